@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Makes the peers' virtual environments, one each, away from surefoot's own (their pins disagree).
+#   SUREFOOT_PEERS=/where  where they go (default /tmp/surefoot-peers)
+#   PYTHON=python3.11      the interpreter that makes them
+# usage: benchmarks/peers/setup.sh [corl] [d3rlpy] [jax]     (none named: all three)
+# An environment that is complete is left as it is; a half-made one is made again.
+set -euo pipefail
+
+root="${SUREFOOT_PEERS:-/tmp/surefoot-peers}"
+python="${PYTHON:-python3.11}"
+torch="torch==2.13.0"
+
+make() { # make NAME REQUIREMENT...
+    local home="$root/$1" stamp="$root/$1/.complete-for"
+    shift
+    if [[ -f "$stamp" && "$(cat "$stamp")" == "$*" ]]; then
+        echo "$home: already there"
+        return
+    fi
+    rm -rf "$home"
+    "$python" -m venv "$home"
+    "$home/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    printf '%s' "$*" >"$stamp"
+    echo "$home: made"
+}
+
+mkdir -p "$root"
+[[ $# -gt 0 ]] || set -- corl d3rlpy jax
+for name in "$@"; do
+    case "$name" in
+    # What CORL's scripts import, in today's versions; gym, d4rl and wandb are stood in for by corl.py.
+    corl) make corl "$torch" numpy==2.4.6 "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 h5py pyrallis ;;
+    d3rlpy) make d3rlpy "$torch" d3rlpy==2.8.1 ;;
+    jax) make jax jax==0.10.2 jaxlib==0.10.2 ;;
+    *)
+        echo "setup.sh: unknown peer '$name' (corl, d3rlpy, jax)" >&2
+        exit 2
+        ;;
+    esac
+done

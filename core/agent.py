@@ -1,0 +1,187 @@
+"""What an algorithm is to the engine: networks, losses, and the order in which they are stepped."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+import torch
+from surefoot.core.actors import Actor
+from surefoot.core.errors import ConfigError
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+from surefoot.core.random import Noise
+from torch import Tensor, nn
+
+Batch = dict[str, Tensor]
+"""Key -> tensor whose first dimension is the batch."""
+Metrics = dict[str, Tensor]
+"""Name -> a tensor that a loss had at hand, of any shape; the Learner averages it when it logs."""
+Loss = Callable[[Batch, dict[str, Tensor]], tuple[Tensor, Metrics]]
+
+
+class DatasetLike(Protocol):
+    """What an agent needs to know of a dataset to be built."""
+
+    @property
+    def observation_dim(self) -> int: ...  # noqa: D102
+    @property
+    def action_dim(self) -> int: ...  # noqa: D102
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """Sizes and bounds of the control problem."""
+
+    observation_dim: int
+    action_dim: int
+    action_low: tuple[float, ...]  # environment units, one per action dimension
+    action_high: tuple[float, ...]
+
+    @classmethod
+    def of(cls, dataset: DatasetLike, low: Any = None, high: Any = None) -> Spec:
+        """The spec of a dataset; without bounds, actions are taken to lie in [-1, 1].
+
+        Raises:
+            ConfigError: bounds that are not finite, not ordered, or of another size than the actions.
+        """
+        size = dataset.action_dim
+        low = np.full(size, -1.0) if low is None else np.broadcast_to(np.asarray(low, np.float64), (size,))
+        high = np.full(size, 1.0) if high is None else np.broadcast_to(np.asarray(high, np.float64), (size,))
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise ConfigError(f"action bounds {low.tolist()} to {high.tolist()} must be finite and low < high")
+        return cls(dataset.observation_dim, size, tuple(low.tolist()), tuple(high.tolist()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam:
+    """Settings of one optimiser. Source: Kingma and Ba (2015); decoupled decay, Loshchilov and Hutter."""
+
+    learning_rate: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine"] = "constant"  # cosine: to 0 over the planned steps
+    max_gradient_norm: float | None = None  # per seed, over all that the update trains
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """One optimiser step of an agent's training step."""
+
+    loss: Loss
+    """A bound method `loss(batch, noise) -> (scalar, metrics)` of the agent."""
+    trains: tuple[str, ...]
+    """Names of the networks that it changes; no other gets a gradient, so losses need not detach them."""
+    optimizer: Adam = Adam()
+    every: int = 1
+    """Taken at training steps every, 2 every, ... (1 is the first)."""
+    repeat: int = 1
+    """Times in a row, each on rows of its own."""
+    rows: int | None = None
+    """Batch size, where it differs from the run's."""
+    then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """Target network -> (network, rate): target += rate * (network - target) after the step."""
+    together: bool = False
+    """Differentiated at the same parameters as the update before it, not at those that it made."""
+    noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
+    """Random numbers that the loss is handed, by name."""
+
+    @property
+    def name(self) -> str:
+        """The loss's name."""
+        return self.loss.__name__  # type: ignore[attr-defined, no-any-return]
+
+
+class Agent(nn.Module):
+    """Base of the algorithms that a `Learner` trains: holds the spec and the way out, nothing of the maths.
+
+    A subclass sets `name`, `Config`, `PRESETS` and `reads`; builds its networks in `build`; and writes its losses and
+    `updates`. Actions are in [-1, 1] inside, observations as `normalizer` leaves them.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type]
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
+    reads: ClassVar[tuple[str, ...]]
+    actor: Actor
+    action_low: Tensor
+    action_high: Tensor
+
+    def __init__(self, problem: Spec | DatasetLike, config: Any = None, **options: Any) -> None:
+        """Build the networks from torch's global generator.
+
+        Args:
+            problem: a `Spec`, or a dataset, whose actions are then taken to lie in [-1, 1].
+            config: the algorithm's config dataclass, or None for its defaults.
+            options: fields of the config to change, e.g. expectile=0.8; preset="..." starts from a preset.
+
+        Raises:
+            ConfigError: an option that the config does not have, or a value out of range.
+        """
+        super().__init__()
+        self.spec = problem if isinstance(problem, Spec) else Spec.of(problem)
+        self.config = self.configure(config, **options)
+        self.normalizer = Normalizer(self.spec.observation_dim)
+        self.register_buffer("action_low", torch.tensor(self.spec.action_low, dtype=torch.float32))
+        self.register_buffer("action_high", torch.tensor(self.spec.action_high, dtype=torch.float32))
+        self.build()
+
+    @classmethod
+    def configure(cls, config: Any = None, **options: Any) -> Any:
+        """The config with a preset and options applied, checked."""
+        preset = options.pop("preset", None)
+        if preset is not None:
+            if preset not in cls.PRESETS:
+                raise ConfigError(f"{cls.name} has no preset {preset!r}; it has {sorted(cls.PRESETS)}")
+            options = {**cls.PRESETS[preset], **options}
+        known = {field.name for field in dataclasses.fields(cls.Config)}
+        for option in options:
+            if option not in known:
+                close = difflib.get_close_matches(option, known, n=1)
+                guess = f"did you mean {close[0]!r}? " if close else ""
+                raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
+        return dataclasses.replace(config if config is not None else cls.Config(), **options)
+
+    def build(self) -> None:
+        """Make the networks as attributes."""
+        raise TypeError(f"{type(self).__name__} must define build")
+
+    def prepare(self, dataset: Any) -> Any:
+        """The dataset as the losses read it; sets the normaliser. Runs once, before training."""
+        raise TypeError(f"{type(self).__name__} must define prepare")
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Quantities that several losses of one training step share, computed once without gradient."""
+        return batch
+
+    def updates(self) -> Sequence[Update]:
+        """The optimiser steps of one training step, in order."""
+        raise TypeError(f"{type(self).__name__} must define updates")
+
+    def forward(self, method: str, *arguments: Any) -> Any:
+        """Call a method by name: how `torch.func.functional_call` reaches the losses."""
+        return getattr(self, method)(*arguments)
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions in [-1, 1] for normalised (B, O) observations; mean ones without `noise`."""
+        return self.actor.act(observations, noise)
+
+    def policy(self) -> Policy:
+        """A copy of the policy that stands on its own: observations and actions in the environment's units."""
+        return Policy.of(self.actor, self.normalizer, self.action_low, self.action_high)
+
+    def fresh(self, seed: int) -> Self:
+        """A new agent with the same problem and config, its networks drawn from `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return type(self)(self.spec, self.config)
+
+
+def require(condition: bool, algorithm: str, field: str, value: Any, needed: str) -> None:
+    """Raise a ConfigError that names a config field whose value is out of range."""
+    if not condition:
+        raise ConfigError(f"{algorithm}.{field} is {value!r}, must be {needed}")

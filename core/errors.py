@@ -1,0 +1,62 @@
+"""The exceptions of surefoot: each names the file, key, index or field, and says what to do."""
+
+
+class SurefootError(Exception):
+    """Base of all errors that a user can mend; the command line prints it and exits with code 2."""
+
+
+class DataError(SurefootError):
+    """A dataset file or array is damaged, incomplete or inconsistent."""
+
+
+class DownloadError(SurefootError):
+    """A dataset could not be fetched; what had arrived is kept for the next try."""
+
+
+class ConfigError(SurefootError):
+    """An option, algorithm, dataset or environment name is unknown or its value out of range."""
+
+
+class EnvironmentMismatchError(SurefootError):
+    """An environment can't be made, or its spaces don't fit the dataset or policy."""
+
+
+class CheckpointError(SurefootError):
+    """A checkpoint, policy or run folder is damaged, incomplete or of another kind."""
+
+
+class DeviceError(SurefootError):
+    """The device that was asked for is not there."""
+
+
+class DivergenceError(SurefootError):
+    """A loss stopped being finite; the last good checkpoint is kept."""
+
+
+class ExportError(SurefootError):
+    """A policy could not be exported."""
+
+
+class MissingExtraError(SurefootError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed: "
+            f"pip install 'surefoot[{extra}]' -c constraints.txt"
+        )
+
+
+def nearest(name: str, known: "list[str] | tuple[str, ...] | dict[str, object]") -> str:
+    """A clause naming the known names nearest to `name`, for error messages.
+
+    >>> nearest("iq", ["iql", "bc"])
+    "did you mean 'iql'? Known: bc, iql"
+    """
+    import difflib
+
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    guess = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
+    listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
+    return f"{guess}Known: {listed}"

@@ -1,0 +1,325 @@
+"""A multilayer perceptron as one autograd function: hand-written backward, gradients in place, measured kernels.
+
+On a CPU the updates of this library are matrix products of a few hundred rows. What eager PyTorch adds
+around them (a graph node per operation, page faults for activations, a slow BLAS path for some shapes)
+costs a third of the time. Here a whole MLP is one node, gradients are written where the optimiser reads
+them, and each matrix product takes the fastest of the installed libraries for its shape, measured once a
+machine. Algorithms don't see any of it: `networks.MLP` asks `active()` and otherwise runs plain PyTorch,
+which gives the same numbers within rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Kernel = Callable[..., Tensor]
+
+
+def _torch_forward(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    out = torch.addmm(bias, x, weight.t())
+    return out.relu_() if relu else out
+
+
+def _numpy_forward(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    out = torch.empty(x.shape[0], weight.shape[0])
+    np.dot(x.numpy(), weight.numpy().T, out=out.numpy())
+    out.add_(bias)
+    return out.relu_() if relu else out
+
+
+def _onednn_forward(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu" if relu else "none", [], "")
+    return out
+
+
+def _torch_down(gradient: Tensor, weight: Tensor) -> Tensor:
+    return torch.mm(gradient, weight)
+
+
+def _numpy_down(gradient: Tensor, weight: Tensor) -> Tensor:
+    out = torch.empty(gradient.shape[0], weight.shape[1])
+    np.dot(gradient.numpy(), weight.numpy(), out=out.numpy())
+    return out
+
+
+def _onednn_down(gradient: Tensor, weight: Tensor) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(gradient, weight.t(), None, "none", [], "")
+    return out
+
+
+def _torch_weight(gradient: Tensor, x: Tensor, out: Tensor) -> Tensor:
+    return torch.mm(gradient.t(), x, out=out)
+
+
+def _numpy_weight(gradient: Tensor, x: Tensor, out: Tensor) -> Tensor:
+    np.dot(gradient.numpy().T, x.numpy(), out=out.numpy())
+    return out
+
+
+def _onednn_weight(gradient: Tensor, x: Tensor, out: Tensor) -> Tensor:
+    return out.copy_(torch.ops.mkldnn._linear_pointwise(gradient.t(), x.t(), None, "none", [], ""))
+
+
+KERNELS: dict[str, dict[str, Kernel]] = {
+    "forward": {"torch": _torch_forward, "numpy": _numpy_forward, "onednn": _onednn_forward},
+    "down": {"torch": _torch_down, "numpy": _numpy_down, "onednn": _onednn_down},
+    "weight": {"torch": _torch_weight, "numpy": _numpy_weight, "onednn": _onednn_weight},
+}
+"""What is computed -> library -> function. forward: x W' + b and ReLU, (B, in), (out, in) -> (B, out); down: g W,
+(B, out) -> (B, in); weight: g' x -> (out, in). Libraries: torch's BLAS (MKL), numpy's (OpenBLAS), oneDNN."""
+
+Shape = tuple[str, int, int, int]
+"""(what is computed, rows, inputs, outputs)."""
+
+
+@dataclasses.dataclass
+class KernelTable:
+    """Which library multiplies which shape. Fixed for a run: saved in checkpoints, reused on resume."""
+
+    machine: str
+    """Processor and library versions that the choices were measured on."""
+    choices: dict[Shape, str] = dataclasses.field(default_factory=dict)
+    """Shape -> library."""
+
+    def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> Kernel:
+        """The kernel for this shape; one met for the first time is measured first."""
+        shape = (what, rows, inputs, outputs)
+        name = self.choices.get(shape)
+        if name is None:
+            name = self.choices[shape] = measure(shape)
+        return KERNELS[what][name]
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as JSON values."""
+        rows = [[*shape, name] for shape, name in sorted(self.choices.items())]
+        return {"machine": self.machine, "choices": rows}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> KernelTable:
+        """The table written by `to_json`."""
+        choices = {(str(r[0]), int(r[1]), int(r[2]), int(r[3])): str(r[4]) for r in value["choices"]}
+        return cls(str(value["machine"]), choices)
+
+
+def machine_name() -> str:
+    """Processor, torch and numpy versions: the key of measured choices."""
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("model name", "model\t", "cpu family")):
+                processor += " " + line.split(":", 1)[1].strip()
+            if not line:
+                break
+    return f"{processor} torch-{torch.__version__} numpy-{np.__version__}"
+
+
+def measure(shape: Shape, repeats: int = 9) -> str:
+    """Name of the library that computes `shape` fastest (median CPU time of `repeats`, one thread)."""
+    what, rows, inputs, outputs = shape
+    x, weight, bias = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
+    gradient = torch.randn(rows, outputs)
+    arguments: dict[str, tuple[Any, ...]] = {
+        "forward": (x, weight, bias, True),
+        "down": (gradient, weight),
+        "weight": (gradient, x, torch.empty(outputs, inputs)),
+    }
+    candidates = dict(KERNELS[what])
+    if not torch.backends.mkldnn.is_available():
+        candidates.pop("onednn")
+    times: dict[str, list[int]] = {name: [] for name in candidates}
+    calls = max(1, min(20, int(3e7 / max(1, rows * inputs * outputs))))
+    for _ in range(repeats):
+        for name, kernel in candidates.items():
+            start = time.process_time_ns()
+            for _ in range(calls):
+                kernel(*arguments[what])
+            times[name].append(time.process_time_ns() - start)
+    medians = {name: sorted(values)[repeats // 2] for name, values in times.items()}
+    best = min(medians, key=lambda name: medians[name])
+    # torch unless another wins clearly, so that noise does not decide what rounding a run gets.
+    return best if medians[best] < 0.9 * medians["torch"] else "torch"
+
+
+def load_table() -> KernelTable:
+    """This machine's table from the cache, or an empty one that fills as shapes are met."""
+    machine = machine_name()
+    with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+        table = KernelTable.from_json(json.loads(_cache_file().read_text()))
+        if table.machine == machine and set(table.choices.values()) <= set(KERNELS["forward"]):
+            return table
+    return KernelTable(machine)
+
+
+def store_table(table: KernelTable) -> None:
+    """Write the table to the cache for later runs; a cache that can't be written is not needed."""
+    from surefoot.core.files import write_json
+
+    with contextlib.suppress(OSError):
+        write_json(_cache_file(), table.to_json())
+
+
+def _cache_file() -> pathlib.Path:
+    root = os.environ.get("SUREFOOT_CACHE") or pathlib.Path.home() / ".cache" / "surefoot"
+    return pathlib.Path(root) / "kernels.json"
+
+
+class Slots:
+    """Kernels in use, and where the gradients of the parameters that are being trained are wanted."""
+
+    def __init__(self, table: KernelTable) -> None:
+        self.table = table
+        self.gradients: dict[int, Tensor] = {}
+        """Address of a parameter -> a view of the Learner's flat gradient."""
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        """Where to write the gradient of `parameter`; a second use in one backward gets memory of its own."""
+        slot = self.gradients.pop(parameter.data_ptr(), None)
+        return torch.empty_like(parameter) if slot is None else slot
+
+
+_active: Slots | None = None
+
+
+def active() -> Slots | None:
+    """The slots of the Learner that is training in this process just now, if it uses these kernels."""
+    return _active
+
+
+@contextlib.contextmanager
+def use(slots: Slots | None) -> Iterator[None]:
+    """Run MLPs of float32 CPU tensors through `mlp` while the block runs."""
+    global _active
+    before, _active = _active, slots
+    try:
+        yield
+    finally:
+        _active = before
+
+
+def keep_memory() -> None:
+    """Tell glibc to keep freed memory: a fresh page costs more than the arithmetic on it.
+
+    By default blocks above 128 kB, which activations are, go back to the system when freed, and each step
+    pays hundreds of page faults for them (a tenth of the time of an update). Elsewhere than on glibc
+    nothing happens.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        libc = ctypes.CDLL(None)
+        trim, mmap = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+        libc.mallopt(trim, 1 << 30)
+        libc.mallopt(mmap, 1 << 30)
+
+
+def mlp(slots: Slots, inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """ReLU MLP of one network or an ensemble.
+
+    Args:
+        slots: kernels and gradient slots.
+        inputs: (B, in) float32 on the CPU, shared by the members.
+        weights: a layer each, (out, in) or (E, out, in).
+        biases: a layer each, (out,) or (E, out).
+
+    Returns:
+        (B, out) or (E, B, out).
+    """
+    return _MLP.apply(slots, len(weights), inputs, *weights, *biases)  # type: ignore[no-any-return]
+
+
+class _MLP(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, slots: Slots, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
+        weights, biases = parameters[:layers], parameters[layers:]
+        single, rows = weights[0].dim() == 2, inputs.shape[0]
+        members = 1 if single else weights[0].shape[0]
+        values = [inputs] * members
+        saved: list[Tensor] = [inputs]
+        for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            kernel = slots.table.kernel("forward", rows, weight.shape[-1], weight.shape[-2])
+            relu = layer < layers - 1
+            matrices = [weight] if single else weight.unbind(0)
+            vectors = [bias] if single else bias.unbind(0)
+            values = [kernel(v, w, b, relu) for v, w, b in zip(values, matrices, vectors, strict=True)]
+            saved.extend(values)
+        ctx.slots, ctx.layers, ctx.members = slots, layers, members
+        ctx.save_for_backward(*parameters, *saved[:-members])
+        return values[0] if single else torch.stack(values)
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        layers: int = ctx.layers
+        members: int = ctx.members
+        parameters, saved = ctx.saved_tensors[: 2 * layers], ctx.saved_tensors[2 * layers :]
+        if torch.is_grad_enabled():
+            return (None, None, *_plain_gradients(ctx, saved[0], parameters, layers, outputs[0]))
+        weights, biases = parameters[:layers], parameters[layers:]
+        slots: Slots = ctx.slots
+        single, rows = weights[0].dim() == 2, saved[0].shape[0]
+        inputs_wanted, *wanted = ctx.needs_input_grad[2:]
+        gradients = [outputs[0].contiguous()] if single else list(outputs[0].contiguous().unbind(0))
+        found: list[Tensor | None] = [None] * (2 * layers)
+        for layer in range(layers - 1, -1, -1):
+            weight = weights[layer]
+            sizes = (rows, weight.shape[-1], weight.shape[-2])
+            below = [saved[0]] * members if layer == 0 else saved[1 + (layer - 1) * members : 1 + layer * members]
+            if wanted[layer]:
+                found[layer], found[layers + layer] = slots.gradient(weight), slots.gradient(biases[layer])
+                kernel = slots.table.kernel("weight", *sizes)
+                matrices = [found[layer]] if single else found[layer].unbind(0)  # type: ignore[union-attr]
+                vectors = [found[layers + layer]] if single else found[layers + layer].unbind(0)  # type: ignore[union-attr]
+                for g, x, matrix, vector in zip(gradients, below, matrices, vectors, strict=True):
+                    kernel(g, x, matrix)
+                    torch.sum(g, dim=0, out=vector)
+            if layer == 0 and not inputs_wanted:
+                gradients = []
+                break
+            kernel = slots.table.kernel("down", *sizes)
+            matrices = [weight] if single else weight.unbind(0)
+            gradients = [kernel(g, matrix) for g, matrix in zip(gradients, matrices, strict=True)]
+            if layer > 0:
+                for g, x in zip(gradients, below, strict=True):
+                    torch.ops.aten.threshold_backward.grad_input(g, x, 0.0, grad_input=g)
+        input_gradient = None
+        if gradients:
+            input_gradient = gradients[0] if single else torch.stack(gradients).sum(0)
+        return (None, None, input_gradient, *found)
+
+
+def _plain_gradients(
+    ctx: Any, inputs: Tensor, parameters: Sequence[Tensor], layers: int, output_gradient: Tensor
+) -> list[Tensor | None]:
+    """The same gradients through plain PyTorch, for losses that differentiate a gradient."""
+    sources = [inputs, *parameters]
+    wanted = [source for source, needed in zip(sources, ctx.needs_input_grad[2:], strict=True) if needed]
+    output = plain_mlp(inputs, parameters[:layers], parameters[layers:])
+    gradients = iter(torch.autograd.grad(output, wanted, output_gradient, create_graph=True))
+    return [next(gradients) if needed else None for needed in ctx.needs_input_grad[2:]]
+
+
+def plain_mlp(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """`mlp` in plain PyTorch: any device and dtype, under `vmap`, `functional_call` and `torch.compile`."""
+    value = inputs
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        value = linear(value, weight, bias)
+        if layer < len(weights) - 1:
+            value = value.relu()
+    return value
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Affine map of one layer: (B, in) with (out, in), or (B, in) or (E, B, in) with (E, out, in)."""
+    if weight.dim() == 2:
+        return torch.nn.functional.linear(inputs, weight, bias)
+    return torch.matmul(inputs, weight.transpose(-1, -2)) + bias.unsqueeze(-2)

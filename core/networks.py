@@ -1,0 +1,188 @@
+"""Multilayer perceptrons and ensembles of them, with the initialisations that the papers use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from surefoot.core import kernels
+from torch import Tensor, nn
+
+Initialisation = Literal["torch", "orthogonal", "edac"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "silu": nn.functional.silu,
+    "gelu": nn.functional.gelu,
+}
+
+
+class MLP(nn.Module):
+    """Linear layers with an activation between them; with `members`, E independent copies side by side."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        hidden: Sequence[int] = (256, 256),
+        *,
+        members: int | None = None,
+        initialisation: Initialisation = "torch",
+        activation: str = "relu",
+        layer_norm: bool = False,
+    ) -> None:
+        """Build and initialise from torch's global generator.
+
+        Args:
+            inputs: width of the input.
+            outputs: width of the output.
+            hidden: widths of the hidden layers.
+            members: E, or None for a single network without that dimension.
+            initialisation: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL)
+                or "edac" (nn.Linear's kernels, biases 0.1, last layer U(-3e-3, 3e-3): EDAC, RIQL).
+            activation: a name in `ACTIVATIONS`.
+            layer_norm: normalise each hidden layer before its activation.
+        """
+        super().__init__()
+        sizes = [inputs, *hidden, outputs]
+        lead = () if members is None else (members,)
+        self.members, self.activation, self.hidden = members, activation, tuple(hidden)
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.empty(*lead, after, before)) for before, after in zip(sizes, sizes[1:])
+        )
+        self.biases = nn.ParameterList(nn.Parameter(torch.empty(*lead, after)) for after in sizes[1:])
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(*lead, w)) for w in hidden if layer_norm)
+        self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(*lead, w)) for w in hidden if layer_norm)
+        initialise(self, initialisation)
+
+    def forward(self, inputs: Tensor, masks: Tensor | None = None) -> Tensor:
+        """Map (B, in) to (B, out), or (B, in) or (E, B, in) to (E, B, out) with members.
+
+        Args:
+            inputs: in the units that the network was trained on.
+            masks: (B, sum of hidden widths) dropout masks, already divided by the keep probability.
+        """
+        slots = kernels.active()
+        if slots is not None and masks is None and self._fits_kernels(inputs):
+            return kernels.mlp(slots, inputs, list(self.weights), list(self.biases))
+        scales, shifts = list(self.scales), list(self.shifts)
+        if self.members is not None:
+            scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
+        return self._plain(inputs, list(self.weights), list(self.biases), scales, shifts, masks)
+
+    def _fits_kernels(self, inputs: Tensor) -> bool:
+        plain = self.activation == "relu" and len(self.scales) == 0
+        return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
+
+    def _plain(
+        self,
+        inputs: Tensor,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor],
+        scales: Sequence[Tensor],
+        shifts: Sequence[Tensor],
+        masks: Tensor | None = None,
+    ) -> Tensor:
+        value = inputs
+        parts = None if masks is None else masks.split(self.hidden, dim=-1)
+        for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            value = kernels.linear(value, weight, bias)
+            if layer == len(weights) - 1:
+                break
+            if scales:
+                value = nn.functional.layer_norm(value, value.shape[-1:]) * scales[layer] + shifts[layer]
+            value = ACTIVATIONS[self.activation](value)
+            if parts is not None:
+                value = value * parts[layer]
+        return value
+
+    def member(self, inputs: Tensor, index: int) -> Tensor:
+        """What member `index` alone maps (B, in) to: (B, out)."""
+        weights, biases = [w[index] for w in self.weights], [b[index] for b in self.biases]
+        slots = kernels.active()
+        if slots is not None and self._fits_kernels(inputs):
+            return kernels.mlp(slots, inputs, weights, biases)
+        return self._plain(inputs, weights, biases, [s[index] for s in self.scales], [s[index] for s in self.shifts])
+
+
+@torch.no_grad()
+def initialise(network: MLP, how: Initialisation) -> None:
+    """Draw the weights of `network`; member i of an ensemble gets what the i-th draw gives.
+
+    Sources: "torch" is He's uniform rule with a = sqrt 5, as nn.Linear; "orthogonal" Saxe et al., as in
+    ikostrikov/implicit_q_learning; "edac" An et al., "Uncertainty-Based Offline RL with Diversified
+    Q-Ensemble", as in CORL and RIQL.
+    """
+    last = len(network.weights) - 1
+    for layer, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+        for matrix, vector in _each(weight, bias):
+            bound = 1 / math.sqrt(matrix.shape[1])
+            if how == "orthogonal":
+                nn.init.orthogonal_(matrix, gain=math.sqrt(2))
+                vector.zero_()
+            elif how == "edac" and layer == last:
+                matrix.uniform_(-3e-3, 3e-3)
+                vector.uniform_(-3e-3, 3e-3)
+            else:
+                matrix.uniform_(-bound, bound)
+                if how == "edac":
+                    vector.fill_(0.1)
+                else:
+                    vector.uniform_(-bound, bound)
+
+
+def _each(weight: Tensor, bias: Tensor) -> list[tuple[Tensor, Tensor]]:
+    if weight.dim() == 2:
+        return [(weight, bias)]
+    return list(zip(weight.unbind(0), bias.unbind(0), strict=True))
+
+
+class Critic(nn.Module):
+    """Action values of E critics."""
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (256, 256),
+        members: int = 2,
+        initialisation: Initialisation = "torch",
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(
+            observation_dim + action_dim,
+            1,
+            hidden,
+            members=members,
+            initialisation=initialisation,
+            layer_norm=layer_norm,
+        )
+
+    def forward(self, observation_actions: Tensor) -> Tensor:
+        """(E, B) values of (B, observation dim + action dim) pairs."""
+        return self.mlp(observation_actions).squeeze(-1)
+
+    def first(self, observation_actions: Tensor) -> Tensor:
+        """(B,) values of the first critic alone."""
+        return self.mlp.member(observation_actions, 0).squeeze(-1)
+
+
+class Value(nn.Module):
+    """State values."""
+
+    def __init__(
+        self,
+        observation_dim: int,
+        hidden: Sequence[int] = (256, 256),
+        initialisation: Initialisation = "torch",
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(observation_dim, 1, hidden, initialisation=initialisation, layer_norm=layer_norm)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """(B,) values of (B, observation dim)."""
+        return self.mlp(observations).squeeze(-1)

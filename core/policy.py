@@ -1,0 +1,188 @@
+"""`Policy`: what leaves the building. Normaliser, network and action scaling in one module."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+import torch
+from surefoot.core import checkpoint
+from surefoot.core.actors import ACTORS, Actor, DeterministicActor
+from surefoot.core.errors import CheckpointError, EnvironmentMismatchError, ExportError, MissingExtraError
+from surefoot.core.files import read_json, write_json, written_aside
+from surefoot.core.normalizer import Normalizer
+from torch import Tensor, nn
+
+
+class Policy(nn.Module):
+    """Maps observations to actions, both in the environment's units, on any device."""
+
+    action_low: Tensor
+    action_high: Tensor
+
+    def __init__(self, actor: Actor, normalizer: Normalizer, action_low: Tensor, action_high: Tensor) -> None:
+        """Take the parts as they are; `Policy.of` copies them."""
+        super().__init__()
+        self.actor = actor
+        self.normalizer = normalizer
+        self.register_buffer("action_low", action_low)
+        self.register_buffer("action_high", action_high)
+
+    @classmethod
+    def of(cls, actor: Actor, normalizer: Normalizer, action_low: Tensor, action_high: Tensor) -> Policy:
+        """A frozen float32 copy on the CPU."""
+        policy = cls(*copy.deepcopy((actor, normalizer, action_low, action_high)))
+        for parameter in policy.parameters():
+            parameter.data = parameter.data.clone()  # not a view of a Learner's storage
+        return policy.float().cpu().requires_grad_(False)
+
+    @property
+    def observation_dim(self) -> int:
+        """Width of an observation."""
+        return int(self.normalizer.mean.shape[0])
+
+    @property
+    def action_dim(self) -> int:
+        """Width of an action."""
+        return int(self.action_low.shape[0])
+
+    def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions for (B, O) observations; (B, A) standard normal `noise` makes them samples."""
+        action = self.actor.act(self.normalizer(observations), noise).clamp(-1, 1)
+        middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
+        return middle + half * action
+
+    @torch.no_grad()
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """`forward` without gradient: for batches."""
+        return self(observations, noise)  # type: ignore[no-any-return]
+
+    def reset(self) -> None:
+        """Begin an episode; this policy keeps nothing between steps."""
+
+    def select_action(self, observation: np.ndarray) -> np.ndarray:
+        """One action (A,) float32 for one observation (O,): for a robot's control loop.
+
+        Raises:
+            EnvironmentMismatchError: an observation of another shape, or one that is not finite.
+        """
+        observation = np.asarray(observation, dtype=np.float32)
+        if observation.shape != (self.observation_dim,):
+            raise EnvironmentMismatchError(
+                f"observation has shape {observation.shape}; this policy was trained on ({self.observation_dim},)"
+            )
+        if not np.isfinite(observation).all():
+            index = int(np.flatnonzero(~np.isfinite(observation))[0])
+            raise EnvironmentMismatchError(f"observation[{index}] is {observation[index]}; check that sensor")
+        return self.act(torch.from_numpy(observation).unsqueeze(0)).squeeze(0).numpy()
+
+    def description(self) -> dict[str, Any]:
+        """The architecture as JSON values: enough, with the tensors, to build the policy again."""
+        mlp = self.actor.mlp
+        value: dict[str, Any] = {
+            "format": "surefoot-policy-1",
+            "actor": self.actor.kind,
+            "observation_dim": self.observation_dim,
+            "action_dim": self.action_dim,
+            "hidden": list(mlp.hidden),
+            "activation": mlp.activation,
+            "action_low": self.action_low.tolist(),
+            "action_high": self.action_high.tolist(),
+        }
+        if not isinstance(self.actor, DeterministicActor):
+            value["log_std_range"] = list(self.actor.log_std_range)
+        return value
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write PATH.safetensors and PATH.json (PATH may carry either ending).
+
+        Raises:
+            SurefootError: the disk is full or the folder can't be written.
+        """
+        stem = _stem(path)
+        checkpoint.save(_with(stem, ".safetensors"), self.state_dict(), {"kind": "policy", **self.description()})
+        write_json(_with(stem, ".json"), self.description())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Policy:
+        """Read what `save` wrote.
+
+        Raises:
+            CheckpointError: a file is missing, damaged, or its tensors don't fit its description.
+        """
+        stem = _stem(path)
+        tensors, meta = checkpoint.load(_with(stem, ".safetensors"), kind="policy")
+        described = read_json(_with(stem, ".json"))
+        if described != {key: value for key, value in meta.items() if key != "kind"}:
+            raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
+        try:
+            options = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
+            sizes = (meta["observation_dim"], meta["action_dim"], meta["hidden"])
+            actor = ACTORS[meta["actor"]](*sizes, **options)
+            low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])
+            policy = cls(actor, Normalizer(meta["observation_dim"]), low, high)
+            policy.load_state_dict(tensors)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
+        return policy.requires_grad_(False)
+
+    def export(self, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
+        """Write the policy as ONNX (.onnx) or as a `torch.export` program (.pt2), by the path's ending.
+
+        Inputs: `observations` (batch, O) float32 and, for a sampling policy, `noise` (batch, A) standard normal.
+        Output: `actions` (batch, A) in the environment's units. The batch size is free. Neither file needs
+        surefoot to run.
+
+        Raises:
+            ExportError: another ending, or the exporter failed.
+            MissingExtraError: the ONNX packages are not installed.
+        """
+        path = pathlib.Path(path)
+        if path.suffix not in {".onnx", ".pt2"}:
+            raise ExportError(f"{path}: can export to .onnx or .pt2, not {path.suffix!r}")
+        if sampling and isinstance(self.actor, DeterministicActor):
+            raise ExportError("this policy is deterministic: it has no sampling form; export it without sampling")
+        inputs: tuple[Tensor, ...] = (torch.zeros(2, self.observation_dim),)
+        names = ["observations"]
+        if sampling:
+            inputs, names = (*inputs, torch.zeros(2, self.action_dim)), [*names, "noise"]
+        batch = torch.export.Dim("batch", min=1)
+        shapes = {"observations": {0: batch}, "noise": {0: batch} if sampling else None}
+        with written_aside(path) as temporary:
+            if path.suffix == ".pt2":
+                program = torch.export.export(self.eval(), inputs, dynamic_shapes=shapes)
+                torch.export.save(program, temporary)
+                return
+            try:
+                import onnxscript  # noqa: F401
+            except ImportError as error:
+                raise MissingExtraError("onnxscript", "onnx", "exporting to ONNX") from error
+            import onnx
+
+            program = torch.onnx.export(
+                self.eval(),
+                inputs,
+                input_names=names,
+                output_names=["actions"],
+                dynamic_shapes=shapes,
+                dynamo=True,
+                verbose=False,
+            )
+            model = program.model_proto
+            for key, value in self.description().items():
+                model.metadata_props.add(key=f"surefoot.{key}", value=json.dumps(value))
+            onnx.checker.check_model(model)
+            temporary.write_bytes(model.SerializeToString())
+
+
+def _stem(path: str | os.PathLike[str]) -> pathlib.Path:
+    path = pathlib.Path(path)
+    return path.with_suffix("") if path.suffix in {".safetensors", ".json"} else path
+
+
+def _with(stem: pathlib.Path, ending: str) -> pathlib.Path:
+    return stem.parent / (stem.name + ending)

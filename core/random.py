@@ -1,0 +1,98 @@
+"""Counter-based random streams: what a draw gives depends on (seed, purpose, block), never on what was drawn before.
+
+So seed i of a run gets the same numbers alone or beside others, on any device, and a resumed run goes on
+where it was killed without any generator state to save.
+Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (Philox), through numpy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+STEPS_PER_BLOCK = 32
+"""Training steps whose noise is drawn at once; part of what a seed means, so it is a constant."""
+
+
+def generator(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
+    """A generator of its own for each (seed, purpose, block).
+
+    Args:
+        seed: in [0, 2**64).
+        purpose: any text, e.g. "batch" or "target_noise".
+        block: in [0, 2**64), e.g. a number of steps.
+    """
+    key = np.array([seed % 2**64, zlib.crc32(purpose.encode())], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, block], dtype=np.uint64)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Random numbers that a loss is handed for each row of its batch."""
+
+    kind: Literal["normal", "uniform", "keep"]
+    """Standard normal; uniform on [0, 1); or 1 / keep with probability `keep`, else 0 (a dropout mask)."""
+    width: int
+    """Numbers per row."""
+    keep: float = 1.0
+    """Probability that a unit is kept, for the kind "keep"."""
+
+    def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """float32 numbers of shape (*shape, width)."""
+        size = (*shape, self.width)
+        if self.kind == "normal":
+            return source.standard_normal(size, dtype=np.float32)
+        uniform = source.random(size, dtype=np.float32)
+        if self.kind == "uniform":
+            return uniform
+        return (uniform < self.keep).astype(np.float32) / np.float32(self.keep)
+
+
+class Stream:
+    """The row indices and noise of each training step, for S seeds at once."""
+
+    def __init__(
+        self,
+        seeds: list[int],
+        population: int,
+        rows: int,
+        noises: dict[str, Noise],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """Draws `rows` of `population` rows with replacement, and `noises` for each of them.
+
+        Args:
+            seeds: a stream each.
+            population: rows to draw from.
+            rows: rows per step.
+            noises: name -> what to draw.
+            device: where the tensors go.
+            dtype: of the noise.
+        """
+        self.seeds, self.population, self.rows, self.noises = seeds, population, rows, noises
+        self.device, self.dtype = device, dtype
+        self._block = -1
+        self._indices = torch.empty(0)
+        self._noise: dict[str, Tensor] = {}
+
+    def at(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """(S, rows) int64 indices and {name: (S, rows, width)} noise of training step `step` >= 0."""
+        block, offset = divmod(step, STEPS_PER_BLOCK)
+        if block != self._block:
+            self._fill(block)
+        return self._indices[:, offset], {name: value[:, offset] for name, value in self._noise.items()}
+
+    def _fill(self, block: int) -> None:
+        shape = (STEPS_PER_BLOCK, self.rows)
+        indices = [generator(s, "batch", block).integers(0, self.population, shape) for s in self.seeds]
+        self._indices = torch.from_numpy(np.stack(indices)).to(self.device)
+        for name, noise in self.noises.items():
+            drawn = [noise.draw(generator(s, name, block), shape) for s in self.seeds]
+            self._noise[name] = torch.from_numpy(np.stack(drawn)).to(self.device, self.dtype)
+        self._block = block

@@ -1,0 +1,27 @@
+"""Replay datasets: formats, catalogue, checks, store, samplers and corruption."""
+
+from surefoot.data.catalogue import CATALOGUE, Entry, gymnasium_id, normalized_score, reference_scores
+from surefoot.data.checks import validate
+from surefoot.data.dataset import Dataset
+from surefoot.data.download import download, fetch
+from surefoot.data.load import load
+from surefoot.data.report import Verification, info, verify
+from surefoot.data.save import convert, save
+
+__all__ = [
+    "CATALOGUE",
+    "Dataset",
+    "Entry",
+    "Verification",
+    "convert",
+    "download",
+    "fetch",
+    "gymnasium_id",
+    "info",
+    "load",
+    "normalized_score",
+    "reference_scores",
+    "save",
+    "validate",
+    "verify",
+]

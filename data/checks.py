@@ -1,0 +1,193 @@
+"""Checks of arrays and datasets; each refusal names the file, the key and the row."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from surefoot.core.errors import DataError
+from surefoot.data.dataset import Dataset
+
+Array = np.ndarray[Any, Any]
+
+OUTSIDE = "actions outside [-1, 1]"
+ONE_STEP = "one-step episodes"
+BOTH_ENDS = "terminal and timeout together"
+
+
+def require_keys(
+    name: str, arrays: Mapping[str, Array], required: Iterable[str], present: Iterable[str]
+) -> None:
+    """Refuse arrays that lack a key, with the present names that look like it.
+
+    Raises:
+        DataError: a required key is missing.
+    """
+    present = list(present)
+    for key in required:
+        if key in arrays:
+            continue
+        close = difflib.get_close_matches(key, present, n=3, cutoff=0.6)
+        hint = f"; {' or '.join(map(repr, close))} looks like it: rename it" if close else ""
+        held = ", ".join(present[:12]) + (", ..." if len(present) > 12 else "") if present else "nothing"
+        raise DataError(f"{name}: the key {key!r} is missing{hint} (the file holds: {held})")
+
+
+def matrix(name: str, key: str, array: Array) -> Array:
+    """(N, d) float32 of finite numbers, from numbers of any type; (N,) becomes (N, 1).
+
+    Raises:
+        DataError: not numbers, not one row per step, no columns, or a value that is not finite.
+    """
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise DataError(f"{name}: {key!r} has shape {array.shape}; it must be (steps, size)")
+    return _finite_float32(name, key, array)
+
+
+def vector(name: str, key: str, array: Array) -> Array:
+    """(N,) float32 of finite numbers; (N, 1) is accepted.
+
+    Raises:
+        DataError: not numbers, another shape, or a value that is not finite.
+    """
+    return _finite_float32(name, key, _flat(name, key, array))
+
+
+def flags(name: str, key: str, array: Array) -> Array:
+    """(N,) bool from booleans or from numbers that are all 0 or 1; (N, 1) is accepted.
+
+    Raises:
+        DataError: another shape or another value.
+    """
+    array = _flat(name, key, array)
+    if array.dtype == bool:
+        # Bytes other than 0 and 1 can stand in a damaged file's booleans.
+        return np.ascontiguousarray(array.view(np.uint8) != 0)
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"{name}: {key!r} has type {array.dtype}; it must be true or false")
+    wrong = np.flatnonzero((array != 0) & (array != 1))
+    if len(wrong):
+        raise DataError(
+            f"{name}: {key!r} holds {array[wrong[0]]} in row {wrong[0]} and {len(wrong)} such values; each "
+            "must be 0 or 1"
+        )
+    return np.ascontiguousarray(array != 0)
+
+
+def same_length(name: str, arrays: Mapping[str, Array]) -> int:
+    """The number of rows N that all arrays share.
+
+    Raises:
+        DataError: lengths disagree, or N is 0.
+    """
+    lengths = {key: len(array) for key, array in arrays.items()}
+    first = next(iter(lengths))
+    for key, length in lengths.items():
+        if length != lengths[first]:
+            raise DataError(
+                f"{name}: {key!r} has {length} rows but {first!r} has {lengths[first]}; one row per step is "
+                "needed in each"
+            )
+    if lengths[first] == 0:
+        raise DataError(f"{name}: is empty: {first!r} has 0 rows")
+    return lengths[first]
+
+
+def validate(dataset: Dataset) -> None:
+    """Check every invariant that `Dataset` promises.
+
+    Raises:
+        DataError: names the first field and row that break one.
+    """
+    name = dataset.name
+    columns: dict[str, Array] = {
+        "observations": dataset.observations,
+        "actions": dataset.actions,
+        "rewards": dataset.rewards,
+        "next_observations": dataset.next_observations,
+        "terminations": dataset.terminations,
+        "truncations": dataset.truncations,
+        "episode_ids": dataset.episode_ids,
+        "valid": dataset.valid,
+    }
+    if dataset.costs is not None:
+        columns["costs"] = dataset.costs
+    same_length(name, {**columns, **{f"extras/{key}": value for key, value in dataset.extras.items()}})
+    for key, array in columns.items():
+        kind = {"episode_ids": "int64", "terminations": "bool", "truncations": "bool", "valid": "bool"}.get(
+            key, "float32"
+        )
+        dimensions = 2 if key in ("observations", "actions", "next_observations") else 1
+        if array.dtype != kind or array.ndim != dimensions or not array.flags.c_contiguous:
+            raise DataError(
+                f"{name}: {key!r} is {array.dtype} of shape {array.shape}; it must be contiguous {kind}, "
+                f"{dimensions}-d"
+            )
+        if kind == "float32":
+            check_finite(name, key, array)
+    if dataset.next_observations.shape != dataset.observations.shape:
+        raise DataError(
+            f"{name}: 'next_observations' has shape {dataset.next_observations.shape} but 'observations' has "
+            f"{dataset.observations.shape}; they must agree"
+        )
+    _check_episodes(dataset)
+
+
+def _check_episodes(dataset: Dataset) -> None:
+    """Ids 0, 1, 2, ... in order, and an end flag on the last row of each episode and nowhere else."""
+    ids, name = dataset.episode_ids, dataset.name
+    steps = np.diff(ids)
+    if ids[0] != 0 or np.any((steps != 0) & (steps != 1)):
+        raise DataError(f"{name}: 'episode_ids' must be 0, ..., 0, 1, ..., 1, 2, ... without gaps")
+    both = np.flatnonzero(dataset.terminations & dataset.truncations)
+    if len(both):
+        raise DataError(
+            f"{name}: row {both[0]} is terminated and truncated at once; termination wins: clear the "
+            "truncation"
+        )
+    last = np.append(steps != 0, True)
+    wrong = np.flatnonzero(last != (dataset.terminations | dataset.truncations))
+    if len(wrong):
+        what = (
+            "ends an episode but has no end flag" if last[wrong[0]] else "has an end flag inside an episode"
+        )
+        raise DataError(f"{name}: row {wrong[0]} {what} ({len(wrong)} such rows)")
+
+
+def check_finite(name: str, key: str, array: Array) -> None:
+    """Refuse NaN and infinity.
+
+    Raises:
+        DataError: names the key, the first such row and the count of such values.
+    """
+    finite = np.isfinite(array)
+    if finite.all():
+        return
+    rows = np.argwhere(~finite)
+    bad = array[tuple(rows[0])]
+    raise DataError(
+        f"{name}: {key!r} holds {bad} in row {rows[0][0]} and {len(rows)} values in all that are not finite; "
+        "repair or remove those episodes"
+    )
+
+
+def _flat(name: str, key: str, array: Array) -> Array:
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"{name}: {key!r} has shape {array.shape}; it must be (steps,)")
+    return array
+
+
+def _finite_float32(name: str, key: str, array: Array) -> Array:
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name}: {key!r} has type {array.dtype}; it must be numbers")
+    check_finite(name, key, array)
+    with np.errstate(over="ignore"):
+        single = np.ascontiguousarray(array, dtype=np.float32)
+    check_finite(name, key, single)  # a float64 beyond float32's range
+    return single

@@ -1,0 +1,103 @@
+"""`Dataset`: whole episodes in memory, with explicit episode ends and nothing merged."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from surefoot.core.errors import DataError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """N transitions in episode order; every array has N rows and is C-contiguous.
+
+    Invariants, checked by `data.checks.validate` when a file is loaded: all finite; the last row of every
+    episode has `terminations` or `truncations` set and no other row has; `next_observations[i]` is
+    the observation that followed action i, also on the last step of an episode.
+    Where a source does not hold the observation after a truncated episode's last step, loaders set
+    `valid[i] = False` there: the row counts in returns and lengths but is never sampled.
+    """
+
+    observations: Array  # (N, observation dim) float32
+    actions: Array  # (N, action dim) float32, as stored: not clipped
+    rewards: Array  # (N,) float32
+    next_observations: Array  # (N, observation dim) float32
+    terminations: Array  # (N,) bool: the task itself ended; only this stops bootstrapping
+    truncations: Array  # (N,) bool: cut off (time limit, end of recording)
+    episode_ids: Array  # (N,) int64, 0, 0, ..., 1, 1, ...: non-decreasing, without gaps
+    valid: Array  # (N,) bool: the row may be sampled as a transition
+    costs: Array | None = None  # (N,) float32, or None where the source has no cost
+    env_id: str | None = None  # gymnasium id of the environment that it was recorded in
+    name: str = "unnamed"  # what the user called it: a path or a catalogue id
+    sha256: str | None = None  # of the source file, where there is one
+    attributes: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # source, licence, ... as strings/numbers
+    warnings: Mapping[str, int] = dataclasses.field(default_factory=dict)  # accepted oddity -> number of rows
+    extras: Mapping[str, Array] = dataclasses.field(
+        default_factory=dict
+    )  # further (N, ...) columns, e.g. returns_to_go
+
+    def __len__(self) -> int:
+        """Number of transitions N."""
+        return len(self.rewards)
+
+    @property
+    def observation_dim(self) -> int:
+        """Size of one observation vector."""
+        return int(self.observations.shape[1])
+
+    @property
+    def action_dim(self) -> int:
+        """Size of one action vector."""
+        return int(self.actions.shape[1])
+
+    @property
+    def episode_starts(self) -> Array:
+        """(E + 1,) int64: first row of each episode, and N at the end."""
+        changes = np.flatnonzero(np.diff(self.episode_ids)) + 1
+        return np.concatenate([[0], changes, [len(self)]]).astype(np.int64)
+
+    @property
+    def episode_returns(self) -> Array:
+        """(E,) float64: undiscounted sum of rewards of each episode."""
+        return np.add.reduceat(self.rewards.astype(np.float64), self.episode_starts[:-1])
+
+    @property
+    def episode_lengths(self) -> Array:
+        """(E,) int64: steps in each episode."""
+        return np.diff(self.episode_starts)
+
+    @property
+    def episode_costs(self) -> Array | None:
+        """(E,) float64: sum of costs of each episode, or None where there is no cost."""
+        if self.costs is None:
+            return None
+        return np.add.reduceat(self.costs.astype(np.float64), self.episode_starts[:-1])
+
+    def replace(self, **changes: Any) -> Dataset:
+        """A copy with some fields replaced."""
+        return dataclasses.replace(self, **changes)
+
+    def select_episodes(self, episodes: Array) -> Dataset:
+        """The dataset of the episodes with these ids (strictly increasing), renumbered from 0.
+
+        Raises:
+            DataError: no episode is left.
+        """
+        if len(episodes) == 0:
+            raise DataError(f"{self.name}: no episode is left after the selection; keep at least one")
+        rows = np.flatnonzero(np.isin(self.episode_ids, episodes))
+        columns: dict[str, Any] = {
+            field.name: np.ascontiguousarray(value[rows])
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), np.ndarray)
+        }
+        columns["episode_ids"] = np.unique(columns["episode_ids"], return_inverse=True)[1].astype(np.int64)
+        extras = {key: np.ascontiguousarray(value[rows]) for key, value in self.extras.items()}
+        return dataclasses.replace(self, **columns, extras=extras)

@@ -1,0 +1,155 @@
+"""CSV: one line per step, for data that come from a spreadsheet or a robot's log.
+
+Columns, found by their names in the first line, in any order:
+`observation_0`, `observation_1`, ...; `action_0`, ...; `reward`; `termination` (0 or 1); and optionally
+`truncation` (0 or 1), `episode` (a number that changes with each episode), `cost`,
+`next_observation_0`, .... Without `truncation` and `episode`, an episode ends at a termination, at a jump of
+the observations where next observations are given, and at the end of the file. No other columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from surefoot.core.errors import DataError, nearest
+from surefoot.data.checks import validate
+from surefoot.data.dataset import Dataset
+from surefoot.data.files import written_aside
+from surefoot.data.formats.flat import Source, dataset_from_arrays
+
+Array = np.ndarray[Any, Any]
+
+GROUPS = {"observation": "observations", "action": "actions", "next_observation": "next_observations"}
+SINGLES = {
+    "reward": "rewards",
+    "termination": "terminals",
+    "truncation": "timeouts",
+    "cost": "costs",
+    "valid": "valid",
+}
+
+
+def is_csv(path: pathlib.Path) -> bool:
+    """Whether the first line is text with commas."""
+    with open(path, "rb") as file:
+        first = file.read(1 << 16).split(b"\n", 1)[0]
+    try:
+        text = first.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return False
+    return "," in text and all(char.isprintable() or char in "\t\r" for char in text)
+
+
+def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
+    """The dataset in a CSV file.
+
+    Raises:
+        DataError: a column is missing or unknown, a cell is not a finite number (row and column are named),
+        or the
+            episodes are inconsistent.
+    """
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            header = [name.strip().strip('"') for name in file.readline().split(",")]
+            _check_header(path, header)
+            first = file.readline()
+            if not first.strip():
+                raise DataError(f"{path}: is empty: no row follows the first line")
+            table = np.loadtxt(
+                _lines(itertools.chain([first], file)),
+                delimiter=",",
+                dtype=np.float64,
+                comments=None,
+                ndmin=2,
+            )
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text at byte {error.start}") from error
+    except ValueError as error:
+        raise DataError(f"{path}: {error} (rows and columns counted from 0 after the first line)") from error
+    if table.shape[1] != len(header):
+        raise DataError(
+            f"{path}: the first line names {len(header)} columns but the rows have {table.shape[1]}"
+        )
+    for index, name in enumerate(header):
+        bad = np.flatnonzero(~np.isfinite(table[:, index]))
+        if len(bad):
+            raise DataError(
+                f"{path}: {table[bad[0], index]} in row {bad[0]} of column {name!r} ({len(bad)} such cells); "
+                "every cell must be a finite number"
+            )
+    return dataset_from_arrays(_arrays(path, header, table), source.with_attributes({}), view)
+
+
+def _lines(file: Iterable[str]) -> Iterator[str]:
+    """Lines with truth values as numbers, as pandas and others write them."""
+    for line in file:
+        yield line.replace("True", "1").replace("False", "0").replace("true", "1").replace("false", "0")
+
+
+def _check_header(path: pathlib.Path, header: list[str]) -> None:
+    """Refuse unknown, doubled and missing columns."""
+    known = [*SINGLES, "episode", "observation_0", "action_0", "next_observation_0"]
+    for name in header:
+        match = re.fullmatch(r"(\w+)_(\d+)", name)
+        if name not in known and not (match and match[1] in GROUPS):
+            raise DataError(f"{path}: column {name!r} is unknown: {nearest(name, known)}")
+        if header.count(name) > 1:
+            raise DataError(f"{path}: column {name!r} occurs more than once")
+    for name in ("observation_0", "action_0", "reward", "termination"):
+        if name not in header:
+            raise DataError(
+                f"{path}: column {name!r} is missing (the first line names: {', '.join(header[:12])})"
+            )
+
+
+def _arrays(path: pathlib.Path, header: list[str], table: Array) -> dict[str, Array]:
+    """The columns as arrays under D4RL's names."""
+    arrays = {SINGLES[name]: table[:, index] for index, name in enumerate(header) if name in SINGLES}
+    for prefix, key in GROUPS.items():
+        count = sum(bool(re.fullmatch(rf"{prefix}_\d+", name)) for name in header)
+        if not count:
+            continue
+        wanted = [f"{prefix}_{index}" for index in range(count)]
+        for name in wanted:
+            if name not in header:
+                raise DataError(
+                    f"{path}: column {name!r} is missing; the {count} columns {prefix}_... must be numbered "
+                    "from 0"
+                )
+        arrays[key] = table[:, [header.index(name) for name in wanted]]
+    if "episode" in header:
+        ids = table[:, header.index("episode")]
+        ends = np.append(np.diff(ids) != 0, True) & (arrays["terminals"] == 0)
+        given = arrays.get("timeouts", np.zeros(len(ids)))
+        arrays["timeouts"] = np.where(ends, 1.0, given)
+    return arrays
+
+
+def write(dataset: Dataset, path: pathlib.Path) -> None:
+    """Write the dataset as text; the environment, attributes and extras are not part of this format.
+
+    Raises:
+        DataError: the dataset breaks its invariants, or the file can't be written.
+    """
+    validate(dataset)
+    blocks = [dataset.observations, dataset.actions, dataset.rewards[:, None], dataset.next_observations]
+    names = [f"observation_{i}" for i in range(dataset.observation_dim)]
+    names += [f"action_{i}" for i in range(dataset.action_dim)] + ["reward"]
+    names += [f"next_observation_{i}" for i in range(dataset.observation_dim)]
+    if dataset.costs is not None:
+        blocks.append(dataset.costs[:, None])
+        names.append("cost")
+    formats = ["%.9g"] * len(names)  # nine digits bring every float32 back
+    whole = [dataset.terminations, dataset.truncations, dataset.episode_ids, dataset.valid]
+    names += ["termination", "truncation", "episode", "valid"]
+    formats += ["%d"] * len(whole)
+    table = np.concatenate(
+        [*(block.astype(np.float64) for block in blocks), np.stack(whole, 1).astype(np.float64)], 1
+    )
+    with written_aside(path) as aside:
+        np.savetxt(aside, table, fmt=formats, delimiter=",", header=",".join(names), comments="")

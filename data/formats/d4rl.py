@@ -1,0 +1,94 @@
+"""D4RL's HDF5 layout, read and written: flat arrays over all steps.
+
+Written files are ordinary HDF5 that D4RL's own loader reads too. What they hold beyond D4RL:
+`next_observations`, `costs`, `valid` (where a row may not be sampled), `extras/...`, and a checksum of
+everything in the 512 bytes that HDF5 leaves to the user at the front.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pathlib
+from typing import Any
+
+import h5py
+import numpy as np
+from surefoot.core.errors import DataError
+from surefoot.data.checks import require_keys, validate
+from surefoot.data.dataset import Dataset
+from surefoot.data.files import written_aside
+from surefoot.data.formats.flat import KEYS, REQUIRED, Source, dataset_from_arrays
+from surefoot.data.formats.hdf5 import OWN_MARK, SEAL_BYTES, read_hdf5, seal
+
+Array = np.ndarray[Any, Any]
+
+EXTRAS = "extras/"
+LAYOUT_VERSION = "1"
+
+
+def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
+    """The dataset in a D4RL HDF5 file; facts that `source` lacks are taken from the file's attributes.
+
+    Raises:
+        DataError: the file is damaged, incomplete, inconsistent or holds values that are not finite.
+    """
+    contents = read_hdf5(path, KEYS, prefixes=[EXTRAS])
+    if any(name.startswith("episode_0/") for name in contents.names):
+        raise DataError(
+            f"{path}: is the inside of a Minari dataset; give the dataset's folder (two levels up) instead"
+        )
+    require_keys(str(path), contents.arrays, REQUIRED, contents.names)
+    extras = {
+        key.removeprefix(EXTRAS): value for key, value in contents.arrays.items() if key.startswith(EXTRAS)
+    }
+    return dataset_from_arrays(contents.arrays, source.with_attributes(contents.attributes), view, extras)
+
+
+def write(dataset: Dataset, path: pathlib.Path) -> None:
+    """Write the dataset with its checksum; the file appears whole or not at all.
+
+    Raises:
+        DataError: the dataset breaks its invariants, or the file can't be written.
+    """
+    validate(dataset)
+    columns: dict[str, Array] = {
+        "observations": dataset.observations,
+        "actions": dataset.actions,
+        "rewards": dataset.rewards,
+        "terminals": dataset.terminations,
+        "timeouts": dataset.truncations,
+        "next_observations": dataset.next_observations,
+    }
+    if dataset.costs is not None:
+        columns["costs"] = dataset.costs
+    if not dataset.valid.all():
+        columns["valid"] = dataset.valid
+    columns |= {EXTRAS + key: value for key, value in dataset.extras.items()}
+    # Built in memory and written in one go: the HDF5 library does not survive a disk that fills up under it.
+    image = io.BytesIO()
+    # v108: older layouts can't hold attributes above 64 kB, such as long lists of policies.
+    with h5py.File(image, "w", userblock_size=SEAL_BYTES, libver=("v108", "v108")) as file:
+        for key, column in columns.items():
+            file.create_dataset(key, data=column, compression="gzip", compression_opts=4, shuffle=True)
+        for key, value in _attributes(dataset).items():
+            file.attrs[key] = value
+    content = image.getbuffer()[SEAL_BYTES:]
+    with written_aside(path) as aside, open(aside, "wb") as raw:
+        raw.write(seal(hashlib.sha256(content).hexdigest()))
+        raw.write(content)
+        raw.flush()
+        os.fsync(raw.fileno())
+
+
+def _attributes(dataset: Dataset) -> dict[str, Any]:
+    """Root attributes: strings and numbers as they are, the rest as JSON text."""
+    found: dict[str, Any] = {
+        key: value if isinstance(value, str | int | float | bool) else json.dumps(value)
+        for key, value in dataset.attributes.items()
+    }
+    if dataset.env_id is not None:
+        found["env_id"] = dataset.env_id
+    return found | {OWN_MARK: LAYOUT_VERSION}

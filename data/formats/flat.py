@@ -1,0 +1,239 @@
+"""Turns the flat arrays of a D4RL-like source into a `Dataset`, in either of two views.
+
+`corrected` keeps every row. The next observation comes from the source's own `next_observations`, else from
+the next row inside an episode and from `infos/final_observations` at its end. Where nothing holds it, a
+truncated last row is marked `valid = False`, and a terminated one keeps its own observation there, which the
+termination masks.
+
+`d4rl` gives the rows of D4RL's `qlearning_dataset`, faults included (../shared/specs/offline.md 5.2): the
+next observation is always the next row's, time-out rows and the last row of the file are dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.data.catalogue import gymnasium_id, has_unit_actions
+from surefoot.data.checks import (
+    BOTH_ENDS,
+    ONE_STEP,
+    OUTSIDE,
+    flags,
+    matrix,
+    require_keys,
+    same_length,
+    validate,
+    vector,
+)
+from surefoot.data.dataset import Dataset
+
+Array = np.ndarray[Any, Any]
+
+VIEWS = ("corrected", "d4rl")
+REQUIRED = ("observations", "actions", "rewards", "terminals")
+OPTIONAL = ("timeouts", "next_observations", "costs", "valid")
+FINAL_OBSERVATIONS, EPISODE_ENDS = "infos/final_observations", "infos/episode_ends"
+KEYS = [*REQUIRED, *OPTIONAL, FINAL_OBSERVATIONS, EPISODE_ENDS]
+JUMP = 1e-6  # a next observation this far from the next row's observation ends an episode (IQL's splitter)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What is known about the arrays beside their values."""
+
+    name: str
+    env_id: str | None = None
+    max_episode_steps: int | None = None  # needed where the arrays have no `timeouts`
+    unit_actions: bool = False  # the environment's action bounds are [-1, 1]
+    sha256: str | None = None
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def with_attributes(self, found: Mapping[str, Any]) -> Source:
+        """Completed from a file's attributes `env_id` and `max_episode_steps`; facts given already win."""
+        env_id = self.env_id
+        if env_id is None and isinstance(found.get("env_id"), str):
+            env_id = gymnasium_id(found["env_id"])
+        limit = self.max_episode_steps
+        with contextlib.suppress(TypeError, ValueError):
+            limit = (
+                limit
+                if limit is not None
+                else int(found["max_episode_steps"])
+                if "max_episode_steps" in found
+                else None
+            )
+        return dataclasses.replace(
+            self,
+            env_id=env_id,
+            max_episode_steps=limit if limit is None or limit > 0 else None,
+            unit_actions=self.unit_actions or (env_id is not None and has_unit_actions(env_id)),
+            attributes={**found, **self.attributes},
+        )
+
+
+def dataset_from_arrays(
+    arrays: Mapping[str, Array],
+    source: Source,
+    view: str = "corrected",
+    extras: Mapping[str, Array] | None = None,
+) -> Dataset:
+    """A validated `Dataset` of flat arrays under D4RL's names (KEYS).
+
+    Raises:
+        ConfigError: the view is unknown.
+        DataError: a key is missing, or the arrays are inconsistent or not finite.
+    """
+    if view not in VIEWS:
+        raise ConfigError(f"view={view!r} is unknown: {nearest(view, VIEWS)}")
+    columns, both = _checked_columns(arrays, source.name)
+    ends = _episode_ends(columns, source.max_episode_steps)
+    if view == "corrected":
+        rows: Array | slice = slice(None)  # a view: nothing is copied
+        next_observations, valid = _true_next_observations(arrays, columns, ends, source.name)
+    else:
+        kept = _rows_kept_by_d4rl(columns, source)
+        next_observations, valid = columns["observations"][kept + 1], np.ones(len(kept), bool)
+        rows = kept
+    episodes = (np.cumsum(ends) - ends)[rows]
+    changes = np.diff(episodes) != 0
+    # A terminal is an end in every splitter, so each kept one is the last row of its episode.
+    terminations = columns["terminals"][rows]
+    dataset = Dataset(
+        observations=columns["observations"][rows],
+        actions=columns["actions"][rows],
+        rewards=columns["rewards"][rows],
+        next_observations=next_observations,
+        terminations=terminations,
+        truncations=np.append(changes, True) & ~terminations,
+        episode_ids=np.concatenate([[0], np.cumsum(changes)]).astype(np.int64),
+        valid=valid,
+        costs=columns["costs"][rows] if "costs" in columns else None,
+        env_id=source.env_id,
+        name=source.name,
+        sha256=source.sha256,
+        attributes=dict(source.attributes),
+        extras={key: np.ascontiguousarray(value[rows]) for key, value in (extras or {}).items()},
+    )
+    validate(dataset)
+    return dataset.replace(warnings=_oddities(dataset, both, source.unit_actions))
+
+
+def _checked_columns(arrays: Mapping[str, Array], name: str) -> tuple[dict[str, Array], int]:
+    """The per-step columns in their final types, and how many rows were terminal and timeout at once."""
+    require_keys(name, arrays, REQUIRED, arrays)
+    columns: dict[str, Array] = {}
+    for key in (*REQUIRED, *OPTIONAL):
+        if key in arrays:
+            kind = matrix if key in ("observations", "actions", "next_observations") else vector
+            columns[key] = (flags if key in ("terminals", "timeouts", "valid") else kind)(
+                name, key, arrays[key]
+            )
+    same_length(name, columns)
+    shape = columns["observations"].shape
+    if "next_observations" in columns and columns["next_observations"].shape != shape:
+        raise DataError(
+            f"{name}: 'next_observations' has shape {columns['next_observations'].shape} but 'observations' "
+            f"has {shape}; "
+            "they must agree"
+        )
+    both = 0
+    if "timeouts" in columns:
+        both = int(np.count_nonzero(columns["terminals"] & columns["timeouts"]))
+    return columns, both
+
+
+def _episode_ends(columns: Mapping[str, Array], max_episode_steps: int | None) -> Array:
+    """(N,) bool: the row is the last of its episode; the last row of the source always is."""
+    ends = columns["terminals"].copy()
+    if "timeouts" in columns:
+        ends |= columns["timeouts"]
+    elif "next_observations" in columns:
+        gap = columns["observations"][1:].astype(np.float64) - columns["next_observations"][:-1]
+        ends[:-1] |= np.linalg.norm(gap, axis=1) > JUMP
+    ends[-1] = True
+    if "timeouts" not in columns and max_episode_steps is not None:
+        starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
+        step = np.arange(len(ends)) - np.repeat(starts, np.diff(np.append(starts, len(ends))))
+        ends |= step % max_episode_steps == max_episode_steps - 1
+    return ends
+
+
+def _true_next_observations(
+    arrays: Mapping[str, Array], columns: Mapping[str, Array], ends: Array, name: str
+) -> tuple[Array, Array]:
+    """The observation that followed each row, and whether the row may be sampled."""
+    valid = columns.get("valid", np.ones(len(ends), bool))
+    if "next_observations" in columns:
+        return columns["next_observations"], valid
+    observations = columns["observations"]
+    next_observations = np.concatenate([observations[1:], observations[-1:]])
+    last = np.flatnonzero(ends)
+    if FINAL_OBSERVATIONS in arrays:
+        next_observations[last] = _final_observations(arrays, observations.shape[1], last, name)
+        return next_observations, valid
+    next_observations[last] = observations[last]
+    return next_observations, valid & (~ends | columns["terminals"])
+
+
+def _final_observations(arrays: Mapping[str, Array], size: int, last: Array, name: str) -> Array:
+    """(E, size): the observation after each episode's last step, which is in row `last[k]`."""
+    final = matrix(name, FINAL_OBSERVATIONS, arrays[FINAL_OBSERVATIONS])
+    if final.shape != (len(last), size):
+        raise DataError(
+            f"{name}: {FINAL_OBSERVATIONS!r} has shape {final.shape}; {len(last)} episodes of observations "
+            "of size "
+            f"{size} need {(len(last), size)}"
+        )
+    if EPISODE_ENDS in arrays and not np.array_equal(arrays[EPISODE_ENDS], last):
+        raise DataError(
+            f"{name}: {EPISODE_ENDS!r} names other rows than 'terminals' and 'timeouts' do; one of them is "
+            "wrong"
+        )
+    return final
+
+
+def _rows_kept_by_d4rl(columns: Mapping[str, Array], source: Source) -> Array:
+    """Rows that `qlearning_dataset` keeps: all but the last of the file and those at a time-out."""
+    if "timeouts" in columns:
+        dropped = columns["timeouts"].copy()
+    elif source.max_episode_steps is not None:
+        dropped = _counted_time_outs(columns["terminals"], source.max_episode_steps)
+    else:
+        raise DataError(
+            f"{source.name}: has no 'timeouts', so its d4rl view needs the environment's step limit: give "
+            "max_episode_steps"
+        )
+    rows = np.flatnonzero(~dropped[:-1])
+    if len(rows) == 0:
+        raise DataError(f"{source.name}: its d4rl view is empty; use view='corrected'")
+    return rows
+
+
+def _counted_time_outs(terminals: Array, limit: int) -> Array:
+    """(N,) bool: rows where D4RL's own step counter reaches the limit.
+
+    The counter starts at 0, and again at 0 after a time-out, but at 1 after a terminal: D4RL's fault.
+    """
+    dropped = np.zeros(len(terminals), bool)
+    start, counter = 0, 0
+    for stop in [*np.flatnonzero(terminals), len(terminals) - 1]:
+        first = start + max(limit - 1 - counter, 0)
+        dropped[first : stop + 1 : limit] = True
+        counter = 0 if dropped[stop] else 1
+        start = stop + 1
+    return dropped
+
+
+def _oddities(dataset: Dataset, both: int, unit_actions: bool) -> dict[str, int]:
+    """Counted peculiarities that are accepted, those that occur."""
+    found = {
+        OUTSIDE: int(np.count_nonzero((np.abs(dataset.actions) > 1).any(axis=1))) if unit_actions else 0,
+        ONE_STEP: int(np.count_nonzero(dataset.episode_lengths == 1)),
+        BOTH_ENDS: both,
+    }
+    return {what: count for what, count in found.items() if count}

@@ -1,0 +1,153 @@
+"""Program that reads named arrays of one HDF5 file and writes them to standard output, then ends.
+
+It runs as a process of its own (see `formats.hdf5` for why), so it imports nothing of surefoot and
+nothing slow. Output: 8 bytes little-endian length, a JSON header of that length, then the arrays' bytes one
+after the other in the header's order. Usage: `python hdf5_worker.py REQUEST_JSON FILE`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, BinaryIO
+
+import h5py
+import numpy as np
+
+MAX_EXPANSION = 1100  # deflate can't shrink below 1/1032 of the data; more was never stored in the file
+MAX_NAMES = 2000
+MAX_ATTRIBUTES = 200
+WORKING_MEMORY = 512 << 20  # for the HDF5 library itself, beside the arrays
+
+
+class Refused(Exception):
+    """The file can't be read as asked; the text is a clause that follows the file's name."""
+
+
+def limit_memory(allowance: int) -> None:
+    """Let this process grow by at most `allowance` bytes, where the platform can enforce it."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            now = int(statm.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + allowance, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    except (ImportError, OSError, ValueError):
+        pass  # not Linux: the declared sizes are still checked before anything is allocated
+
+
+def limit_time(seconds: float) -> None:
+    """End this process after so much computing, also where the one that started it is gone."""
+    try:
+        import resource
+
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (int(seconds) + 1, resource.getrlimit(resource.RLIMIT_CPU)[1])
+        )
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except (ImportError, OSError, ValueError):
+        pass  # not Unix: the starting process keeps the deadline
+
+
+def dataset_names(file: h5py.File) -> list[str]:
+    """Names of the datasets in the file, the first MAX_NAMES."""
+    names: list[str] = []
+
+    def visit(name: str, item: object) -> bool | None:
+        if isinstance(item, h5py.Dataset):
+            names.append(name)
+        return True if len(names) >= MAX_NAMES else None
+
+    file.visititems(visit)
+    return names
+
+
+def root_attributes(file: h5py.File) -> dict[str, Any]:
+    """The file's own attributes that are a string, a number or a truth value."""
+    found: dict[str, Any] = {}
+    for key in list(file.attrs)[:MAX_ATTRIBUTES]:
+        value = file.attrs[key]
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        elif isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, str | int | float | bool):
+            found[key] = value
+    return found
+
+
+def declared_bytes(key: str, dataset: h5py.Dataset, file_bytes: int, available: int) -> int:
+    """Bytes that the dataset says it holds, refused where the file or the memory can't hold them."""
+    if dataset.dtype.kind not in "biuf":
+        raise Refused(f"{key!r} has type {dataset.dtype}, not numbers")
+    if dataset.shape is None or dataset.ndim > 4:
+        raise Refused(f"{key!r} has shape {dataset.shape}, not that of an array of rows")
+    if dataset.is_virtual or dataset.external:
+        raise Refused(f"{key!r} points to data in other files; copy them into one file")
+    size = dataset.dtype.itemsize
+    for length in dataset.shape:
+        size *= int(length)
+    if size > file_bytes * MAX_EXPANSION:
+        raise Refused(
+            f"{key!r} says that it has shape {dataset.shape}, more than a file of {file_bytes} bytes can hold"
+        )
+    if size > available:
+        raise Refused(
+            f"{key!r} has shape {dataset.shape}, which needs {size} bytes; only {available} are available"
+        )
+    return size
+
+
+def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
+    """Write header and arrays of one file to `out`."""
+    limit_time(request["seconds"])
+    limit_memory(WORKING_MEMORY)
+    with h5py.File(path, "r") as file:
+        names = dataset_names(file)
+        prefixes = tuple(request["prefixes"])
+        wanted = [name for name in names if name in request["keys"] or name.startswith(prefixes)]
+        sizes = [
+            declared_bytes(key, file[key], request["file_bytes"], request["available"]) for key in wanted
+        ]
+        if sum(sizes) > request["available"]:
+            raise Refused(f"its arrays need {sum(sizes)} bytes; only {request['available']} are available")
+        limit_memory(2 * max(sizes, default=0) + WORKING_MEMORY)
+        header = {
+            "names": names,
+            "attributes": root_attributes(file),
+            "arrays": [[key, file[key].dtype.newbyteorder("=").str, list(file[key].shape)] for key in wanted],
+        }
+        send_header(header, out)
+        for key in wanted:
+            # The header's dtype is native: convert what a big-endian machine wrote.
+            array = np.ascontiguousarray(file[key][()], dtype=file[key].dtype.newbyteorder("="))
+            out.write(array.reshape(-1).view(np.uint8).data)
+
+
+def send_header(header: dict[str, Any], out: BinaryIO) -> None:
+    """Write the length and the JSON text."""
+    text = json.dumps(header).encode()
+    out.write(len(text).to_bytes(8, "little") + text)
+
+
+def main() -> int:
+    """Read what the arguments ask for; 0 when all was sent, 3 after a message of why not on stderr."""
+    request, path = json.loads(sys.argv[1]), sys.argv[2]
+    try:
+        read(request, path, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    except Refused as refusal:
+        print(refusal, file=sys.stderr)
+        return 3
+    except MemoryError:
+        print("reading it asks for more memory than its size explains; it is damaged", file=sys.stderr)
+        return 3
+    except Exception as error:  # h5py raises many kinds on damaged files; each means: can't be read
+        reason = (str(error).splitlines() or [""])[0]
+        print(f"HDF5 can't read it ({type(error).__name__}: {reason})", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

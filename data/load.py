@@ -1,0 +1,134 @@
+"""`load`: one call from a path or a catalogue id to a checked `Dataset`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable
+
+from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.data.catalogue import CATALOGUE, has_unit_actions
+from surefoot.data.dataset import Dataset
+from surefoot.data.download import fetch
+from surefoot.data.files import sha256_of
+from surefoot.data.formats import csv, d4rl, minari, npz
+from surefoot.data.formats.flat import VIEWS, Source
+from surefoot.data.formats.hdf5 import is_hdf5
+
+Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
+
+MINARI_PREFIX = "minari/"
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    strict: bool = False,
+    view: str = "corrected",
+    max_episode_steps: int | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """The dataset in a file or folder, or of a catalogue id, which is downloaded at first use.
+
+    Args:
+        source: any existing path (D4RL HDF5, NPZ, CSV, a Minari folder; told apart by content), else
+            `d4rl/<id>` such as `d4rl/hopper-medium-v2`, or `minari/<id>`.
+        strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
+        view: `corrected`, or `d4rl` for the rows of D4RL's `qlearning_dataset` (`formats.flat`).
+        max_episode_steps: the time limit, for sources that don't mark time-outs; known for most catalogue
+        ids.
+        progress: called during a download with the bytes so far and in all.
+
+    Raises:
+        ConfigError: nothing of that name exists, or the view is unknown.
+        DataError: the data are damaged, incomplete, inconsistent, not finite or, with `strict`, odd.
+        DownloadError: the dataset could not be fetched.
+        MissingExtraError: a Minari dataset without the minari package.
+    """
+    if view not in VIEWS:
+        raise ConfigError(f"view={view!r} is unknown: {nearest(view, VIEWS)}")
+    text = os.fspath(source)
+    path = pathlib.Path(text)
+    if _exists(path):
+        dataset = _load_path(path, Source(name=text, max_episode_steps=max_episode_steps), view)
+    elif text in CATALOGUE:
+        dataset = _load_d4rl(text, view, max_episode_steps, progress)
+    elif text.startswith(MINARI_PREFIX):
+        dataset = minari.read_id(text.removeprefix(MINARI_PREFIX), Source(name=text), view)
+    else:
+        raise ConfigError(_unknown(text))
+    if strict and dataset.warnings:
+        listed = ", ".join(f"{count} {what}" for what, count in dataset.warnings.items())
+        raise DataError(f"{text}: refused because strict is set: {listed}")
+    return dataset
+
+
+def _exists(path: pathlib.Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long for the file system, or with a null byte
+        return False
+
+
+def _load_path(path: pathlib.Path, source: Source, view: str) -> Dataset:
+    """Choose the reader by what the path holds."""
+    if path.is_dir():
+        return minari.read_folder(path, source, view)
+    if not path.is_file():
+        raise DataError(f"{path}: is neither a file nor a folder")
+    try:
+        return _load_file(path, source, view)
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror or error}") from error
+
+
+def _load_file(path: pathlib.Path, source: Source, view: str) -> Dataset:
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: is empty (0 bytes); fetch or write it again")
+    known = Source(**{**vars(source), "sha256": sha256_of(path)})
+    if is_hdf5(path):
+        return d4rl.read(path, known, view)
+    if npz.is_npz(path):
+        return npz.read(path, known, view)
+    if csv.is_csv(path):
+        return csv.read(path, known, view)
+    raise DataError(
+        f"{path}: is not HDF5, NPZ or CSV (its first bytes are none of theirs): damaged, or of another "
+        "format; "
+        "fetch it again or convert it"
+    )
+
+
+def _load_d4rl(name: str, view: str, max_episode_steps: int | None, progress: Progress | None) -> Dataset:
+    """Fetch a D4RL file into the cache, if need be, and read it."""
+    entry = CATALOGUE[name]
+    path = fetch(name, progress=progress)
+    source = Source(
+        name=name,
+        env_id=entry.env_id if entry.same_spaces else None,
+        unit_actions=entry.env_id is not None and has_unit_actions(entry.env_id),
+        max_episode_steps=max_episode_steps or entry.max_episode_steps,
+        attributes={"d4rl_env_id": entry.d4rl_env_id, "source": entry.url},
+    )
+    return _load_path(path, source, view)
+
+
+def _unknown(text: str) -> str:
+    """The sentence for a name that is neither a path nor known."""
+    folder = pathlib.Path(text).parent
+    looks_like_path = text.startswith((".", "/", "~")) or pathlib.Path(text).suffix in (
+        ".hdf5",
+        ".h5",
+        ".npz",
+        ".csv",
+    )
+    if looks_like_path:
+        if not _exists(folder):
+            return f"{text}: no such file, and its folder {folder} doesn't exist either"
+        held = sorted(item.name for item in folder.iterdir())[:1000] if folder.is_dir() else []
+        return f"{text}: no such file; {nearest(pathlib.Path(text).name, held)}"
+    known = [*CATALOGUE, *(f"{MINARI_PREFIX}{entry.minari}" for entry in CATALOGUE.values() if entry.minari)]
+    return (
+        f"dataset {text!r} is no existing path and not in the catalogue: {nearest(text, known)} (or "
+        "minari/<any id>)"
+    )

@@ -1,0 +1,113 @@
+"""What training does to a dataset before the first step: actions into [-1, 1], rewards scaled, observations normalised.
+
+Each function returns a new `Dataset`; none changes the one it is given. Agents compose them in `prepare`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError, DataError
+from surefoot.data.dataset import Array, Dataset
+
+ACTION_MARGIN = 1e-5
+"""Distance that actions are kept from the bounds -1 and 1 (the official IQL's and RIQL's clip)."""
+
+
+def scale_actions(dataset: Dataset, low: Array, high: Array) -> Dataset:
+    """Map actions from [low, high] to [-1, 1] and clip them just inside.
+
+    Actions that a corruption has moved are not clipped: where they went is what the study is about.
+    """
+    middle, half = (high + low) / 2, (high - low) / 2
+    actions = (dataset.actions - middle) / half
+    if "corruptions" not in dataset.attributes:
+        actions = np.clip(actions, -1 + ACTION_MARGIN, 1 - ACTION_MARGIN)
+    return dataset.replace(actions=np.ascontiguousarray(actions, dtype=np.float32))
+
+
+def scale_rewards(dataset: Dataset, how: str) -> Dataset:
+    """Transform rewards: "none"; "return_range": r * 1000 / (highest - lowest episode return); "minus_one": r - 1.
+
+    Source: section 1.5 of the IQL sheet; ikostrikov/implicit_q_learning normalises MuJoCo by the return
+    range and shifts AntMaze by one.
+
+    Raises:
+        DataError: all episodes have one return, so that there is no range.
+        ConfigError: another word.
+    """
+    if how == "none":
+        return dataset
+    if how == "minus_one":
+        return dataset.replace(rewards=dataset.rewards - np.float32(1))
+    if how == "return_range":
+        returns = dataset.episode_returns
+        span = returns.max() - returns.min()
+        if span <= 0:
+            raise DataError(
+                f"{dataset.name}: all {len(returns)} episodes return {returns[0]:g}, so rewards can't be scaled by "
+                "the range of returns; choose algo.rewards=none"
+            )
+        return dataset.replace(rewards=(dataset.rewards * (1000.0 / span)).astype(np.float32))
+    raise ConfigError(f"rewards={how!r} is not one of none, return_range, minus_one")
+
+
+def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
+    """Fit `agent.normalizer` and apply it to observations and next observations.
+
+    Args:
+        dataset: gives the statistics.
+        agent: whose normaliser is set, so that its policy applies the same map.
+        how: "none"; "observations": statistics of the observations (CORL, TD3+BC); "stacked": of observations
+            and next observations together (RIQL). Both with 1e-3 added to the standard deviation.
+
+    Raises:
+        ConfigError: another word.
+    """
+    if how == "none":
+        return dataset
+    if how not in {"observations", "stacked"}:
+        raise ConfigError(f"normalization={how!r} is not one of none, observations, stacked")
+    rows = dataset.observations
+    if how == "stacked":
+        rows = np.concatenate([dataset.observations, dataset.next_observations])
+    agent.normalizer.fit(torch.from_numpy(rows))
+    mean, scale = agent.normalizer.mean.cpu().numpy(), agent.normalizer.scale.cpu().numpy()
+    return dataset.replace(
+        observations=((dataset.observations - mean) / scale).astype(np.float32),
+        next_observations=((dataset.next_observations - mean) / scale).astype(np.float32),
+    )
+
+
+def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewards: str = "none") -> Dataset:
+    """Actions, rewards and observations of `dataset` as `agent` trains on them.
+
+    Raises:
+        DataError: the dataset's sizes are not those that the agent was built for.
+    """
+    have = (dataset.observation_dim, dataset.action_dim)
+    want = (agent.spec.observation_dim, agent.spec.action_dim)
+    if have != want:
+        raise DataError(
+            f"{dataset.name}: observations and actions have {have[0]} and {have[1]} dimensions, but this "
+            f"{agent.name} was built for {want[0]} and {want[1]}"
+        )
+    low, high = agent.action_low.cpu().numpy(), agent.action_high.cpu().numpy()
+    dataset = scale_rewards(scale_actions(dataset, low, high), rewards)
+    return normalise_observations(dataset, agent, normalization)
+
+
+def best_episodes(dataset: Dataset, fraction: float, discount: float = 0.99) -> Dataset:
+    """The `fraction` of episodes with the highest discounted return, at least one.
+
+    Source: %BC as in CORL's any_percent_bc, but split at the true episode ends.
+    """
+    if fraction >= 1:
+        return dataset
+    starts, lengths = dataset.episode_starts[:-1], dataset.episode_lengths
+    within = np.arange(len(dataset)) - np.repeat(starts, lengths)
+    returns = np.add.reduceat(dataset.rewards.astype(np.float64) * discount**within, starts)
+    count = max(1, int(len(returns) * fraction))
+    chosen = np.sort(np.argsort(-returns, kind="stable")[:count])
+    return dataset.select_episodes(chosen)

@@ -1,0 +1,103 @@
+"""`info` and `verify`: what a dataset holds, and whether a file is what it should be."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+from surefoot.core.errors import ConfigError, DataError
+from surefoot.data.catalogue import normalized_score, reference_scores
+from surefoot.data.dataset import Dataset
+from surefoot.data.download import sidecar_sha256
+from surefoot.data.files import sha256_of
+from surefoot.data.load import load
+
+
+def info(dataset: Dataset) -> dict[str, Any]:
+    """Facts for people: sizes, episodes, returns and their normalised mean, costs, oddities, origin."""
+    returns, lengths = dataset.episode_returns, dataset.episode_lengths
+    costs = dataset.episode_costs
+    reference = reference_scores(dataset.name)
+    if reference is None and dataset.env_id is not None:
+        reference = reference_scores(dataset.env_id)
+    facts: dict[str, Any] = {
+        "name": dataset.name,
+        "env_id": dataset.env_id,
+        "transitions": len(dataset),
+        "observation_dim": dataset.observation_dim,
+        "action_dim": dataset.action_dim,
+        "episodes": len(lengths),
+        "length_min": int(lengths.min()),
+        "length_max": int(lengths.max()),
+        "terminated_episodes": int(dataset.terminations.sum()),
+        "truncated_episodes": int(dataset.truncations.sum()),
+        "return_mean": float(returns.mean()),
+        "return_min": float(returns.min()),
+        "return_max": float(returns.max()),
+        "normalized_mean": None if reference is None else float(normalized_score(returns.mean(), reference)),
+        "action_min": float(dataset.actions.min()),
+        "action_max": float(dataset.actions.max()),
+        "cost_mean": None if costs is None else float(costs.mean()),
+        "cost_min": None if costs is None else float(costs.min()),
+        "cost_max": None if costs is None else float(costs.max()),
+        "rows_never_sampled": int((~dataset.valid).sum()),
+        "warnings": dict(dataset.warnings),
+        "sha256": dataset.sha256,
+    }
+    return facts | {key: dataset.attributes.get(key) for key in ("source", "licence", "kind")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """What `verify` found; `ok` when nothing is wrong."""
+
+    path: str
+    ok: bool
+    sha256: str | None  # of the file as it is
+    known_sha256: str | None  # what it should be: given, or kept beside the file; None: nobody knows
+    problems: list[str]  # sentences
+    warnings: dict[str, int]  # accepted oddity -> rows
+    transitions: int | None  # None: it can't be loaded
+    episodes: int | None
+
+
+def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verification:
+    """Compare a file with its known SHA-256 (given, or in `<path>.sha256`) and check every invariant.
+
+    Raises:
+        ConfigError: there is no such path.
+    """
+    file = pathlib.Path(path)
+    if not file.exists():
+        raise ConfigError(f"{file}: no such file")
+    problems: list[str] = []
+    known = sha256.lower() if sha256 is not None else None
+    digest = None
+    try:
+        if known is None:
+            known = sidecar_sha256(file)
+        digest = sha256_of(file) if file.is_file() else None
+    except (OSError, DataError) as error:
+        problems.append(str(error))
+    dataset = None
+    try:
+        dataset = load(file)
+        digest = digest or dataset.sha256
+    except DataError as error:
+        problems.append(str(error))
+    if known is not None and digest != known:
+        problems.append(
+            f"{file}: has SHA-256 {digest}, but {known} is known for it: another file, or damaged"
+        )
+    return Verification(
+        path=str(file),
+        ok=not problems,
+        sha256=digest,
+        known_sha256=known,
+        problems=problems,
+        warnings=dict(dataset.warnings) if dataset is not None else {},
+        transitions=len(dataset) if dataset is not None else None,
+        episodes=len(dataset.episode_lengths) if dataset is not None else None,
+    )

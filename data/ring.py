@@ -1,0 +1,218 @@
+"""`RingBuffer`: a store that vectorised environments write to, the newest rows replacing the oldest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from surefoot.core.errors import CheckpointError, ConfigError, DataError
+from surefoot.data.samplers import Chain
+from surefoot.data.store import OBSERVATION_ACTIONS, Batch, Field, Store, Workspace
+from torch import Tensor
+
+END_KEYS = ("terminations", "truncations")
+COLUMN_PREFIX = "columns."
+
+
+class RingBuffer:
+    """The last `capacity` transitions of `num_envs` environments that step together.
+
+    Row t * num_envs + e holds step t of environment e, so a step is written as one slice and row i is
+    followed by row i + num_envs. The filled rows are always 0 ... len - 1: sample with
+    `uniform_rows(uniform, len(buffer))`, sequences with `buffer.chain`.
+
+    Args:
+        capacity: rows, a multiple of `num_envs`.
+        shapes: name -> shape of one transition's value; () for a number.
+        device: where the rows live.
+        num_envs: rows that each `add` brings.
+        dtypes: of columns that are not floats, e.g. {"images": torch.uint8}.
+        dtype: of the packed float row.
+
+    Raises:
+        ConfigError: a capacity that does not fit the number of environments.
+        DataError: columns that a store can't hold, or more than the device has free.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        device: str | torch.device = "cpu",
+        num_envs: int = 1,
+        dtypes: Mapping[str, torch.dtype] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if num_envs < 1 or capacity < num_envs or capacity % num_envs:
+            raise ConfigError(
+                f"capacity {capacity} must be a positive multiple of the number of environments, {num_envs}"
+            )
+        kinds = {key: torch.float32 for key in shapes} | dict(dtypes or {})
+        if unknown := set(kinds) - set(shapes):
+            raise ConfigError(f"dtypes names columns without a shape: {', '.join(sorted(unknown))}")
+        self.capacity = capacity
+        self.num_envs = num_envs
+        self._store = Store.allocate(
+            capacity, {key: (tuple(shape), kinds[key]) for key, shape in shapes.items()}, device, dtype
+        )
+        # An unwritten row counts as an end, and so does the newest row of each environment: no sequence
+        # runs into rows that are not there, or round the ring from the newest step into the oldest.
+        self._ends = torch.ones(capacity, dtype=torch.bool, device=self.device)
+        self._newest_done = torch.ones(num_envs, dtype=torch.bool, device=self.device)
+        self._position = 0  # row that the next step of environment 0 goes to
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Rows written so far, at most `capacity`."""
+        return self._size
+
+    def __getitem__(self, key: str) -> Tensor:
+        """The whole column `key`, (capacity, ...): a view; rows from `len(self)` on are not written yet."""
+        return self._store[key]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the columns, as `Store.keys`."""
+        return self._store.keys
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """Layout of the packed row, as `Store.fields`."""
+        return self._store.fields
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self._store.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the rows, padding included."""
+        return self._store.nbytes
+
+    @property
+    def chain(self) -> Chain:
+        """Which row follows which, for `Windows` and `NStep`; it follows later additions."""
+        return Chain(self._ends, self.num_envs)
+
+    def add(self, batch: Mapping[str, Tensor | np.ndarray]) -> Tensor:
+        """Append one step of every environment.
+
+        Args:
+            batch: name -> (num_envs, ...): every column of the buffer, and `terminations` and `truncations`,
+                columns or not: either marks an episode's last step. Other keys are not read.
+
+        Returns:
+            (num_envs,) int64: the rows that were written.
+
+        Raises:
+            DataError: a column is missing or has another shape; nothing is written then.
+        """
+        values = self._checked(batch)
+        rows = slice(self._position, self._position + self.num_envs)
+        for key in self._columns:
+            self._store[key][rows].copy_(values[key])
+        newest = self._position - self.num_envs
+        if self._size:  # the step before was no end after all, unless its episode was over
+            before = slice(newest % self.capacity, newest % self.capacity + self.num_envs)
+            self._ends[before] = self._newest_done
+        self._ends[rows] = True
+        self._newest_done.copy_(values["terminations"].bool() | values["truncations"].bool())
+        self._position = rows.stop % self.capacity
+        self._size = max(self._size, rows.stop)
+        return torch.arange(rows.start, rows.stop, device=self.device)
+
+    def end_episodes(self) -> None:
+        """Say that the next steps begin new episodes, e.g. when a resumed run resets its environments."""
+        self._newest_done.fill_(True)
+
+    def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
+        """The rows at `indices` (...,) in [0, len), as `Store.gather`."""
+        return self._store.gather(indices, out)
+
+    def gather_groups(self, indices: Tensor) -> dict[str, Tensor]:
+        """Packed rows at `indices`, as `Store.gather_groups`."""
+        return self._store.gather_groups(indices)
+
+    def split(self, groups: Mapping[str, Tensor]) -> Batch:
+        """Columns of packed rows, as `Store.split`."""
+        return self._store.split(groups)
+
+    def workspace(self, shape: int | tuple[int, ...]) -> Workspace:
+        """Buffers for `gather`, as `Store.workspace`."""
+        return self._store.workspace(shape)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything needed to go on: contiguous copies of the written rows, and where to write next."""
+        state = {COLUMN_PREFIX + key: self[key][: self._size].clone(memory_format=torch.contiguous_format)
+                 for key in self._columns}  # fmt: skip
+        return state | {
+            "ends": self._ends[: self._size].clone(),
+            "newest_done": self._newest_done.clone(),
+            "position": torch.tensor(self._position),
+            "capacity": torch.tensor(self.capacity),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `state_dict()` of a buffer of the same capacity, columns and environments.
+
+        Raises:
+            CheckpointError: the state is of another kind of buffer; this one is then unchanged.
+        """
+        self._check_state(state)
+        size = len(state["ends"])
+        for key in self._columns:
+            self[key][:size].copy_(state[COLUMN_PREFIX + key])
+            self[key][size:].zero_()
+        self._ends.fill_(True)
+        self._ends[:size].copy_(state["ends"])
+        self._newest_done.copy_(state["newest_done"])
+        self._position = int(state["position"])
+        self._size = size
+
+    @property
+    def _columns(self) -> list[str]:
+        return [key for key in self.keys if key != OBSERVATION_ACTIONS]
+
+    def _checked(self, batch: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
+        """The columns of a step as tensors of the right shapes."""
+        wanted = {key: (self.num_envs, *self.fields[key].shape) for key in self._columns}
+        wanted |= {key: (self.num_envs,) for key in END_KEYS}
+        values = {}
+        for key, shape in wanted.items():
+            if key not in batch:
+                raise DataError(f"the step has no {key!r}: the ring buffer needs {', '.join(wanted)}")
+            values[key] = torch.as_tensor(batch[key])
+            if tuple(values[key].shape) != shape:
+                raise DataError(
+                    f"{key!r} of the step has shape {tuple(values[key].shape)}; the ring buffer holds {shape}"
+                )
+        ends = {key: values[key].to(self.device) for key in END_KEYS}
+        return values | ends
+
+    def _check_state(self, state: Mapping[str, Tensor]) -> None:
+        expected = {COLUMN_PREFIX + key for key in self._columns} | {
+            "ends",
+            "newest_done",
+            "position",
+            "capacity",
+        }
+        if set(state) != expected:
+            odd = ", ".join(sorted(set(state) ^ expected))
+            raise CheckpointError(f"the state is of another ring buffer, its entries differ in: {odd}")
+        if int(state["capacity"]) != self.capacity:
+            raise CheckpointError(
+                f"the state is of a ring buffer of {int(state['capacity'])} rows, not {self.capacity}"
+            )
+        size, position = len(state["ends"]), int(state["position"])
+        shapes = {COLUMN_PREFIX + key: (size, *self.fields[key].shape) for key in self._columns}
+        shapes |= {"newest_done": (self.num_envs,)}
+        for key, shape in shapes.items():
+            if tuple(state[key].shape) != shape:
+                raise CheckpointError(
+                    f"{key!r} in the state has shape {tuple(state[key].shape)}, not {shape}"
+                )
+        full = size == self.capacity and position % self.num_envs == 0 and 0 <= position < self.capacity
+        if not full and not (size < self.capacity and position == size and size % self.num_envs == 0):
+            raise CheckpointError(f"the state's position {position} does not fit its {size} written rows")

@@ -1,0 +1,252 @@
+"""Any gymnasium id as a vector environment of flat observations, or one sentence saying why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
+
+Array = np.ndarray[Any, Any]
+
+# The order in which `data.formats.minari` concatenates them too; a test compares the two.
+GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
+
+DISCRETE_SPACES = (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete, gymnasium.spaces.MultiBinary)
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentDescription:
+    """What a policy needs to know of an environment; all in the environment's own units."""
+
+    env_id: str
+    observation_dim: int
+    action_dim: int
+    action_low: Array  # (action dim,) float32
+    action_high: Array  # (action dim,) float32
+    max_episode_steps: int | None
+
+
+class PausingVectorEnv(SyncVectorEnv):
+    """`SyncVectorEnv` in SAME_STEP mode whose sub-environments can be paused.
+
+    A paused row is not stepped: it repeats its last observation with reward 0 and no flag, and
+    `info["valid"]` is False there (DESIGN.md, contract 5). Evaluation pauses rows that have run their quota.
+    """
+
+    def __init__(self, env_fns: Any) -> None:
+        super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.active = np.ones(self.num_envs, dtype=np.bool_)
+        """(num_envs,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
+        self.next_seeds: list[int | None] = [None] * self.num_envs
+        """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
+        self._last: Array = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset all sub-environments (or those of `options["reset_mask"]`) and activate them all."""
+        observations, info = super().reset(**kwargs)
+        self.active[:] = True
+        self._last = observations
+        return observations, info
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step the active rows: (N, ...) observations, (N,) rewards, terminations, truncations, and info."""
+        observations = self._last.copy()
+        rewards = np.zeros(self.num_envs, dtype=np.float64)
+        terminations = np.zeros(self.num_envs, dtype=np.bool_)
+        truncations = np.zeros(self.num_envs, dtype=np.bool_)
+        info: dict[str, Any] = {}
+        for i in np.flatnonzero(self.active).tolist():
+            observation, rewards[i], terminations[i], truncations[i], row = self.envs[i].step(actions[i])
+            if terminations[i] or truncations[i]:
+                info = self._add_info(info, {"final_obs": observation, "final_info": row}, i)
+                observation, row = self.envs[i].reset(seed=self.next_seeds[i])
+            observations[i] = observation
+            info = self._add_info(info, row, i)
+        info["valid"] = self.active.copy()
+        self._last = observations
+        return observations.copy(), rewards, terminations, truncations, info
+
+
+def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausingVectorEnv:
+    """`num_envs` copies of the environment `env_id` ("Id" or "module:Id") behind the vector interface.
+
+    Dict observations become vectors: those of gymnasium-robotics in the order `GOAL_KEYS`, any other in the
+    alphabetical order of their keys, as `data.formats.minari` concatenates them.
+
+    Args:
+        env_id: gymnasium id, also of an environment that a module of the user's registers.
+        num_envs: number of sub-environments, at least 1.
+        kwargs: arguments of the environment itself.
+
+    Raises:
+        ConfigError: unknown id (the message names the nearest ids), module or keyword; num_envs below 1.
+        MissingExtraError: the environment needs mujoco, which is not installed.
+        EnvironmentMismatchError: the environment exists but fails when it is made.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs}; an evaluation needs at least 1 environment")
+    first = _make(env_id, kwargs)
+    try:
+        return PausingVectorEnv([lambda: first] + [lambda: _make(env_id, kwargs)] * (num_envs - 1))
+    except SurefootError:
+        raise
+    except Exception as error:
+        raise EnvironmentMismatchError(
+            f"{env_id}: its copies can't be put side by side ({type(error).__name__}: {_first_line(error)}); "
+            "every copy must have the same spaces"
+        ) from error
+
+
+def describe(env_id: str, **kwargs: Any) -> EnvironmentDescription:
+    """Dimensions, action bounds and time limit of an environment.
+
+    Raises:
+        EnvironmentMismatchError: observations or actions are not flat, bounded vectors of real numbers.
+        ConfigError, MissingExtraError: as in `make_vec`.
+    """
+    env = _make(env_id, kwargs)
+    try:
+        low, high = _action_bounds(env_id, env.action_space)
+        observation_dim = _observation_dim(env_id, env.observation_space)
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+        return EnvironmentDescription(env_id, observation_dim, len(low), low, high, limit)
+    finally:
+        env.close()
+
+
+def action_bounds(env_id: str, **kwargs: Any) -> tuple[Array, Array]:
+    """Lowest and highest action, two (action dim,) float32 arrays; errors as in `describe`."""
+    description = describe(env_id, **kwargs)
+    return description.action_low, description.action_high
+
+
+def check_spaces(
+    env: str | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any],
+    observation_dim: int,
+    action_dim: int,
+) -> None:
+    """Make sure that a dataset or policy of these dimensions fits an environment (an id, or one made).
+
+    Raises:
+        EnvironmentMismatchError: it doesn't fit; the message gives both shapes.
+        ConfigError, MissingExtraError: as in `make_vec`, where `env` is an id.
+    """
+    if isinstance(env, str):
+        description = describe(env)
+        name, found = env, (description.observation_dim, description.action_dim)
+    else:
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            observation_space, action_space = env.single_observation_space, env.single_action_space
+        else:
+            observation_space, action_space = env.observation_space, env.action_space
+        name = env.spec.id if env.spec is not None else type(env).__name__
+        found = (_observation_dim(name, observation_space), len(_action_bounds(name, action_space)[0]))
+    wanted_dims = (observation_dim, action_dim)
+    for what, wanted, has in zip(("observations", "actions"), wanted_dims, found, strict=True):
+        if wanted != has:
+            raise EnvironmentMismatchError(
+                f"{what} don't fit: {name} has shape ({has},), the dataset or policy has shape ({wanted},); "
+                "choose the environment that the data was recorded in with env=ID"
+            )
+
+
+def _observation_dim(name: str, space: gymnasium.Space[Any]) -> int:
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise EnvironmentMismatchError(
+            f"{name}: observations are {space}, and surefoot reads vectors (a one-dimensional Box); "
+            "register a version wrapped in gymnasium.wrappers.FlattenObservation"
+        )
+    return int(space.shape[0])
+
+
+def _action_bounds(name: str, space: gymnasium.Space[Any]) -> tuple[Array, Array]:
+    if isinstance(space, DISCRETE_SPACES):
+        raise EnvironmentMismatchError(
+            f"{name}: actions are discrete ({space}), and the algorithms here choose continuous ones; "
+            "choose an environment with a Box action space"
+        )
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise EnvironmentMismatchError(
+            f"{name}: actions are {space}, and surefoot sends vectors (a one-dimensional Box); "
+            "wrap the environment so that an action is a flat vector"
+        )
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise EnvironmentMismatchError(
+            f"{name}: its action space {space} has no finite bounds to scale a policy by; "
+            "wrap the environment in gymnasium.wrappers.RescaleAction or declare the bounds"
+        )
+    return space.low.astype(np.float32), space.high.astype(np.float32)
+
+
+def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    """One environment with flat observations; gymnasium's many errors become ours."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import_module(env_id, module)
+    try:
+        env = gymnasium.make(name, disable_env_checker=True, **kwargs)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise _missing_dependency(env_id, error) from error
+    except gymnasium.error.UnregisteredEnv as error:
+        raise ConfigError(f"unknown environment {env_id!r}; {_nearest_ids(name)}") from error
+    except gymnasium.error.Error as error:  # malformed or deprecated id: gymnasium's sentence says what to do
+        raise ConfigError(f"environment {env_id!r}: {_first_line(error)}") from error
+    except ImportError as error:
+        raise _missing_dependency(env_id, error) from error
+    except Exception as error:
+        hint = f"check its arguments {sorted(kwargs)}" if kwargs else "try gymnasium.make on it by itself"
+        raise EnvironmentMismatchError(
+            f"{env_id} fails when it is made ({type(error).__name__}: {_first_line(error)}); {hint}"
+        ) from error
+    return _flat(env)
+
+
+def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Dict observations as one vector, in the order of `GOAL_KEYS` or, for other keys, alphabetical."""
+    space = env.observation_space
+    if not isinstance(space, gymnasium.spaces.Dict):
+        return env
+    goal = set(space.spaces) <= set(GOAL_KEYS)
+    keys = [key for key in GOAL_KEYS if key in space.spaces] if goal else sorted(space.spaces)
+    ordered = gymnasium.spaces.Dict([(key, space[key]) for key in keys])
+    return gymnasium.wrappers.TransformObservation(
+        env,
+        lambda observation: gymnasium.spaces.flatten(ordered, observation),
+        gymnasium.spaces.flatten_space(ordered),
+    )
+
+
+def _import_module(env_id: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise ConfigError(
+            f"environment {env_id!r}: the module {module!r} can't be imported "
+            f"({type(error).__name__}: {_first_line(error)}); install it, or put its folder on PYTHONPATH"
+        ) from error
+
+
+def _missing_dependency(env_id: str, error: Exception) -> SurefootError:
+    """The extra to install where it is one of ours, else gymnasium's own sentence."""
+    for package in ("mujoco", "imageio"):
+        if importlib.util.find_spec(package) is None and package in str(error).lower():
+            return MissingExtraError(package, "mujoco", f"the environment {env_id}")
+    return EnvironmentMismatchError(f"{env_id} can't be made here: {_first_line(error)}")
+
+
+def _nearest_ids(name: str) -> str:
+    names = [str(known) for known in gymnasium.registry]
+    close = difflib.get_close_matches(name, names, n=6, cutoff=0.5)
+    nearest = f"the nearest registered ids are {', '.join(close)}" if close else "no registered id is near"
+    return f"{nearest}; an id that another package registers is written package:Id"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0]

@@ -1,0 +1,43 @@
+"""Episodes, scores with intervals, comparisons, plots and reports."""
+
+from surefoot.evaluation.report import write_report
+from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, ScriptedPolicy, evaluate
+from surefoot.evaluation.runs import CurvePoint, RunData, load_runs
+from surefoot.evaluation.statistics import (
+    Interval,
+    difference_interval,
+    hierarchical_interval,
+    interquartile_mean,
+    mean,
+    median,
+    optimality_gap,
+    performance_profile,
+    performance_profile_interval,
+    probability_of_improvement,
+    probability_of_improvement_interval,
+    stratified_bootstrap_interval,
+)
+
+__all__ = [
+    "CurvePoint",
+    "Episodes",
+    "Interval",
+    "PolicyLike",
+    "RandomPolicy",
+    "RunData",
+    "ScriptedPolicy",
+    "difference_interval",
+    "evaluate",
+    "hierarchical_interval",
+    "interquartile_mean",
+    "load_runs",
+    "mean",
+    "median",
+    "optimality_gap",
+    "performance_profile",
+    "performance_profile_interval",
+    "probability_of_improvement",
+    "probability_of_improvement_interval",
+    "stratified_bootstrap_interval",
+    "write_report",
+]

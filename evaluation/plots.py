@@ -1,0 +1,157 @@
+"""Pictures of results: learning curves, intervals and performance profiles, without pyplot's global state."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from surefoot.core.errors import ConfigError
+from surefoot.core.files import written_aside
+from surefoot.evaluation.runs import CurvePoint
+
+Array = np.ndarray[Any, Any]
+
+# Okabe and Ito, "Color universal design", 2008: told apart with any kind of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+GREY = "#555555"
+
+STYLE: Any = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 10.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "svg.fonttype": "path",  # looks the same whatever fonts the reader has
+    "svg.hashsalt": "surefoot",
+}
+
+
+def learning_curves(
+    curves: Mapping[str, Sequence[CurvePoint]], title: str = "", behaviour: float | None = None
+) -> Figure:
+    """Mean return against gradient steps, a line per label with its 95 % band; `behaviour` is dashed."""
+    if not any(curves.values()):
+        raise ConfigError("learning curves: no evaluation was logged; train with an environment")
+    figure, axes = _axes(title, (7.2, 3.8))
+    for i, (label, points) in enumerate(curves.items()):
+        steps = np.array([point.step for point in points])
+        mean, low, high = (np.array([getattr(p, k) for p in points], float) for k in ("mean", "low", "high"))
+        axes.plot(steps, mean, color=_colour(i), marker=MARKERS[i % len(MARKERS)], markersize=4, label=label)
+        axes.fill_between(steps, low, high, color=_colour(i), alpha=0.18, linewidth=0)
+    _frame_means(axes, [p.mean for points in curves.values() for p in points], behaviour)
+    if behaviour is not None:
+        axes.axhline(behaviour, color=GREY, linestyle="--", linewidth=1, label="behaviour (data)")
+    axes.set_xlabel("gradient steps")
+    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    axes.set_ylabel("return (sum of rewards per episode)")
+    axes.grid(axis="y", alpha=0.25)
+    figure.legend(frameon=False, loc="outside right upper")
+    return figure
+
+
+def interval_plot(
+    intervals: Mapping[str, Mapping[str, Any]],
+    title: str = "",
+    label: str = "return (sum of rewards per episode)",
+    reference: float | None = None,
+    reference_label: str = "behaviour (data)",
+) -> Figure:
+    """A dot and its 95 % interval per label, first on top; `reference` as a dashed line."""
+    figure, axes = _axes(title, (7.2, 1.3 + 0.36 * len(intervals)))
+    for i, bounds in enumerate(intervals.values()):
+        low, high = bounds.get("low"), bounds.get("high")
+        if low is not None and high is not None:
+            axes.plot([low, high], [i, i], color=_colour(i), linewidth=5, alpha=0.35, solid_capstyle="round")
+        axes.plot([bounds["mean"]], [i], marker=MARKERS[i % len(MARKERS)], color=_colour(i), markersize=7)
+        axes.annotate(
+            f"{bounds['mean']:.4g}".replace("-", "\N{MINUS SIGN}"),
+            (bounds["mean"], i),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
+    if reference is not None:
+        axes.axvline(reference, color=GREY, linestyle="--", linewidth=1, label=reference_label)
+        figure.legend(frameon=False, fontsize=8, loc="outside upper right")
+    axes.set_yticks(range(len(intervals)), list(intervals))
+    axes.set_ylim(len(intervals) - 0.4, -0.7)
+    axes.set_xlabel(f"{label}, 95 % interval")
+    axes.grid(axis="x", alpha=0.25)
+    return figure
+
+
+def performance_profiles(
+    profiles: Mapping[str, tuple[Array, Array, Array]],
+    thresholds: Array,
+    title: str = "",
+    label: str = "normalised score",
+) -> Figure:
+    """Fraction of runs scoring above each threshold, with its band; label -> (profile, low, high)."""
+    figure, axes = _axes(title, (7.2, 3.4))
+    for i, (name, (profile, low, high)) in enumerate(profiles.items()):
+        style = ("-", "--", "-.", ":")[i % 4]
+        axes.step(thresholds, profile, where="post", color=_colour(i), linestyle=style, label=name)
+        axes.fill_between(thresholds, low, high, step="post", color=_colour(i), alpha=0.18, linewidth=0)
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_xlabel(f"threshold ({label})")
+    axes.set_ylabel("fraction of runs above")
+    axes.grid(alpha=0.25)
+    figure.legend(frameon=False, loc="outside right upper")
+    return figure
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as an `<svg>` element to put inside an HTML page; equal figures give equal text."""
+    buffer = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def save_png(figure: Figure, path: str | pathlib.Path, dpi: int = 150) -> None:
+    """Write the figure as PNG, whole or not at all; raises SurefootError where the path can't be written."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(buffer, format="png", dpi=dpi)
+    with written_aside(path) as temporary:
+        temporary.write_bytes(buffer.getvalue())
+
+
+def _axes(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        axes.set_title(title)
+    return figure, axes
+
+
+def _frame_means(axes: Axes, means: list[float], behaviour: float | None) -> None:
+    """Scale to the means: with two seeds a t interval may be many times wider than what there is to see."""
+    values = means + ([behaviour] if behaviour is not None else [])
+    low, high = min(values), max(values)
+    margin = 0.25 * (high - low) or 0.1 * abs(high) or 1.0
+    axes.set_ylim(low - margin, high + margin)
+
+
+def _colour(i: int) -> str:
+    return COLOURS[i % len(COLOURS)]
+
+
+def _thousands(value: float, _position: int) -> str:
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"

@@ -1,0 +1,206 @@
+"""One self-contained HTML page about some runs: it opens from disk and loads nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import itertools
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from surefoot.core.errors import ConfigError
+from surefoot.core.files import written_aside
+from surefoot.evaluation import plots, statistics, tables
+from surefoot.evaluation.runs import RunData, load_runs
+
+__all__ = ["RunData", "load_runs", "render", "write_report"]
+
+REPETITIONS = 2000  # bootstrap resamples; the generator is fixed so that equal runs give equal pages
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2024; max-width: 66rem; }
+body { margin: 2.5rem auto; padding: 0 1.2rem; }
+h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.4rem; }
+p.note, figcaption { color: #5a6068; font-size: .87rem; max-width: 48rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+th, td { padding: .38rem .8rem; border-bottom: 1px solid #e3e6ea; text-align: left; white-space: nowrap; }
+th { border-bottom: 2px solid #1c2024; font-weight: 600; } .right { text-align: right; }
+tr.behaviour td { color: #5a6068; font-style: italic; }
+.figures { display: flex; flex-wrap: wrap; gap: 1rem; }
+figure { margin: .6rem 0; } svg { max-width: 100%; height: auto; }
+details { margin: .5rem 0; } summary { cursor: pointer; }
+pre { background: #f5f6f8; padding: .8rem 1rem; overflow-x: auto; font-size: .82rem; border-radius: 4px; }
+"""
+
+
+def write_report(runs: Sequence[RunData], path: str | pathlib.Path) -> None:
+    """Write the report of these runs as one HTML file, whole or not at all.
+
+    Raises:
+        ConfigError: no run is given.
+        SurefootError: the file can't be written.
+    """
+    page = render(runs)
+    with written_aside(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def render(runs: Sequence[RunData]) -> str:
+    """The report as HTML text: comparison table, comparisons and curves per task, configuration per run."""
+    if not runs:
+        raise ConfigError("a report needs at least one run folder; name some after `surefoot report`")
+    today = dt.date.today().isoformat()
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>surefoot report</title><style>{STYLE}</style></head><body>",
+        "<h1>surefoot report</h1>",
+        f'<p class="note">{len(runs)} run{"s" if len(runs) > 1 else ""}, written {today}.</p>',
+        "<h2>Scores</h2>",
+        _score_table(runs),
+    ]
+    for (dataset, environment), group in _tasks(runs).items():
+        title = dataset if environment is None else f"{dataset} in {environment}"
+        parts += [f"<h2>{html.escape(title)}</h2>", *_figures(group), *_comparisons(group)]
+    parts += ["<h2>Runs</h2>", *(_run_details(run) for run in runs), "</body></html>"]
+    return "\n".join(parts) + "\n"
+
+
+def _tasks(runs: Sequence[RunData]) -> dict[tuple[str, str | None], list[RunData]]:
+    tasks: dict[tuple[str, str | None], list[RunData]] = {}
+    for run in runs:
+        tasks.setdefault((run.dataset, run.environment), []).append(run)
+    return tasks
+
+
+def _score_table(runs: Sequence[RunData]) -> str:
+    listed = tables.rows(runs)
+    columns = tables.columns_of(listed)
+    head = [(heading, alignment) for heading, alignment, _ in columns]
+    body = [([cell(row) for _, _, cell in columns], row.seeds is None) for row in listed]
+    methods = {str(run.returns["method"]) for run in runs if run.returns and run.returns.get("method")}
+    note = (
+        "Return: undiscounted sum of rewards per episode, mean and 95 % interval over the training seeds. "
+        "Episodes are per seed; for the behaviour, all episodes of the dataset. "
+        "A score without brackets has no interval."
+    )
+    intervals = f" Intervals: {'; '.join(sorted(methods))}." if methods else ""
+    return _table(head, body) + f'<p class="note">{html.escape(note + intervals)}</p>'
+
+
+def _figures(group: list[RunData]) -> list[str]:
+    """Final returns and learning curves of one task; nothing where there was no simulator."""
+    labels = _labels(group)
+    behaviour = next((run.behaviour["mean"] for run in group if run.behaviour), None)
+    named = list(zip(labels, group, strict=True))
+    final = {label: run.returns for label, run in named if run.returns}
+    curves = {label: points for label, run in named if (points := run.learning_curve())}
+    drawn = []
+    if curves:
+        figure = plots.learning_curves(curves, "Learning curves", behaviour)
+        drawn.append(_figure(figure, "Mean evaluation return over seeds; the band is the 95 % interval."))
+    if final:
+        figure = plots.interval_plot(final, "Final return", reference=behaviour)
+        drawn.append(_figure(figure, "Mean final return; the bar is the 95 % interval."))
+    if not drawn:
+        return ['<p class="note">These runs had no simulator, so there are no returns.</p>']
+    return ['<div class="figures">', *drawn, "</div>"]
+
+
+def _figure(figure: plots.Figure, caption: str) -> str:
+    return f"<figure>{plots.to_svg(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>"
+
+
+def _comparisons(group: list[RunData]) -> list[str]:
+    """IQM per run, probability of improvement per pair, performance profiles; needs two scored runs."""
+    scored = [(label, run) for label, run in zip(_labels(group), group, strict=True) if run.per_seed_returns]
+    if len(scored) < 2:
+        return []
+    scores = {label: np.array(run.per_seed_returns)[:, None] for label, run in scored}
+    generator = np.random.default_rng(0)
+    body = []
+    for label, matrix in scores.items():
+        interval = statistics.stratified_bootstrap_interval(
+            matrix, statistics.interquartile_mean, generator, REPETITIONS
+        )
+        body.append(([label, str(len(matrix)), tables.format_bounds(interval.to_json())], False))
+    parts = ["<h3>Interquartile mean over seeds</h3>"]
+    parts.append(_table([("algorithm", "left"), ("seeds", "right"), ("IQM of return [95 %]", "right")], body))
+    pairs = []
+    for first, second in itertools.permutations(scores, 2):
+        interval = statistics.probability_of_improvement_interval(
+            scores[first], scores[second], generator, REPETITIONS
+        )
+        pairs.append(([first, second, tables.format_bounds(interval.to_json(), digits=2)], False))
+    parts.append("<h3>Probability of improvement</h3>")
+    heads = [("X", "left"), ("Y", "left"), ("P(a seed of X beats a seed of Y) [95 %]", "right")]
+    parts.append(_table(heads, pairs))
+    parts.append(_profile(scores, generator))
+    fewest = min(len(matrix) for matrix in scores.values())
+    note = f"Percentile bootstrap over seeds, {REPETITIONS} resamples, as rliable defines these."
+    if fewest < 10:
+        seeds = f"{fewest} seed{'s' if fewest > 1 else ''}"
+        note += f" With only {seeds} such intervals are too narrow; trust the table of scores."
+    return [*parts, f'<p class="note">{html.escape(note)}</p>']
+
+
+def _profile(scores: dict[str, Any], generator: np.random.Generator) -> str:
+    """Performance profiles of the runs' mean returns, between the lowest and the highest."""
+    values = np.concatenate([matrix.reshape(-1) for matrix in scores.values()])
+    margin = 0.05 * float(np.ptp(values)) or 1.0
+    thresholds = np.linspace(values.min() - margin, values.max() + margin, 200)
+    profiles = {
+        label: statistics.performance_profile_interval(matrix, thresholds, generator, REPETITIONS)
+        for label, matrix in scores.items()
+    }
+    figure = plots.performance_profiles(profiles, thresholds, "Performance profile", "return")
+    return _figure(figure, "Fraction of seeds whose mean return is above the threshold; bands are 95 %.")
+
+
+def _labels(group: Sequence[RunData]) -> list[str]:
+    """The algorithm's name, with the folder's where an algorithm occurs twice."""
+    names = [run.algorithm for run in group]
+    labels = [
+        name if names.count(name) == 1 else f"{name} ({run.name})"
+        for name, run in zip(names, group, strict=True)
+    ]
+    return [
+        label if labels.count(label) == 1 else f"{label} #{labels[: i + 1].count(label)}"
+        for i, label in enumerate(labels)
+    ]
+
+
+def _run_details(run: RunData) -> str:
+    """Configuration, versions and per-seed returns of one run, folded away."""
+    seeds = ", ".join(
+        f"{seed}: {value:.1f}" for seed, value in zip(run.seeds, run.per_seed_returns, strict=False)
+    )
+    facts = [
+        ("date", run.date),
+        ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
+        ("mean return per seed", seeds),
+    ]
+    listed = "".join(f"<div>{html.escape(key)}: {html.escape(value)}</div>" for key, value in facts if value)
+    config = html.escape(json.dumps(run.config, indent=2, default=str))
+    title = html.escape(f"{run.name}: {run.algorithm} on {run.dataset}")
+    return f"<details><summary>{title}</summary>{listed}<pre>{config}</pre></details>"
+
+
+def _table(head: list[tuple[str, str]], body: list[tuple[list[str], bool]]) -> str:
+    """An HTML table of escaped cells; rows flagged True are the behaviour's."""
+    classes = ['class="right"' if alignment == "right" else 'class="left"' for _, alignment in head]
+    heading = "".join(f"<th {c}>{html.escape(text)}</th>" for c, (text, _) in zip(classes, head, strict=True))
+    lines = [
+        f"<tr{' class=behaviour' if flagged else ''}>"
+        + "".join(f"<td {c}>{html.escape(text)}</td>" for c, text in zip(classes, cells, strict=True))
+        + "</tr>"
+        for cells, flagged in body
+    ]
+    rows = "".join(lines)
+    return f'<div class="wide"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>'

@@ -1,0 +1,273 @@
+"""Whole episodes of several policies at once in one vector environment, without length bias."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.envs.vector import PausingVectorEnv, check_spaces, make_vec
+
+Array = np.ndarray[Any, Any]
+
+UNLIMITED_EPISODE_STEPS = 100_000  # an episode this long in an environment without a time limit is an error
+
+
+class PolicyLike(Protocol):
+    """What evaluation needs of a policy: batches in, actions in the environment's own units out."""
+
+    def act(self, observations: torch.Tensor) -> torch.Tensor:
+        """(N, observation dim) float32 on the CPU -> (N, action dim)."""
+        ...
+
+    def reset(self) -> None:
+        """Forget what earlier evaluations left behind; called once before the first step."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Episodes:
+    """E whole episodes of one policy, in the order of their seeds."""
+
+    returns: Array  # (E,) float64: undiscounted sum of rewards
+    lengths: Array  # (E,) int64: steps
+    costs: Array | None = None  # (E,) float64: sum of costs, or None where the environment gives none
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as lists, ready for `json.dumps`."""
+        costs = None if self.costs is None else self.costs.tolist()
+        return {"returns": self.returns.tolist(), "lengths": self.lengths.tolist(), "costs": costs}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Episodes:
+        """Inverse of `to_json`; raises ConfigError where a key is missing or the lengths disagree."""
+        try:
+            costs = None if value["costs"] is None else np.asarray(value["costs"], dtype=np.float64)
+            returns = np.asarray(value["returns"], dtype=np.float64)
+            lengths = np.asarray(value["lengths"], dtype=np.int64)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"episodes: returns, lengths and costs must hold numbers ({error})") from error
+        if returns.shape != lengths.shape or (costs is not None and costs.shape != returns.shape):
+            raise ConfigError("episodes: returns, lengths and costs differ in length; write them again")
+        return cls(returns, lengths, costs)
+
+
+class RandomPolicy:
+    """Uniform actions between the bounds; `reset` starts its random numbers again, so evaluations repeat."""
+
+    def __init__(self, low: Array, high: Array, seed: int = 0) -> None:
+        self.low, self.high, self.seed = low, high, seed
+        self.reset()
+
+    def reset(self) -> None:
+        """Start the random numbers again."""
+        self._generator = np.random.default_rng(self.seed)
+
+    def act(self, observations: torch.Tensor) -> torch.Tensor:
+        """(N, observation dim) -> (N, action dim) float32, uniform in [low, high]."""
+        size = (len(observations), len(self.low))
+        return torch.from_numpy(self._generator.uniform(self.low, self.high, size).astype(np.float32))
+
+
+class ScriptedPolicy:
+    """A behaviour of `envs.behaviours` (numpy, given a generator) with the face of a policy."""
+
+    def __init__(self, behaviour: Callable[[Array, np.random.Generator], Array], seed: int = 0) -> None:
+        self.behaviour, self.seed = behaviour, seed
+        self.reset()
+
+    def reset(self) -> None:
+        """Start the random numbers again."""
+        self._generator = np.random.default_rng(self.seed)
+
+    def act(self, observations: torch.Tensor) -> torch.Tensor:
+        """(N, observation dim) -> (N, action dim) float32."""
+        return torch.from_numpy(self.behaviour(observations.numpy(), self._generator).astype(np.float32))
+
+
+def evaluate(
+    policies: Sequence[PolicyLike],
+    env_id: str,
+    episodes: int = 50,
+    seed: int = 0,
+    num_envs: int = 10,
+    env_kwargs: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Episodes]:
+    """Run `episodes` whole episodes of each policy, all policies side by side.
+
+    Each policy has `num_envs` sub-environments of its own and acts on them in a call of its own, with a
+    constant batch shape, so its episodes are bit for bit those that it would have alone. Episode e runs in
+    sub-environment e % num_envs after a reset seeded from (seed, e), so that every policy meets the same
+    initial states. The number of episodes that a sub-environment runs is fixed beforehand, so short episodes
+    are not over-represented. Actions are clipped to the action space before they are executed.
+
+    Args:
+        policies: P policies; torch runs single-threaded while they act.
+        env_id: gymnasium id, `module:Id` included.
+        episodes: whole episodes per policy, at least 1.
+        seed: of the environments, at least 0.
+        num_envs: sub-environments per policy, at least 1.
+        env_kwargs: arguments of the environment.
+        progress: called with (finished, all) episodes, counted over the policies, whenever some finish.
+
+    Returns:
+        P `Episodes`, in the order of `policies`.
+
+    Raises:
+        ConfigError: a number out of range, or what `make_vec` raises.
+        EnvironmentMismatchError: an action of the wrong shape; a non-finite observation, reward or action
+            (the message names environment, episode and step); an endless episode.
+    """
+    for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ConfigError(f"evaluation: {name} is {value}; it must be at least {least}")
+    if not policies:
+        return []
+    num_envs = min(num_envs, episodes)
+    vector = make_vec(env_id, len(policies) * num_envs, **dict(env_kwargs or {}))
+    try:
+        with _one_torch_thread(), torch.no_grad():
+            return _Rollout(vector, policies, env_id, episodes, num_envs).run(seed, progress)
+    finally:
+        vector.close()
+
+
+@contextlib.contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Small forward passes lose to thread hand-over (simulators.md 0.6)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Rollout:
+    """The counters of one evaluation; row r belongs to policy r // num_envs."""
+
+    def __init__(
+        self,
+        vector: PausingVectorEnv,
+        policies: Sequence[PolicyLike],
+        env_id: str,
+        episodes: int,
+        num_envs: int,
+    ) -> None:
+        self.vector, self.policies, self.env_id = vector, policies, env_id
+        self.episodes, self.num_envs = episodes, num_envs
+        rows = len(policies) * num_envs
+        self.seeds: list[int] = []  # of each episode's reset
+        self.column = np.arange(rows) % num_envs
+        self.quota = (episodes - self.column + num_envs - 1) // num_envs
+        self.finished = np.zeros(rows, dtype=np.int64)
+        self.step_returns = np.zeros(rows)
+        self.step_costs = np.zeros(rows)
+        self.step_lengths = np.zeros(rows, dtype=np.int64)
+        self.has_cost = np.zeros(len(policies), dtype=np.bool_)
+        shape = (len(policies), episodes)
+        self.returns, self.costs, self.lengths = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
+        action_space: Any = vector.single_action_space
+        check_spaces(vector, *self._dimensions())
+        self.low, self.high = action_space.low, action_space.high
+        self.actions = np.zeros((rows, *action_space.shape), dtype=action_space.dtype)
+        self.time_limit = getattr(vector.envs[0].spec, "max_episode_steps", None)
+
+    def run(self, seed: int, progress: Callable[[int, int], None] | None) -> list[Episodes]:
+        """Step until every row has run its quota."""
+        self.seeds = [
+            int(np.random.SeedSequence((seed, e)).generate_state(1)[0]) for e in range(self.episodes)
+        ]
+        observations, _ = self.vector.reset(seed=[self.seeds[e] for e in self.column])
+        self._seed_next(np.arange(len(self.column)))
+        self._refuse_non_finite("observation", observations)
+        for policy in self.policies:
+            policy.reset()
+        while self.vector.active.any():
+            self._act(observations)
+            observations, rewards, terminations, truncations, info = self.vector.step(self.actions)
+            self._refuse_non_finite("observation", observations)
+            self._refuse_non_finite("reward", rewards)
+            ended = terminations | truncations
+            self.step_returns += rewards
+            self.step_lengths += self.vector.active
+            self._add_costs(info, ended)
+            if ended.any():
+                self._finish(np.flatnonzero(ended))
+                if progress is not None:
+                    progress(int(self.finished.sum()), self.returns.size)
+            elif self.time_limit is None and self.step_lengths.max() >= UNLIMITED_EPISODE_STEPS:
+                raise EnvironmentMismatchError(
+                    f"{self.env_id} has no time limit and an episode passed {UNLIMITED_EPISODE_STEPS} steps; "
+                    "register it with max_episode_steps"
+                )
+        return [
+            Episodes(self.returns[p], self.lengths[p], self.costs[p] if self.has_cost[p] else None)
+            for p in range(len(self.policies))
+        ]
+
+    def _act(self, observations: Array) -> None:
+        """Each policy fills its own rows of `self.actions`; one whose rows have all ended is not called."""
+        for p, policy in enumerate(self.policies):
+            rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
+            if not self.vector.active[rows].any():
+                continue
+            chosen = policy.act(torch.from_numpy(observations[rows].astype(np.float32))).cpu().numpy()
+            if chosen.shape != self.actions[rows].shape:
+                raise EnvironmentMismatchError(
+                    f"policy {p} gave actions of shape {chosen.shape} where {self.env_id} takes "
+                    f"{self.actions[rows].shape}; choose the environment that it was trained for"
+                )
+            np.clip(chosen, self.low, self.high, out=self.actions[rows], casting="same_kind")
+        self._refuse_non_finite("action", self.actions)
+
+    def _add_costs(self, info: dict[str, Any], ended: Array) -> None:
+        """Add this step's costs; an episode's last one is in `final_info`, beside the reset's own info."""
+        for source, rows in ((info, ~ended), (info.get("final_info", {}), ended)):
+            key = next((name for name in ("cost", "costs") if name in source), None)
+            if key is None:
+                continue
+            given = rows & np.asarray(source.get(f"_{key}", rows))
+            self._refuse_non_finite("cost", np.where(given, source[key], 0.0))
+            self.step_costs[given] += np.asarray(source[key], dtype=np.float64)[given]
+            self.has_cost |= given.reshape(len(self.policies), -1).any(axis=1)
+
+    def _finish(self, rows: Array) -> None:
+        """Write down the episodes that ended, and pause the rows that have run their quota."""
+        policy, episode = rows // self.num_envs, self._episode(rows)
+        self.returns[policy, episode] = self.step_returns[rows]
+        self.costs[policy, episode] = self.step_costs[rows]
+        self.lengths[policy, episode] = self.step_lengths[rows]
+        self.step_returns[rows] = self.step_costs[rows] = self.step_lengths[rows] = 0
+        self.finished[rows] += 1
+        self.vector.active[rows] = self.finished[rows] < self.quota[rows]
+        self._seed_next(rows)
+
+    def _seed_next(self, rows: Array) -> None:
+        """Give the rows' automatic resets the seeds of the episodes after the running ones."""
+        for row, episode in zip(rows.tolist(), (self._episode(rows) + self.num_envs).tolist(), strict=True):
+            self.vector.next_seeds[row] = self.seeds[episode] if episode < self.episodes else None
+
+    def _episode(self, rows: Array) -> Array:
+        return self.column[rows] + self.num_envs * self.finished[rows]
+
+    def _dimensions(self) -> tuple[int, int]:
+        """Of the environment itself: `check_spaces` then refuses what is not a pair of bounded vectors."""
+        spaces = (self.vector.single_observation_space, self.vector.single_action_space)
+        observation, action = (space.shape or () for space in spaces)
+        return (observation or (0,))[0], (action or (0,))[0]
+
+    def _refuse_non_finite(self, what: str, values: Array) -> None:
+        if np.isfinite(values).all():
+            return
+        row = int(np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))[0])
+        raise EnvironmentMismatchError(
+            f"{self.env_id}: non-finite {what} for policy {row // self.num_envs} in episode "
+            f"{int(self._episode(np.array(row)))}, step {int(self.step_lengths[row])}; "
+            "check the policy's weights and the environment at that step"
+        )

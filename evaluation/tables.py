@@ -1,0 +1,149 @@
+"""One list of rows behind every table that a user sees: terminal, plain text, JSON and HTML."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from surefoot.evaluation.runs import RunData
+
+Bounds = Mapping[str, Any] | None  # mean, low, high
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A line of the comparison: a run, or the behaviour that recorded a dataset (`seeds` None)."""
+
+    algorithm: str
+    dataset: str
+    environment: str | None
+    steps: int | None  # gradient steps
+    seeds: int | None  # how many training seeds
+    episodes: int | None  # per seed, or recorded in the dataset
+    returns: Bounds
+    normalized: Bounds
+    cost: Bounds
+    updates_per_second: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values, ready for `json.dumps`; None where something does not apply."""
+        return dataclasses.asdict(self)
+
+
+def rows(runs: Sequence[RunData]) -> list[Row]:
+    """Rows grouped by (dataset, environment): the dataset's behaviour first, then the runs as given."""
+    groups: dict[tuple[str, str | None], list[RunData]] = {}
+    for run in runs:
+        groups.setdefault((run.dataset, run.environment), []).append(run)
+    listed: list[Row] = []
+    for group in groups.values():
+        recorded = next((run for run in group if run.behaviour is not None), None)
+        if recorded is not None:
+            listed.append(behaviour_row(recorded))
+        listed.extend(run_row(run) for run in group)
+    return listed
+
+
+def run_row(run: RunData) -> Row:
+    """The row of one run."""
+    return Row(
+        algorithm=run.algorithm,
+        dataset=run.dataset,
+        environment=run.environment,
+        steps=run.steps,
+        seeds=len(run.seeds),
+        episodes=run.episodes or None,
+        returns=run.returns,
+        normalized=run.normalized,
+        cost=run.cost,
+        updates_per_second=run.updates_per_second,
+    )
+
+
+def behaviour_row(run: RunData) -> Row:
+    """The row of the dataset that a run was trained on: what its behaviour returned."""
+    behaviour = dict(run.behaviour or {})
+    normalized = behaviour.get("normalized")
+    return Row(
+        algorithm="behaviour",
+        dataset=run.dataset,
+        environment=run.environment,
+        steps=None,
+        seeds=None,
+        episodes=behaviour.get("episodes"),
+        returns={key: behaviour.get(key) for key in ("mean", "low", "high")},
+        normalized=None if normalized is None else {"mean": normalized, "low": None, "high": None},
+        cost=None,
+        updates_per_second=None,
+    )
+
+
+def format_bounds(bounds: Bounds, digits: int = 1) -> str:
+    """`12.3 [10.0, 14.6]`; without the brackets where there is no interval; a dash where there is nothing."""
+    if bounds is None or bounds.get("mean") is None:
+        return "-"
+    text = f"{bounds['mean']:.{digits}f}"
+    low, high = bounds.get("low"), bounds.get("high")
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return text
+    return f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
+    ("algorithm", "left", lambda row: row.algorithm),
+    ("dataset", "left", lambda row: row.dataset),
+    ("environment", "left", lambda row: row.environment or "none"),
+    ("steps", "right", lambda row: _number(row.steps)),
+    ("seeds", "right", lambda row: _number(row.seeds)),
+    ("episodes", "right", lambda row: _number(row.episodes)),
+    ("return [95 %]", "right", lambda row: format_bounds(row.returns)),
+    ("normalised [95 %]", "right", lambda row: format_bounds(row.normalized)),
+    ("cost [95 %]", "right", lambda row: format_bounds(row.cost)),
+    ("updates/s", "right", lambda row: _number(row.updates_per_second)),
+)
+"""(heading, alignment, cell) of every column; episodes are per seed, or all that the dataset holds."""
+
+
+def columns_of(listed: Sequence[Row]) -> list[tuple[str, str, Callable[[Row], str]]]:
+    """The columns in which some row has something to say."""
+    return [column for column in COLUMNS if any(column[2](row) not in ("-", "none") for row in listed)]
+
+
+def to_rich(listed: Sequence[Row], title: str | None = None) -> Table:
+    """A table for the terminal."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    columns = columns_of(listed)
+    for heading, alignment, _ in columns:
+        table.add_column(heading.replace("[", r"\["), justify="left" if alignment == "left" else "right")
+    for row in listed:
+        cells = [cell(row).replace("[", r"\[") for _, _, cell in columns]
+        table.add_row(*cells, style="dim" if row.seeds is None else None)
+    return table
+
+
+def to_text(listed: Sequence[Row]) -> str:
+    """The same as aligned plain text, for logs and pipes."""
+    columns = columns_of(listed)
+    lines = [[heading for heading, _, _ in columns]]
+    lines += [[cell(row) for _, _, cell in columns] for row in listed]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if alignment == "left" else text.rjust(width)
+            for text, width, (_, alignment, _) in zip(line, widths, columns, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def to_json(listed: Sequence[Row]) -> str:
+    """The same as a JSON array of objects, one per row."""
+    return json.dumps([row.to_json() for row in listed], indent=2, allow_nan=False)

@@ -1,0 +1,58 @@
+"""Behaviour cloning, of all episodes or of the best x %."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import best_episodes, prepare
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class BCConfig:
+    """Settings of behaviour cloning (CORL's any_percent_bc)."""
+
+    fraction: float = 1.0  # of the episodes that is cloned, best first; 0.1 is 10%BC
+    discount: float = 0.99  # of the return that ranks episodes
+    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (256, 256)
+    normalization: str = "observations"  # none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(0 < self.fraction <= 1, "bc", "fraction", self.fraction, "in (0, 1]")
+
+
+class BC(Agent):
+    r"""Regression of actions on observations: :math:`L = E \, \| \pi(s) - a \|^2 / A`.
+
+    x%BC keeps the episodes with the highest discounted return first. Episodes are split at their true
+    ends; CORL counts to 1,000 and so drifts by a step an episode.
+    """
+
+    name = "bc"
+    Config = BCConfig
+    PRESETS = {"bc": {}, "ten_percent": {"fraction": 0.1}}  # noqa: RUF012
+    reads = ("observations", "actions")
+    config: BCConfig
+
+    def build(self) -> None:
+        """One deterministic actor."""
+        self.actor = DeterministicActor(self.spec.observation_dim, self.spec.action_dim, self.config.hidden)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Keep the best episodes, then normalise."""
+        best = best_episodes(dataset, self.config.fraction, self.config.discount)
+        return prepare(self, best, normalization=self.config.normalization)
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Mean squared error over rows and action dimensions."""
+        error = self.actor(batch["observations"]) - batch["actions"]
+        return error.square().mean(), {}
+
+    def updates(self) -> list[Update]:
+        """One step of the actor."""
+        return [Update(self.actor_loss, ("actor",), Adam(self.config.learning_rate))]

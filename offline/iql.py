@@ -1,0 +1,141 @@
+"""Implicit Q-learning: values of the best actions in the data, without ever asking for another action's value."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+from surefoot.core.actors import DeterministicActor, GaussianActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.functional import advantage_weights, expectile_loss, td_target
+from surefoot.core.networks import Critic, Value
+from surefoot.core.random import Noise
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class IQLConfig:
+    """Settings of IQL; the defaults are the official ones for Gym-MuJoCo."""
+
+    expectile: float = 0.7  # tau of the value loss; nearer 1 is nearer the best action in the data
+    temperature: float = 3.0  # beta: multiplies the advantage, so it is an inverse temperature
+    discount: float = 0.99
+    target_rate: float = 0.005  # of the critics' average, every step
+    learning_rate: float = 3e-4  # of all three networks; the actor's falls to 0 along a cosine
+    actor_schedule: str = "cosine"  # cosine or constant
+    hidden: tuple[int, ...] = (256, 256)
+    actor: str = "gaussian"  # gaussian or deterministic
+    log_std_min: float = -5.0  # of the Gaussian actor
+    dropout: float = 0.0  # of the actor's hidden units
+    initialisation: str = "orthogonal"  # orthogonal (official) or torch (CORL)
+    order: str = "sequential"  # sequential: actor and critic see the new value (official); together: the old (CORL)
+    critic_weight: float = 1.0  # of each critic's squared error; CORL has 0.5
+    rewards: str = "return_range"  # none, return_range or minus_one
+    normalization: str = "none"  # of observations: none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(0 < self.expectile < 1, "iql", "expectile", self.expectile, "in (0, 1)")
+        require(self.temperature >= 0, "iql", "temperature", self.temperature, ">= 0")
+        require(0 <= self.discount <= 1, "iql", "discount", self.discount, "in [0, 1]")
+        require(0 <= self.dropout < 1, "iql", "dropout", self.dropout, "in [0, 1)")
+        require(self.actor in {"gaussian", "deterministic"}, "iql", "actor", self.actor, "gaussian or deterministic")
+        require(self.order in {"sequential", "together"}, "iql", "order", self.order, "sequential or together")
+
+
+class IQL(Agent):
+    r"""IQL of Kostrikov, Nair and Levine (ICLR 2022).
+
+    .. math::
+        L_V &= E\, L_2^\tau(\min_i \hat Q_i(s, a) - V(s)) \\
+        L_Q &= E \textstyle\sum_i (r + \gamma (1 - d) V(s') - Q_i(s, a))^2 \\
+        L_\pi &= -E \min(e^{\beta (\min_i \hat Q_i(s, a) - V(s))}, 100) \log \pi(a | s)
+
+    Official code and CORL differ, and the paper does not say: officially the value is stepped first and
+    actor and critic see the new value; in CORL all three see the old one. The preset `official` (default)
+    is the former, `corl` the latter with CORL's initialisation and normalisation.
+    """
+
+    name = "iql"
+    Config = IQLConfig
+    PRESETS = {  # noqa: RUF012
+        "official": {},
+        "corl": {
+            "order": "together",
+            "initialisation": "torch",
+            "critic_weight": 0.5,
+            "log_std_min": -20.0,
+            "rewards": "none",
+            "normalization": "observations",
+        },
+    }
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: IQLConfig
+
+    def build(self) -> None:
+        """Value, twin critics with targets, actor."""
+        c, spec = self.config, self.spec
+        sizes = (spec.observation_dim, spec.action_dim)
+        self.value = Value(spec.observation_dim, c.hidden, c.initialisation)
+        self.critic = Critic(*sizes, c.hidden, 2, c.initialisation)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        if c.actor == "gaussian":
+            self.actor = GaussianActor(*sizes, c.hidden, c.initialisation, (c.log_std_min, 2.0))
+        else:
+            self.actor = DeterministicActor(*sizes, c.hidden, c.initialisation)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and rewards, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Add min Q of the target critics at the data's actions, which two losses read."""
+        return {**batch, "target_q": self.target_critic(batch["observation_actions"]).amin(0)}
+
+    def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Expectile regression of V(s) on the target critics' minimum."""
+        value = self.value(batch["observations"])
+        advantage = batch["target_q"] - value
+        loss = expectile_loss(advantage, self.config.expectile).mean()
+        return loss, {"value": value, "advantage": advantage}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error of both critics against V(s')."""
+        next_value = self.value(batch["next_observations"])
+        target = td_target(batch["rewards"], batch["terminations"], next_value, self.config.discount)
+        q = self.critic(batch["observation_actions"])
+        loss = self.config.critic_weight * (q - target).square().mean(-1).sum()
+        return loss, {"q": q}
+
+    def gaussian_actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Negative log-density of the data's actions, weighted by exp(advantage)."""
+        weight = self._weights(batch)
+        density = self.actor.log_density(batch["observations"], batch["actions"], noise.get("dropout"))  # type: ignore[union-attr]
+        return -(weight * density).mean(), {"weight": weight}
+
+    def deterministic_actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared distance to the data's actions, summed over dimensions, weighted by exp(advantage)."""
+        weight = self._weights(batch)
+        error = self.actor(batch["observations"], noise.get("dropout")) - batch["actions"]
+        return (weight * error.square().sum(-1)).mean(), {"weight": weight}
+
+    def _weights(self, batch: Batch) -> Tensor:
+        advantage = batch["target_q"] - self.value(batch["observations"])
+        return advantage_weights(advantage, self.config.temperature)
+
+    def updates(self) -> list[Update]:
+        """Value, actor, critic one after the other (official), or all three at the same parameters (CORL)."""
+        c = self.config
+        together = c.order == "together"
+        adam = Adam(c.learning_rate)
+        actor_adam = Adam(c.learning_rate, schedule=c.actor_schedule)  # type: ignore[arg-type]
+        keep = {"dropout": Noise("keep", sum(c.hidden), 1 - c.dropout)} if c.dropout > 0 else {}
+        actor_loss = self.gaussian_actor_loss if c.actor == "gaussian" else self.deterministic_actor_loss
+        targets = {"target_critic": ("critic", c.target_rate)}
+        return [
+            Update(self.value_loss, ("value",), adam),
+            Update(actor_loss, ("actor",), actor_adam, together=together, noise=keep),
+            Update(self.critic_loss, ("critic",), adam, together=together, then=targets),
+        ]

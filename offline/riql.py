@@ -1,0 +1,109 @@
+"""Robust IQL: IQL that survives corrupted data, by normalisation, Huber's loss and a quantile of critics."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.functional import advantage_weights, expectile_loss, huber_loss, linear_quantile, td_target
+from surefoot.core.networks import Critic, Value
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class RIQLConfig:
+    """Settings of RIQL; the defaults are the authors' shared ones."""
+
+    sigma: float = 1.0  # the Huber loss turns linear at 1 / sigma^2: a large sigma is near absolute error
+    quantile: float = 0.25  # alpha of the K target critics that stands for Q
+    critics: int = 5  # K
+    expectile: float = 0.7
+    temperature: float = 3.0  # beta: multiplies the advantage
+    discount: float = 0.99
+    target_rate: float = 0.005
+    learning_rate: float = 3e-4  # the actor's falls to 0 along a cosine
+    target_low: float = -100.0  # TD targets are clipped to [low, high]: in the authors' code, not in the paper
+    target_high: float = 1000.0
+    hidden: tuple[int, ...] = (256, 256)
+    normalization: str = "stacked"  # statistics of the corrupted observations and next observations
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(self.sigma > 0, "riql", "sigma", self.sigma, "> 0")
+        require(0 <= self.quantile <= 1, "riql", "quantile", self.quantile, "in [0, 1]")
+        require(self.critics >= 1, "riql", "critics", self.critics, ">= 1")
+        require(0 < self.expectile < 1, "riql", "expectile", self.expectile, "in (0, 1)")
+
+
+class RIQL(Agent):
+    r"""RIQL of Yang et al., "Towards Robust Offline RL under Diverse Data Corruption" (ICLR 2024).
+
+    .. math::
+        Q_\alpha(s, a) &= \alpha\text{-quantile of } \hat Q_1 ... \hat Q_K \\
+        L_V &= E\, L_2^\tau(Q_\alpha(s, a) - V(s)) \\
+        L_Q &= E \textstyle\frac{1}{K}\sum_i \ell_H^{1/\sigma^2}(\mathrm{clip}(r + \gamma (1 - d) V(s')) - Q_i(s, a)) \\
+        L_\pi &= E \min(e^{\beta (Q_\alpha(s, a) - V(s))}, 100) \, \| \pi(s) - a \|^2
+
+    As in the authors' code: a deterministic actor, no reward scaling, all losses at the same old parameters
+    (CORL's order), and their tuned numbers are sigma, not the paper's transition point delta = 1 / sigma^2.
+    """
+
+    name = "riql"
+    Config = RIQLConfig
+    PRESETS = {"shared": {}}  # noqa: RUF012
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: RIQLConfig
+
+    def build(self) -> None:
+        """Value, K critics with targets, deterministic actor."""
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        self.value = Value(sizes[0], c.hidden)
+        self.critic = Critic(*sizes, c.hidden, c.critics, "edac")
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor = DeterministicActor(*sizes, c.hidden)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Normalise observations by the statistics of the data as it is, corruption included."""
+        return prepare(self, dataset, normalization=self.config.normalization)
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Add the quantile of the target critics, which two losses read."""
+        q = self.target_critic(batch["observation_actions"])
+        return {**batch, "target_q": linear_quantile(q, self.config.quantile), "target_spread": q.std(0)}
+
+    def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Expectile regression of V(s) on the quantile of the target critics."""
+        value = self.value(batch["observations"])
+        advantage = batch["target_q"] - value
+        loss = expectile_loss(advantage, self.config.expectile).mean()
+        return loss, {"value": value, "advantage": advantage, "target_spread": batch["target_spread"]}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Huber's loss of each critic against the same clipped target."""
+        c = self.config
+        next_value = self.value(batch["next_observations"])
+        target = td_target(batch["rewards"], batch["terminations"], next_value, c.discount)
+        q = self.critic(batch["observation_actions"])
+        return huber_loss(target.clamp(c.target_low, c.target_high) - q, c.sigma**-2).mean(), {"q": q}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared distance to the data's actions, summed over dimensions, weighted by exp(advantage)."""
+        advantage = batch["target_q"] - self.value(batch["observations"])
+        weight = advantage_weights(advantage, self.config.temperature)
+        error = self.actor(batch["observations"]) - batch["actions"]
+        return (weight * error.square().sum(-1)).mean(), {"weight": weight}
+
+    def updates(self) -> list[Update]:
+        """All three at the same parameters, then the targets' average."""
+        c = self.config
+        adam = Adam(c.learning_rate)
+        targets = {"target_critic": ("critic", c.target_rate)}
+        return [
+            Update(self.value_loss, ("value",), adam),
+            Update(self.critic_loss, ("critic",), adam, together=True, then=targets),
+            Update(self.actor_loss, ("actor",), Adam(c.learning_rate, schedule="cosine"), together=True),
+        ]

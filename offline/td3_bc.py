@@ -1,0 +1,97 @@
+"""TD3+BC: TD3 whose actor is also pulled to the data's actions."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import torch
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.functional import td_target
+from surefoot.core.networks import Critic
+from surefoot.core.random import Noise
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class TD3BCConfig:
+    """Settings of TD3+BC; the defaults are the paper's."""
+
+    alpha: float = 2.5  # weight of Q against cloning; 0 is behaviour cloning
+    discount: float = 0.99
+    target_rate: float = 0.005  # of critics and actor, only when the actor is stepped
+    target_noise: float = 0.2  # standard deviation added to the target actor's action
+    target_noise_clip: float = 0.5
+    actor_every: int = 2  # critic steps per actor step
+    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (256, 256)
+    normalization: str = "observations"  # none, observations or stacked
+    rewards: str = "none"  # none, return_range or minus_one
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(self.alpha >= 0, "td3bc", "alpha", self.alpha, ">= 0")
+        require(self.actor_every >= 1, "td3bc", "actor_every", self.actor_every, ">= 1")
+        require(self.target_noise >= 0, "td3bc", "target_noise", self.target_noise, ">= 0")
+
+
+class TD3BC(Agent):
+    r"""TD3+BC of Fujimoto and Gu, "A Minimalist Approach to Offline Reinforcement Learning" (NeurIPS 2021).
+
+    .. math::
+        L_Q &= E \textstyle\sum_i (r + \gamma (1 - d) \min_j \hat Q_j(s', \hat\pi(s') + \epsilon) - Q_i(s, a))^2 \\
+        L_\pi &= -\lambda\, E\, Q_1(s, \pi(s)) + E\, \| \pi(s) - a \|^2 / A,
+        \quad \lambda = \alpha / E |Q_1(s, \pi(s))|
+
+    The distance is averaged over action dimensions, as in the authors' code.
+    """
+
+    name = "td3bc"
+    Config = TD3BCConfig
+    PRESETS = {"paper": {}}  # noqa: RUF012
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: TD3BCConfig
+
+    def build(self) -> None:
+        """Twin critics and actor, with targets of both."""
+        sizes = (self.spec.observation_dim, self.spec.action_dim)
+        self.critic = Critic(*sizes, self.config.hidden, 2)
+        self.actor: DeterministicActor = DeterministicActor(*sizes, self.config.hidden)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error of both critics against the target policy, smoothed by clipped noise."""
+        c = self.config
+        smoothing = (c.target_noise * noise["target_noise"]).clamp(-c.target_noise_clip, c.target_noise_clip)
+        next_action = (self.target_actor(batch["next_observations"]) + smoothing).clamp(-1, 1)
+        next_q = self.target_critic(torch.cat([batch["next_observations"], next_action], -1)).amin(0)
+        target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
+        q = self.critic(batch["observation_actions"])
+        return (q - target).square().mean(-1).sum(), {"q": q}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Minus the normalised value of the policy's actions, plus their distance to the data's."""
+        action = self.actor(batch["observations"])
+        q = self.critic.first(torch.cat([batch["observations"], action], -1))
+        scale = self.config.alpha / q.abs().mean().detach()
+        cloning = (action - batch["actions"]).square().mean()
+        return cloning - scale * q.mean(), {"cloning": cloning}
+
+    def updates(self) -> list[Update]:
+        """Critics at every step; actor and targets at every second."""
+        c = self.config
+        adam = Adam(c.learning_rate)
+        targets = {"target_critic": ("critic", c.target_rate), "target_actor": ("actor", c.target_rate)}
+        smoothing = {"target_noise": Noise("normal", self.spec.action_dim)}
+        return [
+            Update(self.critic_loss, ("critic",), adam, noise=smoothing),
+            Update(self.actor_loss, ("actor",), adam, every=c.actor_every, then=targets),
+        ]

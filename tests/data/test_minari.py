@@ -1,0 +1,186 @@
+"""Minari datasets through the minari package, with a private store."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from make_files import random_walk, three_episodes, write_hdf5
+from surefoot.core.errors import ConfigError, DataError, MissingExtraError, SurefootError
+from surefoot.data import convert, load
+
+minari = pytest.importorskip("minari")
+pytest.importorskip("gymnasium")
+from gymnasium import spaces  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _private_store(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+def create(
+    name: str, episodes: list[dict[str, Any]], observation_space: Any, action_space: Any, env: Any = None
+) -> None:
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    buffers = [EpisodeBuffer(infos=episode.pop("infos", {}), **episode) for episode in episodes]
+    minari.create_dataset_from_buffers(
+        dataset_id=name,
+        buffer=buffers,
+        env=env,
+        observation_space=observation_space,
+        action_space=action_space,
+    )
+
+
+def steps(count: int, terminated: bool) -> dict[str, Any]:
+    ends = np.arange(count) == count - 1
+    return {
+        "actions": np.linspace(-1, 1, count, dtype=np.float32)[:, None],
+        "rewards": np.arange(count, dtype=np.float64),
+        "terminations": ends & terminated,
+        "truncations": ends & (not terminated),
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_episodes_become_rows_with_the_observation_after_the_last_step() -> None:
+    episodes = [
+        {
+            "observations": np.array([[0], [1], [2]], np.float32),
+            **steps(2, False),
+            "infos": {"cost": np.array([9.0, 0, 1])},
+        },
+        {
+            "observations": np.array([[5], [6], [7], [8]], np.float32),
+            **steps(3, True),
+            "infos": {"cost": np.array([9.0, 1, 0, 1])},
+        },
+    ]
+    box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    create("test/plain-v0", episodes, box, spaces.Box(-1, 1, (1,), np.float32))
+    data = load("minari/test/plain-v0")
+    assert data.observations[:, 0].tolist() == [0, 1, 5, 6, 7]
+    assert data.next_observations[:, 0].tolist() == [1, 2, 6, 7, 8]
+    assert data.truncations.tolist() == [False, True, False, False, False]
+    assert data.terminations.tolist() == [False, False, False, False, True]
+    assert data.costs is not None
+    assert data.costs.tolist() == [0, 1, 1, 0, 1]
+    assert data.valid.all()
+    assert data.sha256 is not None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_goal_observations_are_concatenated_in_the_stated_order(tmp_path: pathlib.Path) -> None:
+    observations = {
+        "achieved_goal": np.full((3, 2), 1, np.float64),
+        "desired_goal": np.full((3, 2), 2, np.float64),
+        "observation": np.full((3, 1), 3, np.float64),
+    }
+    box = spaces.Dict(
+        {key: spaces.Box(-np.inf, np.inf, value.shape[1:]) for key, value in observations.items()}
+    )
+    create(
+        "test/goal-v0",
+        [{"observations": observations, **steps(2, False)}],
+        box,
+        spaces.Box(-1, 1, (1,), np.float32),
+    )
+    data = load("minari/test/goal-v0")
+    assert data.observations[0].tolist() == [3, 1, 1, 2, 2]
+    assert data.attributes["observation_keys"] == "observation,achieved_goal,desired_goal"
+    assert len(load(tmp_path / "minari" / "test" / "goal-v0")) == 2  # the folder is the same dataset
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_discrete_actions_are_refused() -> None:
+    episode = {"observations": np.zeros((3, 1), np.float32), **steps(2, False), "actions": np.array([0, 1])}
+    create("test/discrete-v0", [episode], spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2))
+    with pytest.raises(DataError, match=r"actions Discrete\(2\); only continuous"):
+        load("minari/test/discrete-v0")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_images_are_refused() -> None:
+    episode = {"observations": np.zeros((3, 8, 8, 3), np.uint8), **steps(2, False)}
+    create(
+        "test/image-v0",
+        [episode],
+        spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        spaces.Box(-1, 1, (1,), np.float32),
+    )
+    with pytest.raises(DataError, match=r"only vectors"):
+        load("minari/test/image-v0")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_converted_dataset_comes_back_bit_for_bit(tmp_path: pathlib.Path) -> None:
+    arrays = three_episodes() | {"costs": np.arange(9) % 2}
+    source = write_hdf5(tmp_path / "a.hdf5", arrays, env_id="Pendulum-v1")
+    data = convert(source, "minari/test/made-v0")
+    back = load("minari/test/made-v0")
+    for key in (
+        "observations",
+        "actions",
+        "rewards",
+        "next_observations",
+        "terminations",
+        "truncations",
+        "episode_ids",
+        "costs",
+    ):
+        np.testing.assert_array_equal(getattr(back, key), getattr(data, key), err_msg=key)
+    assert back.env_id == "Pendulum-v1"
+    with pytest.raises(DataError, match=r"exists already"):
+        convert(source, "minari/test/made-v0")
+
+
+def test_dynamics_that_minari_cannot_hold_are_refused(tmp_path: pathlib.Path) -> None:
+    arrays = three_episodes()
+    arrays["next_observations"][4] += 1
+    with pytest.raises(DataError, match=r"row 4's next observation is not the next row's"):
+        convert(write_hdf5(tmp_path / "a.hdf5", arrays), "minari/test/torn-v0")
+
+
+@pytest.mark.parametrize("name", ["bad id", "noversion", "../up-v0", ""])
+def test_malformed_ids_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"no Minari id"):
+        load(f"minari/{name}")
+
+
+def test_a_remote_id_that_cannot_be_fetched_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(name: str) -> None:
+        raise ConnectionError("no route to host\nlong trace")
+
+    monkeypatch.setattr(minari, "download_dataset", unreachable)
+    with pytest.raises(SurefootError, match=r"not local and could not be fetched: no route to host; "):
+        load("minari/D4RL/door/human-v2")
+
+    def no_hub(name: str) -> None:
+        raise ImportError("huggingface_hub is not installed")
+
+    monkeypatch.setattr(minari, "download_dataset", no_hub)
+    with pytest.raises(MissingExtraError, match=r"huggingface_hub"):
+        load("minari/D4RL/door/human-v2")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_damaged_folders_are_refused(tmp_path: pathlib.Path) -> None:
+    convert(
+        write_hdf5(
+            tmp_path / "a.hdf5", random_walk() | {"next_observations": np.zeros((300, 3))} | _chained()
+        ),
+        "minari/test/d-v0",
+    )
+    inside = tmp_path / "minari" / "test" / "d-v0" / "data" / "main_data.hdf5"
+    inside.write_bytes(inside.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"d-v0"):
+        load("minari/test/d-v0")
+
+
+def _chained() -> dict[str, Any]:
+    observations = random_walk()["observations"]
+    return {"next_observations": np.concatenate([observations[1:], observations[-1:]])}

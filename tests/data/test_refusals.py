@@ -1,0 +1,182 @@
+"""Bad input: one sentence that names the file, key and row; nothing else."""
+
+from __future__ import annotations
+
+import pathlib
+
+import h5py
+import numpy as np
+import pytest
+from make_files import random_walk, three_episodes, without, write_hdf5
+from surefoot.core.errors import ConfigError, DataError
+from surefoot.data import load
+
+
+def test_a_truncated_file_is_refused(tmp_path: pathlib.Path) -> None:
+    whole = write_hdf5(tmp_path / "a.hdf5", random_walk()).read_bytes()
+    cut = tmp_path / "cut.hdf5"
+    cut.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"cut.hdf5.*truncated"):
+        load(cut)
+
+
+@pytest.mark.parametrize("content", [b"<html>404</html>", b"\x00" * 4000, b"\x89HDF", b"a,\xff\xfe\n"])
+def test_a_file_of_another_kind_is_refused(tmp_path: pathlib.Path, content: bytes) -> None:
+    path = tmp_path / "a.hdf5"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a.hdf5: is not HDF5, NPZ or CSV"):
+        load(path)
+
+
+def test_an_empty_file_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.hdf5").touch()
+    with pytest.raises(DataError, match=r"is empty"):
+        load(tmp_path / "a.hdf5")
+
+
+def test_a_misnamed_key_is_refused_with_the_name_that_looks_like_it(tmp_path: pathlib.Path) -> None:
+    arrays = random_walk()
+    arrays["reward"] = arrays.pop("rewards")
+    with pytest.raises(DataError, match=r"'rewards' is missing; 'reward' looks like it"):
+        load(write_hdf5(tmp_path / "a.hdf5", arrays))
+
+
+def test_a_missing_key_is_refused_with_what_the_file_holds(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(DataError, match=r"'actions' is missing.*holds: .*observations"):
+        load(write_hdf5(tmp_path / "a.hdf5", without(random_walk(), "actions")))
+
+
+def test_lengths_that_disagree_are_refused_with_keys_and_lengths(tmp_path: pathlib.Path) -> None:
+    arrays = random_walk()
+    arrays["rewards"] = arrays["rewards"][:-1]
+    with pytest.raises(DataError, match=r"'rewards' has 299 rows but 'observations' has 300"):
+        load(write_hdf5(tmp_path / "a.hdf5", arrays))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("rewards", np.nan), ("observations", np.inf), ("actions", -np.inf)]
+)
+def test_values_that_are_not_finite_are_refused_with_row_key_and_count(
+    tmp_path: pathlib.Path, key: str, value: float
+) -> None:
+    arrays = random_walk()
+    arrays[key][17] = value
+    arrays[key][40] = value
+    count = 2 * arrays[key][0].size
+    with pytest.raises(DataError, match=f"'{key}' holds {value} in row 17 and {count} values"):
+        load(write_hdf5(tmp_path / "a.hdf5", arrays))
+
+
+def test_doubles_beyond_single_precision_are_refused(tmp_path: pathlib.Path) -> None:
+    arrays = random_walk()
+    arrays["rewards"] = arrays["rewards"].astype(np.float64)
+    arrays["rewards"][3] = 1e300
+    with pytest.raises(DataError, match=r"'rewards' holds inf in row 3"):
+        load(write_hdf5(tmp_path / "a.hdf5", arrays))
+
+
+def test_an_empty_dataset_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(DataError, match=r"is empty"):
+        load(write_hdf5(tmp_path / "a.hdf5", {key: value[:0] for key, value in random_walk().items()}))
+
+
+@pytest.mark.parametrize(
+    ("key", "array", "sentence"),
+    [
+        ("observations", np.zeros((300, 2, 2)), "'observations' has shape"),
+        ("rewards", np.zeros((300, 2)), "'rewards' has shape"),
+        ("actions", np.array([b"left"] * 300), "'actions' has type"),
+        ("terminals", np.full(300, 2.0), "'terminals' holds 2.0 in row 0"),
+        ("timeouts", np.full(300, np.nan), "'timeouts' holds nan in row 0"),
+        ("next_observations", np.zeros((300, 4)), "'next_observations' has shape"),
+        ("observations", np.float32(1), "'observations' has shape"),
+    ],
+)
+def test_wrong_shapes_and_types_are_refused(
+    tmp_path: pathlib.Path, key: str, array: np.ndarray, sentence: str
+) -> None:
+    with pytest.raises(DataError, match=sentence):
+        load(write_hdf5(tmp_path / "a.hdf5", random_walk() | {key: array}))
+
+
+def test_a_declared_shape_that_the_file_cannot_hold_is_refused_unread(tmp_path: pathlib.Path) -> None:
+    path = write_hdf5(tmp_path / "a.hdf5", without(random_walk(), "observations"))
+    with h5py.File(path, "a") as file:  # 40 TB that were never written
+        file.create_dataset(
+            "observations", shape=(10**12, 10), dtype="f4", chunks=(1000, 10), compression="gzip"
+        )
+    with pytest.raises(DataError, match=r"'observations' says that it has shape"):
+        load(path)
+
+
+def test_data_in_other_files_are_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(4 * 300))
+    path = write_hdf5(tmp_path / "a.hdf5", without(random_walk(), "rewards"))
+    with h5py.File(path, "a") as file:
+        file.create_dataset(
+            "rewards", shape=(300,), dtype="f4", external=[(str(tmp_path / "secret"), 0, 1200)]
+        )
+    with pytest.raises(DataError, match=r"other files"):
+        load(path)
+
+
+def test_links_to_other_files_are_not_followed(tmp_path: pathlib.Path) -> None:
+    write_hdf5(tmp_path / "other.hdf5", random_walk())
+    path = write_hdf5(tmp_path / "a.hdf5", without(random_walk(), "rewards"))
+    with h5py.File(path, "a") as file:
+        file["rewards"] = h5py.ExternalLink("other.hdf5", "rewards")
+    with pytest.raises(DataError, match=r"'rewards' is missing"):
+        load(path)
+
+
+def test_a_reader_that_takes_too_long_is_stopped(tmp_path: pathlib.Path) -> None:
+    from surefoot.data.formats.hdf5 import read_hdf5
+
+    with pytest.raises(DataError, match=r"took longer"):
+        read_hdf5(write_hdf5(tmp_path / "a.hdf5", random_walk()), ["rewards"], seconds=0.0)
+
+
+def test_a_crash_of_the_reader_is_one_sentence(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from surefoot.data.formats import hdf5
+
+    crasher = tmp_path / "hdf5_worker.py"
+    crasher.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    monkeypatch.setattr(hdf5, "WORKER", crasher)
+    with pytest.raises(DataError, match=r"crashed on it \(signal 11\)"):
+        load(write_hdf5(tmp_path / "a.hdf5", random_walk()))
+
+
+@pytest.mark.parametrize("name", ["a=b (1), c.hdf5", "algo=iql,bc.hdf5", "d4rl"])
+def test_any_existing_path_loads_whatever_its_name(
+    tmp_path: pathlib.Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_hdf5(tmp_path / name, random_walk())
+    monkeypatch.chdir(tmp_path)
+    assert len(load(name)) == 300
+
+
+def test_unknown_names_are_refused_with_the_nearest(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean .*d4rl/hopper-medium-v2"):
+        load("d4rl/hoper-medium-v2")
+    write_hdf5(tmp_path / "hopper.hdf5", random_walk())
+    with pytest.raises(ConfigError, match=r"no such file; did you mean 'hopper.hdf5'"):
+        load(tmp_path / "hoper.hdf5")
+    with pytest.raises(ConfigError, match=r"doesn't exist either"):
+        load(tmp_path / "nowhere" / "a.hdf5")
+    with pytest.raises(ConfigError):
+        load("null\0byte")
+    with pytest.raises(ConfigError):
+        load("x" * 5000)
+
+
+def test_a_folder_without_a_dataset_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(DataError, match=r"folder without a Minari dataset"):
+        load(tmp_path)
+
+
+def test_the_inside_of_a_minari_dataset_is_refused_with_the_way_out(tmp_path: pathlib.Path) -> None:
+    arrays = {f"episode_0/{key}": value for key, value in three_episodes().items()}
+    with pytest.raises(DataError, match=r"inside of a Minari dataset; give the dataset's folder"):
+        load(write_hdf5(tmp_path / "main_data.hdf5", arrays))

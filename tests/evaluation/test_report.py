@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import html.parser
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from surefoot.core.errors import ConfigError
+from surefoot.evaluation import load_runs, write_report
+from surefoot.evaluation.report import render
+
+MakeRun = Callable[..., pathlib.Path]
+VOID = {"meta", "br", "link", "img"}
+
+
+class Page(html.parser.HTMLParser):
+    """Collects text, tags and attributes, and checks that tags close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_report_holds_scores_comparisons_curves_and_configuration(make_run: MakeRun) -> None:
+    folders = [
+        make_run("a"),
+        make_run("b", algorithm="bc", per_seed_returns=[-1100.0, -1000.0, -1050.0]),
+    ]
+    page = Page(render(load_runs(folders)))
+    assert page.open == []
+    words = "\n".join(page.words)
+    for expected in (
+        "-160.0 [-184.8, -135.2]",
+        "-1060.0 [-1145.0, -976.0]",
+        "Probability of improvement",
+        "1.00 [1.00, 1.00]",
+        "Interquartile mean",
+        '"expectile": 0.7',
+        "torch 2.13.0",
+        "0: -150.0, 1: -160.0, 2: -170.0",
+        "With only 3 seeds",
+    ):
+        assert expected in words
+    assert page.tags.count("svg") == 3  # curves, final returns, profile
+
+
+def test_the_page_loads_nothing(make_run: MakeRun) -> None:
+    text = render(load_runs([make_run("a"), make_run("b", algorithm="bc")]))
+    page = Page(text)
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    references = [value for key, value in page.attributes if key in ("href", "src", "xlink:href")]
+    assert all(value is not None and value.startswith("#") for value in references)
+    assert not re.search(r"url\((?!#)|@import", text)
+
+
+def test_names_are_escaped(make_run: MakeRun) -> None:
+    evil = "<script>alert('x')</script>&"
+    text = render(load_runs([make_run("a", algorithm=evil, dataset=evil, versions={evil: evil}, date=evil)]))
+    assert "<script" not in text
+    assert Page(text).open == []
+
+
+def test_one_run_needs_no_comparison_and_runs_without_simulator_are_said_so(make_run: MakeRun) -> None:
+    assert "Probability" not in render(load_runs([make_run("a")]))
+    folder = make_run("b", environment=None, per_seed_returns=[], returns=None, behaviour=None, episodes=0)
+    (folder / "metrics.jsonl").write_text("")
+    assert "had no simulator" in render(load_runs([folder]))
+
+
+def test_two_runs_of_one_algorithm_are_told_apart(make_run: MakeRun) -> None:
+    words = "\n".join(Page(render(load_runs([make_run("first"), make_run("second")]))).words)
+    assert "iql (first)" in words
+    assert "iql (second)" in words
+
+
+def test_the_report_is_written_to_a_file_and_repeats(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    runs = load_runs([make_run("a"), make_run("b", algorithm="bc")])
+    write_report(runs, tmp_path / "report.html")
+    write_report(runs, tmp_path / "again.html")
+    assert (tmp_path / "report.html").read_text() == (tmp_path / "again.html").read_text()
+
+
+def test_no_runs_no_report(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="at least one run"):
+        write_report([], tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.envs.behaviours import PENDULUM_BEHAVIOURS
+from surefoot.evaluation import Episodes, RandomPolicy, ScriptedPolicy, evaluate
+
+
+class Walk(gymnasium.Env):
+    """Ends after 1 to 30 steps, drawn at reset; reward is the action; cost 2 a step if asked for."""
+
+    def __init__(self, cost: bool = False, bad: str = "", endless: bool = False) -> None:
+        self.cost, self.bad, self.endless = cost, bad, endless
+        self.observation_space = spaces.Box(-1000, 1000, (2,), np.float64)
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t, self.length = 0, int(self.np_random.integers(1, 31))
+        return np.array([self.t, self.length], float), {"cost": 50.0} if self.cost else {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        observation, reward = np.array([self.t, self.length], float), float(action[0])
+        if self.bad == "observation" and self.t == 3:
+            observation[1] = np.nan
+        if self.bad == "reward" and self.t == 3:
+            reward = np.inf
+        done = self.t == self.length and not self.endless
+        return observation, reward, done, False, {"cost": 2.0} if self.cost else {}
+
+
+gymnasium.register("SurefootWalk-v0", entry_point=Walk)
+
+
+class Net:
+    """A small random network; keeps the shapes of the batches it was given."""
+
+    def __init__(self, seed: int, observation_dim: int = 3, scale: float = 2.0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.first = torch.randn(observation_dim, 64, generator=generator)
+        self.second = torch.randn(64, 1, generator=generator) * 0.3
+        self.scale, self.shapes, self.resets = scale, set(), 0
+
+    def act(self, observations: torch.Tensor) -> torch.Tensor:
+        self.shapes.add((tuple(observations.shape), observations.dtype))
+        return self.scale * torch.tanh(torch.relu(observations @ self.first) @ self.second)
+
+    def reset(self) -> None:
+        self.resets += 1
+
+
+class Constant(Net):
+    def act(self, observations: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(observations), 1), self.scale)
+
+
+def test_a_policy_has_the_same_episodes_alone_and_in_company() -> None:
+    policies = [Net(i) for i in range(3)]
+    together = evaluate(policies, "Pendulum-v1", episodes=12, seed=5, num_envs=4)
+    for policy, episodes in zip(policies, together, strict=True):
+        alone = evaluate([policy], "Pendulum-v1", episodes=12, seed=5, num_envs=4)[0]
+        np.testing.assert_array_equal(alone.returns, episodes.returns)
+    assert len({float(episodes.returns.sum()) for episodes in together}) == 3
+
+
+def test_policies_of_very_different_lengths_do_not_disturb_each_other() -> None:
+    policies = [Net(i, 2, 1.0) for i in range(2)]
+    together = evaluate(policies, "SurefootWalk-v0", episodes=23, num_envs=5)
+    for policy, episodes in zip(policies, together, strict=True):
+        alone = evaluate([policy], "SurefootWalk-v0", episodes=23, num_envs=5)[0]
+        np.testing.assert_array_equal(alone.returns, episodes.returns)
+        np.testing.assert_array_equal(alone.lengths, episodes.lengths)
+
+
+def test_batches_keep_their_shape_and_are_float32() -> None:
+    policy = Net(0, 2, 1.0)
+    evaluate([policy], "SurefootWalk-v0", episodes=23, num_envs=5)
+    assert policy.shapes == {((5, 2), torch.float32)}
+    assert policy.resets == 1
+
+
+def test_episodes_are_those_of_gymnasium_reset_with_the_same_seeds() -> None:
+    episodes = evaluate([Constant(0, scale=0.5)], "Pendulum-v1", episodes=4, seed=9, num_envs=3)[0]
+    for e in range(4):
+        env = gymnasium.make("Pendulum-v1")
+        env.reset(seed=int(np.random.SeedSequence((9, e)).generate_state(1)[0]))
+        total, done = 0.0, False
+        while not done:
+            _, reward, _, done, _ = env.step(np.array([0.5], np.float32))
+            total += reward
+        assert episodes.returns[e] == pytest.approx(total, rel=1e-12)
+        assert episodes.lengths[e] == 200
+
+
+def test_every_policy_meets_the_same_initial_states_and_another_seed_others() -> None:
+    a, b = evaluate([Net(0, 2, 1.0), Net(1, 2, 1.0)], "SurefootWalk-v0", episodes=20, num_envs=4)
+    np.testing.assert_array_equal(a.lengths, b.lengths)
+    other = evaluate([Net(0, 2, 1.0)], "SurefootWalk-v0", episodes=20, num_envs=4, seed=1)[0]
+    assert not np.array_equal(a.lengths, other.lengths)
+    fewer = evaluate([Net(0, 2, 1.0)], "SurefootWalk-v0", episodes=20, num_envs=7)[0]
+    np.testing.assert_array_equal(a.lengths, fewer.lengths)
+
+
+def test_short_episodes_are_not_over_represented() -> None:
+    lengths = evaluate([Constant(0)], "SurefootWalk-v0", episodes=300, num_envs=64)[0].lengths
+    seeds = [int(np.random.SeedSequence((0, e)).generate_state(1)[0]) for e in range(300)]
+    drawn = [int(gymnasium.utils.seeding.np_random(seed)[0].integers(1, 31)) for seed in seeds]
+    np.testing.assert_array_equal(lengths, drawn)
+
+
+def test_actions_are_clipped_to_the_bounds() -> None:
+    episodes = evaluate([Constant(0, scale=7.0)], "SurefootWalk-v0", episodes=5)[0]
+    np.testing.assert_array_equal(episodes.returns, episodes.lengths)
+
+
+def test_costs_are_summed_over_all_steps_and_the_reset_s_is_not_counted() -> None:
+    free, costly = (
+        evaluate([Constant(0)], "SurefootWalk-v0", episodes=9, num_envs=2, env_kwargs={"cost": cost})[0]
+        for cost in (False, True)
+    )
+    assert free.costs is None
+    np.testing.assert_array_equal(costly.costs, 2.0 * costly.lengths)
+
+
+@pytest.mark.parametrize("bad", ["observation", "reward"])
+def test_non_finite_numbers_of_the_environment_are_refused_with_their_place(bad: str) -> None:
+    with pytest.raises(
+        EnvironmentMismatchError, match=rf"SurefootWalk-v0: non-finite {bad}.*episode \d+, step 2"
+    ):
+        evaluate([Constant(0)], "SurefootWalk-v0", episodes=4, num_envs=2, env_kwargs={"bad": bad})
+
+
+def test_non_finite_and_misshapen_actions_are_refused() -> None:
+    with pytest.raises(EnvironmentMismatchError, match="non-finite action for policy 1 in episode 0, step 0"):
+        evaluate([Constant(0), Constant(0, scale=float("nan"))], "Pendulum-v1", episodes=4)
+
+    class Wide(Net):
+        def act(self, observations: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(len(observations), 6)
+
+    with pytest.raises(EnvironmentMismatchError, match=r"shape \(4, 6\).*\(4, 1\)"):
+        evaluate([Wide(0)], "Pendulum-v1", episodes=4)
+
+
+def test_an_endless_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surefoot.evaluation.rollout.UNLIMITED_EPISODE_STEPS", 100)
+    with pytest.raises(EnvironmentMismatchError, match="no time limit"):
+        evaluate([Constant(0)], "SurefootWalk-v0", episodes=1, env_kwargs={"endless": True})
+
+
+def test_discrete_environments_are_refused() -> None:
+    with pytest.raises(EnvironmentMismatchError, match="discrete"):
+        evaluate([Constant(0)], "CartPole-v1", episodes=1)
+
+
+@pytest.mark.parametrize("kwargs", [{"episodes": 0}, {"num_envs": 0}, {"seed": -1}])
+def test_numbers_out_of_range_are_refused(kwargs: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(kwargs))):
+        evaluate([Constant(0)], "Pendulum-v1", **kwargs)
+
+
+def test_progress_counts_every_episode_and_torch_gets_its_threads_back() -> None:
+    threads, seen = torch.get_num_threads(), []
+    during = []
+
+    class Watching(Constant):
+        def act(self, observations: torch.Tensor) -> torch.Tensor:
+            during.append(torch.get_num_threads())
+            return super().act(observations)
+
+    evaluate(
+        [Watching(0), Constant(1)],
+        "SurefootWalk-v0",
+        7,
+        num_envs=3,
+        progress=lambda done, of: seen.append((done, of)),
+    )
+    assert seen[-1] == (14, 14)
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+    assert set(during) == {1}
+    assert torch.get_num_threads() == threads
+
+
+def test_no_policies_no_episodes() -> None:
+    assert evaluate([], "Pendulum-v1") == []
+
+
+def test_episodes_survive_json() -> None:
+    episodes = Episodes(np.array([1.5, -2.0]), np.array([3, 4]), np.array([0.0, 1.0]))
+    again = Episodes.from_json(json.loads(json.dumps(episodes.to_json())))
+    np.testing.assert_array_equal(again.returns, episodes.returns)
+    np.testing.assert_array_equal(again.lengths, episodes.lengths)
+    np.testing.assert_array_equal(again.costs, episodes.costs)
+    assert Episodes.from_json({"returns": [1], "lengths": [2], "costs": None}).costs is None
+    for damaged in ({"returns": [1]}, {"returns": [1], "lengths": [1, 2], "costs": None}):
+        with pytest.raises(ConfigError, match="episodes"):
+            Episodes.from_json(damaged)
+
+
+def test_random_and_scripted_policies_repeat_and_score_as_they_should() -> None:
+    random, decent = (
+        RandomPolicy(np.float32([-2]), np.float32([2])),
+        ScriptedPolicy(PENDULUM_BEHAVIOURS["decent"]),
+    )
+    first = evaluate([random, decent], "Pendulum-v1", episodes=20)
+    again = evaluate([random, decent], "Pendulum-v1", episodes=20)
+    for a, b in zip(first, again, strict=True):
+        np.testing.assert_array_equal(a.returns, b.returns)
+    assert -1500 < first[0].returns.mean() < -900
+    assert first[1].returns.mean() > -300

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from collections.abc import Callable
+
+import pytest
+from surefoot.core.errors import CheckpointError
+from surefoot.evaluation import RunData, load_runs
+
+MakeRun = Callable[..., pathlib.Path]
+
+
+def test_a_run_folder_is_read_back(make_run: MakeRun) -> None:
+    run = RunData.load(make_run("first"))
+    assert (run.name, run.algorithm, run.environment, run.seeds) == ("first", "iql", "Pendulum-v1", (0, 1, 2))
+    assert run.per_seed_returns == (-150.0, -160.0, -170.0)
+    assert run.returns is not None
+    assert run.returns["mean"] == -160.0
+    assert run.config == {"algo": {"expectile": 0.7}}
+    assert len(run.metrics) == 7
+
+
+def test_the_learning_curve_averages_the_seeds_and_has_their_interval(make_run: MakeRun) -> None:
+    first, last = RunData.load(make_run()).learning_curve()
+    assert (first.step, last.step) == (0, 5000)
+    assert (first.mean, last.mean) == pytest.approx((-999.0, -499.0))
+    # seed means differ by 1: t(2, .975) / sqrt(3) = 2.4841
+    assert last.high - last.mean == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
+
+
+def test_steps_that_only_some_seeds_have_reached_are_left_out(make_run: MakeRun) -> None:
+    folder = make_run()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(
+            json.dumps({"seed": 0, "step": 9000, "kind": "eval", "values": {"return_mean": 1.0}}) + "\n"
+        )
+    assert [point.step for point in RunData.load(folder).learning_curve()] == [0, 5000]
+
+
+def test_a_line_written_again_after_a_resume_counts_once(make_run: MakeRun) -> None:
+    folder = make_run()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(
+            json.dumps({"seed": 0, "step": 100, "kind": "train", "values": {"value_loss": 7.0}}) + "\n"
+        )
+    lines = [line for line in RunData.load(folder).metrics if line["kind"] == "train"]
+    assert [line["values"]["value_loss"] for line in lines] == [7.0]
+
+
+def test_a_run_without_simulator_has_no_returns_and_no_curve(make_run: MakeRun) -> None:
+    folder = make_run(environment=None, per_seed_returns=None, returns=None, episodes=None)
+    (folder / "metrics.jsonl").write_text("")
+    run = RunData.load(folder)
+    assert run.environment is None
+    assert run.returns is None
+    assert run.learning_curve() == []
+
+
+def test_folders_that_are_not_finished_runs_are_refused_by_name(
+    make_run: MakeRun, tmp_path: pathlib.Path
+) -> None:
+    whole = make_run("whole")
+    with pytest.raises(CheckpointError, match=r"absent is not a run folder"):
+        load_runs([whole, tmp_path / "absent"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"empty has no summary.json"):
+        load_runs([whole, tmp_path / "empty"])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("summary.json", '{"algorithm": "iql", "data', "summary.json"),
+        ("summary.json", "[1, 2]", "JSON object"),
+        ("summary.json", "{}", "no key 'algorithm'"),
+        ("config.json", None, "config.json"),
+        ("metrics.jsonl", None, "metrics.jsonl is missing"),
+        ("metrics.jsonl", '{"seed": 0, "step": 1, "kind": "train", "values": {}}\n{"seed": 0, "st', "line 2"),
+        ("metrics.jsonl", '{"seed": 0}\n', "line 1"),
+        ("metrics.jsonl", "\x00\x01", "line 1"),
+    ],
+)
+def test_half_written_files_are_refused(
+    make_run: MakeRun, file: str, content: str | None, words: str
+) -> None:
+    folder = make_run()
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_text(content)
+    with pytest.raises(CheckpointError, match=words):
+        RunData.load(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": "many"},
+        {"seeds": 3},
+        {"returns": 1.0},
+        {"returns": {"mean": "x", "low": 0, "high": 0}},
+        {"versions": 1},
+    ],
+)
+def test_values_of_the_wrong_kind_are_refused(make_run: MakeRun, changes: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match="wrong kind"):
+        RunData.load(make_run(**changes))

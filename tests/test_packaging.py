@@ -1,0 +1,241 @@
+"""The packaging keeps its promises: mapped rooms, a clean wheel, tested versions, one import name."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import pathlib
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import surefoot
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PACKAGES: dict[str, str] = PROJECT["tool"]["scikit-build"]["wheel"]["packages"]
+ROOMS = {folder for folder in PACKAGES.values() if "/" not in folder}
+CODE_FOLDERS = [*sorted(PACKAGES.values()), "tests", "benchmarks", "examples"]
+CUDA_BUILD = ("nvidia", "triton", "cuda")  # what torch's CUDA build brings; its versions follow from torch's
+NOT_PINNED = {"wandb"}  # an account is needed to test it: the extra exists, no tested version does
+
+
+def bare_imports(source: str) -> list[str]:
+    """Names of rooms that `source` imports without `surefoot.` in front."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        else:
+            continue
+        found += [name for name in names if name.split(".")[0] in ROOMS]
+    return found
+
+
+def source_files() -> Iterator[pathlib.Path]:
+    for folder in CODE_FOLDERS:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import data", ["data"]),
+        ("import core.errors as e", ["core.errors"]),
+        ("from core import errors", ["core"]),
+        ("def f():\n    from offline.iql import IQL", ["offline.iql"]),
+        ("import surefoot.data\nfrom surefoot import core\nfrom . import envs\nimport dataclasses", []),
+    ],
+)
+def test_a_bare_import_of_a_room_is_recognised(source: str, found: list[str]) -> None:
+    assert bare_imports(source) == found
+
+
+def test_no_file_imports_a_room_by_its_bare_name() -> None:
+    files = list(source_files())
+    assert ROOT / "core" / "errors.py" in files
+    offenders = {
+        str(path.relative_to(ROOT)): names
+        for path in files
+        if (names := bare_imports(path.read_text(encoding="utf-8")))
+    }
+    assert not offenders, f"import these as surefoot.<room>: {offenders}"
+
+
+def test_rooms_are_the_same_in_every_list_of_pyproject() -> None:
+    not_rooms = {"tests", "benchmarks", "examples", "docs", "build"}
+    on_disk = {path.parent.name for path in ROOT.glob("*/__init__.py")} - not_rooms
+    banned = set(PROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"])
+    contract = PROJECT["tool"]["importlinter"]["contracts"][0]
+    assert on_disk == ROOMS
+    assert banned == ROOMS
+    assert {line.split(":")[0] for line in contract["table"]} == ROOMS
+    assert {name: folder for name, folder in PACKAGES.items() if folder in ROOMS} == {
+        f"surefoot/{room}": room for room in ROOMS
+    }
+
+
+def test_the_version_is_one_fact() -> None:
+    assert PROJECT["project"]["version"] == surefoot.__version__ == importlib.metadata.version("surefoot")
+
+
+@pytest.fixture(scope="module")
+def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Paths inside a wheel that is built, without a compiler, from this checkout."""
+    pytest.importorskip("scikit_build_core", reason="comes with the dev extra")
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run(
+        [*build, "-w", str(folder), str(ROOT)],
+        check=True,
+        env={**os.environ, "SUREFOOT_PURE_PYTHON": "1"},
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+    (wheel,) = folder.glob("surefoot-*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_the_wheel_holds_every_module_and_data_file_under_surefoot(wheel_files: list[str]) -> None:
+    expected = {
+        f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
+        for package, folder in PACKAGES.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".json", ".yaml", ".typed", ".html"}
+    }
+    assert "surefoot/core/errors.py" in expected
+    assert expected <= set(wheel_files)
+
+
+def test_the_wheel_holds_nothing_but_surefoot(wheel_files: list[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel_files}
+    assert tops == {"surefoot", f"surefoot-{surefoot.__version__}.dist-info"}
+    strays = [name for name in wheel_files if re.search(r"test|benchmark|\.cpp$|\.cu$|__pycache__", name)]
+    assert strays == []
+
+
+def test_the_wheel_is_typed_and_carries_the_licence(wheel_files: list[str]) -> None:
+    assert "surefoot/py.typed" in wheel_files
+    assert f"surefoot-{surefoot.__version__}.dist-info/licenses/LICENSE" in wheel_files
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+def pinned_versions() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pins.items()}
+
+
+def declared_requirements() -> list[Requirement]:
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    texts = [*PROJECT["project"]["dependencies"], *(text for extra in extras for text in extra)]
+    requirements = [Requirement(text) for text in texts]
+    return [r for r in requirements if r.name != "surefoot" and r.name not in NOT_PINNED]
+
+
+def test_every_declared_dependency_has_a_tested_version_that_it_accepts() -> None:
+    pins = pinned_versions()
+    for requirement in declared_requirements():
+        version = pins.get(canonicalize_name(requirement.name))
+        assert version is not None, f"constraints.txt does not pin {requirement.name}"
+        assert requirement.specifier.contains(version), f"{requirement} does not accept {version}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="constraints.txt lists what Linux needs")
+def test_constraints_reach_through_to_dependencies_of_dependencies() -> None:
+    pins = pinned_versions()
+    waiting = [canonicalize_name(requirement.name) for requirement in declared_requirements()]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name.startswith(CUDA_BUILD):
+            continue
+        seen.add(name)
+        assert name in pins or name == "setuptools", f"constraints.txt does not pin {name}"
+        try:
+            requires = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        needed = [Requirement(text) for text in requires]
+        waiting += [
+            canonicalize_name(r.name) for r in needed if r.marker is None or r.marker.evaluate({"extra": ""})
+        ]
+    assert {"torch", "sympy", "numpy"} <= seen
+
+
+def test_constraints_fit_any_build_of_torch() -> None:
+    pins = pinned_versions()
+    assert "+" not in "".join(pins.values()), "a local version such as 2.13.0+cpu exists on one index only"
+    assert not [name for name in pins if name.startswith(CUDA_BUILD)]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_make_without_a_python_says_what_to_install(target: str, tmp_path: pathlib.Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "CMakeLists.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    done = subprocess.run(
+        ["make", target, "PYTHON="], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "surefoot needs python 3.11 or newer" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+def contract_complaints(table: list[str], imports: list[tuple[str, str]]) -> list[str]:
+    """What the rooms contract says of a graph with these direct imports, written without "surefoot."."""
+    grimp = pytest.importorskip("grimp", reason="comes with the dev extra")
+    room_contract = runpy.run_path(str(ROOT / "tests" / "room_contract.py"))["RoomContract"]
+
+    graph = grimp.ImportGraph()
+    for room in table:
+        graph.add_module("surefoot." + room.split(":")[0])
+    line = {"line_number": 7, "line_contents": "import"}
+    for importer, imported in imports:
+        graph.add_import(importer=f"surefoot.{importer}", imported=f"surefoot.{imported}", **line)
+    options = {"table": table, "one_module_only": ["core -> cuda_ext"]}
+    contract = room_contract(name="rooms", session_options={}, contract_options=options)
+    return contract.check(graph, verbose=False).metadata["complaints"]
+
+
+TABLE = ["cuda_ext:", "core: cuda_ext", "envs: core", "evaluation: core, envs.vector"]
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        [("core.mlp", "cuda_ext.kernels"), ("core.mlp", "core.errors")],
+        [("evaluation.rollout", "envs.vector"), ("envs.vector", "core.errors")],
+        [("cli", "evaluation.rollout"), ("cli", "envs.native")],
+    ],
+)
+def test_the_contract_keeps_quiet_about_what_the_table_allows(imports: list[tuple[str, str]]) -> None:
+    assert contract_complaints(TABLE, imports) == []
+
+
+@pytest.mark.parametrize(
+    ("imports", "words"),
+    [
+        ([("core.mlp", "envs.vector")], "surefoot.core.mlp (line 7) imports surefoot.envs.vector"),
+        ([("evaluation.rollout", "envs.native")], "evaluation may import core, envs.vector"),
+        ([("envs.vector", "cli")], "surefoot.envs.vector (line 7) imports surefoot.cli"),
+        ([("cuda_ext.a", "core.errors")], "cuda_ext may import no other room"),
+        ([("core.a", "cuda_ext"), ("core.b", "cuda_ext.x")], "in one module only"),
+    ],
+)
+def test_the_contract_names_an_import_against_the_table(imports: list[tuple[str, str]], words: str) -> None:
+    (complaint,) = contract_complaints(TABLE, imports)
+    assert words in complaint
