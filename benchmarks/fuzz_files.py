@@ -158,13 +158,9 @@ def foreign_hdf5(folder: pathlib.Path) -> list[pathlib.Path]:
                 file.create_dataset(key, data=array, **packing)
             file.attrs["env_id"] = "Hopper-v5"
         made.append(path)
-    shared = pathlib.Path(
-        os.environ.get("SUREFOOT_SHARED_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
-    )
+    shared = pathlib.Path(os.environ.get("SUREFOOT_SHARED_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data"))
     if (shared / "pendulum-expert-sb2.hdf5").exists():
-        made.append(
-            pathlib.Path(shutil.copyfile(shared / "pendulum-expert-sb2.hdf5", folder / "pendulum.hdf5"))
-        )
+        made.append(pathlib.Path(shutil.copyfile(shared / "pendulum-expert-sb2.hdf5", folder / "pendulum.hdf5")))
     return made
 
 
@@ -207,9 +203,7 @@ def one(target: Target, original: pathlib.Path, folder: pathlib.Path, seed: int)
         sentence = str(error)
         named = copy.name in sentence and "\n" not in sentence
         outcome, what = (
-            ("refused", what)
-            if named
-            else ("failed", f"{what}; not one sentence naming the file: {sentence!r}")
+            ("refused", what) if named else ("failed", f"{what}; not one sentence naming the file: {sentence!r}")
         )
     except Exception as error:  # the point of this program: anything else is a failure to report
         outcome, what = "failed", f"{what}; {type(error).__name__}: {error}"
@@ -227,9 +221,7 @@ def run(target: Target, count: int, seed: int, folder: pathlib.Path, workers: in
         target.read(original)  # sound files must load, or nothing is shown
     outcome = Outcome(collections.Counter(), [])
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        jobs = [
-            pool.submit(one, target, originals[i % len(originals)], folder, seed + i) for i in range(count)
-        ]
+        jobs = [pool.submit(one, target, originals[i % len(originals)], folder, seed + i) for i in range(count)]
         for job in jobs:
             kind, what, seconds = job.result()
             outcome.counts[kind] += 1
@@ -270,10 +262,7 @@ def main() -> int:
         print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
         for row in rows:
             print("| " + " | ".join(str(value) for value in row.values()) + " |")
-        print(
-            f"\npeak memory: {peak['peak_memory_MB']} MB here, {peak['peak_memory_of_readers_MB']} MB in the "
-            "readers"
-        )
+        print(f"\npeak memory: {peak['peak_memory_MB']} MB here, {peak['peak_memory_of_readers_MB']} MB in the readers")
         print("\n".join(failures[:50]))
     return 1 if failures else 0
 

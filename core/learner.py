@@ -214,7 +214,10 @@ class Learner:
                     own[full].data = view[0]
                 self._parameters[name] = [own[full] for full in network.names]
                 self._slots[name] = [slot[0] for slot in slots]
-        self._everything = [p for group in self._parameters.values() for p in group]
+        for group in self._parameters.values():
+            for parameter in group:
+                parameter.requires_grad_(False)
+        self._trained: tuple[str, ...] = ()
 
     # -- one training step -------------------------------------------------------------------------------
 
@@ -238,14 +241,20 @@ class Learner:
             for full, value in zip(network.names, self._parameters[name], strict=True)
         }
 
+    def _only(self, names: tuple[str, ...]) -> list[Tensor]:
+        """The parameters of these networks, after making them the only ones that get a gradient."""
+        if names != self._trained:
+            for wanted, group in ((False, self._trained), (True, names)):
+                for name in group:
+                    for parameter in self._parameters[name]:
+                        parameter.requires_grad_(wanted)
+            self._trained = names
+        return [p for name in names for p in self._parameters[name]]
+
     def _gradients(self, index: int, batch: Batch, noise: dict[str, Tensor]) -> None:
         """Evaluate loss `index` and leave its gradients in the networks' storage."""
         update = self.updates[index]
-        trained = [p for name in update.trains for p in self._parameters[name]]
-        for parameter in self._everything:
-            parameter.requires_grad_(False)
-        for parameter in trained:
-            parameter.requires_grad_(True)
+        trained = self._only(update.trains)
         if self.stacked:
             loss, metrics = self._compute[index](self._named(), self._buffers, batch, noise)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -50,7 +51,7 @@ class MLP(nn.Module):
         lead = () if members is None else (members,)
         self.members, self.activation, self.hidden = members, activation, tuple(hidden)
         self.weights = nn.ParameterList(
-            nn.Parameter(torch.empty(*lead, after, before)) for before, after in zip(sizes, sizes[1:])
+            nn.Parameter(torch.empty(*lead, after, before)) for before, after in itertools.pairwise(sizes)
         )
         self.biases = nn.ParameterList(nn.Parameter(torch.empty(*lead, after)) for after in sizes[1:])
         self.scales = nn.ParameterList(nn.Parameter(torch.ones(*lead, w)) for w in hidden if layer_norm)
@@ -66,11 +67,11 @@ class MLP(nn.Module):
         """
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, list(self.weights), list(self.biases))
-        scales, shifts = list(self.scales), list(self.shifts)
+            return kernels.mlp(slots, inputs, _tensors(self.weights), _tensors(self.biases))
+        scales, shifts = _tensors(self.scales), _tensors(self.shifts)
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
-        return self._plain(inputs, list(self.weights), list(self.biases), scales, shifts, masks)
+        return self._plain(inputs, _tensors(self.weights), _tensors(self.biases), scales, shifts, masks)
 
     def _fits_kernels(self, inputs: Tensor) -> bool:
         plain = self.activation == "relu" and len(self.scales) == 0
@@ -100,7 +101,7 @@ class MLP(nn.Module):
 
     def member(self, inputs: Tensor, index: int) -> Tensor:
         """What member `index` alone maps (B, in) to: (B, out)."""
-        weights, biases = [w[index] for w in self.weights], [b[index] for b in self.biases]
+        weights, biases = [w[index] for w in _tensors(self.weights)], [b[index] for b in _tensors(self.biases)]
         slots = kernels.active()
         if slots is not None and self._fits_kernels(inputs):
             return kernels.mlp(slots, inputs, weights, biases)
@@ -131,6 +132,11 @@ def initialise(network: MLP, how: Initialisation) -> None:
                     vector.fill_(0.1)
                 else:
                     vector.uniform_(-bound, bound)
+
+
+def _tensors(parameters: nn.ParameterList) -> list[Tensor]:
+    """The list's tensors, in order; iterating over a ParameterList itself costs a microsecond an item."""
+    return list(parameters._parameters.values())  # type: ignore[arg-type]
 
 
 def _each(weight: Tensor, bias: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -14,6 +14,7 @@ class Normalizer(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        self.fixed = False  # True: statistics came with a pre-trained policy and must stay
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
 

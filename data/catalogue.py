@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-FACTS: dict[str, Any] = json.loads(
-    pathlib.Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8")
-)
+FACTS: dict[str, Any] = json.loads(pathlib.Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
 D4RL_URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
 MUJOCO = ("halfcheetah", "hopper", "walker2d", "ant")
 ADROIT = ("pen", "hammer", "door", "relocate")
@@ -148,9 +146,7 @@ def _note(name: str, family: str) -> str:
     if family == "ant":
         notes.append("111 observations, as Ant-v4 gives with use_contact_forces=True; Ant-v5 gives 105")
     if family.startswith(("antmaze", "maze2d", "kitchen")):
-        notes.append(
-            "vectors without goals; gymnasium-robotics' task of that name gives dictionaries with goals"
-        )
+        notes.append("vectors without goals; gymnasium-robotics' task of that name gives dictionaries with goals")
     return "; ".join(notes)
 
 
@@ -176,13 +172,9 @@ def _build() -> dict[str, Entry]:
 CATALOGUE: dict[str, Entry] = _build()
 
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*-v\d+")
-_RENAMED = {"Pendulum-v0": "Pendulum-v1"} | {
-    f"{task}-v0": f"AdroitHand{task.capitalize()}-v1" for task in ADROIT
-}
+_RENAMED = {"Pendulum-v0": "Pendulum-v1"} | {f"{task}-v0": f"AdroitHand{task.capitalize()}-v1" for task in ADROIT}
 _RETIRED = {
-    f"{name}-v{version}": f"{name}-v5"
-    for name in ("Hopper", "HalfCheetah", "Walker2d", "Ant")
-    for version in (1, 2, 3)
+    f"{name}-v{version}": f"{name}-v5" for name in ("Hopper", "HalfCheetah", "Walker2d", "Ant") for version in (1, 2, 3)
 }
 
 
@@ -213,9 +205,7 @@ def family_of(name: str) -> str | None:
     if name.removeprefix("neorl2:") in FACTS["neorl2"]["families"]:
         return name.removeprefix("neorl2:")
     stem = re.sub(r"-v\d+$", "", name)
-    stem = re.sub(
-        r"^AdroitHand(\w+?)(Sparse)?$", lambda match: match[1].lower() if not match[2] else name, stem
-    )
+    stem = re.sub(r"^AdroitHand(\w+?)(Sparse)?$", lambda match: match[1].lower() if not match[2] else name, stem)
     if stem.lower() in (*MUJOCO, *ADROIT) and re.search(r"-v\d+$", name):
         return stem.lower()
     return None

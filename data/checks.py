@@ -17,9 +17,7 @@ ONE_STEP = "one-step episodes"
 BOTH_ENDS = "terminal and timeout together"
 
 
-def require_keys(
-    name: str, arrays: Mapping[str, Array], required: Iterable[str], present: Iterable[str]
-) -> None:
+def require_keys(name: str, arrays: Mapping[str, Array], required: Iterable[str], present: Iterable[str]) -> None:
     """Refuse arrays that lack a key, with the present names that look like it.
 
     Raises:
@@ -124,8 +122,7 @@ def validate(dataset: Dataset) -> None:
         dimensions = 2 if key in ("observations", "actions", "next_observations") else 1
         if array.dtype != kind or array.ndim != dimensions or not array.flags.c_contiguous:
             raise DataError(
-                f"{name}: {key!r} is {array.dtype} of shape {array.shape}; it must be contiguous {kind}, "
-                f"{dimensions}-d"
+                f"{name}: {key!r} is {array.dtype} of shape {array.shape}; it must be contiguous {kind}, {dimensions}-d"
             )
         if kind == "float32":
             check_finite(name, key, array)
@@ -146,15 +143,12 @@ def _check_episodes(dataset: Dataset) -> None:
     both = np.flatnonzero(dataset.terminations & dataset.truncations)
     if len(both):
         raise DataError(
-            f"{name}: row {both[0]} is terminated and truncated at once; termination wins: clear the "
-            "truncation"
+            f"{name}: row {both[0]} is terminated and truncated at once; termination wins: clear the truncation"
         )
     last = np.append(steps != 0, True)
     wrong = np.flatnonzero(last != (dataset.terminations | dataset.truncations))
     if len(wrong):
-        what = (
-            "ends an episode but has no end flag" if last[wrong[0]] else "has an end flag inside an episode"
-        )
+        what = "ends an episode but has no end flag" if last[wrong[0]] else "has an end flag inside an episode"
         raise DataError(f"{name}: row {wrong[0]} {what} ({len(wrong)} such rows)")
 
 

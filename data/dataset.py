@@ -35,9 +35,7 @@ class Dataset:
     env_id: str | None = None  # gymnasium id of the environment that it was recorded in
     name: str = "unnamed"  # what the user called it: a path or a catalogue id
     sha256: str | None = None  # of the source file, where there is one
-    attributes: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # source, licence, ... as strings/numbers
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # source, licence, ... as strings/numbers
     warnings: Mapping[str, int] = dataclasses.field(default_factory=dict)  # accepted oddity -> number of rows
     extras: Mapping[str, Array] = dataclasses.field(
         default_factory=dict

@@ -122,9 +122,7 @@ class _Part:
         validator = headers.get("ETag") or headers.get("Last-Modified")
         if validator and validator.startswith("W/"):
             validator = headers.get("Last-Modified")  # weak tags don't promise equal bytes
-        self.notes.write_text(
-            json.dumps({"url": self.url, "length": length, "validator": validator}), encoding="utf-8"
-        )
+        self.notes.write_text(json.dumps({"url": self.url, "length": length, "validator": validator}), encoding="utf-8")
 
     def discard(self) -> None:
         self.file.unlink(missing_ok=True)
@@ -168,9 +166,7 @@ def _transfer(part: _Part, progress: Progress | None, timeout: float) -> bool:
         start = 0
     if start and start == length:
         return True
-    request = urllib.request.Request(
-        part.url, headers={"User-Agent": "surefoot", "Accept-Encoding": "identity"}
-    )
+    request = urllib.request.Request(part.url, headers={"User-Agent": "surefoot", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
         if validator:

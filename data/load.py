@@ -128,7 +128,4 @@ def _unknown(text: str) -> str:
         held = sorted(item.name for item in folder.iterdir())[:1000] if folder.is_dir() else []
         return f"{text}: no such file; {nearest(pathlib.Path(text).name, held)}"
     known = [*CATALOGUE, *(f"{MINARI_PREFIX}{entry.minari}" for entry in CATALOGUE.values() if entry.minari)]
-    return (
-        f"dataset {text!r} is no existing path and not in the catalogue: {nearest(text, known)} (or "
-        "minari/<any id>)"
-    )
+    return f"dataset {text!r} is no existing path and not in the catalogue: {nearest(text, known)} (or minari/<any id>)"

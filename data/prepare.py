@@ -65,6 +65,8 @@ def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
     Raises:
         ConfigError: another word.
     """
+    if agent.normalizer.fixed:
+        return _normalised(dataset, agent)
     if how == "none":
         return dataset
     if how not in {"observations", "stacked"}:
@@ -73,6 +75,10 @@ def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
     if how == "stacked":
         rows = np.concatenate([dataset.observations, dataset.next_observations])
     agent.normalizer.fit(torch.from_numpy(rows))
+    return _normalised(dataset, agent)
+
+
+def _normalised(dataset: Dataset, agent: Agent) -> Dataset:
     mean, scale = agent.normalizer.mean.cpu().numpy(), agent.normalizer.scale.cpu().numpy()
     return dataset.replace(
         observations=((dataset.observations - mean) / scale).astype(np.float32),
@@ -105,9 +111,14 @@ def best_episodes(dataset: Dataset, fraction: float, discount: float = 0.99) -> 
     """
     if fraction >= 1:
         return dataset
-    starts, lengths = dataset.episode_starts[:-1], dataset.episode_lengths
-    within = np.arange(len(dataset)) - np.repeat(starts, lengths)
-    returns = np.add.reduceat(dataset.rewards.astype(np.float64) * discount**within, starts)
+    returns = discounted_returns(dataset, discount)
     count = max(1, int(len(returns) * fraction))
     chosen = np.sort(np.argsort(-returns, kind="stable")[:count])
     return dataset.select_episodes(chosen)
+
+
+def discounted_returns(dataset: Dataset, discount: float = 0.99) -> Array:
+    """(E,) float64: what each episode returned, discounted from its first step."""
+    starts = dataset.episode_starts[:-1]
+    within = np.arange(len(dataset)) - np.repeat(starts, dataset.episode_lengths)
+    return np.add.reduceat(dataset.rewards.astype(np.float64) * discount**within, starts)

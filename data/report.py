@@ -88,9 +88,7 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
     except DataError as error:
         problems.append(str(error))
     if known is not None and digest != known:
-        problems.append(
-            f"{file}: has SHA-256 {digest}, but {known} is known for it: another file, or damaged"
-        )
+        problems.append(f"{file}: has SHA-256 {digest}, but {known} is known for it: another file, or damaged")
     return Verification(
         path=str(file),
         ok=not problems,

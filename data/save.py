@@ -29,9 +29,7 @@ def save(dataset: Dataset, path: str | os.PathLike[str]) -> None:
     path = pathlib.Path(path)
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
-        raise ConfigError(
-            f"{path}: the suffix {path.suffix!r} names no format: {nearest(path.suffix, list(WRITERS))}"
-        )
+        raise ConfigError(f"{path}: the suffix {path.suffix!r} names no format: {nearest(path.suffix, list(WRITERS))}")
     writer(dataset, path)
 
 

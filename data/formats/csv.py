@@ -72,9 +72,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     except ValueError as error:
         raise DataError(f"{path}: {error} (rows and columns counted from 0 after the first line)") from error
     if table.shape[1] != len(header):
-        raise DataError(
-            f"{path}: the first line names {len(header)} columns but the rows have {table.shape[1]}"
-        )
+        raise DataError(f"{path}: the first line names {len(header)} columns but the rows have {table.shape[1]}")
     for index, name in enumerate(header):
         bad = np.flatnonzero(~np.isfinite(table[:, index]))
         if len(bad):
@@ -102,9 +100,7 @@ def _check_header(path: pathlib.Path, header: list[str]) -> None:
             raise DataError(f"{path}: column {name!r} occurs more than once")
     for name in ("observation_0", "action_0", "reward", "termination"):
         if name not in header:
-            raise DataError(
-                f"{path}: column {name!r} is missing (the first line names: {', '.join(header[:12])})"
-            )
+            raise DataError(f"{path}: column {name!r} is missing (the first line names: {', '.join(header[:12])})")
 
 
 def _arrays(path: pathlib.Path, header: list[str], table: Array) -> dict[str, Array]:
@@ -118,8 +114,7 @@ def _arrays(path: pathlib.Path, header: list[str], table: Array) -> dict[str, Ar
         for name in wanted:
             if name not in header:
                 raise DataError(
-                    f"{path}: column {name!r} is missing; the {count} columns {prefix}_... must be numbered "
-                    "from 0"
+                    f"{path}: column {name!r} is missing; the {count} columns {prefix}_... must be numbered from 0"
                 )
         arrays[key] = table[:, [header.index(name) for name in wanted]]
     if "episode" in header:
@@ -148,8 +143,6 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     whole = [dataset.terminations, dataset.truncations, dataset.episode_ids, dataset.valid]
     names += ["termination", "truncation", "episode", "valid"]
     formats += ["%d"] * len(whole)
-    table = np.concatenate(
-        [*(block.astype(np.float64) for block in blocks), np.stack(whole, 1).astype(np.float64)], 1
-    )
+    table = np.concatenate([*(block.astype(np.float64) for block in blocks), np.stack(whole, 1).astype(np.float64)], 1)
     with written_aside(path) as aside:
         np.savetxt(aside, table, fmt=formats, delimiter=",", header=",".join(names), comments="")

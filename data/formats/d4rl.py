@@ -37,13 +37,9 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     """
     contents = read_hdf5(path, KEYS, prefixes=[EXTRAS])
     if any(name.startswith("episode_0/") for name in contents.names):
-        raise DataError(
-            f"{path}: is the inside of a Minari dataset; give the dataset's folder (two levels up) instead"
-        )
+        raise DataError(f"{path}: is the inside of a Minari dataset; give the dataset's folder (two levels up) instead")
     require_keys(str(path), contents.arrays, REQUIRED, contents.names)
-    extras = {
-        key.removeprefix(EXTRAS): value for key, value in contents.arrays.items() if key.startswith(EXTRAS)
-    }
+    extras = {key.removeprefix(EXTRAS): value for key, value in contents.arrays.items() if key.startswith(EXTRAS)}
     return dataset_from_arrays(contents.arrays, source.with_attributes(contents.attributes), view, extras)
 
 

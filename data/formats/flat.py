@@ -91,6 +91,9 @@ def dataset_from_arrays(
     if view not in VIEWS:
         raise ConfigError(f"view={view!r} is unknown: {nearest(view, VIEWS)}")
     columns, both = _checked_columns(arrays, source.name)
+    for key, value in (extras or {}).items():
+        if value.ndim == 0 or len(value) != len(columns["rewards"]):
+            raise DataError(f"{source.name}: 'extras/{key}' has shape {value.shape}; it must have one row per step")
     ends = _episode_ends(columns, source.max_episode_steps)
     if view == "corrected":
         rows: Array | slice = slice(None)  # a view: nothing is copied
@@ -130,9 +133,7 @@ def _checked_columns(arrays: Mapping[str, Array], name: str) -> tuple[dict[str, 
     for key in (*REQUIRED, *OPTIONAL):
         if key in arrays:
             kind = matrix if key in ("observations", "actions", "next_observations") else vector
-            columns[key] = (flags if key in ("terminals", "timeouts", "valid") else kind)(
-                name, key, arrays[key]
-            )
+            columns[key] = (flags if key in ("terminals", "timeouts", "valid") else kind)(name, key, arrays[key])
     same_length(name, columns)
     shape = columns["observations"].shape
     if "next_observations" in columns and columns["next_observations"].shape != shape:
@@ -191,8 +192,7 @@ def _final_observations(arrays: Mapping[str, Array], size: int, last: Array, nam
         )
     if EPISODE_ENDS in arrays and not np.array_equal(arrays[EPISODE_ENDS], last):
         raise DataError(
-            f"{name}: {EPISODE_ENDS!r} names other rows than 'terminals' and 'timeouts' do; one of them is "
-            "wrong"
+            f"{name}: {EPISODE_ENDS!r} names other rows than 'terminals' and 'timeouts' do; one of them is wrong"
         )
     return final
 

@@ -3,9 +3,10 @@
 The HDF5 library is C code that follows the file's inner pointers and lengths. The versions that h5py brings
 differ in how well they check them: 28,000 damaged copies of a small gzip file never crashed HDF5 2.0 (h5py
 3.16) when this was written, but 1.14, which earlier h5py wheels bring, has published crashes and unbounded
-allocations, and none of that can be caught as a python exception. So the file is opened in a process of its own, under a memory limit and a deadline; here only plain arrays of checked size arrive. That
-costs about 0.2 s per file. The same road is taken for our own files, whose checksum is compared first: one
-road is easier to trust than two.
+allocations, and none of that can be caught as a python exception. So the file is opened in a process of its
+own, under a memory limit and a deadline; here only plain arrays of checked size arrive. That costs about
+0.2 s per file. Our own files take the same road, after their checksum is compared: one road is easier to
+trust than two.
 """
 
 from __future__ import annotations
@@ -77,9 +78,7 @@ def read_hdf5(
     }
     # -P: the worker's folder holds a csv.py, which must not hide the standard library's.
     command = [sys.executable, "-P", str(WORKER), json.dumps(request), str(path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         late = threading.Event()
 
         def stop() -> None:
@@ -102,8 +101,7 @@ def read_hdf5(
         raise DataError(f"{path}: {_reason(messages, process.returncode)}; fetch or write the file again")
     if OWN_MARK in contents.attributes and not sealed:
         raise DataError(
-            f"{path}: was written by surefoot but its checksum is gone: damaged or changed since; write it "
-            "again"
+            f"{path}: was written by surefoot but its checksum is gone: damaged or changed since; write it again"
         )
     return contents
 
@@ -121,8 +119,7 @@ def check_seal(path: pathlib.Path) -> bool:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if block != seal(digest):
         raise DataError(
-            f"{path}: its bytes don't fit its checksum: damaged or changed since surefoot wrote it; write it "
-            "again"
+            f"{path}: its bytes don't fit its checksum: damaged or changed since surefoot wrote it; write it again"
         )
     return True
 
@@ -149,9 +146,7 @@ def _receive(process: subprocess.Popen[bytes], path: pathlib.Path) -> Contents |
         try:
             array = np.empty(shape, np.dtype(dtype))
         except MemoryError:
-            raise DataError(
-                f"{path}: {key!r} has shape {tuple(shape)}, which doesn't fit the memory"
-            ) from None
+            raise DataError(f"{path}: {key!r} has shape {tuple(shape)}, which doesn't fit the memory") from None
         if not _fill(stream, array):
             return None
         arrays[key] = array

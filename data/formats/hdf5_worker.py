@@ -41,9 +41,7 @@ def limit_time(seconds: float) -> None:
     try:
         import resource
 
-        resource.setrlimit(
-            resource.RLIMIT_CPU, (int(seconds) + 1, resource.getrlimit(resource.RLIMIT_CPU)[1])
-        )
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, resource.getrlimit(resource.RLIMIT_CPU)[1]))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     except (ImportError, OSError, ValueError):
         pass  # not Unix: the starting process keeps the deadline
@@ -92,9 +90,7 @@ def declared_bytes(key: str, dataset: h5py.Dataset, file_bytes: int, available: 
             f"{key!r} says that it has shape {dataset.shape}, more than a file of {file_bytes} bytes can hold"
         )
     if size > available:
-        raise Refused(
-            f"{key!r} has shape {dataset.shape}, which needs {size} bytes; only {available} are available"
-        )
+        raise Refused(f"{key!r} has shape {dataset.shape}, which needs {size} bytes; only {available} are available")
     return size
 
 
@@ -106,9 +102,7 @@ def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
         names = dataset_names(file)
         prefixes = tuple(request["prefixes"])
         wanted = [name for name in names if name in request["keys"] or name.startswith(prefixes)]
-        sizes = [
-            declared_bytes(key, file[key], request["file_bytes"], request["available"]) for key in wanted
-        ]
+        sizes = [declared_bytes(key, file[key], request["file_bytes"], request["available"]) for key in wanted]
         if sum(sizes) > request["available"]:
             raise Refused(f"its arrays need {sum(sizes)} bytes; only {request['available']} are available")
         limit_memory(2 * max(sizes, default=0) + WORKING_MEMORY)

@@ -66,9 +66,7 @@ def read_id(name: str, source: Source, view: str = "corrected") -> Dataset:
 
 def _check_id(name: str) -> None:
     if not re.fullmatch(r"[\w-]+(/[\w-]+)*-v\d+", name):
-        raise ConfigError(
-            f"minari/{name}: is no Minari id; they read namespace/name-v0, such as D4RL/door/human-v2"
-        )
+        raise ConfigError(f"minari/{name}: is no Minari id; they read namespace/name-v0, such as D4RL/door/human-v2")
 
 
 def read_folder(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
@@ -80,9 +78,7 @@ def read_folder(path: pathlib.Path, source: Source, view: str = "corrected") -> 
     """
     folder = path / "data" if (path / "data").is_dir() else path
     if not (folder / "metadata.json").is_file():
-        raise DataError(
-            f"{path}: is a folder without a Minari dataset (data/metadata.json is missing); give a file"
-        )
+        raise DataError(f"{path}: is a folder without a Minari dataset (data/metadata.json is missing); give a file")
     minari = _minari()
     with _refusals(str(path)):
         loaded = minari.MinariDataset(folder)
@@ -109,9 +105,7 @@ def _convert(loaded: Any, source: Source, view: str) -> Dataset:
     with _refusals(name):
         metadata = loaded.storage.metadata
         attributes |= {
-            key: str(metadata[key])
-            for key in ("author", "code_permalink", "algorithm_name")
-            if key in metadata
+            key: str(metadata[key]) for key in ("author", "code_permalink", "algorithm_name") if key in metadata
         }
         main = pathlib.Path(loaded.spec.data_path) / "main_data.hdf5"
         digest = sha256_of(main) if main.is_file() else None
@@ -132,8 +126,7 @@ def _episode(episode: Any, keys: list[str], name: str) -> dict[str, Array]:
     steps = len(episode.rewards)
     if observations.ndim != 2:
         raise DataError(
-            f"{name}: episode {episode.id} has observations of shape {observations.shape[1:]}; only vectors "
-            "can be used"
+            f"{name}: episode {episode.id} has observations of shape {observations.shape[1:]}; only vectors can be used"
         )
     if len(observations) != steps + 1:
         raise DataError(
@@ -170,9 +163,7 @@ def _vectors(observations: Any, keys: list[str]) -> Array:
     if not isinstance(observations, Mapping):
         array = np.asarray(observations)
         return array[:, None] if array.ndim == 1 else array
-    return np.concatenate(
-        [_vectors(observations[key], sorted(_keys_of(observations[key]))) for key in keys], axis=1
-    )
+    return np.concatenate([_vectors(observations[key], sorted(_keys_of(observations[key]))) for key in keys], axis=1)
 
 
 def _keys_of(value: Any) -> list[str]:
@@ -268,9 +259,7 @@ def _refusals(name: str) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"{name}: {why(error)}") from error
     except Exception as error:  # minari raises assertions, key and value errors on damaged files
-        raise DataError(
-            f"{name}: the minari package can't use it ({type(error).__name__}: {_line(error)})"
-        ) from error
+        raise DataError(f"{name}: the minari package can't use it ({type(error).__name__}: {_line(error)})") from error
 
 
 def _line(error: BaseException) -> str:

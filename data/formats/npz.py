@@ -85,22 +85,18 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: pathlib
     """One member, once the shape in its header fits its size: numpy allocates by the header."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
-        header = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = header(stream)
         if dtype.hasobject:
             raise DataError(
-                f"{path}: {member.filename!r} holds python objects, which are never loaded; save plain "
-                "numbers"
+                f"{path}: {member.filename!r} holds python objects, which are never loaded; save plain numbers"
             )
         declared = dtype.itemsize
         for length in shape:
             declared *= int(length)
         if declared > member.file_size:
             raise DataError(
-                f"{path}: {member.filename!r} says that it has shape {shape} but holds {member.file_size} "
-                "bytes"
+                f"{path}: {member.filename!r} says that it has shape {shape} but holds {member.file_size} bytes"
             )
     with archive.open(member) as stream:
         array = np.lib.format.read_array(stream, allow_pickle=False)

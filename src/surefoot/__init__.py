@@ -1,3 +1,44 @@
-"""surefoot: classical, offline and safe reinforcement learning for control and robotics."""
+"""surefoot: classical, offline and safe reinforcement learning for control and robotics.
+
+    import surefoot
+    dataset = surefoot.data.load("hopper.hdf5")
+    run = surefoot.fit(surefoot.offline.IQL(dataset), dataset, steps=100_000)
+    action = run.policy().select_action(observation)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surefoot import core as core
+    from surefoot import data as data
+    from surefoot import envs as envs
+    from surefoot import evaluation as evaluation
+    from surefoot import offline as offline
+    from surefoot.run import Run as Run
+    from surefoot.run import load_policy as load_policy
+    from surefoot.training import fit as fit
 
 __version__ = "0.1.0"
+
+ROOMS = ("core", "data", "envs", "evaluation", "offline")
+NAMES = {"Run": "surefoot.run", "fit": "surefoot.training", "load_policy": "surefoot.run"}
+"""Public name -> the module that defines it."""
+
+__all__ = ["Run", "__version__", "core", "data", "envs", "evaluation", "fit", "load_policy", "offline"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import rooms and names at first use: `import surefoot` by itself takes no time."""
+    if name in ROOMS:
+        return importlib.import_module(f"surefoot.{name}")
+    if name in NAMES:
+        return getattr(importlib.import_module(NAMES[name]), name)
+    raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Public names, those not imported yet included."""
+    return sorted({*globals(), *__all__})

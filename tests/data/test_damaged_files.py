@@ -35,8 +35,6 @@ def test_damaged_files_are_refused_or_load_soundly(
     assert outcome.counts["loaded"] == 0 or not target.ours
 
 
-def test_the_harness_notices_a_damaged_file_of_ours_that_loads(
-    fuzz: ModuleType, tmp_path: pathlib.Path
-) -> None:
+def test_the_harness_notices_a_damaged_file_of_ours_that_loads(fuzz: ModuleType, tmp_path: pathlib.Path) -> None:
     blind = fuzz.Target("blind", fuzz.our_hdf5, lambda path: None, ours=True)
     assert fuzz.run(blind, 4, seed=0, folder=tmp_path).counts["failed"] == 4

@@ -91,9 +91,7 @@ def names(folder: pathlib.Path) -> list[str]:
 
 def test_a_file_arrives_whole_with_progress_and_its_checksum(server: Server, tmp_path: pathlib.Path) -> None:
     seen: list[tuple[int, int | None]] = []
-    path = download(
-        f"{server.url}/a", tmp_path / "a", progress=lambda done, total: seen.append((done, total))
-    )
+    path = download(f"{server.url}/a", tmp_path / "a", progress=lambda done, total: seen.append((done, total)))
     assert path.read_bytes() == CONTENT
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
@@ -108,9 +106,7 @@ def test_a_cut_connection_is_continued_where_it_ended(server: Server, tmp_path: 
     assert server.requests == [None, "bytes=300000-", "bytes=700000-"]
 
 
-def test_an_interrupted_download_is_kept_and_continued_by_the_next_call(
-    server: Server, tmp_path: pathlib.Path
-) -> None:
+def test_an_interrupted_download_is_kept_and_continued_by_the_next_call(server: Server, tmp_path: pathlib.Path) -> None:
     server.cut_after = [300_000, 0, 0]
     with pytest.raises(DownloadError, match=r"300000 bytes that have arrived are kept"):
         download(f"{server.url}/a", tmp_path / "a", attempts=3, pause=0.01)
@@ -122,9 +118,7 @@ def test_an_interrupted_download_is_kept_and_continued_by_the_next_call(
 
 
 @pytest.mark.parametrize("etag", ['"one"', None])
-def test_a_file_that_changed_meanwhile_starts_again(
-    server: Server, tmp_path: pathlib.Path, etag: str | None
-) -> None:
+def test_a_file_that_changed_meanwhile_starts_again(server: Server, tmp_path: pathlib.Path, etag: str | None) -> None:
     server.etag = etag
     server.cut_after = [300_000]
     with pytest.raises(DownloadError):
@@ -163,9 +157,7 @@ def test_a_later_download_must_have_the_first_ones_checksum(server: Server, tmp_
         download(f"{server.url}/a", tmp_path / "a")
 
 
-def test_busy_servers_are_asked_again_but_missing_files_are_not(
-    server: Server, tmp_path: pathlib.Path
-) -> None:
+def test_busy_servers_are_asked_again_but_missing_files_are_not(server: Server, tmp_path: pathlib.Path) -> None:
     server.statuses = [503, 429]
     download(f"{server.url}/a", tmp_path / "a", pause=0.01)
     server.statuses, server.requests = [404], []
@@ -178,9 +170,7 @@ def test_busy_servers_are_asked_again_but_missing_files_are_not(
 def test_no_network_is_one_sentence(tmp_path: pathlib.Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: refuses
-        with pytest.raises(
-            DownloadError, match=r"can't reach the server.*check the network.*put the file at"
-        ):
+        with pytest.raises(DownloadError, match=r"can't reach the server.*check the network.*put the file at"):
             download(f"http://127.0.0.1:{taken.getsockname()[1]}/a", tmp_path / "a", attempts=2, pause=0.01)
     with pytest.raises(DownloadError, match=r"only http"):
         download("file:///etc/passwd", tmp_path / "a")

@@ -32,9 +32,7 @@ COLUMNS = (
 def made(tmp_path: pathlib.Path, **attributes: object) -> Dataset:
     """300 rows with costs, without next observations, so that some rows are not valid."""
     arrays = random_walk() | {"costs": (np.arange(300) % 7 == 0).astype(np.float32)}
-    return load(
-        write_hdf5(tmp_path / "source.hdf5", arrays, env_id="Hopper-v5", source="drawn", **attributes)
-    )
+    return load(write_hdf5(tmp_path / "source.hdf5", arrays, env_id="Hopper-v5", source="drawn", **attributes))
 
 
 def assert_same(first: Dataset, second: Dataset) -> None:
@@ -185,9 +183,7 @@ def test_csv_columns_come_in_any_order_and_episodes_end_where_their_number_chang
         ({"line_0": "observation_0,observation_0,action_0,reward,termination,episode"}, "more than once"),
     ],
 )
-def test_csv_refusals_name_row_and_column(
-    tmp_path: pathlib.Path, changes: dict[str, str], sentence: str
-) -> None:
+def test_csv_refusals_name_row_and_column(tmp_path: pathlib.Path, changes: dict[str, str], sentence: str) -> None:
     (tmp_path / "a.csv").write_text(csv_text(**changes))
     with pytest.raises(DataError, match=sentence):
         load(tmp_path / "a.csv")

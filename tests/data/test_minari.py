@@ -80,9 +80,7 @@ def test_goal_observations_are_concatenated_in_the_stated_order(tmp_path: pathli
         "desired_goal": np.full((3, 2), 2, np.float64),
         "observation": np.full((3, 1), 3, np.float64),
     }
-    box = spaces.Dict(
-        {key: spaces.Box(-np.inf, np.inf, value.shape[1:]) for key, value in observations.items()}
-    )
+    box = spaces.Dict({key: spaces.Box(-np.inf, np.inf, value.shape[1:]) for key, value in observations.items()})
     create(
         "test/goal-v0",
         [{"observations": observations, **steps(2, False)}],
@@ -170,9 +168,7 @@ def test_a_remote_id_that_cannot_be_fetched_is_one_sentence(monkeypatch: pytest.
 @pytest.mark.filterwarnings("ignore")
 def test_damaged_folders_are_refused(tmp_path: pathlib.Path) -> None:
     convert(
-        write_hdf5(
-            tmp_path / "a.hdf5", random_walk() | {"next_observations": np.zeros((300, 3))} | _chained()
-        ),
+        write_hdf5(tmp_path / "a.hdf5", random_walk() | {"next_observations": np.zeros((300, 3))} | _chained()),
         "minari/test/d-v0",
     )
     inside = tmp_path / "minari" / "test" / "d-v0" / "data" / "main_data.hdf5"

@@ -53,9 +53,7 @@ def test_lengths_that_disagree_are_refused_with_keys_and_lengths(tmp_path: pathl
         load(write_hdf5(tmp_path / "a.hdf5", arrays))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("rewards", np.nan), ("observations", np.inf), ("actions", -np.inf)]
-)
+@pytest.mark.parametrize(("key", "value"), [("rewards", np.nan), ("observations", np.inf), ("actions", -np.inf)])
 def test_values_that_are_not_finite_are_refused_with_row_key_and_count(
     tmp_path: pathlib.Path, key: str, value: float
 ) -> None:
@@ -90,11 +88,10 @@ def test_an_empty_dataset_is_refused(tmp_path: pathlib.Path) -> None:
         ("timeouts", np.full(300, np.nan), "'timeouts' holds nan in row 0"),
         ("next_observations", np.zeros((300, 4)), "'next_observations' has shape"),
         ("observations", np.float32(1), "'observations' has shape"),
+        ("extras/weights", np.zeros(7), "'extras/weights' has shape"),
     ],
 )
-def test_wrong_shapes_and_types_are_refused(
-    tmp_path: pathlib.Path, key: str, array: np.ndarray, sentence: str
-) -> None:
+def test_wrong_shapes_and_types_are_refused(tmp_path: pathlib.Path, key: str, array: np.ndarray, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         load(write_hdf5(tmp_path / "a.hdf5", random_walk() | {key: array}))
 
@@ -102,9 +99,7 @@ def test_wrong_shapes_and_types_are_refused(
 def test_a_declared_shape_that_the_file_cannot_hold_is_refused_unread(tmp_path: pathlib.Path) -> None:
     path = write_hdf5(tmp_path / "a.hdf5", without(random_walk(), "observations"))
     with h5py.File(path, "a") as file:  # 40 TB that were never written
-        file.create_dataset(
-            "observations", shape=(10**12, 10), dtype="f4", chunks=(1000, 10), compression="gzip"
-        )
+        file.create_dataset("observations", shape=(10**12, 10), dtype="f4", chunks=(1000, 10), compression="gzip")
     with pytest.raises(DataError, match=r"'observations' says that it has shape"):
         load(path)
 
@@ -113,9 +108,7 @@ def test_data_in_other_files_are_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(4 * 300))
     path = write_hdf5(tmp_path / "a.hdf5", without(random_walk(), "rewards"))
     with h5py.File(path, "a") as file:
-        file.create_dataset(
-            "rewards", shape=(300,), dtype="f4", external=[(str(tmp_path / "secret"), 0, 1200)]
-        )
+        file.create_dataset("rewards", shape=(300,), dtype="f4", external=[(str(tmp_path / "secret"), 0, 1200)])
     with pytest.raises(DataError, match=r"other files"):
         load(path)
 
@@ -136,9 +129,7 @@ def test_a_reader_that_takes_too_long_is_stopped(tmp_path: pathlib.Path) -> None
         read_hdf5(write_hdf5(tmp_path / "a.hdf5", random_walk()), ["rewards"], seconds=0.0)
 
 
-def test_a_crash_of_the_reader_is_one_sentence(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_of_the_reader_is_one_sentence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from surefoot.data.formats import hdf5
 
     crasher = tmp_path / "hdf5_worker.py"

@@ -1,0 +1,123 @@
+"""Studies as grids of cells: one small JSON a cell, cells already done are skipped, resumable on any day.
+
+A cell is a name and a function that returns JSON values. Results are written whole or not at all, so a study
+may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from surefoot.core.files import read_json, write_json
+from surefoot.data import load
+from surefoot.data.dataset import Dataset
+
+from surefoot.plan import Plan, agent_class
+from surefoot.training import cores, train
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+SHARED = pathlib.Path(
+    os.environ.get("SUREFOOT_SHARED_DATA", pathlib.Path(__file__).resolve().parents[2] / "shared" / "data")
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One entry of a study."""
+
+    name: str  # of its file, without .json
+    compute: Callable[[], dict[str, Any]]
+
+
+def carry_out(cells: Sequence[Cell], folder: pathlib.Path, jobs: int | None = None) -> None:
+    """Compute the cells that have no file yet, `jobs` at a time (default: one a core), in the order given."""
+    missing = [cell for cell in cells if not (folder / f"{cell.name}.json").is_file()]
+    print(f"{len(cells) - len(missing)} of {len(cells)} cells are done; computing {len(missing)}", flush=True)
+
+    def one(cell: Cell) -> str:
+        write_json(folder / f"{cell.name}.json", cell.compute())
+        return cell.name
+
+    with concurrent.futures.ThreadPoolExecutor(jobs or cores()) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(one, cell) for cell in missing]):
+            print(f"done: {done.result()}", flush=True)
+
+
+def read_cells(names: Sequence[str], folder: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """The cells that are there, by name."""
+    return {name: read_json(folder / f"{name}.json") for name in names if (folder / f"{name}.json").is_file()}
+
+
+def training_cell(
+    algorithm: str,
+    options: dict[str, Any],
+    dataset: Dataset | Callable[[], Dataset],
+    environment: str,
+    seed: int,
+    steps: int,
+    episodes: int,
+) -> dict[str, Any]:
+    """Train one seed in a temporary run folder and return its score and settings as JSON values."""
+    data = dataset() if callable(dataset) else dataset
+    kind = agent_class(algorithm)
+    config = dataclasses.asdict(kind.configure(**options))
+    plan = Plan(
+        algorithm=algorithm,
+        config=config,
+        dataset="<memory>",
+        environment=environment,
+        steps=steps,
+        seeds=(seed,),
+        episodes=episodes,
+        evaluate_every=max(1, steps // 3),
+        evaluate_episodes=5,
+    )
+    folder = tempfile.mkdtemp(prefix="surefoot-study-")
+    try:
+        run = train(plan, folder, dataset=data)
+        result = read_json(run.seed_folder(seed) / "result.json")
+        environment_facts = read_json(run.folder / "environment.json")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {
+        "algorithm": algorithm,
+        "config": config,
+        "dataset": data.name,
+        "environment": environment,
+        "seed": seed,
+        "steps": steps,
+        "episodes": episodes,
+        "returns": [round(value, 3) for value in result["evaluation"]["returns"]],
+        "lengths": result["evaluation"]["lengths"],
+        "updates_per_second": round(result["updates_per_second"], 1),
+        "versions": environment_facts["versions"],
+        "git": environment_facts["git"],
+    }
+
+
+def shared(name: str) -> Dataset:
+    """A dataset of ../shared/data, named by its file's stem (so that results don't depend on where it lies)."""
+    path = SHARED / f"{name}.hdf5"
+    if not path.is_file():
+        sys.exit(f"{path} is not there; set SUREFOOT_SHARED_DATA to the folder of the real datasets")
+    return load(path).replace(name=name)
+
+
+
+
+def write_table(path: pathlib.Path, lines: Sequence[str]) -> None:
+    """Write a Markdown table and print it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(lines) + "\n"
+    path.write_text(text, encoding="utf-8")
+    print(text)
+
+

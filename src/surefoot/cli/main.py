@@ -1,0 +1,98 @@
+"""`surefoot`: finds the command, runs it, and turns errors into a sentence and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import surefoot
+from surefoot.core.errors import ConfigError, SurefootError
+
+EXAMPLES = """\
+examples:
+  surefoot train                                            the main job: a complete small experiment
+  surefoot train algo=riql dataset=hopper.hdf5 env=Hopper-v5 steps=100000 seeds=3
+  surefoot train -m algo=bc,iql,td3bc dataset=d4rl/hopper-medium-v2
+  surefoot evaluate RUN --episodes 100
+  surefoot report RUN... -o report.html
+  surefoot export RUN -o policy.onnx
+
+exit codes: 0 done, 2 something in the command or the data is wrong, 130 interrupted, 1 a bug of ours
+"""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a run was training; it can be resumed."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.folder = folder
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        raise ConfigError(f"{message}; `{self.prog} --help` shows what it takes")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return dispatch(arguments)
+    except SurefootError as error:
+        print(f"surefoot: error: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as error:
+        print(f"\ninterrupted; resume with: surefoot train --resume {error.folder}", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Find the command and run it."""
+    if arguments[:1] == ["train"]:  # its overrides may stand anywhere among the options
+        from surefoot.cli import train
+
+        return train.run(arguments[1:])
+    parser = build_parser()
+    if not arguments:
+        parser.print_help()
+        return 0
+    known = parser.parse_args(arguments)
+    if known.version:
+        print(f"surefoot {surefoot.__version__}")
+        return 0
+    if not hasattr(known, "run"):
+        raise ConfigError("no command is given; `surefoot --help` shows them")
+    code: int = known.run(known)
+    return code
+
+
+def build_parser() -> Parser:
+    """All commands but `train`, which reads its own arguments."""
+    from surefoot.cli import algorithms, datasets, results
+
+    parser = Parser(
+        prog="surefoot",
+        description="Classical, offline and safe reinforcement learning for control and robotics.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
+    results.add_parsers(commands)
+    datasets.add_parser(commands)
+    algorithms.add_parser(commands)
+    return parser

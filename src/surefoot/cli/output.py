@@ -1,0 +1,123 @@
+"""What all commands print alike: tables for people, JSON for programs, paths as short as they can be."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+WIDE = 400
+"""Columns of a table that goes to a pipe or file: nothing is folded there."""
+
+
+def console(stderr: bool = False) -> Console:
+    """A console for people; plain and wide where it is no terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else WIDE, highlight=False, soft_wrap=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], title: str | None = None) -> None:
+    """A table of dictionaries."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row.get(column)) for column in columns))
+    console().print(table)
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    """Names and values, one a line; what does not apply is left out."""
+    shown = {key.replace("_", " "): value for key, value in facts.items() if value not in (None, {}, [])}
+    width = max(map(len, shown), default=0)
+    for key, value in shown.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{what}: {cell(count)}" for what, count in value.items())
+        print(f"{key.ljust(width)}  {cell(value)}")
+
+
+def cell(value: Any) -> str:
+    """One value as a person reads it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def print_runs(folders: Sequence[str | os.PathLike[str]]) -> None:
+    """The comparison table of run folders; paths of datasets shortened to their names."""
+    from surefoot.evaluation import load_runs, tables
+
+    listed = [dataclasses.replace(row, dataset=short_dataset(row.dataset)) for row in tables.rows(load_runs(folders))]
+    if sys.stdout.isatty():
+        console().print(tables.to_rich(listed))
+    else:
+        print(tables.to_text(listed))
+
+
+def rows_json(folders: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
+    """The same table as JSON values."""
+    from surefoot.evaluation import load_runs, tables
+
+    return [row.to_json() for row in tables.rows(load_runs(folders))]
+
+
+def short_dataset(name: str) -> str:
+    """A file's name for a path, an id as it is."""
+    return pathlib.Path(name).name if pathlib.Path(name).is_absolute() else name
+
+
+def short(path: str | os.PathLike[str]) -> str:
+    """A path as one would type it here: relative where it lies below, with the home folder as given."""
+    path = pathlib.Path(path)
+    with contextlib.suppress(ValueError, OSError):
+        return str(path.resolve().relative_to(pathlib.Path.cwd()))
+    return str(path)
+
+
+def typed(path: str | os.PathLike[str]) -> str:
+    """A path as it can be pasted into a shell."""
+    return shlex.quote(short(path))
+
+
+@contextlib.contextmanager
+def download_bar(quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """A progress bar on standard error for `data.load`, shown from the first byte on."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = ("downloading", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console(stderr=True), disable=quiet or not sys.stderr.isatty())
+    tasks: list[Any] = []
+
+    def show(done: int, total: int | None) -> None:
+        if not tasks:
+            bar.start()
+            tasks.append(bar.add_task("", total=total))
+        bar.update(tasks[0], completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if tasks:
+            bar.stop()

@@ -1,0 +1,389 @@
+"""What can be said on the command line: structured configs from the algorithms' dataclasses, presets, checks.
+
+A default has one home: the algorithm's dataclass, or `TrainConfig` here. Presets hold only what differs. Of
+an option's possible sources the later wins: dataclass, `algo.preset`, `preset`, the command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.resources
+import inspect
+import pathlib
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError, nearest
+from surefoot.offline import ALGORITHMS
+
+PRIMARY = "surefoot_train"
+"""Name of the primary config in Hydra's store."""
+VERSION_BASE = "1.3"
+"""The Hydra whose behaviour we rely on (`hydra.main`'s version_base)."""
+
+
+@dataclasses.dataclass
+class TrainConfig:
+    """What `surefoot train` takes beside `algo` and its options."""
+
+    dataset: str = "pendulum-swingup"  # a path, an embedded name, d4rl/<id> or minari/<id>
+    env: str | None = None  # gymnasium id or module:Id; none: no simulator; not given: the dataset's
+    steps: int = 100_000  # gradient steps
+    seeds: Any = 3  # how many (0, 1, ...), or which: [0,5]
+    batch_size: int = 256  # transitions per step
+    episodes: int = 50  # of the final evaluation, per seed
+    evaluate_every: int = 0  # steps between evaluations; 0: a tenth of steps
+    evaluate_episodes: int = 10  # of those, per seed
+    device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
+    strict: bool = False  # refuse oddities in the data that are otherwise counted and told
+    view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
+    init: str | None = None  # run folder whose trained networks are the start
+    preset: str | None = None  # named settings of a domain, listed below
+    out: str | None = None  # run folder; not given: runs/<algo>-<dataset>-<time>
+    logger: str | None = None  # tensorboard or wandb, beside the run folder's own metrics.jsonl
+    kernels: bool = True  # our CPU kernels; false: plain autograd
+    compiled: bool = False  # torch.compile
+    mixed_precision: bool = False  # bfloat16 where it is safe
+
+
+LOGGERS = ("tensorboard", "wandb")
+WHOLE_NUMBERS = ("steps", "batch_size", "episodes", "evaluate_every", "evaluate_episodes")
+FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(TrainConfig))
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A checked `surefoot train` command: everything a plan needs except what the dataset decides."""
+
+    algorithm: str
+    options: dict[str, Any]  # of the algorithm, all of them, as JSON values
+    fields: dict[str, Any]  # of TrainConfig, seeds as a tuple
+
+    @property
+    def dataset_label(self) -> str:
+        """A short name of the dataset, fit for a folder's name."""
+        stem = pathlib.Path(self.fields["dataset"]).stem
+        return re.sub(r"[^A-Za-z0-9.]+", "-", stem).strip("-.")[:60] or "data"
+
+
+@functools.cache
+def register() -> None:
+    """Put the primary config and one config per algorithm (group `algo`) into Hydra's store."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    for name, agent in ALGORITHMS.items():
+        store.store(group="algo", name=name, node=algorithm_schema(agent), provider="surefoot")
+    primary = {"defaults": ["_self_", {"algo": "iql"}], **OmegaConf.structured(TrainConfig)}
+    hints = typing.get_type_hints(TrainConfig)
+    fields: list[Any] = [
+        ("defaults", list[Any], dataclasses.field(default_factory=lambda: list(primary["defaults"]))),
+        ("algo", Any, None),
+        *((field.name, hints[field.name], field) for field in dataclasses.fields(TrainConfig)),
+    ]
+    store.store(name=PRIMARY, node=dataclasses.make_dataclass("TrainConfig", fields), provider="surefoot")
+
+
+def algorithm_schema(agent: type[Agent]) -> type:
+    """The algorithm's config dataclass as Hydra can fill it in: not frozen, with `name` and `preset`."""
+    hints = typing.get_type_hints(agent.Config)
+    fields = [
+        (field.name, hints[field.name], dataclasses.field(default=field.default))
+        for field in dataclasses.fields(agent.Config)
+    ]
+    own: list[Any] = [("name", str, agent.name), ("preset", typing.Optional[str], None)]
+    return dataclasses.make_dataclass(agent.Config.__name__, own + fields)
+
+
+def compose(overrides: Sequence[str]) -> Request:
+    """The request that Hydra overrides make, by the compose API.
+
+    Raises:
+        ConfigError: anything unknown or out of range, in one sentence.
+    """
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    register()
+    with hydra_errors():
+        before = GlobalHydra.instance().hydra
+        GlobalHydra.instance().clear()  # also works inside a user's own Hydra application
+        try:
+            with hydra.initialize(version_base=VERSION_BASE, config_path=None):
+                cfg = hydra.compose(PRIMARY, overrides=list(overrides))
+                return resolve(cfg, overrides)
+        finally:
+            GlobalHydra.instance().hydra = before
+
+
+def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
+    """Apply presets beneath what the command line says, and check everything.
+
+    Args:
+        cfg: what Hydra composed from `overrides`.
+        overrides: needed to know which options were said and which are defaults.
+
+    Raises:
+        ConfigError: unknown preset or value out of range.
+    """
+    with hydra_errors():
+        values = typing.cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
+    algo = values.pop("algo")
+    name, agent = algo["name"], ALGORITHMS[algo["name"]]
+    said = {override.key for override in parse(overrides)}
+    run_preset, preset = read_preset(values["preset"], name) if values["preset"] else ({}, {})
+    options = {key: value for key, value in algo.items() if f"algo.{key}" in said and key not in ("name", "preset")}
+    if algo["preset"] is not None:
+        options["preset"] = algo["preset"]
+    config = configure(agent, {**preset, **options})
+    fields = {key: values[key] for key in FIELDS}
+    fields |= {key: value for key, value in run_preset.items() if key not in said}
+    fields["seeds"] = seeds_of(fields["seeds"])
+    check_fields(fields)
+    return Request(name, config, fields)
+
+
+def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of an algorithm as JSON values, some of them given.
+
+    Raises:
+        ConfigError: unknown option, wrong type or value out of range.
+    """
+    ready = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    try:
+        config = agent.configure(**ready)
+    except TypeError as error:  # a comparison of a value of the wrong type
+        raise ConfigError(f"{agent.name}: an option has a value of the wrong type ({error})") from error
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(config).items()}
+
+
+def seeds_of(value: Any) -> tuple[int, ...]:
+    """A count or a list of seeds as a tuple of seeds.
+
+    >>> seeds_of(3), seeds_of([0, 5])
+    ((0, 1, 2), (0, 5))
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ConfigError(f"seeds={value}: train at least 1 seed")
+        return tuple(range(value))
+    whole = isinstance(value, list | tuple) and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
+    if not whole or not value or min(value) < 0 or len(set(value)) != len(value):
+        raise ConfigError(f"seeds={value}: give a count, as in seeds=3, or different numbers from 0 on, as in seeds=[0,5]")
+    return tuple(value)
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Refuse values of `TrainConfig` that are out of range."""
+    for name in WHOLE_NUMBERS:
+        least = 0 if name == "evaluate_every" else 1
+        if fields[name] < least:
+            raise ConfigError(f"{name}={fields[name]}: must be at least {least}")
+    if fields["device"] not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device={fields['device']!r} is unknown: give auto, cpu or cuda")
+    if fields["view"] not in ("corrected", "d4rl"):
+        raise ConfigError(f"view={fields['view']!r} is unknown: give corrected or d4rl")
+    if fields["logger"] is not None and fields["logger"] not in LOGGERS:
+        raise ConfigError(f"logger={fields['logger']!r} is unknown: {nearest(fields['logger'], LOGGERS)}")
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """Domain presets: name -> {algorithm: what differs, and `run`: fields of the command}."""
+    folder = importlib.resources.files("surefoot") / "conf" / "preset"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    return {
+        file.name.removesuffix(".yaml"): typing.cast(
+            dict[str, Any], OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8")))
+        )
+        for file in files
+    }
+
+
+def read_preset(name: str, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(fields of the command, options of the algorithm) that a domain preset changes.
+
+    Raises:
+        ConfigError: no such preset, or it says nothing about the algorithm.
+    """
+    known = presets()
+    if name not in known:
+        raise ConfigError(f"preset={name!r} is unknown: {nearest(name, list(known))}")
+    if algorithm not in known[name]:
+        others = sorted(set(known[name]) - {"run"})
+        raise ConfigError(f"preset={name} has no settings for {algorithm}; it has some for {', '.join(others)}")
+    return dict(known[name].get("run") or {}), dict(known[name][algorithm] or {})
+
+
+def parse(overrides: Sequence[str]) -> list[Parsed]:
+    """Overrides by Hydra's grammar.
+
+    Raises:
+        ConfigError: one that the grammar can't read.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, found = OverridesParser.create(), []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException as error:
+            raise ConfigError(unreadable(text)) from error
+        changes = override.is_delete() or override.is_add() or override.is_force_add()
+        sweep = override.is_sweep_override()
+        chosen: list[str] = []
+        if not changes:
+            discrete = override.is_discrete_sweep() if sweep else False
+            chosen = list(override.sweep_string_iterator()) if discrete else [str(override.value())]
+        found.append(Parsed(text, override.key_or_group, chosen, sweep, changes))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsed:
+    """What matters here of one override."""
+
+    text: str
+    key: str
+    values: list[str]  # several in a sweep
+    sweep: bool
+    changes_keys: bool  # +key, ++key or ~key
+
+
+def unreadable(text: str) -> str:
+    """The sentence for an override that Hydra's grammar can't read."""
+    key, found, value = text.partition("=")
+    if not found:
+        return f"{text!r} is not of the form name=value, as in steps=1000"
+    return f"{key}={value}: the value can't be read; where it is one text with signs in it, quote it: {key}=\"'{value}'\""
+
+
+def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
+    """Refuse unknown names before Hydra sees them, since it does not know which are nearest.
+
+    Raises:
+        ConfigError: names the override.
+    """
+    parsed = parse(overrides)
+    for item in parsed:
+        if item.changes_keys:
+            raise ConfigError(f"{item.text}: options can't be added or removed, only set, as in steps=1000")
+        if item.sweep and not multirun:
+            raise ConfigError(
+                f"{item.text} lists several values: add -m to train once for each, or write a list as "
+                f"{item.key}=[{item.text.partition('=')[2]}], or quote one text"
+            )
+    names = [value for item in parsed if item.key == "algo" for value in item.values] or ["iql"]
+    for name in names:
+        if name not in ALGORITHMS:
+            raise ConfigError(f"unknown algorithm {name!r}: {nearest(name, list(ALGORITHMS))}")
+    for item in parsed:
+        _check_key(item.key, names, multirun)
+
+
+def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
+    """One override's key: a field, an option of every algorithm that is trained, or Hydra's own."""
+    if key == "algo" or key in FIELDS:
+        return
+    if key.split(".")[0].split("/")[0] == "hydra":
+        if not multirun:
+            raise ConfigError(f"{key}: settings of Hydra's own only matter with -m")
+        return
+    for name in names:
+        known = [f"algo.{option}" for option in ("preset", *option_names(ALGORITHMS[name]))]
+        if key.startswith("algo.") and key not in known:
+            raise ConfigError(f"{name} has no option {key!r}: {nearest(key, known)}")
+    if not key.startswith("algo."):
+        options = [f"algo.{option}" for name in names for option in option_names(ALGORITHMS[name])]
+        spelt = f"algo.{key}"
+        if spelt in options:
+            raise ConfigError(f"unknown option {key!r}: did you mean {spelt!r}? Options of an algorithm begin with algo.")
+        raise ConfigError(f"unknown option {key!r}: {nearest(key, ['algo', *FIELDS])}")
+
+
+def option_names(agent: type[Agent]) -> list[str]:
+    """The fields of an algorithm's config."""
+    return [field.name for field in dataclasses.fields(agent.Config)]
+
+
+def described(config: type) -> list[dict[str, Any]]:
+    """Name, default and comment of each field of a dataclass whose source has a comment a line."""
+    source = inspect.getsource(config)
+    comments = dict(re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", source, re.MULTILINE))
+    return [
+        {"name": field.name, "default": field.default, "what": comments.get(field.name, "")}
+        for field in dataclasses.fields(config)
+    ]
+
+
+@contextlib.contextmanager
+def hydra_errors() -> Iterator[None]:
+    """Hydra's and OmegaConf's errors as one sentence of ours."""
+    from hydra.errors import HydraException
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(sentence(error)) from error
+    except OSError as error:  # Hydra's MissingConfigException is one
+        if type(error).__module__ != "hydra.errors":
+            raise
+        raise ConfigError(sentence(error)) from error
+
+
+def sentence(error: BaseException) -> str:
+    """The one line of a chain of Hydra errors that says most: the innermost cause and where it was."""
+    innermost: BaseException = error
+    while innermost.__cause__ is not None:
+        innermost = innermost.__cause__
+    lines = [line.strip() for line in f"{innermost}".splitlines() if line.strip()]
+    where = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
+    available = [line for line in f"{error}".splitlines() if line.startswith("\t") and "provider=" not in line]
+    text = f"{where}: {lines[0]}" if where else lines[0] if lines else type(innermost).__name__
+    return text + (f" (available: {', '.join(line.strip() for line in available)})" if available else "")
+
+
+def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
+    """Overrides as Hydra's grammar can read them: paths quoted, whole numbers written as such.
+
+    The values of `dataset=` and `init=` that are existing paths are quoted, and that of `out=`, so that any
+    path works. With `multirun`, a list of existing paths with commas between them stays a list, each of them
+    quoted. `steps=1e5` becomes `steps=100000`.
+    """
+    from surefoot.generate import exists
+
+    ready = []
+    for text in overrides:
+        key, found, value = text.partition("=")
+        if found and value and key in ("dataset", "init", "out"):
+            home = _expanded(value)
+            parts = [_expanded(part) for part in value.split(",")]
+            if exists(home) or (key == "out" and value[0] not in "'\""):
+                text = f"{key}={quoted(home)}"
+            elif multirun and len(parts) > 1 and any(map(exists, parts)):
+                text = f"{key}=" + ",".join(quoted(part) if exists(part) else part for part in parts)
+        elif key in WHOLE_NUMBERS and re.fullmatch(r"\d+(\.\d*)?e\d", value.lower()) and float(value).is_integer():
+            text = f"{key}={float(value):.0f}"
+        ready.append(text)
+    return ready
+
+
+def _expanded(value: str) -> str:
+    return str(pathlib.Path(value).expanduser()) if value.startswith("~/") else value
+
+
+def quoted(value: str) -> str:
+    """A text as Hydra's grammar reads it back, whatever signs are in it."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    # OmegaConf reads \${ as ${ and, before it, two backslashes as one.
+    escaped = re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)
+    return str(QuotedString(escaped, Quote.single).with_quotes())

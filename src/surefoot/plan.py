@@ -1,0 +1,113 @@
+"""`Plan`: everything that decides what a run computes, as plain values that a run folder keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any
+
+from surefoot.core.agent import Agent, Spec
+from surefoot.core.errors import ConfigError, nearest
+from surefoot.offline import ALGORITHMS as OFFLINE
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A training run. Two runs of one plan on one machine give the same numbers."""
+
+    algorithm: str  # name, or module:Class of an agent of the user's own
+    config: dict[str, Any]  # every option of the algorithm, resolved
+    dataset: str  # path or catalogue id, as the user gave it
+    environment: str | None = None  # gymnasium id, or None: no simulator
+    steps: int = 100_000  # training steps, for each seed
+    seeds: tuple[int, ...] = (0, 1, 2)
+    batch_size: int = 256
+    episodes: int = 50  # of the final evaluation, for each seed
+    evaluate_every: int = 0  # steps between evaluations and checkpoints; 0: a tenth of `steps`
+    evaluate_episodes: int = 10  # of an evaluation during training
+    device: str = "auto"  # auto, cpu or cuda
+    strict: bool = False  # refuse oddities in the data that are otherwise counted and accepted
+    view: str = "corrected"  # of D4RL files: corrected, or d4rl (as its qlearning_dataset)
+    init: str | None = None  # run folder that the networks start from
+    kernels: bool = True  # the CPU's measured kernels; off: plain PyTorch
+    compiled: bool = False  # torch.compile
+    mixed_precision: bool = False  # matrix products in bfloat16
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        for field, least in (("steps", 1), ("batch_size", 1), ("episodes", 1), ("evaluate_episodes", 1)):
+            if getattr(self, field) < least:
+                raise ConfigError(f"{field} is {getattr(self, field)}, must be at least {least}")
+        if self.evaluate_every < 0:
+            raise ConfigError(f"evaluate_every is {self.evaluate_every}, must be 0 or more")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            raise ConfigError(f"seeds are {list(self.seeds)}; give at least one, all different and not negative")
+        if self.device not in {"auto", "cpu", "cuda"}:
+            raise ConfigError(f"device is {self.device!r}, must be auto, cpu or cuda")
+
+    @property
+    def interval(self) -> int:
+        """Steps between evaluations and checkpoints."""
+        return self.evaluate_every or max(1, self.steps // 10)
+
+    def agent(self, spec: Spec) -> Agent:
+        """An agent of this plan; which weights it has does not matter until `Agent.fresh` draws them."""
+        kind = agent_class(self.algorithm)
+        return kind(spec, kind.configure(**options_from_json(kind, self.config)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Plan:
+        """The plan that `to_json` wrote; raises ConfigError where fields are missing or unknown."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        odd = sorted(set(value) - known)
+        if odd:
+            raise ConfigError(f"a plan has no field {odd[0]!r}; {nearest(odd[0], sorted(known))}")
+        try:
+            return cls(**{**value, "seeds": tuple(value.get("seeds", (0,)))})
+        except TypeError as error:
+            raise ConfigError(f"the plan is incomplete: {error}") from error
+
+
+def agent_class(name: str) -> type[Agent]:
+    """The agent of this name, or of `module:Class`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name in OFFLINE:
+        return OFFLINE[name]
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"the agent {name!r} can't be imported: {error}") from error
+        if isinstance(found, type) and issubclass(found, Agent):
+            return found
+        raise ConfigError(f"{name} is not a surefoot.core.agent.Agent")
+    raise ConfigError(f"there is no algorithm {name!r}; {nearest(name, list(OFFLINE))}")
+
+
+def name_of(kind: type[Agent]) -> str:
+    """The name by which `agent_class` finds this class again.
+
+    Raises:
+        ConfigError: the class can't be imported by worker processes.
+    """
+    if OFFLINE.get(kind.name) is kind:
+        return kind.name
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise ConfigError(
+            f"{kind.__qualname__} is defined in a script or function, where worker processes can't import it; put it "
+            "at the top of a module of its own"
+        )
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def options_from_json(kind: type[Agent], options: dict[str, Any]) -> dict[str, Any]:
+    """Options with lists made the tuples that configs hold."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}

@@ -1,0 +1,168 @@
+"""`Run`: a run folder, with everything needed to repeat, resume or use it.
+
+    config.json        the plan, with the action bounds that it was resolved to
+    environment.json   versions, git commit, machine, when it started
+    kernels.json       which library multiplies which shape
+    seeds/K/           checkpoint.safetensors, result.json, log.txt of seed K
+    metrics.jsonl      a line per seed and step: losses, evaluations
+    policy/seedK.*     safetensors and JSON, one policy a seed
+    summary.json       scores with intervals; there when the run is complete
+    curves.png         learning curves
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import pathlib
+import platform
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+from surefoot.core import checkpoint
+from surefoot.core.errors import CheckpointError
+from surefoot.core.files import read_json
+from surefoot.core.policy import Policy
+from surefoot.data.dataset import Dataset
+from surefoot.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run folder that exists."""
+
+    folder: pathlib.Path
+    plan: Plan
+
+    @classmethod
+    def open(cls, folder: str | pathlib.Path) -> Run:
+        """Read a run folder.
+
+        Raises:
+            CheckpointError: it is not one, or damaged.
+        """
+        folder = pathlib.Path(folder)
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"{folder}: not a run folder (there is no config.json in it)")
+        value = read_json(folder / "config.json")
+        if not isinstance(value, dict) or "plan" not in value:
+            raise CheckpointError(f"{folder}/config.json: not the configuration of a run")
+        return cls(folder, Plan.from_json(value["plan"]))
+
+    @property
+    def complete(self) -> bool:
+        """Whether training and evaluation have ended."""
+        return (self.folder / "summary.json").is_file()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Scores with intervals, seeds, episodes, versions.
+
+        Raises:
+            CheckpointError: the run is not complete.
+        """
+        if not self.complete:
+            raise CheckpointError(f"{self.folder}: not complete; go on with: surefoot train --resume {self.folder}")
+        value: dict[str, Any] = read_json(self.folder / "summary.json")
+        return value
+
+    def policy(self, seed: int | None = None) -> Policy:
+        """The policy of one seed; the first where none is named.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged.
+        """
+        seed = self.plan.seeds[0] if seed is None else seed
+        if seed not in self.plan.seeds:
+            raise CheckpointError(f"{self.folder}: has no seed {seed}; it has {list(self.plan.seeds)}")
+        return Policy.load(self.policy_path(seed))
+
+    def policies(self) -> dict[int, Policy]:
+        """Seed -> policy."""
+        return {seed: self.policy(seed) for seed in self.plan.seeds}
+
+    def policy_path(self, seed: int) -> pathlib.Path:
+        """Where the policy of `seed` is, ending in .safetensors."""
+        return self.folder / "policy" / f"seed{seed}.safetensors"
+
+    def seed_folder(self, seed: int) -> pathlib.Path:
+        """Where checkpoint, result and log of `seed` are."""
+        return self.folder / "seeds" / str(seed)
+
+    def checkpoint_path(self, seed: int) -> pathlib.Path:
+        """The last good checkpoint of `seed`."""
+        return self.seed_folder(seed) / "checkpoint.safetensors"
+
+    @property
+    def columns_path(self) -> pathlib.Path:
+        """The dataset as the workers read it."""
+        return self.folder / "dataset.safetensors"
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions, machine, git commit and date, for environment.json."""
+    packages = ("surefoot", "torch", "numpy", "gymnasium", "mujoco", "h5py", "safetensors", "hydra-core")
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "versions": versions,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "git": _git_commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+    }
+
+
+def _git_commit() -> str | None:
+    """Commit of the checkout that surefoot is imported from, with + where it was changed; None elsewhere."""
+    folder = pathlib.Path(__file__).resolve().parent
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.stdout.strip() or None
+
+
+def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
+    """Write a dataset so that worker processes read it at once: uncompressed, with a checksum."""
+    import torch
+
+    arrays = {
+        field.name: value
+        for field in dataclasses.fields(dataset)
+        if isinstance(value := getattr(dataset, field.name), np.ndarray)
+    }
+    arrays |= {f"extras/{key}": value for key, value in dataset.extras.items()}
+    meta = {
+        "kind": "dataset",
+        "name": dataset.name,
+        "env_id": dataset.env_id,
+        "sha256": dataset.sha256,
+        "attributes": {key: str(value) for key, value in dataset.attributes.items()},
+        "warnings": dict(dataset.warnings),
+    }
+    checkpoint.save(path, {key: torch.from_numpy(np.ascontiguousarray(v)) for key, v in arrays.items()}, meta)
+
+
+def read_columns(path: pathlib.Path) -> Dataset:
+    """The dataset that `write_columns` wrote; raises CheckpointError where it is damaged."""
+    tensors, meta = checkpoint.load(path, kind="dataset")
+    del meta["kind"]
+    arrays = {key: value.numpy() for key, value in tensors.items() if not key.startswith("extras/")}
+    extras = {key.removeprefix("extras/"): v.numpy() for key, v in tensors.items() if key.startswith("extras/")}
+    return Dataset(**arrays, extras=extras, **meta)

@@ -1,0 +1,452 @@
+"""The experiment: from a plan to a finished run folder, over worker processes, resumable at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core import checkpoint, errors
+from surefoot.core.agent import Agent, Spec
+from surefoot.core.errors import CheckpointError, ConfigError, DataError, DeviceError, SurefootError
+from surefoot.core.files import read_json, write_json, written_aside
+from surefoot.core.policy import Policy
+from surefoot.core.random import generator
+from surefoot.data import load, normalized_score, reference_scores
+from surefoot.data.dataset import Array, Dataset
+from surefoot.data.prepare import discounted_returns
+from surefoot.data.store import store_from_dataset
+from surefoot.envs.vector import action_bounds, check_spaces
+from surefoot.evaluation import Episodes, Interval, hierarchical_interval
+from surefoot.plan import Plan, name_of
+from surefoot.run import Run, describe_machine, read_columns, write_columns
+
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+IN_MEMORY = "<memory>"
+"""A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
+VALIDATION_FRACTION = 0.1
+
+
+def fit(
+    agent: Agent,
+    dataset: Dataset,
+    *,
+    env: str | None = "auto",
+    steps: int = 100_000,
+    seeds: int | Sequence[int] = 3,
+    out: str | os.PathLike[str] | None = None,
+    listener: Listener | None = None,
+    **options: Any,
+) -> Run:
+    """Train copies of `agent` from several seeds and evaluate them.
+
+    Args:
+        agent: gives algorithm and config; its weights are drawn anew from each seed.
+        dataset: what `surefoot.data.load` returned, or a `Dataset` of your own.
+        env: gymnasium id; "auto": the one that the dataset was recorded in; None: no simulator.
+        steps: training steps for each seed.
+        seeds: how many (0, 1, ...), or which.
+        out: run folder; by default a new one under runs/.
+        listener: called with each event (progress, evaluations, notes).
+        options: further fields of `Plan`, e.g. episodes=100.
+
+    Raises:
+        ConfigError: an option out of range, or a folder that exists.
+        DataError: the dataset lacks what the algorithm reads.
+        EnvironmentMismatchError: the environment's spaces don't fit the dataset.
+        DivergenceError: a loss stopped being finite.
+    """
+    source = dataset.name if pathlib.Path(dataset.name).exists() else IN_MEMORY
+    plan = Plan(
+        algorithm=name_of(type(agent)),
+        config=dataclasses.asdict(agent.config),
+        dataset=str(pathlib.Path(source).resolve()) if source != IN_MEMORY else source,
+        environment=dataset.env_id if env == "auto" else env,
+        steps=steps,
+        seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+        **options,
+    )
+    folder = pathlib.Path(out) if out is not None else new_folder(plan)
+    return train(plan, folder, dataset=dataset, listener=listener)
+
+
+def new_folder(plan: Plan, root: str = "runs") -> pathlib.Path:
+    """A run folder that does not exist yet: runs/<algorithm>-<dataset>-<number>."""
+    name = pathlib.Path(plan.dataset).stem if plan.dataset != IN_MEMORY else "memory"
+    stem = f"{plan.algorithm.split(':')[-1]}-{name}"
+    number = 1
+    while (folder := pathlib.Path(root) / f"{stem}-{number}").exists():
+        number += 1
+    return folder
+
+
+def train(
+    plan: Plan,
+    folder: str | os.PathLike[str],
+    *,
+    dataset: Dataset | None = None,
+    listener: Listener | None = None,
+) -> Run:
+    """Carry out a plan in a new folder. Errors as in `fit`; a bad plan leaves no folder behind."""
+    folder = pathlib.Path(folder).resolve()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists; go on with it by --resume {folder}, or choose another with out=")
+    tell = listener or _silent
+    if dataset is None:
+        dataset = load(plan.dataset, strict=plan.strict, view=plan.view)
+    low, high = resolve_bounds(plan, dataset, tell)
+    resolve_device(plan.device)
+    agent = plan.agent(Spec.of(dataset, low, high))
+    if plan.init is not None:
+        plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
+        initialise_from(agent, Run.open(str(plan.init)), plan.seeds[0])
+    store_from_dataset(agent.prepare(dataset), agent.reads)
+    for oddity, rows in dataset.warnings.items():
+        tell({"kind": "note", "text": f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"})
+    run = Run(folder, plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_columns(dataset, run.columns_path)
+    write_json(folder / "environment.json", describe_machine())
+    write_json(
+        folder / "config.json",
+        {
+            "plan": plan.to_json(),
+            "bounds": {"low": low.tolist(), "high": high.tolist()},
+            "dataset": {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)},
+        },
+    )
+    return _carry_out(run, tell)
+
+
+def resume(folder: str | os.PathLike[str], listener: Listener | None = None) -> Run:
+    """Go on with a run that was interrupted; the numbers are those of an uninterrupted one.
+
+    Raises:
+        CheckpointError: not a run folder, another dataset than it began with, or another machine.
+    """
+    run = Run.open(pathlib.Path(folder).resolve())
+    tell = listener or _silent
+    if run.complete:
+        tell({"kind": "note", "text": f"{run.folder} is complete already"})
+        return run
+    if not run.columns_path.is_file():
+        began = read_json(run.folder / "config.json")["dataset"]
+        dataset = load(run.plan.dataset, strict=run.plan.strict, view=run.plan.view)
+        if dataset.sha256 != began["sha256"]:
+            raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
+        write_columns(dataset, run.columns_path)
+    return _carry_out(run, tell)
+
+
+def resolve_bounds(plan: Plan, dataset: Dataset, tell: Listener) -> tuple[Array, Array]:
+    """Lowest and highest action (A,): the environment's, or without one [-1, 1] widened to the data's.
+
+    Raises:
+        EnvironmentMismatchError: the environment's spaces don't fit the dataset.
+        DataError: actions outside the bounds and `plan.strict`.
+    """
+    if plan.environment is not None:
+        check_spaces(plan.environment, dataset.observation_dim, dataset.action_dim)
+        low, high = action_bounds(plan.environment)
+    else:
+        low = np.minimum(-1.0, dataset.actions.min(0))
+        high = np.maximum(1.0, dataset.actions.max(0))
+    slack = 1e-6 * (high - low)
+    outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(1)
+    if outside.any() and not dataset.warnings:
+        text = f"{dataset.name}: {int(outside.sum())} rows with actions outside {low.tolist()} to {high.tolist()}"
+        if plan.strict:
+            raise DataError(f"{text}; first row {int(outside.argmax())}. Without strict=true they are clipped")
+        tell({"kind": "note", "text": f"{text} (clipped when training)"})
+    return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that a plan's word means here.
+
+    Raises:
+        DeviceError: a GPU was asked for and there is none.
+    """
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise DeviceError("device=cuda: torch finds no CUDA GPU on this machine; use device=cpu or auto")
+    return torch.device("cuda" if name in {"auto", "cuda"} and available else "cpu")
+
+
+def split(dataset: Dataset) -> tuple[Dataset, Dataset | None]:
+    """Nine tenths of the episodes for training and the rest for validation; None where there is one episode."""
+    episodes = len(dataset.episode_lengths)
+    if episodes < 2:
+        return dataset, None
+    order = generator(0, "validation").permutation(episodes)
+    held = max(1, int(episodes * VALIDATION_FRACTION))
+    return dataset.select_episodes(np.sort(order[held:])), dataset.select_episodes(np.sort(order[:held]))
+
+
+def load_agent(run: Run, seed: int | None = None) -> Agent:
+    """The agent of a run's last checkpoint, critics included.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
+    """
+    seed = run.plan.seeds[0] if seed is None else seed
+    tensors, _ = checkpoint.load(run.checkpoint_path(seed), kind="checkpoint")
+    weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
+    bounds = read_json(run.folder / "config.json")["bounds"]
+    width = int(weights["normalizer.mean"].shape[0])
+    agent = run.plan.agent(Spec(width, len(bounds["low"]), tuple(bounds["low"]), tuple(bounds["high"])))
+    try:
+        agent.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"{run.checkpoint_path(seed)}: does not fit the run's configuration ({error})") from error
+    return agent.requires_grad_(False)
+
+
+def initialise_from(agent: Agent, run: Run, seed: int) -> None:
+    """Start `agent` from another run: its normaliser, its actor, and what else fits by name and shape.
+
+    Raises:
+        ConfigError: the actors or the sizes don't fit.
+    """
+    source = load_agent(run, seed if seed in run.plan.seeds else run.plan.seeds[0])
+    theirs, mine = source.state_dict(), agent.state_dict()
+    unfit = [n for n in mine if n.startswith(("actor.", "normalizer.")) and (
+        n not in theirs or theirs[n].shape != mine[n].shape)]
+    if unfit:
+        raise ConfigError(
+            f"init={run.folder}: its {run.plan.algorithm} policy does not fit {agent.name} as configured ({unfit[0]} "
+            "differs); use the same observation and action sizes, actor and hidden layers"
+        )
+    agent.load_state_dict(
+        {n: theirs[n] if n in theirs and theirs[n].shape == v.shape else v for n, v in mine.items()}
+    )
+    agent.normalizer.fixed = True
+
+
+class _Victim:
+    """An agent in the dataset's own units, for adversarial corruption."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.policy_module: Policy = agent.policy()
+        self.middle = (agent.action_high + agent.action_low) / 2
+        self.half = (agent.action_high - agent.action_low) / 2
+
+    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
+        pairs = torch.cat([self.agent.normalizer(observations), (actions - self.middle) / self.half], -1)
+        return self.agent.critic(pairs)  # type: ignore[operator, no-any-return]
+
+    def policy(self, observations: Tensor) -> Tensor:
+        return self.policy_module(observations)  # type: ignore[no-any-return]
+
+
+def victim(folder: str | os.PathLike[str], seed: int | None = None) -> _Victim:
+    """A trained agent as the victim of `data.corrupt`: `q_values(observations, actions)` and `policy(observations)`.
+
+    Raises:
+        ConfigError: the run's algorithm has no critics.
+    """
+    run = Run.open(folder)
+    agent = load_agent(run, seed)
+    if not hasattr(agent, "critic"):
+        raise ConfigError(f"{folder}: {run.plan.algorithm} has no critics to attack; train riql, iql or td3bc")
+    return _Victim(agent)
+
+
+# -- worker processes ------------------------------------------------------------------------------------
+
+
+def _silent(event: Event) -> None:
+    """Listen to nothing."""
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    with contextlib.suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Worker:
+    """A worker process and the thread that reads its events."""
+
+    def __init__(self, run: Run, seeds: list[int], inbox: queue.Queue[tuple[_Worker, Event | None]]) -> None:
+        self.seeds = seeds
+        self.log = run.seed_folder(seeds[0]) / "log.txt"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "surefoot.worker", str(run.folder), ",".join(map(str, seeds))],
+                stdin=subprocess.PIPE,  # held open while we live: see surefoot.worker
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **single},
+            )
+        threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
+
+    def _read(self, inbox: queue.Queue[tuple[_Worker, Event | None]]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with contextlib.suppress(ValueError):
+                inbox.put((self, json.loads(line)))
+        self.process.wait()
+        inbox.put((self, None))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def _carry_out(run: Run, tell: Listener) -> Run:
+    """Train all seeds that have no result yet, then sum up."""
+    waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
+    on_gpu = resolve_device(run.plan.device).type == "cuda"
+    groups = [waiting] if on_gpu and waiting else [[seed] for seed in waiting]
+    tell({"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": "cuda" if on_gpu else "cpu"})
+    _work(run, groups, tell)
+    _sum_up(run, tell)
+    return run
+
+
+def _work(run: Run, groups: list[list[int]], tell: Listener) -> None:
+    inbox: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
+    at_once = max(1, 4 * cores())  # more than cores: three seeds share two cores evenly
+    alive: set[_Worker] = set()
+    # The first one measures the kernels that the others then read.
+    measured = not run.plan.kernels or (run.folder / "kernels.json").is_file()
+    try:
+        while groups or alive:
+            while groups and len(alive) < (at_once if measured else 1):
+                alive.add(_Worker(run, groups.pop(0), inbox))
+            worker, event = inbox.get()
+            if event is None:
+                alive.discard(worker)
+                if worker.process.returncode != 0:
+                    raise SurefootError(
+                        f"the worker of seed {worker.seeds[0]} ended with code {worker.process.returncode} (killed, or "
+                        f"out of memory?); see {worker.log}, and go on with: surefoot train --resume {run.folder}"
+                    )
+            elif event["kind"] == "error":
+                raise _as_error(event, worker)
+            else:
+                measured = measured or event["kind"] == "ready"
+                tell(event)
+    finally:
+        for worker in alive:
+            worker.stop()
+
+
+def _as_error(event: Event, worker: _Worker) -> Exception:
+    kind = getattr(errors, event["type"], None)
+    if isinstance(kind, type) and issubclass(kind, SurefootError):
+        error = SurefootError.__new__(kind)
+        error.args = (event["text"],)
+        return error
+    return RuntimeError(f"seed {worker.seeds[0]}: {event['text']}; the traceback is in {worker.log}")
+
+
+# -- what a run has to say -------------------------------------------------------------------------------
+
+
+def _interval_json(interval: Interval, reference: tuple[float, float] | None = None) -> dict[str, Any]:
+    value = interval.to_json()
+    if reference is not None:
+        for key in ("mean", "low", "high"):
+            value[key] = None if value[key] is None else float(normalized_score(value[key], reference))
+    return value
+
+
+def behaviour(dataset: Dataset, reference: tuple[float, float] | None) -> dict[str, Any]:
+    """Return of the data itself, with the interval of its mean over episodes."""
+    returns = dataset.episode_returns
+    interval = hierarchical_interval([returns]).to_json()
+    mean = None if reference is None else float(normalized_score(returns.mean(), reference))
+    return {**interval, "episodes": len(returns), "normalized": mean}
+
+
+def _sum_up(run: Run, tell: Listener) -> None:
+    """Write metrics.jsonl, curves.png and, last, summary.json."""
+    plan = run.plan
+    results = [read_json(run.seed_folder(seed) / "result.json") for seed in plan.seeds]
+    dataset = read_columns(run.columns_path)
+    reference = reference_scores(plan.environment or dataset.env_id or dataset.name)
+    config = read_json(run.folder / "config.json")
+    summary: dict[str, Any] = {
+        "algorithm": plan.algorithm,
+        "dataset": config["dataset"]["name"],
+        "environment": plan.environment,
+        "steps": plan.steps,
+        "seeds": list(plan.seeds),
+        "episodes": plan.episodes if plan.environment is not None else 0,
+        "per_seed_returns": [],
+        "returns": None,
+        "normalized": None,
+        "behaviour": behaviour(dataset, reference),
+        "cost": None,
+        "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
+        "versions": read_json(run.folder / "environment.json")["versions"],
+        "date": describe_machine()["date"],
+    }
+    if plan.environment is not None:
+        episodes = [Episodes.from_json(result["evaluation"]) for result in results]
+        returns = hierarchical_interval([e.returns for e in episodes])
+        summary["per_seed_returns"] = [float(e.returns.mean()) for e in episodes]
+        summary["returns"] = _interval_json(returns)
+        summary["normalized"] = None if reference is None else _interval_json(returns, reference)
+        if all(e.costs is not None for e in episodes):
+            summary["cost"] = _interval_json(hierarchical_interval([e.costs for e in episodes if e.costs is not None]))
+    else:
+        _sum_up_without_simulator(summary, results, dataset)
+    lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])
+    with written_aside(run.folder / "metrics.jsonl") as temporary:
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_json(run.folder / "summary.json", summary)
+    if plan.environment is not None:
+        draw_curves([run], run.folder / "curves.png")
+    if plan.dataset != IN_MEMORY:
+        run.columns_path.unlink(missing_ok=True)
+    tell({"kind": "summary", "folder": str(run.folder), "summary": summary})
+
+
+def _sum_up_without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:
+    training_part, _ = split(dataset)
+    data = discounted_returns(training_part)
+    estimates = [np.asarray(result["fitted_q"]) for result in results if "fitted_q" in result]
+    names = results[0].get("validation", {})
+    summary["validation"] = {
+        name: float(np.mean([result["validation"][name] for result in results])) for name in names
+    }
+    if estimates:
+        summary["fitted_q"] = _interval_json(hierarchical_interval(estimates))
+        summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": 0.99}
+
+
+def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
+    """Learning curves of complete runs on one dataset, with the behaviour's return as a dashed line."""
+    from surefoot.evaluation import RunData, plots
+
+    data = [RunData.load(run.folder) for run in runs]
+    first = data[0]
+    figure = plots.learning_curves(
+        {item.algorithm: item.learning_curve() for item in data},
+        title=f"{pathlib.Path(first.dataset).stem} in {first.environment}",
+        behaviour=None if first.behaviour is None else first.behaviour["mean"],
+    )
+    plots.save_png(figure, path)
+
+
+

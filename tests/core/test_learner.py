@@ -1,0 +1,395 @@
+"""What `Update`'s fields mean to the Learner, followed by hand on agents of three numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+
+import pytest
+import torch
+from surefoot.core.agent import Adam, Update
+from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
+from surefoot.core.learner import Learner, clip_per_seed
+from surefoot.core.random import Stream
+from toy_agents import ADAM, PUSH, HandAdam, Toy, learner, toy
+
+Y = torch.tensor([3.0] * 8, dtype=torch.float64)  # every batch is the same: a is pulled to 3
+EXACT = {"rel": 1e-6}
+
+
+def values(trained: Learner) -> dict[str, float]:
+    return {name: network.value.item() for name, network in trained.networks.items()}
+
+
+def test_one_step_moves_a_network_by_adam() -> None:
+    trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), ADAM)])], Y)
+    hand = HandAdam(1.0)
+    for _ in range(5):
+        trained.run(1)
+        assert values(trained)["a"] == pytest.approx(hand.step(2 * (hand.value - 3)), **EXACT)
+    assert trained.step == 5
+
+
+def test_run_reports_each_loss_averaged_and_each_metric_last() -> None:
+    trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), ADAM)])], Y)
+    hand, losses, last = HandAdam(1.0), [], 0.0
+    for _ in range(4):
+        losses.append((hand.value - 3) ** 2)
+        last = hand.value
+        hand.step(2 * (hand.value - 3))
+    report = trained.run(4)
+    assert report == {"a_loss": [pytest.approx(sum(losses) / 4, **EXACT)], "a": [pytest.approx(last, **EXACT)]}
+
+
+def test_later_updates_see_the_parameters_that_earlier_ones_made() -> None:
+    trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), ADAM), Update(s.b_loss, ("b",), ADAM)])], Y)
+    trained.run(1)
+    (_, _, old_a, _), (_, _, new_a, old_b) = trained.agent.seen
+    assert (old_a, old_b) == (1.0, 2.0)
+    assert new_a == pytest.approx(1.1, abs=1e-7)  # Adam's first step is the learning rate
+
+
+def test_updates_together_see_the_same_old_parameters() -> None:
+    def plan(s: Toy) -> list[Update]:
+        return [Update(s.a_loss, ("a",), ADAM), Update(s.b_loss, ("b",), ADAM, together=True)]
+
+    trained = learner([toy(plan)], Y)
+    trained.run(1)
+    assert [seen[2:] for seen in trained.agent.seen] == [(1.0, 2.0), (1.0, 2.0)]
+    assert values(trained)["a"] == pytest.approx(1.1)
+    assert values(trained)["b"] == pytest.approx(1.9)
+
+
+def test_the_update_after_a_together_pair_sees_what_both_made() -> None:
+    def plan(s: Toy) -> list[Update]:
+        return [
+            Update(s.a_loss, ("a",), ADAM),
+            Update(s.b_loss, ("b",), ADAM, together=True),
+            Update(s.noisy_loss, ("a",), ADAM, noise=PUSH),
+        ]
+
+    trained = learner([toy(plan)], Y)
+    trained.run(1)
+    assert trained.agent.seen[2][2:] == (pytest.approx(1.1), pytest.approx(1.9))
+
+
+def test_no_gradient_reaches_a_network_that_an_update_does_not_train() -> None:
+    trained = learner([toy(lambda s: [Update(s.b_loss, ("b",), ADAM)])], Y)
+    trained.run(3)
+    assert values(trained)["a"] == 1.0
+    assert values(trained)["target"] == 6.0
+    assert not trained.networks["a"].gradient.any()
+    assert trained.agent.a.x.grad is None
+    hand = HandAdam(2.0)
+    for _ in range(3):
+        hand.step(2 * (hand.value - 1))
+    assert values(trained)["b"] == pytest.approx(hand.value, **EXACT)
+
+
+def test_every_takes_an_update_at_its_multiples_only() -> None:
+    def plan(s: Toy) -> list[Update]:
+        return [Update(s.a_loss, ("a",), ADAM), Update(s.b_loss, ("b",), ADAM, every=3)]
+
+    trained = learner([toy(plan)], Y)
+    taken = []
+    for _ in range(7):
+        trained.agent.seen.clear()
+        trained.run(1)
+        taken.append([name for name, *_ in trained.agent.seen])
+    assert taken == [["a"], ["a"], ["a", "b"], ["a"], ["a"], ["a", "b"], ["a"]]
+
+
+def test_losses_are_averaged_over_the_steps_that_took_them() -> None:
+    def plan(s: Toy) -> list[Update]:
+        return [Update(s.a_loss, ("a",), Adam(0.0)), Update(s.b_loss, ("b",), Adam(0.0), every=2)]
+
+    trained = learner([toy(plan)], Y)
+    assert trained.run(1) == {"a_loss": [4.0], "a": [1.0]}  # b was not due
+    assert trained.run(3)["b_loss"] == [1.0]  # at steps 2 and 4, not diluted by step 3
+
+
+def test_repeat_takes_several_steps_each_on_rows_of_its_own() -> None:
+    rows = torch.arange(1000, dtype=torch.float64)
+    batches: list[list[float]] = []
+
+    class Watching(Toy):
+        @staticmethod
+        def plan(s: Toy) -> list[Update]:
+            return [Update(s.a_loss, ("a",), ADAM, repeat=3), Update(s.b_loss, ("b",), ADAM)]
+
+        def a_loss(self, batch, noise):  # type: ignore[no-untyped-def]
+            batches.append(batch["y"].tolist())
+            return super().a_loss(batch, noise)
+
+    from toy_agents import SPEC
+
+    trained = learner([Watching(SPEC)], rows)
+    trained.run(1)
+    assert [name for name, *_ in trained.agent.seen] == ["a", "a", "a", "b"]
+    assert [len(batch) for batch in batches] == [4, 4, 4]
+    indices = Stream([0], 1000, 12, {}, torch.device("cpu"), torch.float64).at(0)[0][0]
+    assert sum(batches, []) == rows[indices].tolist()
+    hand = HandAdam(1.0)
+    for batch, seen in zip(batches, trained.agent.seen, strict=False):
+        assert seen[2] == pytest.approx(hand.value, **EXACT)
+        hand.step(2 * (hand.value - sum(batch) / 4))
+
+
+def test_rows_gives_an_update_a_batch_size_of_its_own() -> None:
+    def plan(s: Toy) -> list[Update]:
+        return [
+            Update(s.a_loss, ("a",), ADAM, rows=2, repeat=2),
+            Update(s.noisy_loss, ("a",), ADAM, rows=7, noise=PUSH),
+            Update(s.b_loss, ("b",), ADAM),
+        ]
+
+    trained = learner([toy(plan)], Y)
+    trained.run(1)
+    assert [seen[:2] for seen in trained.agent.seen] == [("a", 2), ("a", 2), ("noisy", 7), ("b", 4)]
+
+
+def test_noise_comes_from_the_seeds_own_stream() -> None:
+    trained = learner([toy(lambda s: [Update(s.noisy_loss, ("a",), Adam(0.0), noise=PUSH)])], Y, seeds=[11])
+    report = trained.run(1)
+    push = Stream([11], 8, 4, PUSH, torch.device("cpu"), torch.float64).at(0)[1]["push"]
+    assert report["push"] == [pytest.approx(push.mean().item())]
+    assert report["noisy_loss"] == [pytest.approx((1 - push).square().mean().item())]
+
+
+def test_then_moves_a_target_by_its_rate_after_each_step_of_its_update() -> None:
+    def plan(s: Toy) -> list[Update]:
+        return [Update(s.a_loss, ("a",), ADAM, every=2, then={"target": ("a", 0.25)})]
+
+    trained = learner([toy(plan)], Y)
+    trained.run(1)
+    assert values(trained)["target"] == 6.0
+    trained.run(1)
+    assert values(trained)["target"] == pytest.approx(6 + 0.25 * (1.1 - 6), **EXACT)
+
+
+def test_the_cosine_schedule_falls_to_zero_over_the_planned_steps() -> None:
+    cosine = Adam(0.1, schedule="cosine")
+    trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), cosine)])], Y, planned_steps=4)
+    hand = HandAdam(1.0)
+    rates = [0.1, 0.1 * (2 + math.sqrt(2)) / 4, 0.05, 0.1 * (2 - math.sqrt(2)) / 4, 0.0, 0.0]
+    for rate in rates:
+        assert trained.optimizers[0].learning_rate() == pytest.approx(rate, abs=1e-12)
+        trained.run(1)
+        assert values(trained)["a"] == pytest.approx(hand.step(2 * (hand.value - 3), rate), **EXACT)
+
+
+def test_the_cosine_schedule_counts_the_updates_own_steps() -> None:
+    cosine = Adam(0.1, schedule="cosine")
+    trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), cosine, every=2)])], Y, planned_steps=8)
+    trained.run(4)
+    assert trained.optimizers[0].taken == 2
+    assert trained.optimizers[0].learning_rate() == pytest.approx(0.05)
+
+
+def test_weight_decay_is_decoupled() -> None:
+    decaying = Adam(0.1, weight_decay=0.5)
+    trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), decaying)])], Y)
+    trained.run(1)
+    assert values(trained)["a"] == pytest.approx(1 - 0.1 * 0.5 * 1 + 0.1, abs=1e-6)
+
+
+def test_clip_per_seed_equals_torchs_clipping_of_each_seed() -> None:
+    gradients = [torch.randn(3, 5) * torch.tensor([[10.0], [0.01], [1.0]]), torch.randn(3, 2)]
+    gradients[1][1] = 0
+    expected = []
+    for seed in range(3):
+        parameters = [torch.nn.Parameter(torch.zeros(g.shape[1])) for g in gradients]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient[seed].clone()
+        torch.nn.utils.clip_grad_norm_(parameters, 0.5)
+        expected.append([p.grad for p in parameters])
+    clip_per_seed(gradients, 0.5)
+    for seed in range(3):
+        for gradient, wanted in zip(gradients, expected[seed], strict=True):
+            torch.testing.assert_close(gradient[seed], wanted)
+
+
+def test_gradients_are_clipped_over_all_networks_of_an_update_and_per_seed() -> None:
+    clipped = Adam(0.1, max_gradient_norm=1.0)
+    plan = lambda s: [Update(s.steep_loss, ("a", "b"), clipped)]  # noqa: E731
+    rows = torch.linspace(-3, 3, 64, dtype=torch.float64)
+    starts = (0.5, 20.0)  # the second seed's gradients are a thousand times the first's
+    agents = [toy(plan, start=start) for start in starts]
+    kind = type(agents[0])
+    agents[1] = kind(agents[0].spec, start=starts[1])
+    stacked = learner(agents, rows, seeds=[0, 1])
+    stacked.run(6)
+    for position, start in enumerate(starts):
+        stream = Stream([position], 64, 4, {}, torch.device("cpu"), torch.float64)
+        parameters = [torch.nn.Parameter(torch.tensor([s], dtype=torch.float64)) for s in (start, start + 1)]
+        adam = torch.optim.Adam(parameters, lr=0.1)
+        for step in range(6):
+            y = rows[stream.at(step)[0][0]]
+            adam.zero_grad()
+            (((parameters[0] - y).abs() ** 3).mean() + 0.5 * parameters[1].square().sum()).backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            adam.step()
+        for name, parameter in zip("ab", parameters, strict=True):
+            torch.testing.assert_close(stacked.networks[name].value[position], parameter.data, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"trains": ("a", "nobody")},
+        {"trains": ("a",), "then": {"nobody": ("a", 0.1)}},
+        {"trains": ("a",), "then": {"target": ("nobody", 0.1)}},
+    ],
+)
+def test_an_update_naming_an_unknown_network_is_refused(wrong: dict) -> None:
+    with pytest.raises(ConfigError, match=r"a_loss: no network 'nobody'; there are \['a', 'b', 'target'\]"):
+        learner([toy(lambda s: [Update(s.a_loss, **wrong)])], Y)
+
+
+def test_agents_and_seeds_must_go_together() -> None:
+    agent = toy(lambda s: [Update(s.a_loss, ("a",), ADAM)])
+    with pytest.raises(ConfigError, match="1 agents and 2 seeds"):
+        learner([agent], Y, seeds=[0, 1])
+    with pytest.raises(ConfigError, match="don't go together"):
+        learner([agent, agent.fresh(1)], Y, seeds=[0, 1], stacked=False)
+    with pytest.raises(ConfigError, match="no row"):
+        learner([agent], Y[:0])
+
+
+def bad_rows() -> torch.Tensor:
+    rows = torch.ones(400, dtype=torch.float64)
+    rows[7] = torch.nan
+    return rows
+
+
+@pytest.mark.parametrize("log_length", [1, 5, 1024])
+@pytest.mark.parametrize("seeds", [[5], [2, 5, 3]])
+def test_divergence_names_loss_step_and_seed(seeds: list[int], log_length: int) -> None:
+    rows = bad_rows()
+    stream = Stream(seeds, 400, 4, {}, torch.device("cpu"), torch.float64)
+    hits = ((stream.at(step)[0] == 7).any(1) for step in range(10_000))
+    step, hit = next((number, row) for number, row in enumerate(hits, start=1) if row.any())
+    seed = seeds[int(hit.nonzero()[0])]
+
+    def plan(s: Toy) -> list[Update]:
+        return [Update(s.b_loss, ("b",), ADAM), Update(s.a_loss, ("a",), ADAM)]
+
+    kind = type(toy(plan))
+    from toy_agents import SPEC
+
+    trained = learner([kind(SPEC) for _ in seeds], rows, seeds=seeds, log_length=log_length)
+    with pytest.raises(DivergenceError, match=rf"toy: a_loss became nan at step {step} \(seed {seed}\)"):
+        trained.run(step + 50)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_run_resumed_anywhere_equals_one_that_never_stopped_bit_for_bit(stacked: bool) -> None:
+    def plan(s: Toy) -> list[Update]:
+        cosine = Adam(0.1, schedule="cosine", max_gradient_norm=1.0)
+        return [
+            Update(s.noisy_loss, ("a",), cosine, noise=PUSH, repeat=2),
+            Update(s.b_loss, ("b",), ADAM, every=3, then={"target": ("b", 0.1)}),
+        ]
+
+    rows = torch.linspace(-3, 3, 64, dtype=torch.float64)
+    agent = toy(plan)
+    kind, seeds = type(agent), [0, 4] if stacked else [4]
+
+    def new() -> Learner:
+        return learner([kind(agent.spec) for _ in seeds], rows, seeds=seeds, stacked=stacked, planned_steps=70)
+
+    whole = new()
+    whole.run(70)
+    for stop in (1, 31, 32, 33, 50):
+        before = new()
+        before.run(stop)
+        states = [{name: v.clone() for name, v in before.state(i).items()} for i in range(len(seeds))]
+        after = new()
+        after.restore(states, before.step)
+        after.run(70 - stop)
+        for position in range(len(seeds)):
+            one, other = whole.state(position), after.state(position)
+            assert one.keys() == other.keys()
+            assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_state_with_other_tensors_or_shapes_is_refused_and_changes_nothing() -> None:
+    plan = lambda s: [Update(s.a_loss, ("a",), ADAM)]  # noqa: E731
+    trained = learner([toy(plan)], Y)
+    trained.run(3)
+    state = {name: value.clone() for name, value in trained.state(0).items()}
+    missing = {name: value for name, value in state.items() if name != "agent/a.x"}
+    wrong_shape = {**state, "agent/b.x": torch.zeros(2)}
+    extra = {**state, "agent/c.x": torch.zeros(1)}
+    for damaged in (missing, wrong_shape, extra):
+        with pytest.raises(CheckpointError, match="does not fit toy as configured"):
+            trained.restore([damaged], 1)
+        assert trained.step == 3
+        assert all(torch.equal(value, state[name]) for name, value in trained.state(0).items())
+
+
+def test_extract_gives_an_agent_apart_from_the_learners_storage() -> None:
+    plan = lambda s: [Update(s.a_loss, ("a",), ADAM)]  # noqa: E731
+    agent = toy(plan)
+    kind = type(agent)
+    trained = learner([agent, kind(agent.spec)], Y, seeds=[0, 1])
+    trained.run(2)
+    taken = trained.extract(1)
+    before = taken.a.x.item()
+    assert before == trained.networks["a"].value[1].item()
+    trained.run(2)
+    assert taken.a.x.item() == before != trained.networks["a"].value[1].item()
+
+
+def test_garbage_collection_is_as_it_was_after_a_run() -> None:
+    import gc
+
+    trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), ADAM)])], Y)
+    trained.run(1)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        trained.run(1)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_running_in_pieces_equals_running_at_once() -> None:
+    rows = torch.linspace(-3, 3, 64, dtype=torch.float64)
+    plan = lambda s: [Update(s.a_loss, ("a",), ADAM)]  # noqa: E731
+    one, many = learner([toy(plan)], rows), learner([toy(plan)], rows, log_length=3)
+    one.run(50)
+    for part in (1, 2, 7, 40):
+        many.run(part)
+    assert torch.equal(one.networks["a"].value, many.networks["a"].value)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU, and there is none")
+def test_compiled_losses_give_the_same_numbers() -> None:
+    class Silent(Toy):
+        @staticmethod
+        def plan(s: Toy) -> list[Update]:
+            return [Update(s.a_loss, ("a",), ADAM), Update(s.b_loss, ("b",), ADAM, together=True)]
+
+        def _note(self, name, batch):  # type: ignore[no-untyped-def]
+            """Nothing: `.item()` would break the graph."""
+
+    from toy_agents import SPEC
+
+    rows = torch.linspace(-3, 3, 64, dtype=torch.float64)
+    plain, compiled = learner([Silent(SPEC)], rows), learner([Silent(SPEC)], rows, compiled=True)
+    plain.run(20)
+    compiled.run(20)
+    for name in plain.networks:
+        torch.testing.assert_close(plain.networks[name].value, compiled.networks[name].value, rtol=1e-9, atol=1e-9)
+
+
+def test_an_agent_names_unknown_options_and_presets() -> None:
+    plan = lambda s: [Update(s.a_loss, ("a",), ADAM)]  # noqa: E731
+    with pytest.raises(ConfigError, match="toy has no option 'strat'; did you mean 'start'"):
+        toy(plan, strat=2.0)
+    with pytest.raises(ConfigError, match="no preset 'fast'"):
+        toy(plan, preset="fast")
+    assert dataclasses.asdict(toy(plan, start=3.0).config) == {"start": 3.0}
