@@ -11,6 +11,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -99,7 +100,7 @@ def training_cell(
         "lengths": result["evaluation"]["lengths"],
         "updates_per_second": round(result["updates_per_second"], 1),
         "versions": environment_facts["versions"],
-        "git": environment_facts["git"],
+        "git": git_commit(),
     }
 
 
@@ -121,3 +122,7 @@ def write_table(path: pathlib.Path, lines: Sequence[str]) -> None:
     print(text)
 
 
+def git_commit() -> str:
+    """Commit of the checkout that this study runs from, with + where it was changed."""
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
+    return subprocess.run(command, cwd=pathlib.Path(__file__).parent, capture_output=True, text=True).stdout.strip()

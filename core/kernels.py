@@ -165,9 +165,10 @@ def load_table() -> KernelTable:
 
 def store_table(table: KernelTable) -> None:
     """Write the table to the cache for later runs; a cache that can't be written is not needed."""
+    from surefoot.core.errors import SurefootError
     from surefoot.core.files import write_json
 
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(SurefootError):  # what `written_aside` makes of an OSError
         write_json(_cache_file(), table.to_json())
 
 
@@ -186,8 +187,10 @@ class Slots:
 
     def gradient(self, parameter: Tensor) -> Tensor:
         """Where to write the gradient of `parameter`; a second use in one backward gets memory of its own."""
-        slot = self.gradients.pop(parameter.data_ptr(), None)
-        return torch.empty_like(parameter) if slot is None else slot
+        slot = self.gradients.get(parameter.data_ptr())
+        if slot is None or slot.shape != parameter.shape:  # member 0 lies where its whole ensemble does
+            return torch.empty_like(parameter)
+        return self.gradients.pop(parameter.data_ptr())
 
 
 _active: Slots | None = None

@@ -366,6 +366,7 @@ def test_running_in_pieces_equals_running_at_once() -> None:
     assert torch.equal(one.networks["a"].value, many.networks["a"].value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU, and there is none")
 def test_compiled_losses_give_the_same_numbers() -> None:
     class Silent(Toy):

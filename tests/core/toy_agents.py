@@ -54,7 +54,7 @@ class Toy(Agent):
     def a_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Pull a to the batch."""
         self._note("a", batch)
-        return (self.a.x - batch["y"]).square().mean(), {"a": self.a.x}
+        return (self.a.x - batch["y"]).square().mean(), {"a": 1 * self.a.x}
 
     def b_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Pull b to a, without detaching a."""
