@@ -28,6 +28,7 @@ from collections.abc import Callable
 
 import h5py
 import numpy as np
+
 from surefoot.core.errors import SurefootError
 from surefoot.data import load, save, validate
 

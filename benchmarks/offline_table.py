@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from study import RESULTS, Cell, carry_out, read_cells, shared, training_cell, write_table
+
 from surefoot.data import normalized_score, reference_scores
 from surefoot.evaluation import difference_interval, hierarchical_interval
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from surefoot.data.store import PACKED, Store
 
 OBSERVATION, ACTION = 17, 6  # HalfCheetah and Walker2d

@@ -20,7 +20,6 @@ from typing import Any
 from surefoot.core.files import read_json, write_json
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
-
 from surefoot.plan import Plan, agent_class
 from surefoot.training import cores, train
 

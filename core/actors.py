@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 import torch
-from surefoot.core.networks import MLP, Initialisation
 from torch import Tensor, nn
+
+from surefoot.core.networks import MLP, Initialisation
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
 from surefoot.core.actors import Actor
 from surefoot.core.errors import ConfigError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
-from torch import Tensor, nn
 
 Batch = dict[str, Tensor]
 """Key -> tensor whose first dimension is the batch."""
@@ -110,6 +111,8 @@ class Agent(nn.Module):
     actor: Actor
     action_low: Tensor
     action_high: Tensor
+    reward_scale: Tensor
+    reward_shift: Tensor
 
     def __init__(self, problem: Spec | DatasetLike, config: Any = None, **options: Any) -> None:
         """Build the networks from torch's global generator.
@@ -128,6 +131,9 @@ class Agent(nn.Module):
         self.normalizer = Normalizer(self.spec.observation_dim)
         self.register_buffer("action_low", torch.tensor(self.spec.action_low, dtype=torch.float32))
         self.register_buffer("action_high", torch.tensor(self.spec.action_high, dtype=torch.float32))
+        self.rewards_fixed = False  # True: the two numbers below came with trained critics and must stay
+        self.register_buffer("reward_scale", torch.ones(()))
+        self.register_buffer("reward_shift", torch.zeros(()))
         self.build()
 
     @classmethod

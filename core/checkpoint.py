@@ -6,15 +6,17 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
+
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import written_aside
-from torch import Tensor
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
@@ -39,7 +41,8 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapp
         try:
             save_file(own, str(temporary), {"surefoot": text, "sha256": digest(own, text)})
         except SafetensorError as error:
-            raise OSError(str(error)) from error
+            number = re.search(r"os error (\d+)", str(error))
+            raise OSError(int(number[1]) if number else 0, str(error)) from error
 
 
 def load(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:

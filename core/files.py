@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
-import tempfile
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,33 +15,41 @@ from surefoot.core.errors import CheckpointError, SurefootError
 
 
 @contextlib.contextmanager
-def written_aside(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = SurefootError) -> Iterator[pathlib.Path]:
     """A temporary path beside `path` that replaces it when the block ends well, and vanishes when not.
 
+    Args:
+        path: what is to be written.
+        error: the exception to raise.
+
     Raises:
-        SurefootError: the disk is full or the folder can't be written; `path` is as it was.
+        SurefootError: `path` is a folder, the disk is full, or the folder can't be written; `path` is as it was.
     """
     path = pathlib.Path(path)
-    temporary: pathlib.Path | None = None
+    if path.is_dir():
+        raise error(f"{path}: is a folder; give the name of a file")
+    aside = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-        os.close(handle)
-        temporary = pathlib.Path(name)
-        yield temporary
-        with open(temporary, "rb+") as file:
+        yield aside
+        with open(aside, "rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise SurefootError(
-            f"{path}: could not be written ({error.strerror or error}); free some space or choose another "
-            "folder. Nothing was changed."
-        ) from error
+        os.replace(aside, path)
+    except OSError as failure:
+        raise error(f"{path}: can't be written: {why(failure)}. Nothing was changed") from failure
     finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def why(failure: BaseException) -> str:
+    """The reason of an input or output error as a clause that says what to do."""
+    number = getattr(failure, "errno", None)
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "the disk is full (or a quota is); free some space"
+    if number in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return "no permission to write there; choose another place"
+    return getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -60,5 +69,5 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: there is no such file") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable as JSON ({error}); restore it from a copy") from error

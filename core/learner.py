@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.func import functional_call, stack_module_state, vmap
+
 from surefoot.core import kernels
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.random import Noise, Stream
-from torch import Tensor
-from torch.func import functional_call, stack_module_state, vmap
 
 Gather = Callable[[Tensor], Batch]
 """Row indices (S, B) or (B,) -> a batch whose tensors start with the same dimensions."""
@@ -198,6 +199,15 @@ class Learner:
             for name in (*update.trains, *update.then, *(source for source, _ in update.then.values())):
                 if name not in self.networks:
                     raise ConfigError(f"{update.name}: no network {name!r}; there are {sorted(self.networks)}")
+        names = [update.name for update in self.updates]
+        if len(set(names)) < len(names):  # reports and saved optimisers go by the loss's name
+            raise ConfigError(f"{self.agent.name}: two updates have the same loss, {sorted(names)}")
+        group: set[str] = set()
+        for update in self.updates:
+            group = group if update.together else set()
+            if group & set(update.trains):  # a network has room for one gradient
+                raise ConfigError(f"{update.name}: {sorted(group & set(update.trains))} is trained twice together")
+            group |= set(update.trains)
 
     def _bind(self) -> None:
         """Point the agent's parameters (alone) or the stacked leaves (stacked) at the flat storage."""
@@ -412,7 +422,9 @@ class Learner:
         Raises:
             CheckpointError: a tensor is missing or of another shape: another algorithm or other sizes.
         """
-        for position, given in enumerate(states):
+        if len(states) != len(self.seeds):
+            raise CheckpointError(f"{len(states)} states for {len(self.seeds)} seeds: restore one for each")
+        for position, given in enumerate(states):  # all are checked before the first is taken
             wanted = self.state(position)
             odd = sorted(set(wanted) ^ set(given))
             odd += [n for n in wanted if n in given and wanted[n].shape != given[n].shape]
@@ -421,8 +433,9 @@ class Learner:
                     f"the checkpoint does not fit {self.agent.name} as configured: {odd[0]} differs "
                     f"(and {len(odd) - 1} more); it is from another algorithm or other network sizes"
                 )
-            with torch.no_grad():
-                for name, value in wanted.items():
+        with torch.no_grad():
+            for position, given in enumerate(states):
+                for name, value in self.state(position).items():
                     value.copy_(given[name])
         self.step = step
         for update, optimizer in zip(self.updates, self.optimizers, strict=True):

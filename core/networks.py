@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
-from surefoot.core import kernels
 from torch import Tensor, nn
+
+from surefoot.core import kernels
 
 Initialisation = Literal["torch", "orthogonal", "edac"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

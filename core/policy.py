@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import pathlib
@@ -10,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
 from surefoot.core import checkpoint
 from surefoot.core.actors import ACTORS, Actor, DeterministicActor
 from surefoot.core.errors import CheckpointError, EnvironmentMismatchError, ExportError, MissingExtraError
 from surefoot.core.files import read_json, write_json, written_aside
 from surefoot.core.normalizer import Normalizer
-from torch import Tensor, nn
 
 
 class Policy(nn.Module):
@@ -35,7 +37,9 @@ class Policy(nn.Module):
     @classmethod
     def of(cls, actor: Actor, normalizer: Normalizer, action_low: Tensor, action_high: Tensor) -> Policy:
         """A frozen float32 copy on the CPU."""
-        policy = cls(*copy.deepcopy((actor, normalizer, action_low, action_high)))
+        fixed = Normalizer(normalizer.mean.shape[0])  # running statistics stop here
+        fixed.load_state_dict({"mean": normalizer.mean, "scale": normalizer.scale})
+        policy = cls(*copy.deepcopy((actor, fixed, action_low, action_high)))
         for parameter in policy.parameters():
             parameter.data = parameter.data.clone()  # not a view of a Learner's storage
         return policy.float().cpu().requires_grad_(False)
@@ -151,11 +155,13 @@ class Policy(nn.Module):
         if sampling:
             inputs, names = (*inputs, torch.zeros(2, self.action_dim)), [*names, "noise"]
         batch = torch.export.Dim("batch", min=1)
-        shapes = {"observations": {0: batch}, "noise": {0: batch} if sampling else None}
+        shapes = {name: {0: batch} for name in names}
         with written_aside(path) as temporary:
             if path.suffix == ".pt2":
                 program = torch.export.export(self.eval(), inputs, dynamic_shapes=shapes)
-                torch.export.save(program, temporary)
+                whole = io.BytesIO()  # torch's own file writer ends the process when the disk is full
+                torch.export.save(program, whole)
+                temporary.write_bytes(whole.getvalue())
                 return
             try:
                 import onnxscript  # noqa: F401

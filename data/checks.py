@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
 from surefoot.core.errors import DataError
 from surefoot.data.dataset import Dataset
 

@@ -14,9 +14,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.data.dataset import Dataset
-from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from surefoot.core.errors import DataError
 
 Array = np.ndarray[Any, Any]

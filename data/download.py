@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from surefoot.core.errors import DataError, DownloadError
+from surefoot.core.files import why, written_aside
 from surefoot.data.catalogue import CATALOGUE
-from surefoot.data.files import cache_folder, sha256_of, why, written_aside
+from surefoot.data.files import cache_folder, sha256_of
 
 Progress = Callable[[int, int | None], None]
 
@@ -227,7 +228,7 @@ def _accept(part: _Part, path: pathlib.Path, known: str | None) -> None:
             f"{part.url}: has SHA-256 {digest}, not the {known} that is known for {path.name}; nothing was "
             "kept: try again"
         )
-    with written_aside(sidecar(path)) as aside:
+    with written_aside(sidecar(path), DataError) as aside:
         aside.write_text(f"{digest}  {path.name}\n", encoding="utf-8")
     os.replace(part.file, path)
     part.notes.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data.dataset import Array, Dataset
@@ -27,8 +28,13 @@ def scale_actions(dataset: Dataset, low: Array, high: Array) -> Dataset:
     return dataset.replace(actions=np.ascontiguousarray(actions, dtype=np.float32))
 
 
-def scale_rewards(dataset: Dataset, how: str) -> Dataset:
-    """Transform rewards: "none"; "return_range": r * 1000 / (highest - lowest episode return); "minus_one": r - 1.
+def scale_rewards(dataset: Dataset, agent: Agent, how: str) -> Dataset:
+    """Choose `agent.reward_scale` and `agent.reward_shift`, and apply r * scale + shift.
+
+    Args:
+        dataset: gives the range of returns.
+        agent: which keeps the map, so that data met later goes through the same one.
+        how: "none"; "return_range": scale 1000 / (highest - lowest episode return); "minus_one": shift -1.
 
     Source: section 1.5 of the IQL sheet; ikostrikov/implicit_q_learning normalises MuJoCo by the return
     range and shifts AntMaze by one.
@@ -37,11 +43,9 @@ def scale_rewards(dataset: Dataset, how: str) -> Dataset:
         DataError: all episodes have one return, so that there is no range.
         ConfigError: another word.
     """
-    if how == "none":
-        return dataset
-    if how == "minus_one":
-        return dataset.replace(rewards=dataset.rewards - np.float32(1))
-    if how == "return_range":
+    if how not in {"none", "return_range", "minus_one"}:
+        raise ConfigError(f"rewards={how!r} is not one of none, return_range, minus_one")
+    if how == "return_range" and not agent.rewards_fixed:
         returns = dataset.episode_returns
         span = returns.max() - returns.min()
         if span <= 0:
@@ -49,8 +53,11 @@ def scale_rewards(dataset: Dataset, how: str) -> Dataset:
                 f"{dataset.name}: all {len(returns)} episodes return {returns[0]:g}, so rewards can't be scaled by "
                 "the range of returns; choose algo.rewards=none"
             )
-        return dataset.replace(rewards=(dataset.rewards * (1000.0 / span)).astype(np.float32))
-    raise ConfigError(f"rewards={how!r} is not one of none, return_range, minus_one")
+        agent.reward_scale.fill_(1000.0 / span)
+    if how == "minus_one" and not agent.rewards_fixed:
+        agent.reward_shift.fill_(-1.0)
+    rewards = dataset.rewards * float(agent.reward_scale) + float(agent.reward_shift)
+    return dataset.replace(rewards=rewards.astype(np.float32))
 
 
 def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
@@ -100,7 +107,7 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
             f"{agent.name} was built for {want[0]} and {want[1]}"
         )
     low, high = agent.action_low.cpu().numpy(), agent.action_high.cpu().numpy()
-    dataset = scale_rewards(scale_actions(dataset, low, high), rewards)
+    dataset = scale_rewards(scale_actions(dataset, low, high), agent, rewards)
     return normalise_observations(dataset, agent, normalization)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from surefoot.core.errors import CheckpointError, ConfigError, DataError
 from surefoot.data.samplers import Chain
 from surefoot.data.store import OBSERVATION_ACTIONS, Batch, Field, Store, Workspace
-from torch import Tensor
 
 END_KEYS = ("terminations", "truncations")
 COLUMN_PREFIX = "columns."

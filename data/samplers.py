@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data.store import Batch, Field
-from torch import Tensor
 
 
 class Rows(Protocol):

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from torch import Tensor
+
 from surefoot.core.errors import DataError, DeviceError, nearest
 from surefoot.data.dataset import Dataset
-from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 Batch = dict[str, Tensor]

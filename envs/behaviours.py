@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
 from surefoot.core.errors import ConfigError, nearest
 
 Array = np.ndarray[Any, Any]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.envs.behaviours import MAX_TORQUE, TASKS, Task
 

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
 
 Array = np.ndarray[Any, Any]

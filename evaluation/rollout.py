@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.vector import PausingVectorEnv, check_spaces, make_vec
 

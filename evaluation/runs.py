@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
 from surefoot.evaluation.statistics import hierarchical_interval

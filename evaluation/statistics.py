@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import scipy.stats
+
 from surefoot.core.errors import ConfigError
 
 Array = np.ndarray[Any, Any]

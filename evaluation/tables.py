@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+
 from surefoot.evaluation.runs import RunData
 
 Bounds = Mapping[str, Any] | None  # mean, low, high

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from torch import Tensor
+
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_episodes, prepare
-from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,8 @@ import dataclasses
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
 from surefoot.core.functional import td_target
@@ -16,7 +18,6 @@ from surefoot.core.policy import Policy
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import scale_actions
 from surefoot.data.store import store_from_dataset
-from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 
+from torch import Tensor
+
 from surefoot.core.actors import DeterministicActor, GaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.functional import advantage_weights, expectile_loss, td_target
@@ -12,7 +14,6 @@ from surefoot.core.networks import Critic, Value
 from surefoot.core.random import Noise
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

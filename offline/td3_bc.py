@@ -6,6 +6,8 @@ import copy
 import dataclasses
 
 import torch
+from torch import Tensor
+
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.functional import td_target
@@ -13,7 +15,6 @@ from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

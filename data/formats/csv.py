@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+
 from surefoot.core.errors import DataError, nearest
+from surefoot.core.files import written_aside
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
-from surefoot.data.files import written_aside
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 
 Array = np.ndarray[Any, Any]
@@ -144,5 +145,5 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     names += ["termination", "truncation", "episode", "valid"]
     formats += ["%d"] * len(whole)
     table = np.concatenate([*(block.astype(np.float64) for block in blocks), np.stack(whole, 1).astype(np.float64)], 1)
-    with written_aside(path) as aside:
+    with written_aside(path, DataError) as aside:
         np.savetxt(aside, table, fmt=formats, delimiter=",", header=",".join(names), comments="")

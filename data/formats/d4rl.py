@@ -16,10 +16,11 @@ from typing import Any
 
 import h5py
 import numpy as np
+
 from surefoot.core.errors import DataError
+from surefoot.core.files import written_aside
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
-from surefoot.data.files import written_aside
 from surefoot.data.formats.flat import KEYS, REQUIRED, Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import OWN_MARK, SEAL_BYTES, read_hdf5, seal
 
@@ -72,7 +73,7 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
         for key, value in _attributes(dataset).items():
             file.attrs[key] = value
     content = image.getbuffer()[SEAL_BYTES:]
-    with written_aside(path) as aside, open(aside, "wb") as raw:
+    with written_aside(path, DataError) as aside, open(aside, "wb") as raw:
         raw.write(seal(hashlib.sha256(content).hexdigest()))
         raw.write(content)
         raw.flush()

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 import psutil
+
 from surefoot.core.errors import DataError
 
 Array = np.ndarray[Any, Any]

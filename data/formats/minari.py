@@ -18,6 +18,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+
 from surefoot.core.errors import (
     ConfigError,
     DataError,
@@ -26,9 +27,10 @@ from surefoot.core.errors import (
     SurefootError,
     nearest,
 )
+from surefoot.core.files import why
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
-from surefoot.data.files import sha256_of, why
+from surefoot.data.files import sha256_of
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 
 Array = np.ndarray[Any, Any]

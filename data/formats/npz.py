@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import psutil
+
 from surefoot.core.errors import DataError
+from surefoot.core.files import written_aside
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
-from surefoot.data.files import written_aside
 from surefoot.data.formats.flat import KEYS, REQUIRED, Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import MEMORY_SHARE
 from surefoot.data.formats.hdf5_worker import MAX_EXPANSION
@@ -127,5 +128,5 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     if dataset.env_id is not None:
         attributes["env_id"] = dataset.env_id
     columns[ATTRIBUTES] = np.array(json.dumps(attributes, default=str))
-    with written_aside(path) as aside, open(aside, "wb") as file:
+    with written_aside(path, DataError) as aside, open(aside, "wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)

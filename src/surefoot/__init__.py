@@ -1,9 +1,9 @@
 """surefoot: classical, offline and safe reinforcement learning for control and robotics.
 
-    import surefoot
-    dataset = surefoot.data.load("hopper.hdf5")
-    run = surefoot.fit(surefoot.offline.IQL(dataset), dataset, steps=100_000)
-    action = run.policy().select_action(observation)
+import surefoot
+dataset = surefoot.data.load("hopper.hdf5")
+run = surefoot.fit(surefoot.offline.IQL(dataset), dataset, steps=100_000)
+action = run.policy().select_action(observation)
 """
 
 from __future__ import annotations
@@ -12,22 +12,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import os
+
     from surefoot import core as core
     from surefoot import data as data
     from surefoot import envs as envs
     from surefoot import evaluation as evaluation
     from surefoot import offline as offline
+    from surefoot.core.policy import Policy
     from surefoot.run import Run as Run
-    from surefoot.run import load_policy as load_policy
     from surefoot.training import fit as fit
 
 __version__ = "0.1.0"
 
 ROOMS = ("core", "data", "envs", "evaluation", "offline")
-NAMES = {"Run": "surefoot.run", "fit": "surefoot.training", "load_policy": "surefoot.run"}
+NAMES = {"Run": "surefoot.run", "fit": "surefoot.training"}
 """Public name -> the module that defines it."""
 
 __all__ = ["Run", "__version__", "core", "data", "envs", "evaluation", "fit", "load_policy", "offline"]
+
+
+def load_policy(path: str | os.PathLike[str], seed: int | None = None) -> Policy:
+    """The policy in a run folder, of one seed (the first where none is named), or in a policy file.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    import pathlib
+
+    from surefoot.core.policy import Policy
+    from surefoot.run import Run
+
+    return Run.open(path).policy(seed) if pathlib.Path(path).is_dir() else Policy.load(path)
 
 
 def __getattr__(name: str) -> Any:

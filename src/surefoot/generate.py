@@ -14,7 +14,7 @@ from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.data import Dataset, save
 from surefoot.data.catalogue import CATALOGUE
 from surefoot.data.files import cache_folder
-from surefoot.data.load import MINARI_PREFIX, Progress
+from surefoot.data.load import Progress
 from surefoot.data.load import load as load_source
 
 EMBEDDED: Mapping[str, str] = {
@@ -67,10 +67,15 @@ def cached(name: str, seed: int = 0) -> pathlib.Path:
     """
     if name not in EMBEDDED:
         raise ConfigError(f"no embedded dataset is called {name!r}: {nearest(name, list(EMBEDDED))}")
-    path = cache_folder() / "generated" / f"{name}-v{VERSION}-seed{seed}.hdf5"
+    path = cached_path(name, seed)
     if not path.exists():
         save(generate(name, seed), path)
     return path
+
+
+def cached_path(name: str, seed: int = 0) -> pathlib.Path:
+    """Where an embedded dataset is kept, whether or not it is there yet."""
+    return cache_folder() / "generated" / f"{name}-v{VERSION}-seed{seed}.hdf5"
 
 
 def load(
@@ -88,7 +93,8 @@ def load(
     text = os.fspath(source)
     if not exists(text) and text in EMBEDDED:
         return _load_cached(text, strict, view)
-    if exists(text) or text in CATALOGUE or text.startswith(MINARI_PREFIX) or "/" in text or "." in text:
+    looks_like_path = not text.startswith("d4rl/") and ("/" in text or "." in text)
+    if exists(text) or text in CATALOGUE or looks_like_path:  # minari/<id> too
         return load_source(source, strict=strict, view=view, progress=progress)
     close = difflib.get_close_matches(text, [*EMBEDDED, *CATALOGUE], n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""

@@ -234,6 +234,7 @@ def initialise_from(agent: Agent, run: Run, seed: int) -> None:
         {n: theirs[n] if n in theirs and theirs[n].shape == v.shape else v for n, v in mine.items()}
     )
     agent.normalizer.fixed = True
+    agent.rewards_fixed = type(agent) is type(source)  # only then did the critics come along
 
 
 class _Victim:

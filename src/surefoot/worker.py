@@ -207,7 +207,7 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
     """Each loss of the agent, averaged over rows of episodes that it was not trained on."""
     from surefoot.core.random import generator
 
-    agent.normalizer.fixed = True
+    agent.normalizer.fixed = agent.rewards_fixed = True
     store = store_from_dataset(agent.prepare(held_out), agent.reads)
     rows = torch.arange(min(len(store), VALIDATION_ROWS))
     batch = agent.annotate(store.gather(rows))

@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
-from surefoot.core.actors import DeterministicActor, GaussianActor, TanhGaussianActor, gaussian_log_density
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
+
+from surefoot.core.actors import DeterministicActor, GaussianActor, TanhGaussianActor, gaussian_log_density
 
 
 def test_gaussian_log_density_equals_torchs_and_a_number_by_hand() -> None:

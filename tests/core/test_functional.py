@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from surefoot.core.functional import advantage_weights, expectile_loss, huber_loss, linear_quantile, td_target
 from torch import Tensor
+
+from surefoot.core.functional import advantage_weights, expectile_loss, huber_loss, linear_quantile, td_target
 
 
 def minimiser(loss: Callable[[float], float], low: float, high: float) -> float:

@@ -6,10 +6,11 @@ import pathlib
 
 import pytest
 import torch
+from torch import Tensor
+
 from surefoot.core import kernels
 from surefoot.core.kernels import KERNELS, KernelTable, Slots, load_table, machine_name, measure, store_table
 from surefoot.core.networks import MLP
-from torch import Tensor
 
 
 class Only(KernelTable):

@@ -8,11 +8,12 @@ import shutil
 
 import pytest
 import torch
+from toy_agents import ADAM, PUSH, HandAdam, Toy, learner, toy
+
 from surefoot.core.agent import Adam, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.learner import Learner, clip_per_seed
 from surefoot.core.random import Stream
-from toy_agents import ADAM, PUSH, HandAdam, Toy, learner, toy
 
 Y = torch.tensor([3.0] * 8, dtype=torch.float64)  # every batch is the same: a is pulled to 3
 EXACT = {"rel": 1e-6}
@@ -394,3 +395,24 @@ def test_an_agent_names_unknown_options_and_presets() -> None:
     with pytest.raises(ConfigError, match="no preset 'fast'"):
         toy(plan, preset="fast")
     assert dataclasses.asdict(toy(plan, start=3.0).config) == {"start": 3.0}
+
+
+def test_a_state_is_needed_for_each_seed_and_a_bad_one_leaves_all_seeds_as_they_were() -> None:
+    agent = toy(lambda s: [Update(s.a_loss, ("a",), ADAM)])
+    kind = type(agent)
+    trained = learner([agent, kind(agent.spec)], Y, seeds=[0, 1])
+    good = {name: value.clone() for name, value in trained.state(0).items()}
+    trained.run(3)
+    before = trained.networks["a"].value.clone()
+    with pytest.raises(CheckpointError, match="1 states for 2 seeds"):
+        trained.restore([good], 0)
+    with pytest.raises(CheckpointError, match="does not fit"):
+        trained.restore([good, {**good, "agent/a.x": torch.zeros(3)}], 0)
+    assert torch.equal(trained.networks["a"].value, before)
+
+
+def test_a_network_trained_twice_together_and_a_loss_used_twice_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"steep_loss: \['a'\] is trained twice together"):
+        learner([toy(lambda s: [Update(s.a_loss, ("a",)), Update(s.steep_loss, ("a", "b"), together=True)])], Y)
+    with pytest.raises(ConfigError, match="two updates have the same loss"):
+        learner([toy(lambda s: [Update(s.a_loss, ("a",)), Update(s.a_loss, ("a",), every=2)])], Y)

@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
-from surefoot.core.networks import MLP, Critic, Value
 from torch import Tensor, nn
+
+from surefoot.core.networks import MLP, Critic, Value
 
 
 def separate(network: MLP, member: int) -> nn.Sequential:

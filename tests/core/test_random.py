@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+
 from surefoot.core.random import STEPS_PER_BLOCK, Noise, Stream, generator
 
 NOISES = {"smooth": Noise("normal", 3), "where": Noise("uniform", 1), "mask": Noise("keep", 4, keep=0.75)}

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
 from surefoot.core.learner import Learner
 from surefoot.core.random import Noise
-from torch import Tensor, nn
 
 SPEC = Spec(1, 1, (-1.0,), (1.0,))
 

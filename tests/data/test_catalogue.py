@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from surefoot.data import CATALOGUE, gymnasium_id, normalized_score, reference_scores
 from surefoot.data.catalogue import has_unit_actions
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from torch import Tensor, nn
+
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data.corrupt import ALIASES, COLUMNS, Victim, corrupt
 from surefoot.data.dataset import Dataset
-from torch import Tensor, nn
 
 FIELDS = ("observations", "actions", "rewards", "next_observations", "terminations", "truncations",
           "episode_ids", "valid")  # fmt: skip

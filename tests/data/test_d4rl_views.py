@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 from make_files import random_walk, three_episodes, without, write_hdf5
+
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import load
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from make_files import random_walk, write_hdf5
+
 from surefoot.core.errors import DataError, DownloadError
 from surefoot.data import download, load
 

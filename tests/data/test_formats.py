@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from make_files import random_walk, three_episodes, without, write_hdf5
+
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import Dataset, convert, info, load, save, verify
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from make_files import random_walk, three_episodes, write_hdf5
+
 from surefoot.core.errors import ConfigError, DataError, MissingExtraError, SurefootError
 from surefoot.data import convert, load
 

@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+
 from surefoot.data import info, load, verify
 
 

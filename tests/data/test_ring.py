@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from surefoot.core.errors import CheckpointError, ConfigError, DataError
 from surefoot.data.ring import RingBuffer
 from surefoot.data.samplers import Mixture, NStep, Windows, uniform_rows

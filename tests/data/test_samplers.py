@@ -10,6 +10,7 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data.samplers import Chain, Mixture, NStep, Uniform, Weighted, Windows, uniform_rows
 from surefoot.data.store import Store

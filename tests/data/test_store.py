@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 import torch
+
 from surefoot.core.errors import DataError, DeviceError
 from surefoot.data import store as store_module
 from surefoot.data.dataset import Dataset

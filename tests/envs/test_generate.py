@@ -5,6 +5,7 @@ import time
 import gymnasium
 import numpy as np
 import pytest
+
 from surefoot.core.errors import ConfigError
 from surefoot.envs.behaviours import PENDULUM_BEHAVIOURS, TASKS, pendulum_energy
 from surefoot.envs.generate import generate, pendulum_observe, pendulum_step

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
 from surefoot.data.formats import minari
 from surefoot.envs import action_bounds, check_spaces, describe, make_vec

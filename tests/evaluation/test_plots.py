@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 import matplotlib as mpl
 import numpy as np
 import pytest
+
 from surefoot.core.errors import ConfigError, SurefootError
 from surefoot.evaluation import plots
 from surefoot.evaluation.runs import CurvePoint

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from surefoot.core.errors import ConfigError
 from surefoot.evaluation import load_runs, write_report
 from surefoot.evaluation.report import render

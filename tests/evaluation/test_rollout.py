@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.behaviours import PENDULUM_BEHAVIOURS
 from surefoot.evaluation import Episodes, RandomPolicy, ScriptedPolicy, evaluate

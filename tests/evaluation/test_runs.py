@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable
 
 import pytest
+
 from surefoot.core.errors import CheckpointError
 from surefoot.evaluation import RunData, load_runs
 

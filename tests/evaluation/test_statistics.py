@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+
 from surefoot.core.errors import ConfigError
 from surefoot.evaluation import statistics as st
 

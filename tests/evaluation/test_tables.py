@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable
 
 from rich.console import Console
+
 from surefoot.evaluation import load_runs, tables
 
 MakeRun = Callable[..., pathlib.Path]

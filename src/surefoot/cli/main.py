@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import surefoot
-from surefoot.core.errors import ConfigError, SurefootError
+from surefoot.core.errors import ConfigError, SurefootError, nearest
 
 EXAMPLES = """\
 examples:
@@ -22,6 +22,9 @@ examples:
 
 exit codes: 0 done, 2 something in the command or the data is wrong, 130 interrupted, 1 a bug of ours
 """
+
+
+COMMANDS = ("algorithms", "datasets", "evaluate", "export", "report", "train")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -65,6 +68,8 @@ def dispatch(arguments: list[str]) -> int:
         from surefoot.cli import train
 
         return train.run(arguments[1:])
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        raise ConfigError(f"unknown command {arguments[0]!r}: {nearest(arguments[0], COMMANDS)}")
     parser = build_parser()
     if not arguments:
         parser.print_help()
@@ -90,7 +95,7 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)  # those of COMMANDS
     commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
     results.add_parsers(commands)
     datasets.add_parser(commands)

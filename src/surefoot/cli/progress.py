@@ -14,7 +14,9 @@ LINE_SECONDS = 10.0  # between log lines of one seed
 class Watcher:
     """A listener of `surefoot.training` that shows its events; use it as a context manager."""
 
-    def __init__(self, console: Console, quiet: bool = False, bars: bool | None = None, label: str = "") -> None:
+    def __init__(
+        self, console: Console, quiet: bool = False, bars: bool | None = None, label: str = "", title: str = ""
+    ) -> None:
         """Choose how to show.
 
         Args:
@@ -22,8 +24,9 @@ class Watcher:
             quiet: show nothing.
             bars: progress bars; None: where the console is a terminal.
             label: in front of every line.
+            title: shown when training begins.
         """
-        self.console, self.quiet, self.label = console, quiet, label
+        self.console, self.quiet, self.label, self.title = console, quiet, label, title
         self.bars = console.is_terminal if bars is None else bars
         self._began = time.monotonic()
         self._last_line: dict[int, float] = {}
@@ -53,7 +56,9 @@ class Watcher:
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one event; those of unknown kinds are passed over."""
         kind, seed = event["kind"], event.get("seed")
-        if kind == "note":
+        if kind == "start":
+            self._show_start(event["plan"], event["device"])
+        elif kind == "note":
             self.say(f"note: {event['text']}")
         elif kind == "progress":
             self._show_progress(seed, event["step"], event["steps"], event["rate"])
@@ -66,6 +71,14 @@ class Watcher:
         """A line above the bars."""
         if not self.quiet:
             self.console.print(f"{self.label}{text}", markup=False)
+
+    def _show_start(self, plan: dict[str, Any], device: str) -> None:
+        seeds = ", ".join(map(str, plan["seeds"]))
+        what = self.title or f"{plan['algorithm']} on {plan['dataset']}, {plan['environment'] or 'without a simulator'}"
+        self.say(f"{what}; {plan['steps']:,} steps of seeds {seeds} on {device}")
+        if self.bars:
+            for seed in plan["seeds"]:
+                self._task(seed, plan["steps"])
 
     def _show_progress(self, seed: Any, step: int, steps: int, rate: float) -> None:
         if self.bars:

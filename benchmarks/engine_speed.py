@@ -1,0 +1,211 @@
+"""Updates per second of one core: ours beside CORL, d3rlpy and JAX, in turn; seeds together; the limit.
+
+    python benchmarks/engine_speed.py               # all that is installed, medians of 5, writes results/engine_speed.*
+    python benchmarks/engine_speed.py --quick       # ours alone, a few updates, for CI
+    bash benchmarks/peers/setup.sh                  # installs the peers, each in an environment of its own
+
+One IQL update: batch 256, hidden 256-256, observation 17, action 6, sampling from 200,000 rows included. Each
+measurement is a process of its own on one core; rates are per second of that process's CPU time, so that a busy
+machine changes them less; wall-clock rates are kept beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.files import write_json
+
+HERE = pathlib.Path(__file__).parent
+ROWS, OBSERVATION, ACTION, BATCH = 200_000, 17, 6, 256
+SECONDS_OF_MATRIX_PRODUCTS = 2.0
+
+
+def learner(algorithm: str, options: dict[str, Any], seed: int) -> Any:
+    """A learner on random rows, as a worker of `surefoot train` makes it."""
+    import torch
+
+    from surefoot.core import kernels
+    from surefoot.core.agent import Spec
+    from surefoot.core.learner import Learner
+    from surefoot.data.store import Store
+    from surefoot.plan import agent_class
+
+    torch.set_num_threads(1)
+    kernels.keep_memory()
+    generator = np.random.default_rng(seed)
+    columns = {
+        "observations": generator.standard_normal((ROWS, OBSERVATION), dtype=np.float32),
+        "actions": generator.uniform(-1, 1, (ROWS, ACTION)).astype(np.float32),
+        "rewards": generator.standard_normal(ROWS, dtype=np.float32),
+        "terminations": np.zeros(ROWS, bool),
+        "next_observations": generator.standard_normal((ROWS, OBSERVATION), dtype=np.float32),
+    }
+    store = Store.pack(columns)
+    spec = Spec(OBSERVATION, ACTION, (-1.0,) * ACTION, (1.0,) * ACTION)
+    agent = agent_class(algorithm)(spec, **options).fresh(seed)
+    table = kernels.KernelTable("benchmark")
+    return Learner([agent], [seed], store.gather, len(store), batch_size=BATCH, table=table)
+
+
+def measure_ours(algorithm: str, preset: str | None, updates: int, seed: int) -> dict[str, Any]:
+    """Run `updates` updates in this process."""
+    trained = learner(algorithm, {} if preset is None else {"preset": preset}, seed)
+    trained.run(50)
+    wall, cpu = time.perf_counter(), time.process_time()
+    trained.run(updates)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return {"updates": updates, "seconds": wall, "cpu_seconds": cpu, "updates_per_second": updates / wall}
+
+
+def measure_limit() -> dict[str, Any]:
+    """Matrix products of one IQL update and nothing else: the rate that no implementation on this BLAS exceeds."""
+    import torch
+
+    torch.set_num_threads(1)
+    a, b = torch.randn(BATCH, 256), torch.randn(256, 256)
+    out = torch.empty(BATCH, 256)
+    best = 0.0
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < SECONDS_OF_MATRIX_PRODUCTS:
+        start = time.process_time_ns()
+        for _ in range(20):
+            torch.mm(a, b, out=out)
+        best = max(best, 20 * 2 * BATCH * 256 * 256 / (time.process_time_ns() - start))
+    return {"gflops_per_second": best, "updates_per_second": best * 1e9 / flops_of_update()}
+
+
+def flops_of_update() -> float:
+    """Floating-point operations of one IQL update (CORL's order): products only."""
+
+    def forward(inputs: int, outputs: int) -> float:
+        return 2.0 * BATCH * (inputs * 256 + 256 * 256 + 256 * outputs)
+
+    def backward(inputs: int, outputs: int) -> float:  # weight gradients, and input gradients but for the first layer
+        return forward(inputs, outputs) + 2.0 * BATCH * (256 * 256 + 256 * outputs)
+
+    pair = OBSERVATION + ACTION
+    critics = 2 * (forward(pair, 1) + backward(pair, 1)) + 2 * forward(pair, 1)
+    value = 2 * forward(OBSERVATION, 1) + backward(OBSERVATION, 1)
+    actor = forward(OBSERVATION, ACTION) + backward(OBSERVATION, ACTION)
+    return critics + value + actor
+
+
+def ours(algorithm: str, preset: str | None, updates: int, seed: int, core: int) -> list[str]:
+    """The command line that measures us on one core."""
+    own = [sys.executable, str(HERE / "engine_speed.py"), "--child", algorithm, preset or "-", str(updates), str(seed)]
+    return ["taskset", "-c", str(core), *own]
+
+
+def run(command: list[str]) -> dict[str, Any]:
+    """The JSON on the last line of what a command prints."""
+    single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **single}, check=False)
+    if found.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{found.stderr[-2000:]}")
+    value: dict[str, Any] = json.loads(found.stdout.strip().splitlines()[-1])
+    return value
+
+
+def together(seeds: int, updates: int) -> dict[str, Any]:
+    """`seeds` processes at once over all cores, against one alone: rate per core in all, as a fraction."""
+    cores = sorted(os.sched_getaffinity(0))
+    command = [sys.executable, str(HERE / "engine_speed.py"), "--child", "iql", "-", str(updates)]
+    single = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+    def rate(count: int) -> float:
+        processes = [
+            subprocess.Popen([*command, str(k)], stdout=subprocess.PIPE, text=True, env=single) for k in range(count)
+        ]
+        found = [json.loads(p.communicate()[0].strip().splitlines()[-1]) for p in processes]
+        return sum(item["updates"] for item in found) / max(item["seconds"] for item in found)
+
+    alone, all_of_them = rate(1), rate(seeds)
+    return {
+        "seeds": seeds,
+        "cores": len(cores),
+        "alone": alone,
+        "together": all_of_them,
+        "fraction": all_of_them / len(cores) / alone,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="ours alone, 100 updates, once")
+    parser.add_argument("--updates", type=int, default=1500)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        algorithm, preset, updates, seed = arguments.child
+        print(json.dumps(measure_ours(algorithm, None if preset == "-" else preset, int(updates), int(seed))))
+        return
+    updates, repeats = (100, 1) if arguments.quick else (arguments.updates, arguments.repeats)
+    commands = {
+        "surefoot, official order": ours("iql", None, updates, 0, arguments.core),
+        "surefoot, CORL's order": ours("iql", "corl", updates, 0, arguments.core),
+    }
+    if not arguments.quick:
+        sys.path.insert(0, str(HERE / "peers"))
+        import speed
+
+        for name, reason in speed.missing().items():
+            print(f"{name} is left out: {reason}")
+        commands |= speed.commands(updates=updates, core=arguments.core)
+    rates: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, command in commands.items():
+            rates[name].append(run(command))
+    limit = measure_limit()
+    summary = {
+        name: {
+            "updates_per_cpu_second": statistics.median(i["updates"] / i["cpu_seconds"] for i in items),
+            "updates_per_second": statistics.median(i["updates"] / i["seconds"] for i in items),
+        }
+        for name, items in rates.items()
+    }
+    first = summary["surefoot, CORL's order"]["updates_per_cpu_second"]
+    lines = [
+        "# IQL updates per second on one core",
+        "",
+        f"Batch {BATCH}, hidden 256-256, {OBSERVATION}/{ACTION} dimensions, sampling included; medians of {repeats} "
+        f"measurements of {updates} updates, in turn. `python benchmarks/engine_speed.py`.",
+        "",
+        "| implementation | per CPU second | per second | ours (CORL's order) / this |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | {v['updates_per_cpu_second']:.0f} | {v['updates_per_second']:.0f} | "
+            f"{first / v['updates_per_cpu_second']:.2f} |"
+            for name, v in summary.items()
+        ),
+        "",
+        f"Limit: {flops_of_update() / 1e9:.2f} GFLOP an update at {limit['gflops_per_second']:.0f} GFLOP/s (best float32 "
+        f"product of 256x256x256, one thread) is {limit['updates_per_second']:.0f} updates/s; we reach "
+        f"{first / limit['updates_per_second']:.2f} of it.",
+    ]
+    record: dict[str, Any] = {"repeats": repeats, "updates": updates, "summary": summary, "limit": limit, "runs": rates}
+    if not arguments.quick:
+        record["together"] = together(8, updates // 2)
+        lines += [
+            "",
+            f"8 seeds at once on {record['together']['cores']} cores: {record['together']['fraction']:.2f} of the rate of "
+            "one alone, per core.",
+        ]
+        write_json(HERE / "results" / "engine_speed.json", record)
+        (HERE / "results" / "engine_speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

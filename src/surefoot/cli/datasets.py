@@ -1,0 +1,234 @@
+"""`surefoot datasets list | info | verify | convert | generate | corrupt`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from surefoot.data import Dataset
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command and its own commands."""
+    parser = commands.add_parser("datasets", help="list, inspect, check, convert, generate and corrupt datasets")
+    own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    made = _add(own, "list", list_all, "all known datasets with environment and reference scores")
+    made.add_argument("pattern", nargs="?", default="", help="only those whose name contains this")
+
+    made = _add(own, "info", info, "what a dataset holds")
+    made.add_argument("source", help="path or id")
+    _add_loading(made)
+
+    made = _add(own, "verify", verify, "check files and compare them with their SHA-256; exit code 2 if one is bad")
+    made.add_argument("paths", metavar="PATH", nargs="+")
+    made.add_argument("--sha256", help="what it must be (one path only; default: PATH.sha256 where it exists)")
+
+    made = _add(own, "convert", convert, "store a dataset in another format")
+    made.add_argument("source", help="path or id")
+    made.add_argument("destination", help="a new .hdf5, .npz or .csv file, or minari/<id>")
+    _add_loading(made)
+
+    made = _add(own, "generate", generate, "record a dataset by scripted behaviours")
+    made.add_argument("name", nargs="?", default="pendulum-swingup")
+    made.add_argument("-o", "--output", help="a new file (default: the cache, where dataset=NAME finds it)")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--transitions", type=int, default=50_000)
+    made.add_argument("--behaviour", default="mixed", help="mixed, or one behaviour of the task")
+
+    made = _add(own, "corrupt", corrupt, "attack a dataset as RIQL's experiments do")
+    made.add_argument("source", help="path or id")
+    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz or .csv file")
+    made.add_argument("--element", default="observations", help="observations, actions, rewards or dynamics")
+    made.add_argument("--mode", default="random", help="random or adversarial")
+    made.add_argument("--rate", type=float, default=0.3, help="share of rows (default 0.3)")
+    made.add_argument("--scale", type=float, default=1.0, help="size in standard deviations (default 1)")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--exact-count", action="store_true", help="attack exactly rate x rows")
+    made.add_argument("--consistent", action="store_true", help="also change the copy in the row before")
+    made.add_argument("--victim", metavar="RUN", help="run whose critics an adversarial attack is aimed at")
+    made.add_argument("--victim-seed", type=int, help="which seed of it (default: its first)")
+    _add_loading(made)
+
+
+def _add(commands: Any, name: str, function: Any, what: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
+    made.add_argument("--json", action="store_true", help="print JSON")
+    made.set_defaults(run=function)
+    return made
+
+
+def _add_loading(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strict", action="store_true", help="refuse oddities that are otherwise counted")
+    parser.add_argument("--view", default="corrected", help="corrected, or d4rl for qlearning_dataset's rows")
+
+
+def _load(arguments: argparse.Namespace) -> Dataset:
+    from surefoot.generate import load
+
+    with output.download_bar() as progress:
+        return load(arguments.source, strict=arguments.strict, view=arguments.view, progress=progress)
+
+
+def list_all(arguments: argparse.Namespace) -> int:
+    """Embedded datasets and the catalogue."""
+    from surefoot.data import CATALOGUE
+    from surefoot.generate import embedded_facts
+
+    rows = embedded_facts() + [
+        {
+            "id": entry.id,
+            "environment": entry.env_id,
+            "reference_low": entry.reference[0],
+            "reference_high": entry.reference[1],
+            "minari": entry.minari,
+            "note": entry.note,
+        }
+        for entry in CATALOGUE.values()
+    ]
+    rows = [row for row in rows if arguments.pattern in row["id"]]
+    if arguments.json:
+        output.print_json(rows)
+        return 0
+    if not rows:
+        raise ConfigError(f"no dataset's name contains {arguments.pattern!r}; `surefoot datasets list` shows all")
+    output.print_rows(rows, ["id", "environment", "reference_low", "reference_high", "minari", "note"])
+    return 0
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Facts of one dataset."""
+    from surefoot import data
+
+    _show(data.info(_load(arguments)), arguments.json)
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Check files; 2 if one of them is bad."""
+    from surefoot import data
+
+    if arguments.sha256 is not None and len(arguments.paths) > 1:
+        raise ConfigError("--sha256 is of one file: give one path with it")
+    found = [data.verify(path, arguments.sha256) for path in arguments.paths]
+    if arguments.json:
+        output.print_json([dataclasses.asdict(result) for result in found])
+        return 0 if all(result.ok for result in found) else 2
+    for result in found:
+        if result.ok:
+            checksum = "SHA-256 as known" if result.known_sha256 else f"SHA-256 {result.sha256}, not known before"
+            print(f"{result.path}: good; {result.transitions:,} transitions, {result.episodes:,} episodes; {checksum}")
+            for oddity, rows in result.warnings.items():
+                print(f"  accepted: {rows:,} rows with {oddity}")
+        for problem in result.problems:
+            print(f"surefoot: error: {problem}", file=sys.stderr)
+    return 0 if all(result.ok for result in found) else 2
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Store a dataset in another format."""
+    from surefoot import data, generate
+
+    if arguments.source in generate.EMBEDDED and not generate.exists(arguments.source):
+        arguments.source = str(generate.cached(arguments.source))
+    dataset = data.convert(arguments.source, arguments.destination, strict=arguments.strict, view=arguments.view)
+    _report_written(arguments.destination, dataset, arguments.json)
+    return 0
+
+
+def generate(arguments: argparse.Namespace) -> int:
+    """Record an embedded dataset into the cache or a file."""
+    from surefoot import data
+    from surefoot import generate as generated
+
+    if arguments.output is None:
+        if (arguments.transitions, arguments.behaviour) != (50_000, "mixed"):
+            raise ConfigError("other transitions or behaviours than the default go into a file of their own: add -o FILE")
+        path = generated.cached(arguments.name, arguments.seed)
+        dataset = data.load(path).replace(name=arguments.name)
+    else:
+        path = new_file(arguments.output)
+        dataset = generated.generate(arguments.name, arguments.seed, arguments.transitions, arguments.behaviour)
+        data.save(dataset, path)
+    _report_written(path, dataset, arguments.json)
+    return 0
+
+
+def corrupt(arguments: argparse.Namespace) -> int:
+    """Attack a dataset and store it, with the report of what was changed beside it."""
+    from surefoot import data
+    from surefoot.core.files import write_json
+    from surefoot.data.corrupt import corrupt as attack
+
+    path = new_file(arguments.output)
+    beside = path.with_name(path.name + ".corruption.json")
+    victim = None
+    if arguments.victim is not None:
+        from surefoot.training import victim as load_victim
+
+        victim = load_victim(arguments.victim, arguments.victim_seed)
+    dataset = _load(arguments)
+    result = attack(
+        dataset,
+        arguments.element,
+        arguments.mode,
+        arguments.rate,
+        arguments.scale,
+        arguments.seed,
+        exact_count=arguments.exact_count,
+        consistent=arguments.consistent,
+        victim=victim,
+    )
+    data.save(result.dataset, path)
+    write_json(beside, result.report)
+    if arguments.json:
+        output.print_json({"output": str(path), "report": result.report})
+        return 0
+    shown = ("element", "mode", "rate", "scale", "seed", "rows", "attacked", "attacked_share", "victim")
+    output.print_facts({key: result.report[key] for key in shown})
+    print(f"\ndataset: {output.short(path)}\nreport:  {output.short(beside)}")
+    return 0
+
+
+def new_file(name: str) -> pathlib.Path:
+    """A path to write a dataset to.
+
+    Raises:
+        ConfigError: it exists, or its ending names no format.
+    """
+    from surefoot.core.errors import nearest
+    from surefoot.data.save import WRITERS
+
+    path = pathlib.Path(name)
+    if path.suffix.lower() not in WRITERS:
+        raise ConfigError(f"{path}: the suffix {path.suffix!r} names no format: {nearest(path.suffix, list(WRITERS))}")
+    if path.exists():
+        raise ConfigError(f"{path}: exists already; delete it or choose another name")
+    return path
+
+
+def _report_written(path: Any, dataset: Dataset, as_json: bool) -> None:
+    from surefoot import data
+
+    facts = data.info(dataset)
+    if as_json:
+        output.print_json({"output": str(path), **facts})
+        return
+    mean = facts["return_mean"]
+    print(f"{output.short(path)}: {len(dataset):,} transitions, {facts['episodes']:,} episodes, mean return {mean:.1f}")
+    for oddity, rows in dataset.warnings.items():
+        print(f"  accepted: {rows:,} rows with {oddity}")
+
+
+def _show(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        output.print_json(facts)
+    else:
+        output.print_facts(facts)

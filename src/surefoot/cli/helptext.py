@@ -1,0 +1,117 @@
+"""`surefoot train --help`, made from the registries so that it can't go out of date."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from surefoot import config
+from surefoot.data import CATALOGUE
+from surefoot.generate import EMBEDDED
+from surefoot.offline import ALGORITHMS
+
+WIDTH = 110
+
+USAGE = """\
+usage: surefoot train [-m] [--quiet] [--json] [name=value ...]
+       surefoot train --resume RUN
+
+Trains an algorithm on a dataset from several seeds, evaluates it and keeps the policies. Without arguments: the main
+job, IQL and BC on an embedded dataset. Values follow Hydra's grammar: steps=1000, seeds=[0,5], algo.expectile=0.8.
+
+  -m, --multirun  a list of values trains once for each: -m algo=bc,iql seeds=5; hydra/launcher=joblib: side by side
+  --resume RUN    go on with a run that was interrupted
+  -q, --quiet     no progress, only the result
+  --json          the result as JSON
+"""
+
+
+def train_help() -> str:
+    """The whole text."""
+    parts = [
+        USAGE,
+        section("fields", fields()),
+        section("algorithms (algo=NAME; options are algo.NAME=value, see surefoot algorithms NAME)", algorithms()),
+        section("presets (preset=NAME: settings of a domain)", presets()),
+        section("datasets (dataset=: any path, or one of these, or minari/<id>; see surefoot datasets list)", datasets()),
+    ]
+    return "\n".join(parts).rstrip()
+
+
+def section(title: str, lines: Iterable[str]) -> str:
+    """A titled block."""
+    return f"{title}:\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def fields() -> list[str]:
+    """The fields of `TrainConfig` with their defaults."""
+    rows = config.described(config.TrainConfig)
+    return columns([(f"{row['name']}={shown(row['default'])}", row["what"]) for row in rows])
+
+
+def algorithms() -> list[str]:
+    """Name, first line of the paper's sentence, and options."""
+    lines = []
+    for name, agent in sorted(ALGORITHMS.items()):
+        lines.append(f"{name:<8}{summary(agent)}; presets: {', '.join(sorted(agent.PRESETS)) or 'none'}")
+        options = ", ".join(f"{row['name']}={shown(row['default'])}" for row in config.described(agent.Config))
+        lines += textwrap.wrap(options, WIDTH - 10, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return lines
+
+
+def summary(agent: type) -> str:
+    """The first sentence of an algorithm's description, without its formula."""
+    text = " ".join((agent.__doc__ or "").split("\n\n")[0].split())
+    return text.split(":math:")[0].rstrip(" :,").rstrip(".")
+
+
+def presets() -> list[str]:
+    """Domain presets and the algorithms that they are for; those of one family share a line."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, content in config.presets().items():
+        algorithms = ", ".join(sorted(set(content) - {"run"}))
+        family, _, rest = name.partition("-")
+        found.setdefault((family, algorithms), []).append(rest)
+    return columns(
+        [
+            (family if members == [""] else f"{family}-...", f"{algorithms}" + listed(members))
+            for (family, algorithms), members in found.items()
+        ]
+    )
+
+
+def listed(members: list[str]) -> str:
+    """The ends of names that begin alike."""
+    return "" if members == [""] else ": " + " ".join(members)
+
+
+def datasets() -> list[str]:
+    """Embedded datasets, then the catalogue's ids, those of one task in one line."""
+    rows = list(EMBEDDED.items())
+    tasks: dict[str, list[str]] = {}
+    for name in CATALOGUE:
+        task, _, rest = name.partition("-")
+        tasks.setdefault(task, []).append(rest)
+    return columns([*rows, *((f"{task}-...", " ".join(ends)) for task, ends in tasks.items())])
+
+
+def columns(rows: list[tuple[str, str]]) -> list[str]:
+    """Two columns, the second folded."""
+    width = max(len(name) for name, _ in rows) + 2
+    lines = []
+    for name, text in rows:
+        folded = textwrap.wrap(text, max(40, WIDTH - width), break_on_hyphens=False) or [""]
+        lines.append(f"{name:<{width}}{folded[0]}")
+        lines += [" " * width + rest for rest in folded[1:]]
+    return lines
+
+
+def shown(value: object) -> str:
+    """A default as one would type it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ",".join(map(str, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

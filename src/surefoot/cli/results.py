@@ -1,0 +1,163 @@
+"""`surefoot evaluate | report | export`: what can be done with a finished run."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.tables import Row
+    from surefoot.run import Run
+
+
+def add_parsers(commands: Any) -> None:
+    """Register the three commands."""
+    parser = commands.add_parser("evaluate", help="run a run's policies in a simulator again")
+    parser.add_argument("folder", metavar="RUN")
+    parser.add_argument("--episodes", type=int, default=100, help="per seed (default 100)")
+    parser.add_argument("--env", help="another environment than the run's")
+    parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2; training uses 0 and 1)")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=evaluate)
+
+    parser = commands.add_parser("report", help="compare runs in one HTML page that opens from disk")
+    parser.add_argument("folders", metavar="RUN", nargs="+")
+    parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.set_defaults(run=report)
+
+    parser = commands.add_parser("export", help="write a policy as one file for other programs")
+    parser.add_argument("folder", metavar="RUN", help="run folder, or a policy's .safetensors")
+    parser.add_argument("-o", "--output", required=True, help="policy.onnx, policy.pt2 or policy.safetensors")
+    parser.add_argument("--seed", type=int, help="which policy (default: the run's first)")
+    parser.add_argument("--sampling", action="store_true", help="with noise as an input, to draw random actions")
+    parser.set_defaults(run=export)
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Episodes of all seeds' policies, as one row of the table."""
+    from surefoot.evaluation import evaluate as roll_out
+    from surefoot.run import Run
+
+    run = Run.open(arguments.folder)
+    env = arguments.env or run.plan.environment
+    if env is None:
+        raise ConfigError(f"{arguments.folder}: was trained without a simulator; name one with --env ID")
+    policies = run.policies()
+    with _episodes_bar(arguments.quiet) as progress:
+        found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress)
+    row = _row(run, env, arguments.episodes, found)
+    if arguments.json:
+        episodes = {str(seed): e.to_json() for seed, e in zip(policies, found, strict=True)}
+        output.print_json({"run": str(run.folder), "rows": [row.to_json()], "seed": arguments.seed, "episodes": episodes})
+        return 0
+    from surefoot.evaluation import tables
+
+    if sys.stdout.isatty():
+        output.console().print(tables.to_rich([row]))
+    else:
+        print(tables.to_text([row]))
+    for seed, episodes in zip(policies, found, strict=True):
+        lengths = f"{episodes.lengths.mean():.0f} steps"
+        print(f"seed {seed}: mean return {episodes.returns.mean():.1f} over {len(episodes.returns)} episodes of {lengths}")
+    return 0
+
+
+def _row(run: Run, env: str, count: int, found: list[Any]) -> Row:
+    """The row of this evaluation, with intervals over seeds and initial states."""
+    from surefoot.data import normalized_score, reference_scores
+    from surefoot.evaluation import hierarchical_interval, tables
+
+    returns = hierarchical_interval([episodes.returns for episodes in found]).to_json()
+    reference = reference_scores(env)
+    normalized = None
+    if reference is not None:
+        normalized = {
+            key: None if returns[key] is None else float(normalized_score(returns[key], reference))
+            for key in ("mean", "low", "high")
+        }
+    costs = [episodes.costs for episodes in found if episodes.costs is not None]
+    return tables.Row(
+        algorithm=run.plan.algorithm,
+        dataset=output.short_dataset(run.plan.dataset),
+        environment=env,
+        steps=run.plan.steps,
+        seeds=len(found),
+        episodes=count,
+        returns=returns,
+        normalized=normalized,
+        cost=hierarchical_interval(costs).to_json() if len(costs) == len(found) else None,
+        updates_per_second=None,
+    )
+
+
+class _episodes_bar:
+    """A bar of finished episodes on standard error, where that is a terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        columns = ("episodes", BarColumn(), MofNCompleteColumn(), "ETA", TimeRemainingColumn())
+        hidden = quiet or not sys.stderr.isatty()
+        self._bar = Progress(*columns, console=output.console(stderr=True), disable=hidden)
+
+    def __enter__(self) -> Any:
+        """Begin; gives the function to call with (finished, all)."""
+        self._bar.start()
+        task = self._bar.add_task("", total=None)
+        return lambda done, total: self._bar.update(task, completed=done, total=total)
+
+    def __exit__(self, *unused: object) -> None:
+        """End."""
+        self._bar.stop()
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the page, and print its table."""
+    from surefoot.evaluation import load_runs, write_report
+
+    path = pathlib.Path(arguments.output)
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; give the name of a file, as in -o report.html")
+    write_report(load_runs(arguments.folders), path)
+    if arguments.json:
+        output.print_json({"report": str(path), "rows": output.rows_json(arguments.folders)})
+        return 0
+    output.print_runs(arguments.folders)
+    print(f"\nreport: {output.short(path)}")
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write one policy in the format that the file's ending names."""
+    import warnings
+
+    import surefoot
+
+    path = pathlib.Path(arguments.output)
+    if path.suffix not in (".onnx", ".pt2", ".safetensors"):
+        raise ConfigError(
+            f"{path}: can export to .onnx, .pt2 or .safetensors, not {path.suffix or 'a name without ending'!r}"
+        )
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; give the name of a file")
+    policy = surefoot.load_policy(arguments.folder, arguments.seed)
+    if path.suffix == ".safetensors":
+        if arguments.sampling:
+            raise ConfigError("--sampling: a .safetensors policy holds both forms already; leave it out")
+        policy.save(path)
+        print(f"policy: {output.short(path)} and {output.short(path.with_suffix('.json'))}")
+        return 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporters' own, about torch's internals
+        policy.export(path, sampling=arguments.sampling)
+    inputs = f"observations (batch, {policy.observation_dim})"
+    noise = f" and noise (batch, {policy.action_dim}), standard normal" if arguments.sampling else ""
+    print(f"policy: {output.short(path)}\n{inputs}{noise} -> actions (batch, {policy.action_dim}), float32")
+    return 0

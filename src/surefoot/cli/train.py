@@ -1,0 +1,284 @@
+"""`surefoot train`: one run, the main job, or the continuation of a run; sweeps are in `sweep`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.cli.main import Interrupted, Parser
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from surefoot.cli.progress import Watcher
+    from surefoot.config import Request
+    from surefoot.data import Dataset
+    from surefoot.run import Run
+
+MAIN_JOB_STEPS = 6_000
+"""Enough for IQL to rise well above behaviour and BC on the embedded data, in a minute or two on two cores."""
+MAIN_JOB_RIVAL = "bc"
+"""What the main job trains beside IQL, in a folder inside IQL's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """How a command talks."""
+
+    quiet: bool = False
+    json: bool = False  # people's lines go to standard error, one JSON value to standard output
+    bars: bool | None = None  # None: where it is a terminal
+
+    def watcher(self, label: str = "", title: str = "") -> Watcher:
+        """A listener that shows training in this style."""
+        from surefoot.cli.progress import Watcher
+
+        return Watcher(output.console(stderr=self.json), self.quiet, self.bars, label, title)
+
+    def say(self, text: str = "") -> None:
+        """A line for people."""
+        if not self.quiet:
+            output.console(stderr=self.json).print(text, markup=False, soft_wrap=True)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Read the arguments and train; the exit code."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        from surefoot.cli.helptext import train_help
+
+        print(train_help())
+        return 0
+    known = parser().parse_intermixed_args(list(arguments))
+    style = Style(known.quiet, known.json)
+    if known.resume is not None:
+        if known.overrides or known.multirun:
+            raise ConfigError("--resume goes on with the run's own settings: leave out the others")
+        return _resume(known.resume, style)
+    from surefoot import config
+
+    overrides = config.readable(known.overrides, known.multirun)
+    config.check_overrides(overrides, known.multirun)
+    if known.multirun:
+        from surefoot.cli import sweep
+
+        return sweep.run(overrides, style)
+    said = {item.key.split(".")[0] for item in config.parse(overrides)}
+    if not said & {"algo", "dataset", "preset", "init"}:
+        return _main_job(overrides, said, style)
+    finished = train_one(config.compose(overrides), style)
+    _present([finished.folder], finished, style)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; overrides may stand anywhere among them."""
+    made = Parser(prog="surefoot train", add_help=False)
+    made.add_argument("overrides", nargs="*")
+    made.add_argument("-m", "--multirun", action="store_true")
+    made.add_argument("--resume", metavar="RUN")
+    made.add_argument("-q", "--quiet", action="store_true")
+    made.add_argument("--json", action="store_true")
+    return made
+
+
+def train_one(
+    request: Request,
+    style: Style,
+    folder: pathlib.Path | None = None,
+    dataset: Dataset | None = None,
+    label: str = "",
+) -> Run:
+    """Carry out one request.
+
+    Args:
+        request: what to train.
+        style: how to talk.
+        folder: of the run; None: `out=`, or a new one under runs/.
+        dataset: what the request names, where it is loaded already.
+        label: in front of what is shown.
+
+    Raises:
+        SurefootError: anything that the user can mend.
+        Interrupted: Ctrl-C after training had begun.
+    """
+    from surefoot.generate import environment_of
+    from surefoot.plan import Plan
+    from surefoot.training import train
+
+    folder = folder or run_folder(request)
+    fields = request.fields
+    dataset = dataset or load(request, style)
+    same = ("steps", "seeds", "batch_size", "episodes", "evaluate_every", "evaluate_episodes", "device", "strict")
+    plan = Plan(
+        algorithm=request.algorithm,
+        config=request.options,
+        dataset=source(fields["dataset"]),
+        environment=environment_of(dataset, fields["env"]),
+        **{name: fields[name] for name in (*same, "view", "init", "kernels", "compiled", "mixed_precision")},
+    )
+    title = f"{request.algorithm} on {describe(dataset)}, {plan.environment or 'without a simulator'}"
+    listeners: list[Callable[[dict[str, Any]], None]] = []
+    if fields["logger"] is not None:
+        from surefoot.loggers import make_logger
+
+        listeners.append(make_logger(fields["logger"], folder))
+    with style.watcher(label, title) as watcher, interruptible(folder):
+        return train(plan, folder, dataset=dataset, listener=to_all([watcher, *listeners]))
+
+
+class interruptible:
+    """Ctrl-C inside becomes `Interrupted` where the run folder can be resumed."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: type[BaseException] | None, *unused: object) -> None:
+        """Name the folder to resume."""
+        if kind is KeyboardInterrupt and (self.folder / "config.json").is_file():
+            raise Interrupted(output.typed(self.folder)) from None
+
+
+def to_all(listeners: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
+    """One listener that hands events to several."""
+
+    def tell(event: dict[str, Any]) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return tell
+
+
+def load(request: Request, style: Style) -> Dataset:
+    """The request's dataset, with a bar where it has to be fetched."""
+    from surefoot import generate
+
+    name, fields = request.fields["dataset"], request.fields
+    if name in generate.EMBEDDED and not generate.exists(name) and not generate.cached_path(name).exists():
+        style.say(f"generating {name}: {generate.EMBEDDED[name]} (kept for the next time)")
+    with output.download_bar(style.quiet) as progress:
+        return generate.load(name, strict=fields["strict"], view=fields["view"], progress=progress)
+
+
+def source(name: str) -> str:
+    """What a plan calls the dataset: an absolute path, or the id as it is."""
+    from surefoot.generate import exists
+
+    return str(pathlib.Path(name).resolve()) if exists(name) else name
+
+
+def describe(dataset: Dataset) -> str:
+    """A dataset in a few words."""
+    name = pathlib.Path(dataset.name).name
+    episodes = len(dataset.episode_lengths)
+    return f"{name} ({len(dataset):,} transitions, {episodes:,} episodes, mean return {dataset.episode_returns.mean():.1f})"
+
+
+def run_folder(request: Request) -> pathlib.Path:
+    """Where the run goes: `out=`, which must be new or empty, or runs/<algorithm>-<dataset>-<time>.
+
+    Raises:
+        ConfigError: the folder exists and holds something.
+    """
+    asked = request.fields["out"]
+    if asked is not None:
+        folder = pathlib.Path(asked).expanduser()
+        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+            raise ConfigError(
+                f"out={asked} exists already; go on with it by --resume {output.typed(folder)}, or choose another"
+            )
+        return folder
+    time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder, number = pathlib.Path("runs") / f"{request.algorithm}-{request.dataset_label}-{time}", 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{request.algorithm}-{request.dataset_label}-{time}-{number}")
+    return folder
+
+
+def _resume(text: str, style: Style) -> int:
+    from surefoot.training import resume
+
+    folder = pathlib.Path(text)
+    with style.watcher() as watcher, interruptible(folder):
+        finished = resume(folder, listener=watcher)
+    _present([finished.folder], finished, style)
+    return 0
+
+
+def _main_job(overrides: list[str], said: set[str], style: Style) -> int:
+    """IQL and BC on the embedded data: what the library is about, in one table and one picture."""
+    from surefoot import config
+    from surefoot.training import draw_curves
+
+    settings = [f"steps={MAIN_JOB_STEPS}"] if "steps" not in said else []
+    request = config.compose(["algo=iql", *settings, *overrides])
+    rival = config.compose([f"algo={MAIN_JOB_RIVAL}", *settings, *overrides])
+    folder, dataset = run_folder(request), load(request, style)
+    finished = train_one(request, style, folder, dataset)
+    other = train_one(rival, style, folder / MAIN_JOB_RIVAL, dataset)
+    picture = None
+    if finished.plan.environment is not None:
+        picture = finished.folder / "comparison.png"
+        draw_curves([finished, other], picture)
+    _present([other.folder, finished.folder], finished, style, picture)
+    return 0
+
+
+def _present(folders: Sequence[pathlib.Path], finished: Run, style: Style, picture: pathlib.Path | None = None) -> None:
+    """The result: table, picture, run folder, policies, and what to do next."""
+    if style.json:
+        output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders)})
+        return
+    print()
+    output.print_runs(folders)
+    _present_estimates(finished.summary)
+    picture = picture or finished.folder / "curves.png"
+    first = finished.policy_path(finished.plan.seeds[0])
+    others = f" (and of {len(finished.plan.seeds) - 1} more seeds beside it)" if len(finished.plan.seeds) > 1 else ""
+    lines = [
+        ("learning curves", output.short(picture) if picture.is_file() else None),
+        ("run folder", output.short(finished.folder)),
+        ("policy", f"{output.short(first)}{others}"),
+    ]
+    print()
+    for name, value in lines:
+        if value is not None:
+            print(f"{name + ':':<17}{value}")
+    print("\nnext:")
+    for command in next_commands(folders, finished):
+        print(f"  {command}")
+
+
+def _present_estimates(summary: dict[str, Any]) -> None:
+    """What training without a simulator ends with: validation losses, fitted Q, the data's return."""
+    from surefoot.evaluation.tables import format_bounds
+
+    for name, value in (summary.get("validation") or {}).items():
+        print(f"validation {name}: {value:.4g} (mean over seeds, on episodes held out)")
+    if summary.get("fitted_q"):
+        data = summary["data_discounted_return"]
+        print(
+            f"fitted-Q estimate of the discounted return: {format_bounds(summary['fitted_q'])}; the data's: "
+            f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g})"
+        )
+
+
+def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
+    """Three commands worth trying after a run."""
+    run_text = output.typed(finished.folder)
+    commands = [
+        f"surefoot report {' '.join(output.typed(folder) for folder in folders)} -o report.html",
+        f"surefoot export {run_text} -o policy.onnx",
+    ]
+    if finished.plan.environment is not None:
+        return [f"surefoot evaluate {run_text} --episodes 100", *commands]
+    dataset = finished.plan.dataset
+    quoted = output.typed(dataset) if pathlib.Path(dataset).exists() else dataset
+    return [*commands, f"surefoot datasets info {quoted}"]

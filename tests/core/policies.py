@@ -1,0 +1,28 @@
+"""Small policies of each kind, with a normaliser and bounds that show when they are left out."""
+
+from __future__ import annotations
+
+import torch
+
+from surefoot.core.actors import ACTORS
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+
+KINDS = sorted(ACTORS)
+
+
+def policy(kind: str, hidden: tuple[int, ...] = (16, 8)) -> Policy:
+    """3 observations far from standard, 2 actions with bounds of their own."""
+    actor = ACTORS[kind](3, 2, hidden)
+    if kind == "gaussian":
+        with torch.no_grad():
+            actor.log_std.copy_(torch.tensor([-1.0, 0.2]))  # type: ignore[union-attr, operator]
+    normalizer = Normalizer(3)
+    normalizer.mean.copy_(torch.tensor([1.0, -20.0, 300.0]))
+    normalizer.scale.copy_(torch.tensor([0.5, 3.0, 100.0]))
+    return Policy.of(actor, normalizer, torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0]))
+
+
+def observations(rows: int) -> torch.Tensor:
+    """In the units that the normaliser of `policy` expects."""
+    return torch.randn(rows, 3) * torch.tensor([0.5, 3.0, 100.0]) + torch.tensor([1.0, -20.0, 300.0])

@@ -1,0 +1,142 @@
+"""Exported policies give the same actions without surefoot: ONNX in onnxruntime, `torch.export` in torch."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from policies import observations, policy
+from test_checkpoint import small_disk
+
+from surefoot.core.errors import ExportError, SurefootError
+from surefoot.core.policy import Policy
+
+onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
+pytest.importorskip("onnxscript", reason="the onnx extra is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
+
+CASES = [("deterministic", False), ("gaussian", False), ("gaussian", True), ("tanh_gaussian", False), ("tanh_gaussian", True)]
+WITHOUT_SUREFOOT = """
+import sys
+for name in {absent!r}:
+    sys.modules[name] = None
+import numpy
+given = numpy.load({inputs!r})
+{body}
+numpy.save({output!r}, found)
+"""
+
+
+def session(path: pathlib.Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def apart(tmp_path: pathlib.Path, rows: torch.Tensor, body: str, absent: tuple[str, ...]) -> np.ndarray:
+    """What `body` makes of `given` in another process that can't import `absent`."""
+    inputs, output = str(tmp_path / "in.npy"), str(tmp_path / "out.npy")
+    np.save(inputs, rows.numpy())
+    code = WITHOUT_SUREFOOT.format(absent=absent, inputs=inputs, output=output, body=body)
+    subprocess.run([sys.executable, "-I", "-c", code], check=True, timeout=120, cwd=tmp_path)
+    return np.load(output)
+
+
+@pytest.mark.parametrize(("kind", "sampling"), CASES)
+def test_onnx_gives_the_same_actions_for_any_batch_size(kind: str, sampling: bool, tmp_path: pathlib.Path) -> None:
+    tested, path = policy(kind), tmp_path / "policy.onnx"
+    tested.export(path, sampling=sampling)
+    assert os.listdir(tmp_path) == ["policy.onnx"]
+    running = session(path)
+    assert [i.name for i in running.get_inputs()] == (["observations", "noise"] if sampling else ["observations"])
+    assert [o.name for o in running.get_outputs()] == ["actions"]
+    for batch in (1, 7, 2):
+        rows, noise = observations(batch), torch.randn(batch, 2)
+        given = {"observations": rows.numpy(), **({"noise": noise.numpy()} if sampling else {})}
+        (found,) = running.run(None, given)
+        assert found.shape == (batch, 2)
+        assert np.abs(found - tested.act(rows, noise if sampling else None).numpy()).max() < 1e-5
+        if sampling:
+            assert np.abs(found - tested.act(rows).numpy()).max() > 1e-2  # the noise does something
+
+
+def test_onnx_runs_where_neither_surefoot_nor_torch_is_installed(tmp_path: pathlib.Path) -> None:
+    tested, path, rows = policy("gaussian"), tmp_path / "policy.onnx", observations(7)
+    tested.export(path)
+    body = (
+        "import onnxruntime\n"
+        f"session = onnxruntime.InferenceSession({str(path)!r}, providers=['CPUExecutionProvider'])\n"
+        "found = session.run(None, {'observations': given})[0]"
+    )
+    found = apart(tmp_path, rows, body, ("surefoot", "torch"))
+    assert np.abs(found - tested.act(rows).numpy()).max() < 1e-5
+
+
+def test_onnx_uses_standard_operators_and_says_what_it_is(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "policy.onnx"
+    policy("tanh_gaussian").export(path, sampling=True)
+    model = onnx.load(str(path))
+    onnx.checker.check_model(model, full_check=True)
+    assert {node.domain for node in model.graph.node} == {""}
+    assert not model.functions
+    assert {o.domain for o in model.opset_import} <= {"", "ai.onnx"}
+    described = {entry.key: entry.value for entry in model.metadata_props}
+    assert described["surefoot.actor"] == '"tanh_gaussian"'
+    assert described["surefoot.action_high"] == "[2.0, 10.0]"
+
+
+def test_torch_export_runs_where_surefoot_is_not_installed(tmp_path: pathlib.Path) -> None:
+    tested, path, rows = policy("gaussian"), tmp_path / "policy.pt2", observations(7)
+    tested.export(path)
+    body = (
+        "import torch\n"
+        f"program = torch.export.load({str(path)!r}).module()\n"
+        "found = program(torch.from_numpy(given)).numpy()"
+    )
+    found = apart(tmp_path, rows, body, ("surefoot",))
+    assert np.abs(found - tested.act(rows).numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize(("kind", "sampling"), [("deterministic", False), ("tanh_gaussian", True)])
+def test_torch_export_has_a_free_batch_and_takes_noise(kind: str, sampling: bool, tmp_path: pathlib.Path) -> None:
+    tested, path = policy(kind), tmp_path / "policy.pt2"
+    tested.export(path, sampling=sampling)
+    program = torch.export.load(path).module()
+    for batch in (1, 7):
+        given = (observations(batch), torch.randn(batch, 2))[: 1 + sampling]
+        torch.testing.assert_close(program(*given), tested.act(*given), rtol=0, atol=1e-5)
+
+
+def test_another_ending_is_refused(tmp_path: pathlib.Path) -> None:
+    for name in ("policy.pkl", "policy", "policy.onnx.txt"):
+        with pytest.raises(ExportError, match=r"can export to \.onnx or \.pt2"):
+            policy("gaussian").export(tmp_path / name)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_deterministic_policy_has_no_sampling_form(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ExportError, match="deterministic"):
+        policy("deterministic").export(tmp_path / "p.onnx", sampling=True)
+
+
+@pytest.mark.parametrize("ending", ["onnx", "pt2"])
+def test_an_export_that_does_not_fit_on_the_disk_leaves_the_old_file(ending: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / f"policy.{ending}"
+    path.write_text("old")
+    big: Policy = policy("deterministic", (512, 512))
+    with small_disk(500_000), pytest.raises(SurefootError, match=rf"policy\.{ending}"):
+        big.export(path)
+    assert os.listdir(tmp_path) == [path.name]
+    assert path.read_text() == "old"
+
+
+def test_exporting_leaves_the_policy_as_it_was(tmp_path: pathlib.Path) -> None:
+    tested, rows = policy("gaussian"), observations(3)
+    before = tested.act(rows)
+    tested.export(tmp_path / "p.onnx")
+    assert torch.equal(tested.act(rows), before)

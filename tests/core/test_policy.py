@@ -1,0 +1,148 @@
+"""Policies act in the environment's units, and come back from disk as they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import torch
+from policies import KINDS, observations, policy
+
+from surefoot.core import checkpoint
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.errors import CheckpointError, EnvironmentMismatchError
+from surefoot.core.normalizer import Normalizer, RunningNormalizer
+from surefoot.core.policy import Policy
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_are_normalised_observations_through_the_actor_scaled_to_the_bounds(kind: str) -> None:
+    tested, rows = policy(kind), observations(20)
+    normal = (rows - torch.tensor([1.0, -20.0, 300.0])) / torch.tensor([0.5, 3.0, 100.0])
+    inner = tested.actor.act(normal)
+    expected = torch.stack([2 * inner[:, 0], 5 + 5 * inner[:, 1]], 1)  # [-2, 2] and [0, 10]
+    torch.testing.assert_close(tested.act(rows), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_never_leave_the_bounds_whatever_the_noise(kind: str) -> None:
+    actions = policy(kind).act(observations(200) * 10, torch.randn(200, 2) * 10)
+    assert (actions[:, 0].abs() <= 2).all()
+    assert ((actions[:, 1] >= 0) & (actions[:, 1] <= 10)).all()
+
+
+def test_an_action_at_the_middle_by_hand() -> None:
+    actor = DeterministicActor(1, 1, ())
+    with torch.no_grad():
+        actor.mlp.weights[0].fill_(0.5 * np.log(3))  # tanh(log(3) / 2) = 1/2
+        actor.mlp.biases[0].zero_()
+    normalizer = Normalizer(1)
+    normalizer.mean.fill_(10)
+    normalizer.scale.fill_(2)
+    tested = Policy.of(actor, normalizer, torch.tensor([-1.0]), torch.tensor([3.0]))
+    assert tested.select_action(np.array([12.0])).tolist() == [pytest.approx(2.0)]  # 1 + 2 * 1/2
+    assert tested.select_action(np.array([10.0])).tolist() == [pytest.approx(1.0)]
+
+
+def test_select_action_is_one_row_of_act_as_float32() -> None:
+    tested, rows = policy("gaussian"), observations(5)
+    tested.reset()
+    for row in rows:
+        for given in (row.numpy(), row.numpy().astype(np.float64), row.tolist()):
+            action = tested.select_action(given)
+            assert action.shape == (2,)
+            assert action.dtype == np.float32
+            np.testing.assert_allclose(action, tested.act(row.unsqueeze(0))[0].numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2,), (4,), (1, 3), (), (0,)])
+def test_an_observation_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(EnvironmentMismatchError, match=r"trained on \(3,\)"):
+        policy("deterministic").select_action(np.zeros(shape))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+def test_an_observation_that_is_not_finite_is_refused_by_index(value: float) -> None:
+    with pytest.raises(EnvironmentMismatchError, match=r"observation\[1\] is .*check that sensor"):
+        policy("deterministic").select_action(np.array([0.0, value, 0.0]))
+
+
+def test_a_policy_is_a_copy_that_training_does_not_change() -> None:
+    actor = DeterministicActor(3, 2, (8,))
+    taken = Policy.of(actor, Normalizer(3), torch.full((2,), -1.0), torch.ones(2))
+    rows = torch.randn(4, 3)
+    before = taken.act(rows)
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.add_(1)
+    assert torch.equal(taken.act(rows), before)
+    assert not any(parameter.requires_grad for parameter in taken.parameters())
+    assert all(parameter.requires_grad for parameter in actor.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["p", "p.safetensors", "p.json", "policy.v1"])
+def test_a_saved_policy_acts_the_same_bit_for_bit(kind: str, name: str, tmp_path: pathlib.Path) -> None:
+    saved, rows, noise = policy(kind), observations(30), torch.randn(30, 2)
+    saved.save(tmp_path / name)
+    stem = "policy.v1" if name == "policy.v1" else "p"
+    assert sorted(os.listdir(tmp_path)) == [f"{stem}.json", f"{stem}.safetensors"]
+    loaded = Policy.load(tmp_path / name)
+    assert torch.equal(loaded.act(rows), saved.act(rows))
+    assert torch.equal(loaded.act(rows, noise), saved.act(rows, noise))
+    assert loaded.description() == saved.description() == json.loads((tmp_path / f"{stem}.json").read_text())
+
+
+def test_a_policy_with_a_running_normaliser_comes_back(tmp_path: pathlib.Path) -> None:
+    running = RunningNormalizer(3)
+    running.update(observations(100))
+    saved = Policy.of(DeterministicActor(3, 2, (8,)), running, torch.full((2,), -1.0), torch.ones(2))
+    saved.save(tmp_path / "p")
+    rows = observations(5)
+    assert torch.equal(Policy.load(tmp_path / "p").act(rows), saved.act(rows))
+
+
+def test_a_damaged_or_missing_half_of_a_policy_is_refused(tmp_path: pathlib.Path) -> None:
+    stem = tmp_path / "p"
+    policy("gaussian").save(stem)
+    description, tensors = tmp_path / "p.json", tmp_path / "p.safetensors"
+    text, data = description.read_text(), tensors.read_bytes()
+    description.write_text(text.replace("gaussian", "deterministic"))
+    with pytest.raises(CheckpointError, match="does not describe"):
+        Policy.load(stem)
+    description.write_text(text[:-5])
+    with pytest.raises(CheckpointError, match="not readable as JSON"):
+        Policy.load(stem)
+    description.unlink()
+    with pytest.raises(CheckpointError, match=r"p\.json: there is no such file"):
+        Policy.load(stem)
+    description.write_text(text)
+    tensors.write_bytes(data[:-1])
+    with pytest.raises(CheckpointError, match="damaged"):
+        Policy.load(stem)
+    tensors.unlink()
+    with pytest.raises(CheckpointError, match=r"p\.safetensors: there is no such file"):
+        Policy.load(stem)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"actor": "flow"}, {"hidden": [4]}, {"hidden": "x"}, {"observation_dim": 7}, {"action_low": [0.0]}, {"hidden": [-1, 8]}],
+)
+def test_a_description_that_does_not_fit_its_tensors_is_refused(change: dict, tmp_path: pathlib.Path) -> None:
+    tested = policy("gaussian")
+    described = {**tested.description(), **change}
+    checkpoint.save(tmp_path / "p.safetensors", tested.state_dict(), {"kind": "policy", **described})
+    (tmp_path / "p.json").write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match="disagree"):
+        Policy.load(tmp_path / "p")
+
+
+def test_a_checkpoint_of_another_kind_is_not_a_policy(tmp_path: pathlib.Path) -> None:
+    checkpoint.save(tmp_path / "p.safetensors", {"x": torch.zeros(1)}, {"kind": "learner"})
+    (tmp_path / "p.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="holds a 'learner', where a 'policy' is needed"):
+        Policy.load(tmp_path / "p")

@@ -1,0 +1,66 @@
+"""Agents, stores and Learners on made-up transitions, small enough for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from surefoot.core.agent import Agent, Spec
+from surefoot.core.learner import Learner
+from surefoot.data.store import Store
+from surefoot.offline import ALGORITHMS
+
+SMALL: dict[str, Any] = {"hidden": (8, 6)}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ALGORITHMS},
+    "iql-corl": ("iql", {"preset": "corl"}),
+    "iql-deterministic": ("iql", {"actor": "deterministic"}),
+    "iql-dropout": ("iql", {"dropout": 0.25}),
+    "riql-k3": ("riql", {"critics": 3, "quantile": 0.1, "sigma": 0.5}),
+}
+"""Every algorithm, and the variants of IQL and RIQL whose losses differ."""
+
+
+def spec(observations: int = 3, actions: int = 2) -> Spec:
+    return Spec(observations, actions, (-1.0,) * actions, (1.0,) * actions)
+
+
+def agents(variant: str, seeds: Sequence[int], **options: Any) -> list[Agent]:
+    """Agents of a variant, each with the weights that its seed gives."""
+    name, own = VARIANTS[variant]
+    kind = ALGORITHMS[name]
+    config = kind.configure(**{**SMALL, **own, **options})
+    return [kind(spec(), config).fresh(seed) for seed in seeds]
+
+
+def random_store(dtype: torch.dtype = torch.float32, rows: int = 200, device: str = "cpu", **columns: Any) -> Store:
+    """Transitions of normal observations, uniform actions, some of them terminal."""
+    source = torch.Generator().manual_seed(7)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=source, dtype=torch.float64)
+
+    made = {
+        "observations": normal(rows, 3),
+        "actions": normal(rows, 2).tanh(),
+        "rewards": normal(rows),
+        "terminations": (normal(rows) > 1).double(),
+        "next_observations": normal(rows, 3),
+    }
+    return Store.pack({**made, **columns}, device=device, dtype=dtype)
+
+
+def learner(
+    agents: Sequence[Agent], seeds: Sequence[int], store: Store, dtype: torch.dtype = torch.float32, **options: Any
+) -> Learner:
+    return Learner(
+        agents, seeds, store.gather, len(store), **{"batch_size": 16, "planned_steps": 200, "dtype": dtype, **options}
+    )
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Norm of the difference over the norm of what is expected."""
+    size = float(expected.double().norm())
+    return float((found.double() - expected.double()).norm()) / max(size, 1e-30)

@@ -1,0 +1,260 @@
+"""The engine's promises for every algorithm: stacked or alone, over kernels or plain, stopped or not: the same numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from problems import VARIANTS, agents, learner, random_store, relative
+
+from surefoot.core.agent import Agent
+from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
+from surefoot.core.kernels import KERNELS, Kernel, KernelTable
+from surefoot.core.learner import Learner
+from surefoot.core.random import Stream
+from surefoot.offline import ALGORITHMS
+
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")]
+SEEDS = [3, 0, 17]
+
+
+def worst(found: Learner, position: int, expected: Learner, place: int = 0) -> tuple[float, str]:
+    """Largest relative difference over all tensors of two agents, and where it is."""
+    own, other = found.state(position), expected.state(place)
+    assert own.keys() == other.keys()
+    return max((relative(own[name].cpu(), other[name].cpu()), name) for name in own)
+
+
+def moved(trained: Learner, before: Agent) -> bool:
+    """Whether training changed every network of the agent."""
+    start = dict(before.named_parameters())
+    now = trained.agents_parameters(0)
+    return all(
+        any(not torch.equal(now[f].cpu(), start[f]) for f in network.names) for network in trained.networks.values()
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_stacked_seeds_equal_each_seed_alone_over_100_steps_in_float64(variant: str) -> None:
+    store = random_store(torch.float64)
+    together = learner(agents(variant, SEEDS), SEEDS, store, torch.float64)
+    report = together.run(100)
+    assert together.stacked
+    assert moved(together, agents(variant, SEEDS[:1])[0].double())
+    for position, seed in enumerate(SEEDS):
+        alone = learner(agents(variant, [seed]), [seed], store, torch.float64)
+        own = alone.run(100)
+        assert not alone.stacked
+        difference, where = worst(together, position, alone)
+        assert difference < 1e-9, where
+        assert {name: values[position] for name, values in report.items()} == pytest.approx(
+            {name: value for name, (value,) in own.items()}, rel=1e-8, abs=1e-10
+        )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_stacked_seeds_equal_each_seed_alone_after_one_step_in_float32(variant: str) -> None:
+    store, steps = random_store(), 2 if variant == "td3bc" else 1  # TD3+BC's actor is first due at step 2
+    together = learner(agents(variant, SEEDS), SEEDS, store)
+    together.run(steps)
+    for position, seed in enumerate(SEEDS):
+        alone = learner(agents(variant, [seed]), [seed], store)
+        alone.run(steps)
+        names = together.agents_parameters(position)
+        for name, value in alone.agents_parameters(0).items():
+            assert relative(names[name], value) < 1e-5, name
+
+
+class Only(KernelTable):
+    """A table that chooses one library for every shape, and remembers that it was asked."""
+
+    def __init__(self, library: str) -> None:
+        super().__init__("test")
+        self.library, self.asked = library, 0
+
+    def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> Kernel:
+        self.asked += 1
+        return KERNELS[what][self.library]
+
+
+@pytest.mark.parametrize("library", sorted(KERNELS["forward"]))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_kernels_equal_plain_pytorch_after_one_step_in_float32(variant: str, library: str) -> None:
+    store, steps = random_store(), 2 if variant == "td3bc" else 1
+    table = Only(library)
+    fast = learner(agents(variant, [3]), [3], store, table=table)
+    plain = learner(agents(variant, [3]), [3], store)
+    own, other = fast.run(steps), plain.run(steps)
+    assert table.asked > 0
+    assert own == {name: pytest.approx(value, rel=1e-4, abs=1e-5) for name, value in other.items()}
+    names = fast.agents_parameters(0)
+    for name, value in plain.agents_parameters(0).items():
+        assert relative(names[name], value) < 1e-5, name
+
+
+@pytest.mark.parametrize("library", sorted(KERNELS["forward"]))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradients_over_kernels_equal_plain_ones(variant: str, library: str) -> None:
+    """Adam's first step hides the size of a gradient, so gradients are compared themselves."""
+    store = random_store()
+    found = []
+    for table in (Only(library), None):
+        trained = learner(agents(variant, [3]), [3], store, table=table)
+        trained.run(2)
+        found.append({name: network.gradient.clone() for name, network in trained.networks.items()})
+    for name, gradient in found[1].items():
+        assert relative(found[0][name], gradient) < 1e-4 or not gradient.any(), name
+        assert gradient.any() == (not name.startswith("target"))
+
+
+@pytest.mark.parametrize("stop", [1, 33])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(variant: str, stop: int) -> None:
+    store, table = random_store(), Only("numpy")
+
+    def new() -> Learner:
+        return learner(agents(variant, [3]), [3], store, table=table, planned_steps=50)
+
+    whole, before, after = new(), new(), new()
+    whole.run(50)
+    before.run(stop)
+    state = {name: value.clone() for name, value in before.state(0).items()}
+    after.restore([state], stop)
+    after.run(50 - stop)
+    expected = whole.state(0)
+    assert all(torch.equal(value, expected[name]) for name, value in after.state(0).items())
+
+
+def test_a_resumed_stacked_run_equals_an_uninterrupted_one_bit_for_bit() -> None:
+    store = random_store()
+    whole, before, after = (learner(agents("td3bc", SEEDS), SEEDS, store) for _ in range(3))
+    whole.run(40)
+    before.run(17)
+    after.restore([{n: v.clone() for n, v in before.state(i).items()} for i in range(3)], 17)
+    after.run(23)
+    for position in range(3):
+        expected = whole.state(position)
+        assert all(torch.equal(value, expected[name]) for name, value in after.state(position).items())
+
+
+@pytest.mark.parametrize(("saved", "wanted"), [("iql", "riql"), ("td3bc", "bc"), ("bc", "iql"), ("iql", "iql-deterministic")])
+def test_a_checkpoint_of_another_algorithm_is_refused(saved: str, wanted: str) -> None:
+    store = random_store()
+    state = learner(agents(saved, [0]), [0], store).state(0)
+    with pytest.raises(CheckpointError, match=f"does not fit {VARIANTS[wanted][0]} as configured"):
+        learner(agents(wanted, [0]), [0], store).restore([state], 5)
+
+
+def test_a_checkpoint_with_other_network_sizes_is_refused() -> None:
+    store = random_store()
+    state = learner(agents("iql", [0], hidden=(8, 7)), [0], store).state(0)
+    with pytest.raises(CheckpointError, match="other network sizes"):
+        learner(agents("iql", [0]), [0], store).restore([state], 5)
+
+
+@pytest.mark.parametrize("seeds", [[5], [2, 5, 3]])
+@pytest.mark.parametrize("algorithm", ["iql", "riql", "td3bc"])
+def test_a_reward_that_is_not_finite_stops_training_by_name(algorithm: str, seeds: list[int]) -> None:
+    rewards = torch.randn(2000, dtype=torch.float64)
+    rewards[1234] = torch.nan
+    store = random_store(rows=2000, rewards=rewards)
+    stream = Stream(seeds, 2000, 16, {}, torch.device("cpu"), torch.float32)
+    hits = ((stream.at(step)[0] == 1234).any(1) for step in range(10_000))
+    step, hit = next((number, row) for number, row in enumerate(hits, start=1) if row.any())
+    seed = seeds[int(hit.nonzero()[0])]
+    trained = learner(agents(algorithm, seeds), seeds, store)
+    with pytest.raises(DivergenceError, match=rf"{algorithm}: critic_loss became nan at step {step} \(seed {seed}\)"):
+        trained.run(step + 20)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_extracted_agents_act_as_in_the_learner_and_make_policies(variant: str) -> None:
+    trained = learner(agents(variant, SEEDS), SEEDS, random_store())
+    trained.run(3)
+    observations = torch.randn(5, 3)
+    for position in range(3):
+        agent = trained.extract(position)
+        own = trained.agents_parameters(position)
+        assert all(torch.equal(value, own[name]) for name, value in agent.state_dict().items())
+        torch.testing.assert_close(agent.policy().act(observations), agent.act(observations))
+    assert not torch.equal(trained.extract(0).act(observations), trained.extract(1).act(observations))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equal_seeds_give_equal_agents_and_others_differ(variant: str) -> None:
+    one, same, other = agents(variant, [4, 4, 5])
+    assert all(torch.equal(value, same.state_dict()[name]) for name, value in one.state_dict().items())
+    assert not torch.equal(one.actor.mlp.weights[0], other.actor.mlp.weights[0])
+
+
+def test_fresh_leaves_torchs_generator_alone() -> None:
+    agent = agents("iql", [0])[0]
+    torch.manual_seed(1)
+    expected = torch.randn(3)
+    torch.manual_seed(1)
+    agent.fresh(9)
+    assert torch.equal(torch.randn(3), expected)
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_mixed_precision_runs_stays_finite_and_keeps_float32_parameters(variant: str, seeds: list[int]) -> None:
+    store = random_store()
+    mixed = learner(agents(variant, seeds), seeds, store, mixed_precision=True)
+    exact = learner(agents(variant, seeds), seeds, store)
+    report, plain = mixed.run(20), exact.run(20)
+    for name in (update.name for update in mixed.updates):
+        assert report[name] == pytest.approx(plain[name], rel=0.1, abs=0.05)
+    for network in mixed.networks.values():
+        assert network.value.dtype == torch.float32
+        assert network.value.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "message"),
+    [
+        ("iql", {"expectile": 1.0}, r"iql\.expectile is 1\.0, must be in \(0, 1\)"),
+        ("iql", {"temperature": -1.0}, r"iql\.temperature"),
+        ("iql", {"dropout": 1.0}, r"iql\.dropout"),
+        ("iql", {"order": "backwards"}, r"iql\.order"),
+        ("iql", {"actor": "flow"}, r"iql\.actor"),
+        ("iql", {"expectil": 0.8}, "iql has no option 'expectil'; did you mean 'expectile'"),
+        ("iql", {"preset": "best"}, r"iql has no preset 'best'; it has \['corl', 'official'\]"),
+        ("riql", {"sigma": 0.0}, r"riql\.sigma is 0\.0, must be > 0"),
+        ("riql", {"quantile": 1.5}, r"riql\.quantile"),
+        ("riql", {"critics": 0}, r"riql\.critics"),
+        ("td3bc", {"alpha": -1.0}, r"td3bc\.alpha"),
+        ("td3bc", {"actor_every": 0}, r"td3bc\.actor_every"),
+        ("bc", {"fraction": 0.0}, r"bc\.fraction"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(algorithm: str, options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ALGORITHMS[algorithm].configure(**options)
+
+
+@pytest.mark.parametrize("variant", [pytest.param(v, marks=GPU) for v in VARIANTS])
+def test_stacked_on_a_gpu_equals_the_cpu(variant: str) -> None:
+    steps = 30
+    there = learner(
+        agents(variant, SEEDS), SEEDS, random_store(torch.float64, device="cuda"), torch.float64, device="cuda"
+    )
+    here = learner(agents(variant, SEEDS), SEEDS, random_store(torch.float64), torch.float64)
+    report, expected = there.run(steps), here.run(steps)
+    for position in range(len(SEEDS)):
+        difference, where = worst(there, position, here, position)
+        assert difference < 1e-4, where
+    assert report == {name: pytest.approx(value, rel=1e-4, abs=1e-6) for name, value in expected.items()}
+
+
+@pytest.mark.parametrize("variant", [pytest.param(v, marks=GPU) for v in VARIANTS])
+def test_replayed_cuda_graphs_equal_eager_steps(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = random_store(device="cuda")
+    graphed = learner(agents(variant, SEEDS), SEEDS, store, device="cuda")
+    graphed.run(40)
+    assert any(graph.graph is not None for graph in graphed._graphs.values())
+    monkeypatch.setattr(Learner, "_replay", lambda self, indices, noise, due: self._one_step(indices, noise, due))
+    eager = learner(agents(variant, SEEDS), SEEDS, store, device="cuda")
+    eager.run(40)
+    for position in range(len(SEEDS)):
+        difference, where = worst(graphed, position, eager, position)
+        assert difference < 1e-4, where

@@ -1,0 +1,161 @@
+"""`surefoot datasets ...` and the embedded datasets."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from conftest import small_dataset
+
+from surefoot import data, generate
+from surefoot.cli import main
+from surefoot.core.errors import ConfigError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def small(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "small.hdf5"
+    data.save(small_dataset(), path)
+    return path
+
+
+def shown(capsys: Capture, *arguments: str) -> object:
+    assert main(["datasets", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_list_has_the_embedded_datasets_and_the_catalogue(capsys: Capture) -> None:
+    rows = shown(capsys, "list")
+    assert {row["id"] for row in rows} == {*generate.EMBEDDED, *data.CATALOGUE}
+    (hopper,) = shown(capsys, "list", "hopper-medium-v2")[:1]
+    assert hopper["reference_high"] == 3234.3
+
+
+def test_info_tells_sizes_and_returns(small: pathlib.Path, capsys: Capture) -> None:
+    facts = shown(capsys, "info", str(small))
+    assert (facts["transitions"], facts["episodes"], facts["env_id"]) == (400, 2, "Pendulum-v1")
+    assert main(["datasets", "info", str(small)]) == 0
+    assert "transitions" in capsys.readouterr().out
+
+
+def test_verify_passes_a_good_file_and_fails_a_changed_one(small: pathlib.Path, capsys: Capture) -> None:
+    assert main(["datasets", "verify", str(small)]) == 0
+    assert "good; 400 transitions" in capsys.readouterr().out
+    content = bytearray(small.read_bytes())
+    content[len(content) // 2] ^= 1
+    small.write_bytes(bytes(content))
+    assert main(["datasets", "verify", str(small)]) == 2
+    assert str(small) in capsys.readouterr().err
+    assert main(["datasets", "verify", str(small), "--sha256", "0" * 64, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)[0]["ok"] is False
+
+
+def test_convert_keeps_the_data(small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
+    shown(capsys, "convert", str(small), str(tmp_path / "small.npz"))
+    np.testing.assert_array_equal(data.load(tmp_path / "small.npz").actions, data.load(small).actions)
+    assert main(["datasets", "convert", str(small), str(tmp_path / "small.npz")]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_generate_writes_the_asked_number_of_transitions(tmp_path: pathlib.Path, capsys: Capture) -> None:
+    path = tmp_path / "decent.hdf5"
+    arguments = ["--transitions", "600", "--behaviour", "decent", "--seed", "3", "-o", str(path)]
+    facts = shown(capsys, "generate", *arguments)
+    assert facts["transitions"] == 600
+    assert facts["return_mean"] > -400  # the good behaviour alone; the mixture is near -1000
+    np.testing.assert_array_equal(data.load(path).rewards, generate.generate("pendulum-swingup", 3, 600, "decent").rewards)
+
+
+def test_corrupt_changes_one_element_and_reports_it(small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
+    path = tmp_path / "attacked.hdf5"
+    arguments = ["--element", "rewards", "--rate", "0.25", "--exact-count", "--seed", "1", "-o", str(path)]
+    report = shown(capsys, "corrupt", str(small), *arguments)["report"]
+    assert (report["attacked"], report["rows"]) == (100, 400)
+    before, after = data.load(small), data.load(path)
+    assert int((before.rewards != after.rewards).sum()) == 100
+    np.testing.assert_array_equal(before.observations, after.observations)
+    assert json.loads((tmp_path / "attacked.hdf5.corruption.json").read_text()) == report
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required"),
+        (["lst"], "invalid choice: 'lst'"),
+        (["list", "zzz"], "contains 'zzz'"),
+        (["info", "nope.hdf5"], "nope.hdf5: no such file"),
+        (["info", "SMALL", "--view", "raw"], "view='raw' is unknown"),
+        (["verify", "nope.hdf5"], "nope.hdf5: no such file"),
+        (["convert", "SMALL", "x.xyz"], "names no format"),
+        (["generate", "pendulum"], "no embedded dataset is called 'pendulum'"),
+        (["generate", "--transitions", "5"], "add -o FILE"),
+        (["generate", "-o", "SMALL"], "exists already"),
+        (["corrupt", "SMALL", "-o", "x.hdf5", "--element", "foo"], "unknown"),
+        (["corrupt", "SMALL", "-o", "x.hdf5", "--rate", "2"], "rate is 2.0"),
+        (["corrupt", "SMALL", "-o", "x.hdf5", "--mode", "adversarial"], "needs a trained critic"),
+        (["corrupt", "SMALL", "-o", "x.hdf5", "--victim", "nowhere"], "not a run folder"),
+        (["corrupt", "SMALL", "-o", "SMALL"], "exists already"),
+    ],
+)
+def test_bad_commands_end_with_code_2_and_one_sentence(
+    arguments: list[str],
+    message: str,
+    small: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = small.read_bytes()
+    assert main(["datasets", *(str(small) if argument == "SMALL" else argument for argument in arguments)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("surefoot: error: ")
+    assert message in line
+    assert list(tmp_path.iterdir()) == [small]
+    assert small.read_bytes() == before
+
+
+def test_a_victim_without_critics_is_refused(finished_run: pathlib.Path, small: pathlib.Path, capsys: Capture) -> None:
+    path = small.with_name("attacked.hdf5")
+    attack = ["--mode", "adversarial", "--victim", str(finished_run), "-o", str(path)]
+    assert main(["datasets", "corrupt", str(small), *attack]) == 2
+    assert "has no critics to attack" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_the_embedded_dataset_is_generated_once_and_then_read_from_the_cache() -> None:
+    first = generate.load("pendulum-swingup")
+    path = generate.cached_path("pendulum-swingup")
+    written = path.stat().st_mtime_ns
+    again = generate.load("pendulum-swingup")
+    assert path.stat().st_mtime_ns == written
+    assert (again.name, again.env_id, len(again)) == ("pendulum-swingup", "Pendulum-v1", 50_000)
+    np.testing.assert_array_equal(first.actions, again.actions)
+
+
+def test_a_damaged_file_in_the_cache_is_generated_again() -> None:
+    path = generate.cached("pendulum-swingup")
+    good = path.read_bytes()
+    path.write_bytes(good[: len(good) // 2])
+    assert len(generate.load("pendulum-swingup")) == 50_000
+    assert len(path.read_bytes()) == len(good)
+
+
+def test_generated_episodes_end_where_their_ids_do() -> None:
+    dataset = generate.generate("pendulum-swingup", transitions=600)
+    data.validate(dataset)
+    assert dataset.episode_lengths.tolist() == [200, 200, 200]
+    assert dataset.truncations.nonzero()[0].tolist() == [199, 399, 599]
+
+
+def test_the_environment_is_the_one_asked_for_else_the_datasets_else_an_error() -> None:
+    dataset = small_dataset()
+    assert generate.environment_of(dataset, None) == "Pendulum-v1"
+    assert generate.environment_of(dataset, "module:Id-v0") == "module:Id-v0"
+    assert generate.environment_of(dataset, "none") is None
+    with pytest.raises(ConfigError, match="env=none"):
+        generate.environment_of(dataset.replace(env_id=None), None)

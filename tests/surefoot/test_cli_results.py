@@ -1,0 +1,176 @@
+"""`surefoot evaluate | report | export | algorithms` and the progress lines."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import surefoot
+from surefoot.cli import main
+from surefoot.cli.progress import Watcher, duration
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_evaluate_gives_a_row_with_an_interval_and_every_episode(finished_run: pathlib.Path, capsys: Capture) -> None:
+    assert main(["evaluate", str(finished_run), "--episodes", "3", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    (row,) = shown["rows"]
+    assert (row["algorithm"], row["seeds"], row["episodes"]) == ("bc", 2, 3)
+    returns = [shown["episodes"][seed]["returns"] for seed in ("0", "5")]
+    assert row["returns"]["mean"] == pytest.approx(np.mean(returns))
+    assert row["returns"]["low"] < row["returns"]["mean"] < row["returns"]["high"]
+
+
+def test_evaluate_prints_the_mean_of_each_seed(finished_run: pathlib.Path, capsys: Capture) -> None:
+    assert main(["evaluate", str(finished_run), "--episodes", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "return [95 %]" in text
+    assert "seed 5: mean return" in text
+
+
+@pytest.mark.parametrize("ending", [".pt2", ".safetensors"])
+def test_an_exported_policy_acts_as_the_runs_policy(finished_run: pathlib.Path, tmp_path: pathlib.Path, ending: str) -> None:
+    path = tmp_path / f"policy{ending}"
+    assert main(["export", str(finished_run), "-o", str(path), "--seed", "5"]) == 0
+    observations = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    wanted = surefoot.load_policy(finished_run, 5).act(observations)
+    if ending == ".pt2":
+        found = torch.export.load(path).module()(observations)
+    else:
+        found = surefoot.load_policy(path).act(observations)
+    torch.testing.assert_close(found, wanted)
+    assert not torch.allclose(wanted, surefoot.load_policy(finished_run, 0).act(observations))
+
+
+def test_the_report_is_one_html_file_and_its_table_is_printed(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    page = tmp_path / "report.html"
+    assert main(["report", str(finished_run), "-o", str(page), "--json"]) == 0
+    assert [row["algorithm"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["behaviour", "bc"]
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_algorithms_and_their_options_are_listed(capsys: Capture) -> None:
+    assert main(["algorithms", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["bc", "iql", "riql", "td3bc"]
+    assert main(["algorithms", "riql"]) == 0
+    text = capsys.readouterr().out
+    assert "algo.quantile" in text
+    assert "algo.preset=shared: the defaults" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "unknown command 'trian': did you mean 'train'"),
+        (["evaluate"], "the following arguments are required: RUN"),
+        (["evaluate", "nowhere"], "nowhere: not a run folder"),
+        (["evaluate", "RUN", "--episodes", "0"], "episodes is 0"),
+        (["evaluate", "RUN", "--env", "Pendulm-v1"], "unknown environment"),
+        (["evaluate", "RUN", "--env", "MountainCarContinuous-v0"], "don't fit"),
+        (["export", "RUN", "-o", "policy.bin"], "can export to .onnx, .pt2 or .safetensors"),
+        (["export", "RUN", "-o", "policy.pt2", "--seed", "3"], "has no seed 3; it has [0, 5]"),
+        (["export", "RUN", "-o", "policy.pt2", "--sampling"], "deterministic"),
+        (["report", "nowhere"], "nowhere is not a run folder"),
+        (["algorithms", "iq"], "did you mean 'iql'"),
+    ],
+)
+def test_bad_commands_end_with_code_2_and_one_sentence(
+    arguments: list[str],
+    message: str,
+    finished_run: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(finished_run) if argument == "RUN" else argument for argument in arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("surefoot: error: ")
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_printed(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"surefoot {surefoot.__version__}"
+
+
+def events() -> list[dict[str, object]]:
+    plan = {"algorithm": "iql", "dataset": "d", "environment": None, "seeds": [0], "steps": 100}
+    progress = {"kind": "progress", "seed": 0, "steps": 100, "rate": 50.0}
+    return [
+        {"kind": "start", "plan": plan, "device": "cpu"},
+        {"kind": "note", "text": "3 rows [odd]"},
+        {**progress, "step": 10},
+        {**progress, "step": 20},
+        {"kind": "eval", "seed": 0, "step": 50, "return_mean": -12.5},
+        {"kind": "done", "seed": 0},
+        {"kind": "something new"},
+    ]
+
+
+def test_progress_is_lines_where_there_is_no_terminal(tmp_path: pathlib.Path) -> None:
+    with open(tmp_path / "log", "w", encoding="utf-8") as file, Watcher(Console(file=file, width=200)) as watch:
+        for event in events():
+            watch(event)
+    text = (tmp_path / "log").read_text(encoding="utf-8")
+    assert "note: 3 rows [odd]" in text
+    assert "seed 0: step 10 of 100, 50 steps/s, 0:02 left" in text
+    assert "step 20 of 100" not in text  # within ten seconds of the line before
+    assert "seed 0: step 50, return -12.5" in text
+    assert "\x1b" not in text
+
+
+def test_progress_is_a_bar_with_rate_eta_and_return_on_a_terminal(tmp_path: pathlib.Path) -> None:
+    with open(tmp_path / "log", "w", encoding="utf-8") as file:
+        with Watcher(Console(file=file, width=140, force_terminal=True)) as watch:
+            for event in events():
+                watch(event)
+    text = (tmp_path / "log").read_text(encoding="utf-8")
+    assert all(piece in text for piece in ("seed 0", "20/100", "50 steps/s", "ETA", "return -12.5"))
+
+
+def test_a_quiet_watcher_shows_nothing(tmp_path: pathlib.Path) -> None:
+    with open(tmp_path / "log", "w", encoding="utf-8") as file, Watcher(Console(file=file), quiet=True) as watch:
+        for event in events():
+            watch(event)
+    assert (tmp_path / "log").read_text(encoding="utf-8") == ""
+
+
+def test_durations_read_as_clocks() -> None:
+    assert (duration(0.4), duration(62.4), duration(3723)) == ("0:00", "1:02", "1:02:03")
+
+
+def test_tensorboard_gets_the_numbers_of_each_seed(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from surefoot.loggers import make_logger
+
+    listener = make_logger("tensorboard", tmp_path)
+    for event in events():
+        listener(event)
+    stored = EventAccumulator(str(tmp_path / "tensorboard" / "seed0")).Reload()
+    assert [(point.step, point.value) for point in stored.Scalars("eval/return_mean")] == [(50, -12.5)]
+    assert [point.step for point in stored.Scalars("progress/rate")] == [10, 20]
+
+
+def test_a_logger_that_is_not_installed_is_told_before_training(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    from surefoot.core.errors import MissingExtraError
+    from surefoot.loggers import make_logger
+
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match=r"logger=wandb needs the package 'wandb'.*surefoot\[wandb\]"):
+        make_logger("wandb", tmp_path)

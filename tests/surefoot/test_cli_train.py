@@ -1,0 +1,210 @@
+"""`surefoot train`: what it writes, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import TINY
+
+from surefoot.cli import main
+from surefoot.cli import train as train_command
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_run_writes_summary_policies_metrics_and_picture(finished_run: pathlib.Path) -> None:
+    summary = json.loads((finished_run / "summary.json").read_text())
+    assert summary["algorithm"] == "bc"
+    assert summary["environment"] == "Pendulum-v1"  # the file's own
+    assert summary["seeds"] == [0, 5]
+    assert summary["episodes"] == 2
+    assert len(summary["per_seed_returns"]) == 2
+    assert summary["behaviour"]["episodes"] == 2
+    assert (finished_run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for seed in (0, 5):
+        assert (finished_run / "policy" / f"seed{seed}.safetensors").is_file()
+
+
+def test_a_path_with_signs_of_hydras_grammar_in_it_is_kept_as_it_is(
+    finished_run: pathlib.Path, dataset_path: pathlib.Path
+) -> None:
+    plan = json.loads((finished_run / "config.json").read_text())["plan"]
+    assert plan["dataset"] == str(dataset_path)
+    assert plan["config"]["hidden"] == [8, 8]
+
+
+def test_resuming_a_finished_run_shows_its_result_again(finished_run: pathlib.Path, capsys: Capture) -> None:
+    assert main(["train", "--resume", str(finished_run), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["algorithm"] for row in shown["rows"]] == ["behaviour", "bc"]
+
+
+def test_without_a_simulator_a_run_ends_with_losses_and_the_datas_return(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    arguments = ["train", "algo=bc", f"dataset={dataset_path}", "env=none", "seeds=1", f"out={tmp_path / 'run'}", *TINY]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "validation actor_loss" in text
+    assert "fitted-Q estimate" in text
+    assert "behaviour" in text
+    assert "surefoot evaluate" not in text
+
+
+def test_the_main_job_compares_behaviour_bc_and_iql_and_says_what_to_do_next(
+    tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "seeds=1", "steps=20", "episodes=2", "evaluate_every=20", "evaluate_episodes=1"]) == 0
+    captured = capsys.readouterr().out
+    rows = [line.split()[0] for line in captured.splitlines() if "Pendulum-v1  " in line]
+    assert rows == ["behaviour", "bc", "iql"]
+    assert "step 20 of 20" in captured  # log lines, since this is no terminal
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("iql-pendulum-swingup-")
+    assert (folder / "comparison.png").is_file()
+    assert (folder / "bc" / "summary.json").is_file()
+    after = captured[captured.index("next:") :].splitlines()[1:]
+    assert [line.split()[1] for line in after] == ["evaluate", "report", "export"]
+    assert all(f"runs/{folder.name}" in line for line in after)
+
+
+def test_the_main_job_trains_iql_on_three_seeds_of_the_embedded_data_without_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def record(request: object, *unused: object, **also: object) -> object:
+        asked.append(request)
+        raise KeyboardInterrupt if len(asked) == 2 else SystemError
+
+    monkeypatch.setattr(train_command, "train_one", record)
+    with pytest.raises(SystemError):
+        main(["train", "--quiet"])
+    (request,) = asked
+    assert (request.algorithm, request.fields["seeds"], request.fields["episodes"]) == ("iql", (0, 1, 2), 50)
+    assert request.fields["dataset"] == "pendulum-swingup"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["algo=iq"], "unknown algorithm 'iq'"),
+        (["dataset=nope.hdf5"], "nope.hdf5: no such file"),
+        (["dataset=hopper-medium-v2"], "did you mean 'd4rl/hopper-medium-v2'"),
+        (["dataset=d4rl/hopper-medium-v"], "did you mean 'd4rl/hopper-medium-v"),
+        (["steps=abc"], "steps: "),
+        (["algo=bc", "dataset=HERE", "env=Pendulm-v1"], "unknown environment 'Pendulm-v1'"),
+        (["algo=bc", "dataset=HERE", "env=MountainCarContinuous-v0"], "observations don't fit"),
+        (["algo=bc", "dataset=HERE", "strict=true"], "actions outside"),
+        (["algo=bc", "dataset=HERE", "out=HERE"], "exists already"),
+        (["algo=bc", "dataset=HERE", "init=nowhere"], "nowhere"),
+        (["--resume", "nowhere"], "not a run folder"),
+        (["--resume", "nowhere", "steps=3"], "leave out the others"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+        (["-m", "algo=bc,iq"], "unknown algorithm 'iq'"),
+        (["-m", "algo=bc,iql", "algo.expectile=0.5"], "bc has no option 'algo.expectile'"),
+        (["-m", "algo=iql", "algo.expectile=0.5,2"], "iql.expectile is 2.0"),
+    ],
+)
+def test_bad_commands_end_with_code_2_one_sentence_and_nothing_written(
+    arguments: list[str],
+    message: str,
+    dataset_path: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *(a.replace("HERE", str(dataset_path)) for a in arguments)]) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("surefoot: error: ")
+    assert message in line
+    assert captured.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_run_is_not_overwritten(finished_run: pathlib.Path, dataset_path: pathlib.Path, capsys: Capture) -> None:
+    before = (finished_run / "summary.json").read_bytes()
+    assert main(["train", "algo=bc", f"dataset={dataset_path}", f"out={finished_run}"]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert (finished_run / "summary.json").read_bytes() == before
+
+
+def test_an_unexpected_exception_is_not_taken_for_a_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*unused: object, **also: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(train_command, "train_one", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["train", "algo=bc", "--quiet"])
+
+
+def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "run"
+    tiny = [item for item in TINY if not item.startswith("steps")]
+    arguments = ["train", "algo=bc", f"dataset={dataset_path}", "seeds=1", "steps=4000", f"out={folder}", *tiny]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "surefoot", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("seeds/0/checkpoint.safetensors")) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(2)  # SIGINT
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"surefoot train --resume {folder}" in errors
+    assert "Traceback" not in errors
+    assert main(["train", "--quiet", "--json", "--resume", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][1]["steps"] == 4000
+
+
+def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture) -> None:
+    from surefoot import config
+    from surefoot.data import CATALOGUE
+    from surefoot.generate import EMBEDDED
+    from surefoot.offline import ALGORITHMS
+
+    assert main(["train", "--help"]) == 0
+    words = set(capsys.readouterr().out.replace("=", " ").split())
+    assert set(ALGORITHMS) | set(config.FIELDS) | set(EMBEDDED) <= words
+    assert all(name in words or name.partition("-")[2] in words for name in config.presets())
+    assert all(name.partition("-")[2] in words for name in CATALOGUE)
+
+
+def test_a_multirun_trains_each_combination_and_compares_them(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "a sweep (1)"
+    arguments = ["-m", "algo=bc", f"dataset={dataset_path}", "seeds=1,[5]", f"out={folder}", *TINY, "--json", "--quiet"]
+    before = (sys.argv[:], os.environ.get("HYDRA_FULL_ERROR"))
+    assert main(["train", *arguments]) == 0
+    assert (sys.argv, os.environ.get("HYDRA_FULL_ERROR")) == before
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["algorithm"] for row in shown["rows"]] == ["behaviour", "bc", "bc"]
+    seeds = [json.loads((pathlib.Path(run) / "summary.json").read_text())["seeds"] for run in shown["runs"]]
+    assert seeds == [[0], [5]]
+
+
+def test_a_failing_job_of_a_multirun_is_told_and_does_not_stop_the_others(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "sweep"
+    environments = "env=Pendulm-v1,Pendulum-v1"
+    tiny = [*TINY, "--quiet"]
+    assert main(["train", "-m", "algo=bc", f"dataset={dataset_path}", environments, "seeds=1", f"out={folder}", *tiny]) == 2
+    captured = capsys.readouterr()
+    assert "surefoot: error: job 0 of the sweep" in captured.err
+    assert "unknown environment 'Pendulm-v1'" in captured.err
+    assert "Pendulum-v1" in captured.out
+    assert len(list(folder.glob("*/summary.json"))) == 1

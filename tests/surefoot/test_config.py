@@ -1,0 +1,159 @@
+"""Overrides become a checked request, or one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from surefoot import config
+from surefoot.core.errors import ConfigError
+from surefoot.offline import ALGORITHMS
+
+
+def request(*overrides: str) -> config.Request:
+    ready = config.readable(overrides)
+    config.check_overrides(ready, multirun=False)
+    return config.compose(ready)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_gets_its_dataclass_defaults(name: str) -> None:
+    expected = dataclasses.asdict(ALGORITHMS[name].Config())
+    found = request(f"algo={name}")
+    assert found.algorithm == name
+    assert found.options == {key: list(v) if isinstance(v, tuple) else v for key, v in expected.items()}
+
+
+def test_options_and_fields_are_set_by_overrides() -> None:
+    found = request("algo=bc", "algo.hidden=[3,4]", "algo.fraction=0.1", "seeds=[0,5]", "steps=1e4", "env=m:Id-v0")
+    assert found.options["hidden"] == [3, 4]
+    assert found.options["fraction"] == 0.1
+    assert (found.fields["seeds"], found.fields["steps"], found.fields["env"]) == ((0, 5), 10_000, "m:Id-v0")
+
+
+def test_a_count_of_seeds_means_the_first_ones() -> None:
+    assert request("seeds=3").fields["seeds"] == (0, 1, 2)
+
+
+def test_the_command_line_wins_over_the_domain_preset_and_that_over_the_algorithms_preset() -> None:
+    found = request("preset=antmaze", "algo.preset=corl", "algo.temperature=7")
+    assert found.options["order"] == "together"  # CORL's
+    assert found.options["normalization"] == "observations"  # CORL's
+    assert found.options["rewards"] == "minus_one"  # AntMaze's, over CORL's none
+    assert found.options["expectile"] == 0.9  # AntMaze's
+    assert found.options["temperature"] == 7.0
+
+
+def test_an_option_said_at_its_default_still_wins_over_a_preset() -> None:
+    assert request("preset=antmaze", "algo.expectile=0.7").options["expectile"] == 0.7
+
+
+def test_the_victim_preset_sets_steps_unless_they_are_said() -> None:
+    assert request("algo=riql", "preset=victim").fields["steps"] == 30_000
+    assert request("algo=riql", "preset=victim", "steps=10").fields["steps"] == 10
+    assert request("algo=riql", "preset=victim").options["critics"] == 10
+
+
+def test_every_domain_preset_fits_its_algorithms_and_holds_only_what_differs() -> None:
+    for name, content in config.presets().items():
+        for algorithm in set(content) - {"run"}:
+            changed = request(f"algo={algorithm}", f"preset={name}").options
+            for option, value in (content[algorithm] or {}).items():
+                assert changed[option] == value
+                default = request(f"algo={algorithm}").options[option]
+                assert value != default, f"{name}: {algorithm}.{option} is the default already"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algo=iq"], r"unknown algorithm 'iq': did you mean 'iql'"),
+        (["algo=null"], r"unknown algorithm"),
+        (["algo.expectil=3"], r"iql has no option 'algo.expectil': did you mean 'algo.expectile'"),
+        (["algo=bc", "algo.expectile=0.5"], r"bc has no option 'algo.expectile'"),
+        (["expectile=0.5"], r"did you mean 'algo.expectile'"),
+        (["step=5"], r"unknown option 'step': did you mean 'steps'"),
+        (["algo.expectile=abc"], r"algo.expectile: Value 'abc' of type 'str' could not be converted to Float"),
+        (["algo.expectile=2"], r"iql.expectile is 2.0, must be in \(0, 1\)"),
+        (["algo.hidden=3"], r"algo.hidden: "),
+        (["steps=1.5"], r"steps: Value '1.5'"),
+        (["steps=0"], r"steps=0: must be at least 1"),
+        (["steps=("], r"steps=\(: the value can't be read"),
+        (["steps"], r"'steps' is not of the form name=value"),
+        (["+x=1"], r"can't be added"),
+        (["~steps"], r"can't be added or removed"),
+        (["seeds=0,5"], r"add -m to train once for each, or write a list as seeds=\[0,5\]"),
+        (["seeds=0"], r"at least 1 seed"),
+        (["seeds=[1,1]"], r"different numbers"),
+        (["device=gpu"], r"device='gpu' is unknown: give auto, cpu or cuda"),
+        (["view=raw"], r"view='raw' is unknown"),
+        (["logger=tensorbord"], r"did you mean 'tensorboard'"),
+        (["preset=antmase"], r"preset='antmase' is unknown: did you mean 'antmaze'"),
+        (["preset=antmaze", "algo=bc"], r"preset=antmaze has no settings for bc; it has some for iql"),
+        (["algo.preset=corll"], r"iql has no preset 'corll'"),
+        (["dataset=null"], r"dataset: "),
+        (["dataset=${nothing}"], r"dataset: Interpolation key 'nothing' not found"),
+        (["hydra.job.name=x"], r"only matter with -m"),
+    ],
+)
+def test_bad_overrides_are_refused_in_one_sentence(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        request(*overrides)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a=b,(c) 'd' \"e\" \\ ${f}\\'.hdf5",
+        "a,b.hdf5",
+        "x\\${y}\\\\.hdf5",
+        "null",
+        "3",
+        "é [x]{y}:z.hdf5",
+        "'q'",
+        "end\\\\",
+        "${a}",
+    ],
+)
+def test_any_existing_path_works_as_dataset(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path(name).touch()
+    assert request(f"dataset={name}").fields["dataset"] == name
+    assert request(f"dataset={tmp_path / name}").fields["dataset"] == str(tmp_path / name)
+
+
+def test_a_list_of_existing_paths_stays_a_list_in_a_sweep(tmp_path: pathlib.Path) -> None:
+    paths = [tmp_path / "a(1).hdf5", tmp_path / "b=2.hdf5"]
+    for path in paths:
+        path.touch()
+    ready = config.readable([f"dataset={paths[0]},{paths[1]}"], multirun=True)
+    (parsed,) = config.parse(ready)
+    assert parsed.sweep
+    chosen = [config.compose([f"dataset={value}"]).fields["dataset"] for value in parsed.values]
+    assert chosen == [str(path) for path in paths]
+
+
+def test_the_folder_of_a_run_may_have_any_name() -> None:
+    assert request("out=a (b)=c,d").fields["out"] == "a (b)=c,d"
+
+
+def test_composing_leaves_the_hydra_of_a_surrounding_application_alone() -> None:
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    with hydra.initialize(version_base="1.3", config_path=None):
+        before = GlobalHydra.instance().hydra
+        request("algo=bc")
+        assert GlobalHydra.instance().hydra is before
+
+
+def test_options_are_described_by_the_comments_beside_them() -> None:
+    described = {row["name"]: row for row in config.described(ALGORITHMS["iql"].Config)}
+    assert described["expectile"]["default"] == 0.7
+    assert "value loss" in described["expectile"]["what"]
+    for agent in ALGORITHMS.values():
+        assert {row["name"] for row in config.described(agent.Config)} == set(config.option_names(agent))
+    assert all(row["what"] for row in config.described(config.TrainConfig))

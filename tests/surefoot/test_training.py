@@ -1,0 +1,270 @@
+"""The experiment loop: run folders, seeds, resume, workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.core import checkpoint
+from surefoot.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DeviceError,
+    DivergenceError,
+    EnvironmentMismatchError,
+)
+from surefoot.data.dataset import Dataset
+from surefoot.envs.generate import generate
+from surefoot.offline import BC, IQL
+from surefoot.plan import Plan
+from surefoot.run import Run
+from surefoot.training import fit, load_agent, resume, victim
+
+SMALL = {"hidden": (16, 16)}
+FAST = {"episodes": 2, "evaluate_episodes": 1, "batch_size": 32}
+
+
+def pendulum(transitions: int = 2000, **changes: object) -> Dataset:
+    arrays = generate(transitions=transitions)
+    arrays.pop("behaviours")
+    ends = arrays["terminations"] | arrays["truncations"]
+    ids = np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64)
+    valid = np.ones(len(ends), bool)
+    return Dataset(**arrays, episode_ids=ids, valid=valid).replace(**changes)
+
+
+def weights(run: Run, seed: int) -> dict[str, torch.Tensor]:
+    return checkpoint.load(run.checkpoint_path(seed))[0]
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="module")
+def three_seeds(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    os.environ["SUREFOOT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    data = pendulum()
+    return fit(IQL(data, **SMALL), data, steps=60, seeds=3, out=tmp_path_factory.mktemp("runs") / "three", **FAST)
+
+
+def test_a_run_folder_holds_all_that_is_needed_to_repeat_it(three_seeds: Run) -> None:
+    summary = three_seeds.summary
+    assert summary["algorithm"] == "iql"
+    assert summary["environment"] == "Pendulum-v1"
+    assert len(summary["per_seed_returns"]) == 3
+    assert summary["returns"]["low"] < summary["returns"]["mean"] < summary["returns"]["high"]
+    assert summary["returns"]["mean"] == pytest.approx(np.mean(summary["per_seed_returns"]))
+    assert summary["behaviour"]["episodes"] == 10
+    assert {"torch", "numpy", "gymnasium", "surefoot"} <= set(summary["versions"])
+    lines = [json.loads(line) for line in (three_seeds.folder / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [line for line in lines if line["kind"] == "eval"]
+    assert sorted({line["step"] for line in evaluations}) == list(range(6, 61, 6))
+    assert {"value_loss", "critic_loss", "advantage"} <= set(lines[0]["values"])
+    assert (three_seeds.folder / "curves.png").stat().st_size > 5000
+    assert (three_seeds.folder / "kernels.json").is_file()
+
+
+def test_seed_two_of_three_is_the_same_as_seed_two_alone(three_seeds: Run, tmp_path: pathlib.Path) -> None:
+    data = pendulum()
+    alone = fit(IQL(data, **SMALL), data, steps=60, seeds=[2], out=tmp_path / "alone", **FAST)
+    assert alone.summary["per_seed_returns"] == [three_seeds.summary["per_seed_returns"][2]]
+    assert same(weights(alone, 2), weights(three_seeds, 2))
+
+
+def test_the_policy_of_a_run_acts_in_the_environments_units(three_seeds: Run) -> None:
+    policy = three_seeds.policy(1)
+    actions = policy.act(torch.from_numpy(pendulum().observations[:100]))
+    assert float(actions.abs().max()) <= 2
+    assert policy.action_high.tolist() == [2.0]
+    with pytest.raises(CheckpointError, match="no seed 7"):
+        three_seeds.policy(7)
+
+
+def test_an_existing_folder_is_refused_and_left_alone(three_seeds: Run) -> None:
+    before = sorted(p.name for p in three_seeds.folder.iterdir())
+    data = pendulum()
+    with pytest.raises(ConfigError, match="--resume"):
+        fit(IQL(data, **SMALL), data, steps=60, out=three_seeds.folder, **FAST)
+    assert sorted(p.name for p in three_seeds.folder.iterdir()) == before
+
+
+def test_resuming_a_complete_run_changes_nothing(three_seeds: Run) -> None:
+    notes: list[str] = []
+    again = resume(three_seeds.folder, listener=lambda event: notes.append(event.get("text", "")))
+    assert again.summary == three_seeds.summary
+    assert "complete" in notes[0]
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_training import pendulum, SMALL, FAST
+from surefoot.offline import IQL
+from surefoot.training import fit
+data = pendulum()
+fit(IQL(data, **SMALL), data, steps=1500, seeds=2, evaluate_every=100, out={out!r}, **FAST)
+"""
+
+
+def test_a_run_killed_twice_resumes_to_the_same_weights_and_leaves_no_orphan(tmp_path: pathlib.Path) -> None:
+    data = pendulum()
+    whole = fit(IQL(data, **SMALL), data, steps=1500, seeds=2, evaluate_every=100, out=tmp_path / "whole", **FAST)
+    folder = tmp_path / "killed"
+    script = SCRIPT.format(tests=str(pathlib.Path(__file__).parent), out=str(folder))
+    process = subprocess.Popen([sys.executable, "-c", script])
+    _wait_for(lambda: _checkpoints(folder) >= 1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _wait_for(lambda: not _workers_of(folder))
+    resumer = subprocess.Popen([sys.executable, "-c", f"from surefoot.training import resume; resume({str(folder)!r})"])
+    time.sleep(3)
+    resumer.send_signal(signal.SIGKILL)
+    resumer.wait()
+    _wait_for(lambda: not _workers_of(folder))
+    run = resume(folder)
+    for seed in (0, 1):
+        assert same(weights(run, seed), weights(whole, seed))
+    assert run.summary["per_seed_returns"] == whole.summary["per_seed_returns"]
+    lines = [[json.loads(line) for line in (r.folder / "metrics.jsonl").read_text().splitlines()] for r in (run, whole)]
+    assert lines[0] == lines[1]
+
+
+def _checkpoints(folder: pathlib.Path) -> int:
+    return len(list(folder.glob("seeds/*/checkpoint.safetensors")))
+
+
+def _workers_of(folder: pathlib.Path) -> list[int]:
+    import psutil
+
+    mine = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "surefoot.worker" in command and str(folder) in command:
+            mine.append(process.pid)
+    return mine
+
+
+def _wait_for(condition: object, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_without_a_simulator_training_ends_with_validation_losses_and_a_fitted_q_estimate(
+    tmp_path: pathlib.Path,
+) -> None:
+    data = pendulum()
+    run = fit(IQL(data, **SMALL), data, env=None, steps=200, seeds=2, out=tmp_path / "run", **FAST)
+    summary = run.summary
+    assert summary["returns"] is None
+    assert set(summary["validation"]) == {"value_loss", "gaussian_actor_loss", "critic_loss"}
+    assert np.isfinite(list(summary["validation"].values())).all()
+    assert summary["fitted_q"]["low"] <= summary["fitted_q"]["mean"] <= summary["fitted_q"]["high"]
+    assert summary["data_discounted_return"]["best"] < 0
+
+
+def test_init_starts_from_another_runs_weights_and_normaliser(tmp_path: pathlib.Path) -> None:
+    data = pendulum()
+    first = fit(BC(data, **SMALL), data, steps=50, seeds=1, out=tmp_path / "first", **FAST)
+    moved = data.replace(observations=data.observations + 1, next_observations=data.next_observations + 1)
+    second = fit(
+        BC(data, **SMALL, learning_rate=0.0),
+        moved,
+        steps=2,
+        seeds=1,
+        out=tmp_path / "second",
+        init=str(first.folder),
+        **FAST,
+    )
+    before, after = load_agent(first).state_dict(), load_agent(second).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    with pytest.raises(ConfigError, match="does not fit"):
+        fit(BC(data, hidden=(8, 8)), data, steps=2, seeds=1, out=tmp_path / "third", init=str(first.folder), **FAST)
+    assert not (tmp_path / "third").exists()
+
+
+def test_a_loss_that_turns_infinite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: pathlib.Path) -> None:
+    data = pendulum()
+    agent = IQL(data, learning_rate=1e5, rewards="none", **SMALL)
+    with pytest.raises(DivergenceError, match=r"_loss became (inf|nan) at step \d+ \(seed 0\)"):
+        fit(agent, data, steps=50, seeds=1, out=tmp_path / "run", evaluate_every=1, **FAST)
+    tensors, meta = checkpoint.load(tmp_path / "run/seeds/0/checkpoint.safetensors")
+    assert meta["step"] >= 1
+    assert all(bool(value.isfinite().all()) for value in tensors.values())
+
+
+def test_bad_plans_are_refused_before_anything_is_written(tmp_path: pathlib.Path) -> None:
+    data = pendulum(400)
+    out = tmp_path / "run"
+    with pytest.raises(EnvironmentMismatchError):
+        fit(IQL(data), data, env="MountainCarContinuous-v0", steps=10, out=out)
+    with pytest.raises(DeviceError) if not torch.cuda.is_available() else pytest.raises(ConfigError):
+        fit(IQL(data), data, steps=10, out=out, device="cuda" if not torch.cuda.is_available() else "tpu")
+    with pytest.raises(ConfigError, match="seeds"):
+        fit(IQL(data), data, steps=10, seeds=[1, 1], out=out)
+    with pytest.raises(ConfigError, match="no option 'expectil'; did you mean 'expectile'"):
+        IQL(data, expectil=0.8)
+    with pytest.raises(DataError, match="range of returns"):
+        flat = data.replace(rewards=np.zeros_like(data.rewards))
+        fit(IQL(data), flat, steps=10, out=out)
+    assert not out.exists()
+
+
+def test_a_damaged_or_foreign_checkpoint_is_refused_by_name(three_seeds: Run, tmp_path: pathlib.Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(three_seeds.folder, copy)
+    (copy / "summary.json").unlink()
+    (copy / "seeds/1/result.json").unlink()
+    shutil.copy(copy / "seeds/0/checkpoint.safetensors", copy / "seeds/1/checkpoint.safetensors")
+    with pytest.raises(CheckpointError, match="moved from another run"):
+        resume(copy)
+    damaged = bytearray((copy / "seeds/1/checkpoint.safetensors").read_bytes())
+    damaged[-100] ^= 1
+    (copy / "seeds/1/checkpoint.safetensors").write_bytes(bytes(damaged))
+    with pytest.raises(CheckpointError, match="checksum"):
+        resume(copy)
+
+
+def test_a_run_begun_on_another_machine_is_not_resumed_silently(three_seeds: Run, tmp_path: pathlib.Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(three_seeds.folder, copy)
+    (copy / "summary.json").unlink()
+    (copy / "seeds/0/result.json").unlink()
+    table = json.loads((copy / "kernels.json").read_text())
+    (copy / "kernels.json").write_text(json.dumps({**table, "machine": "another"}))
+    with pytest.raises(CheckpointError, match="begun on another"):
+        resume(copy)
+
+
+def test_a_run_with_critics_can_be_a_victim_and_one_without_can_not(three_seeds: Run, tmp_path: pathlib.Path) -> None:
+    data = pendulum(400)
+    attacked = victim(three_seeds.folder)
+    q = attacked.q_values(torch.from_numpy(data.observations[:5]), torch.from_numpy(data.actions[:5]))
+    assert q.shape == (2, 5)
+    assert attacked.policy(torch.from_numpy(data.observations[:5])).shape == (5, 1)
+    run = fit(BC(data, **SMALL), data, steps=2, seeds=1, out=tmp_path / "bc", **FAST)
+    with pytest.raises(ConfigError, match="no critics"):
+        victim(run.folder)
+
+
+def test_a_plan_survives_json() -> None:
+    plan = Plan("iql", {"hidden": [16, 16]}, "x.hdf5", seeds=(3, 5))
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    with pytest.raises(ConfigError, match="no field 'stepz'"):
+        Plan.from_json({**plan.to_json(), "stepz": 1})
