@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.networks import MLP, Initialisation
+from surefoot.core.networks import MLP
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -46,7 +46,7 @@ class DeterministicActor(nn.Module):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: Initialisation = "torch",
+        initialisation: str = "torch",
     ) -> None:
         super().__init__()
         self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation)
@@ -74,7 +74,7 @@ class GaussianActor(nn.Module):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: Initialisation = "torch",
+        initialisation: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
     ) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class TanhGaussianActor(nn.Module):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: Initialisation = "torch",
+        initialisation: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
     ) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -65,8 +65,13 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     weight_decay: float = 0.0
-    schedule: Literal["constant", "cosine"] = "constant"  # cosine: to 0 over the planned steps
+    schedule: str = "constant"  # or cosine: to 0 over the planned steps
     max_gradient_norm: float | None = None  # per seed, over all that the update trains
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown schedule."""
+        if self.schedule not in {"constant", "cosine"}:
+            raise ConfigError(f"schedule is {self.schedule!r}, must be constant or cosine")
 
 
 @dataclasses.dataclass(frozen=True)

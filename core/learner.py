@@ -184,12 +184,12 @@ class Learner:
         for update in self.updates:
             noises.update(update.noise)
         self.stream = Stream(self.seeds, population, self.rows, noises, self.device, dtype)
-        plain = self.stacked or self.device.type != "cpu" or dtype != torch.float32 or mixed_precision
+        plain = self.stacked or self.device.type != "cpu" or dtype != torch.float32 or mixed_precision or compiled
         self.slots = None if table is None or plain else kernels.Slots(table)
         self._compute = [self._loss_function(u) for u in self.updates]
         if compiled:
             self._compute = [torch.compile(f) for f in self._compute]
-        self._annotate = vmap(self._annotate_one) if self.stacked else self.agent.annotate
+        self._annotate_stacked = vmap(self._annotate_one)
         self._losses = torch.zeros(len(self.updates), len(agents), dtype=dtype, device=self.device)
         self._metrics: dict[str, Tensor] = {}
         self._graphs: dict[int, _Graph] = {}
@@ -301,9 +301,9 @@ class Learner:
             noise = {name: value[0] for name, value in noise.items()}
         with torch.no_grad():
             if self.stacked:
-                batch = self._annotate(self._named(), self._buffers, batch)
+                batch = self._annotate_stacked(self._named(), self._buffers, batch)
             else:
-                batch = self._annotate(batch)
+                batch = self.agent.annotate(batch)
         waiting: list[int] = []
         for index in due:
             update = self.updates[index]

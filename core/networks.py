@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from surefoot.core import kernels
+from surefoot.core.errors import ConfigError
 
-Initialisation = Literal["torch", "orthogonal", "edac"]
+INITIALISATIONS = ("torch", "orthogonal", "edac")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
@@ -31,7 +31,7 @@ class MLP(nn.Module):
         hidden: Sequence[int] = (256, 256),
         *,
         members: int | None = None,
-        initialisation: Initialisation = "torch",
+        initialisation: str = "torch",
         activation: str = "relu",
         layer_norm: bool = False,
     ) -> None:
@@ -48,6 +48,12 @@ class MLP(nn.Module):
             layer_norm: normalise each hidden layer before its activation.
         """
         super().__init__()
+        if initialisation not in INITIALISATIONS:
+            raise ConfigError(f"initialisation is {initialisation!r}, must be one of {', '.join(INITIALISATIONS)}")
+        if activation not in ACTIVATIONS:
+            raise ConfigError(f"activation is {activation!r}, must be one of {', '.join(ACTIVATIONS)}")
+        if not hidden or min(hidden) < 1:
+            raise ConfigError(f"hidden is {list(hidden)}, must be at least one width, each 1 or more")
         sizes = [inputs, *hidden, outputs]
         lead = () if members is None else (members,)
         self.members, self.activation, self.hidden = members, activation, tuple(hidden)
@@ -110,7 +116,7 @@ class MLP(nn.Module):
 
 
 @torch.no_grad()
-def initialise(network: MLP, how: Initialisation) -> None:
+def initialise(network: MLP, how: str) -> None:
     """Draw the weights of `network`; member i of an ensemble gets what the i-th draw gives.
 
     Sources: "torch" is He's uniform rule with a = sqrt 5, as nn.Linear; "orthogonal" Saxe et al., as in
@@ -155,7 +161,7 @@ class Critic(nn.Module):
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
         members: int = 2,
-        initialisation: Initialisation = "torch",
+        initialisation: str = "torch",
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
@@ -184,7 +190,7 @@ class Value(nn.Module):
         self,
         observation_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: Initialisation = "torch",
+        initialisation: str = "torch",
         layer_norm: bool = False,
     ) -> None:
         super().__init__()

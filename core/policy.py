@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import json
 import os
 import pathlib
 from typing import Any
@@ -15,8 +13,8 @@ from torch import Tensor, nn
 
 from surefoot.core import checkpoint
 from surefoot.core.actors import ACTORS, Actor, DeterministicActor
-from surefoot.core.errors import CheckpointError, EnvironmentMismatchError, ExportError, MissingExtraError
-from surefoot.core.files import read_json, write_json, written_aside
+from surefoot.core.errors import CheckpointError, EnvironmentMismatchError
+from surefoot.core.files import read_json, write_json
 from surefoot.core.normalizer import Normalizer
 
 
@@ -124,7 +122,7 @@ class Policy(nn.Module):
         if described != {key: value for key, value in meta.items() if key != "kind"}:
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
         try:
-            options = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
+            options: dict[str, Any] = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
             sizes = (meta["observation_dim"], meta["action_dim"], meta["hidden"])
             actor = ACTORS[meta["actor"]](*sizes, **options)
             low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])
@@ -145,44 +143,9 @@ class Policy(nn.Module):
             ExportError: another ending, or the exporter failed.
             MissingExtraError: the ONNX packages are not installed.
         """
-        path = pathlib.Path(path)
-        if path.suffix not in {".onnx", ".pt2"}:
-            raise ExportError(f"{path}: can export to .onnx or .pt2, not {path.suffix!r}")
-        if sampling and isinstance(self.actor, DeterministicActor):
-            raise ExportError("this policy is deterministic: it has no sampling form; export it without sampling")
-        inputs: tuple[Tensor, ...] = (torch.zeros(2, self.observation_dim),)
-        names = ["observations"]
-        if sampling:
-            inputs, names = (*inputs, torch.zeros(2, self.action_dim)), [*names, "noise"]
-        batch = torch.export.Dim("batch", min=1)
-        shapes = {name: {0: batch} for name in names}
-        with written_aside(path) as temporary:
-            if path.suffix == ".pt2":
-                program = torch.export.export(self.eval(), inputs, dynamic_shapes=shapes)
-                whole = io.BytesIO()  # torch's own file writer ends the process when the disk is full
-                torch.export.save(program, whole)
-                temporary.write_bytes(whole.getvalue())
-                return
-            try:
-                import onnxscript  # noqa: F401
-            except ImportError as error:
-                raise MissingExtraError("onnxscript", "onnx", "exporting to ONNX") from error
-            import onnx
+        from surefoot.core.export import export
 
-            program = torch.onnx.export(
-                self.eval(),
-                inputs,
-                input_names=names,
-                output_names=["actions"],
-                dynamic_shapes=shapes,
-                dynamo=True,
-                verbose=False,
-            )
-            model = program.model_proto
-            for key, value in self.description().items():
-                model.metadata_props.add(key=f"surefoot.{key}", value=json.dumps(value))
-            onnx.checker.check_model(model)
-            temporary.write_bytes(model.SerializeToString())
+        export(self, path, sampling=sampling)
 
 
 def _stem(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,7 +55,7 @@ class RunData:
     metrics: tuple[Json, ...] = ()  # lines of metrics.jsonl; of repeated (seed, step, kind) the last
 
     @classmethod
-    def load(cls, folder: str | pathlib.Path) -> RunData:
+    def load(cls, folder: str | os.PathLike[str]) -> RunData:
         """Read `summary.json`, `config.json` and `metrics.jsonl` of a run folder.
 
         Raises:
@@ -113,7 +114,7 @@ class RunData:
         return [_point(step, rows) for step, rows in sorted(complete, key=lambda pair: pair[0])]
 
 
-def load_runs(folders: Sequence[str | pathlib.Path]) -> list[RunData]:
+def load_runs(folders: Sequence[str | os.PathLike[str]]) -> list[RunData]:
     """`RunData.load` of each folder, in their order; raises CheckpointError at the first that is not one."""
     return [RunData.load(folder) for folder in folders]
 

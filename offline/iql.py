@@ -7,7 +7,7 @@ import dataclasses
 
 from torch import Tensor
 
-from surefoot.core.actors import DeterministicActor, GaussianActor
+from surefoot.core.actors import Actor, DeterministicActor, GaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.functional import advantage_weights, expectile_loss, td_target
 from surefoot.core.networks import Critic, Value
@@ -82,6 +82,7 @@ class IQL(Agent):
         self.value = Value(spec.observation_dim, c.hidden, c.initialisation)
         self.critic = Critic(*sizes, c.hidden, 2, c.initialisation)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor: Actor
         if c.actor == "gaussian":
             self.actor = GaussianActor(*sizes, c.hidden, c.initialisation, (c.log_std_min, 2.0))
         else:
@@ -113,7 +114,8 @@ class IQL(Agent):
     def gaussian_actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Negative log-density of the data's actions, weighted by exp(advantage)."""
         weight = self._weights(batch)
-        density = self.actor.log_density(batch["observations"], batch["actions"], noise.get("dropout"))  # type: ignore[union-attr]
+        assert isinstance(self.actor, GaussianActor)
+        density = self.actor.log_density(batch["observations"], batch["actions"], noise.get("dropout"))
         return -(weight * density).mean(), {"weight": weight}
 
     def deterministic_actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
@@ -131,7 +133,7 @@ class IQL(Agent):
         c = self.config
         together = c.order == "together"
         adam = Adam(c.learning_rate)
-        actor_adam = Adam(c.learning_rate, schedule=c.actor_schedule)  # type: ignore[arg-type]
+        actor_adam = Adam(c.learning_rate, schedule=c.actor_schedule)
         keep = {"dropout": Noise("keep", sum(c.hidden), 1 - c.dropout)} if c.dropout > 0 else {}
         actor_loss = self.gaussian_actor_loss if c.actor == "gaussian" else self.deterministic_actor_loss
         targets = {"target_critic": ("critic", c.target_rate)}

@@ -99,7 +99,7 @@ def algorithm_schema(agent: type[Agent]) -> type:
         (field.name, hints[field.name], dataclasses.field(default=field.default))
         for field in dataclasses.fields(agent.Config)
     ]
-    own: list[Any] = [("name", str, agent.name), ("preset", typing.Optional[str], None)]
+    own: list[Any] = [("name", str, agent.name), ("preset", str | None, None)]
     return dataclasses.make_dataclass(agent.Config.__name__, own + fields)
 
 

@@ -13,8 +13,9 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 import importlib.metadata
+import os
 import pathlib
 import platform
 import subprocess
@@ -39,7 +40,7 @@ class Run:
     plan: Plan
 
     @classmethod
-    def open(cls, folder: str | pathlib.Path) -> Run:
+    def open(cls, folder: str | os.PathLike[str]) -> Run:
         """Read a run folder.
 
         Raises:
@@ -116,7 +117,7 @@ def describe_machine() -> dict[str, Any]:
         "versions": versions,
         "machine": f"{platform.system()} {platform.machine()}",
         "git": _git_commit(),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
     }
 
@@ -163,6 +164,6 @@ def read_columns(path: pathlib.Path) -> Dataset:
     """The dataset that `write_columns` wrote; raises CheckpointError where it is damaged."""
     tensors, meta = checkpoint.load(path, kind="dataset")
     del meta["kind"]
-    arrays = {key: value.numpy() for key, value in tensors.items() if not key.startswith("extras/")}
+    arrays: dict[str, Any] = {key: value.numpy() for key, value in tensors.items() if not key.startswith("extras/")}
     extras = {key.removeprefix("extras/"): v.numpy() for key, v in tensors.items() if key.startswith("extras/")}
     return Dataset(**arrays, extras=extras, **meta)

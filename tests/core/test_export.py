@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from policies import observations, policy
-from test_checkpoint import small_disk
+from small_disk import small_disk
 
 from surefoot.core.errors import ExportError, SurefootError
 from surefoot.core.policy import Policy
@@ -20,7 +20,13 @@ onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
 pytest.importorskip("onnxscript", reason="the onnx extra is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
 
-CASES = [("deterministic", False), ("gaussian", False), ("gaussian", True), ("tanh_gaussian", False), ("tanh_gaussian", True)]
+CASES = [
+    ("deterministic", False),
+    ("gaussian", False),
+    ("gaussian", True),
+    ("tanh_gaussian", False),
+    ("tanh_gaussian", True),
+]
 WITHOUT_SUREFOOT = """
 import sys
 for name in {absent!r}:

@@ -158,9 +158,13 @@ def test_only_float32_rows_take_the_kernels_and_others_still_work() -> None:
 
 
 def test_use_is_undone_when_the_block_raises() -> None:
-    with pytest.raises(ZeroDivisionError), kernels.use(Slots(KernelTable("test"))):
-        assert kernels.active() is not None
-        _ = 1 / 0
+    def failing() -> None:
+        with kernels.use(Slots(KernelTable("test"))):
+            assert kernels.active() is not None
+            _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
     assert kernels.active() is None
 
 
@@ -181,7 +185,9 @@ def test_all_libraries_compute_the_same_product(what: str) -> None:
         torch.testing.assert_close(kernel(*arguments()).double(), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_a_table_measures_once_and_survives_json_and_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_a_table_measures_once_and_survives_json_and_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path))
     table = load_table()
     assert table.machine == machine_name()
@@ -196,7 +202,8 @@ def test_a_table_measures_once_and_survives_json_and_the_cache(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"machine": "another", "choices": []}', '{"machine": 1}', '{"machine": "m", "choices": [["x"]]}']
+    "text",
+    ["", "{", "[]", '{"machine": "another", "choices": []}', '{"machine": 1}', '{"machine": "m", "choices": [["x"]]}'],
 )
 def test_a_damaged_or_foreign_cache_is_not_used(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path))
@@ -210,7 +217,9 @@ def test_a_cache_naming_an_unknown_library_is_not_used(monkeypatch: pytest.Monke
     assert load_table().choices == {}
 
 
-def test_a_cache_that_cannot_be_written_does_not_stop_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_a_cache_that_cannot_be_written_does_not_stop_anything(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("SUREFOOT_CACHE", str(blocked / "folder"))
@@ -226,7 +235,11 @@ def test_no_measured_choice_is_pathological(what: str) -> None:
     shape = (what, 256, 23, 256)
     kernel = KERNELS[what][measure(shape, repeats=3)]
     x, weight, bias, gradient = torch.randn(256, 23), torch.randn(256, 23), torch.randn(256), torch.randn(256, 256)
-    arguments = {"forward": (x, weight, bias, True), "down": (gradient, weight), "weight": (gradient, x, torch.empty(256, 23))}
+    arguments = {
+        "forward": (x, weight, bias, True),
+        "down": (gradient, weight),
+        "weight": (gradient, x, torch.empty(256, 23)),
+    }
     start = time.process_time()
     for _ in range(5):
         kernel(*arguments[what])

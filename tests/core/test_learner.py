@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 
 import pytest
 import torch
@@ -130,7 +129,7 @@ def test_repeat_takes_several_steps_each_on_rows_of_its_own() -> None:
     assert [name for name, *_ in trained.agent.seen] == ["a", "a", "a", "b"]
     assert [len(batch) for batch in batches] == [4, 4, 4]
     indices = Stream([0], 1000, 12, {}, torch.device("cpu"), torch.float64).at(0)[0][0]
-    assert sum(batches, []) == rows[indices].tolist()
+    assert [y for batch in batches for y in batch] == rows[indices].tolist()
     hand = HandAdam(1.0)
     for batch, seen in zip(batches, trained.agent.seen, strict=False):
         assert seen[2] == pytest.approx(hand.value, **EXACT)
@@ -315,6 +314,26 @@ def test_a_run_resumed_anywhere_equals_one_that_never_stopped_bit_for_bit(stacke
             assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_repeats_rows_delays_and_targets_are_the_same_stacked_as_alone() -> None:
+    def plan(s: Toy) -> list[Update]:
+        return [
+            Update(s.noisy_loss, ("a",), Adam(0.1, schedule="cosine"), noise=PUSH, rows=3, repeat=3),
+            Update(s.b_loss, ("b",), ADAM, together=True, every=2, then={"target": ("b", 0.1)}),
+            Update(s.a_loss, ("a",), ADAM, rows=5),
+        ]
+
+    rows = torch.linspace(-3, 3, 64, dtype=torch.float64)
+    agent, seeds = toy(plan), [4, 1, 8]
+    kind = type(agent)
+    stacked = learner([kind(agent.spec) for _ in seeds], rows, seeds=seeds, planned_steps=20)
+    report = stacked.run(20)
+    for position, seed in enumerate(seeds):
+        alone = learner([kind(agent.spec)], rows, seeds=[seed], planned_steps=20)
+        assert {n: v for n, (v,) in alone.run(20).items()} == pytest.approx({n: v[position] for n, v in report.items()})
+        for name, network in alone.networks.items():
+            torch.testing.assert_close(stacked.networks[name].value[position], network.value[0], rtol=1e-9, atol=1e-12)
+
+
 def test_a_state_with_other_tensors_or_shapes_is_refused_and_changes_nothing() -> None:
     plan = lambda s: [Update(s.a_loss, ("a",), ADAM)]  # noqa: E731
     trained = learner([toy(plan)], Y)
@@ -365,27 +384,6 @@ def test_running_in_pieces_equals_running_at_once() -> None:
     for part in (1, 2, 7, 40):
         many.run(part)
     assert torch.equal(one.networks["a"].value, many.networks["a"].value)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU, and there is none")
-def test_compiled_losses_give_the_same_numbers() -> None:
-    class Silent(Toy):
-        @staticmethod
-        def plan(s: Toy) -> list[Update]:
-            return [Update(s.a_loss, ("a",), ADAM), Update(s.b_loss, ("b",), ADAM, together=True)]
-
-        def _note(self, name, batch):  # type: ignore[no-untyped-def]
-            """Nothing: `.item()` would break the graph."""
-
-    from toy_agents import SPEC
-
-    rows = torch.linspace(-3, 3, 64, dtype=torch.float64)
-    plain, compiled = learner([Silent(SPEC)], rows), learner([Silent(SPEC)], rows, compiled=True)
-    plain.run(20)
-    compiled.run(20)
-    for name in plain.networks:
-        torch.testing.assert_close(plain.networks[name].value, compiled.networks[name].value, rtol=1e-9, atol=1e-9)
 
 
 def test_an_agent_names_unknown_options_and_presets() -> None:

@@ -130,7 +130,14 @@ def test_a_damaged_or_missing_half_of_a_policy_is_refused(tmp_path: pathlib.Path
 
 @pytest.mark.parametrize(
     "change",
-    [{"actor": "flow"}, {"hidden": [4]}, {"hidden": "x"}, {"observation_dim": 7}, {"action_low": [0.0]}, {"hidden": [-1, 8]}],
+    [
+        {"actor": "flow"},
+        {"hidden": [4]},
+        {"hidden": "x"},
+        {"hidden": [-1, 8]},
+        {"observation_dim": 7},
+        {"action_low": [0.0]},
+    ],
 )
 def test_a_description_that_does_not_fit_its_tensors_is_refused(change: dict, tmp_path: pathlib.Path) -> None:
     tested = policy("gaussian")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from problems import VARIANTS, agents, learner, random_store, relative
@@ -28,9 +30,7 @@ def moved(trained: Learner, before: Agent) -> bool:
     """Whether training changed every network of the agent."""
     start = dict(before.named_parameters())
     now = trained.agents_parameters(0)
-    return all(
-        any(not torch.equal(now[f].cpu(), start[f]) for f in network.names) for network in trained.networks.values()
-    )
+    return all(any(not torch.equal(now[f].cpu(), start[f]) for f in network.names) for network in trained.networks.values())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -136,7 +136,9 @@ def test_a_resumed_stacked_run_equals_an_uninterrupted_one_bit_for_bit() -> None
         assert all(torch.equal(value, expected[name]) for name, value in after.state(position).items())
 
 
-@pytest.mark.parametrize(("saved", "wanted"), [("iql", "riql"), ("td3bc", "bc"), ("bc", "iql"), ("iql", "iql-deterministic")])
+@pytest.mark.parametrize(
+    ("saved", "wanted"), [("iql", "riql"), ("td3bc", "bc"), ("bc", "iql"), ("iql", "iql-deterministic")]
+)
 def test_a_checkpoint_of_another_algorithm_is_refused(saved: str, wanted: str) -> None:
     store = random_store()
     state = learner(agents(saved, [0]), [0], store).state(0)
@@ -209,6 +211,20 @@ def test_mixed_precision_runs_stays_finite_and_keeps_float32_parameters(variant:
         assert network.value.isfinite().all()
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU, and there is none")
+def test_compiled_losses_give_the_same_numbers_with_or_without_a_table_of_kernels() -> None:
+    store, table = random_store(), Only("onednn")
+    plain = learner(agents("iql", [3]), [3], store)
+    compiled = learner(agents("iql", [3]), [3], store, compiled=True, table=table)
+    plain.run(5)
+    compiled.run(5)
+    assert table.asked == 0  # compiled losses take the compiler's own products
+    found = compiled.agents_parameters(0)
+    for name, value in plain.agents_parameters(0).items():
+        assert relative(found[name], value) < 1e-5, name
+
+
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [
@@ -235,9 +251,7 @@ def test_options_out_of_range_are_refused_by_name(algorithm: str, options: dict,
 @pytest.mark.parametrize("variant", [pytest.param(v, marks=GPU) for v in VARIANTS])
 def test_stacked_on_a_gpu_equals_the_cpu(variant: str) -> None:
     steps = 30
-    there = learner(
-        agents(variant, SEEDS), SEEDS, random_store(torch.float64, device="cuda"), torch.float64, device="cuda"
-    )
+    there = learner(agents(variant, SEEDS), SEEDS, random_store(torch.float64, device="cuda"), torch.float64, device="cuda")
     here = learner(agents(variant, SEEDS), SEEDS, random_store(torch.float64), torch.float64)
     report, expected = there.run(steps), here.run(steps)
     for position in range(len(SEEDS)):

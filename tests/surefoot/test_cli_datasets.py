@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from conftest import small_dataset
+from small_runs import small_dataset
 
 from surefoot import data, generate
 from surefoot.cli import main

@@ -75,7 +75,7 @@ def test_algorithms_and_their_options_are_listed(capsys: Capture) -> None:
         (["evaluate", "RUN", "--episodes", "0"], "episodes is 0"),
         (["evaluate", "RUN", "--env", "Pendulm-v1"], "unknown environment"),
         (["evaluate", "RUN", "--env", "MountainCarContinuous-v0"], "don't fit"),
-        (["export", "RUN", "-o", "policy.bin"], "can export to .onnx, .pt2 or .safetensors"),
+        (["export", "RUN", "-o", "policy.bin"], "exported to .onnx, .pt2 or .safetensors"),
         (["export", "RUN", "-o", "policy.pt2", "--seed", "3"], "has no seed 3; it has [0, 5]"),
         (["export", "RUN", "-o", "policy.pt2", "--sampling"], "deterministic"),
         (["report", "nowhere"], "nowhere is not a run folder"),
@@ -131,7 +131,8 @@ def test_progress_is_lines_where_there_is_no_terminal(tmp_path: pathlib.Path) ->
 
 def test_progress_is_a_bar_with_rate_eta_and_return_on_a_terminal(tmp_path: pathlib.Path) -> None:
     with open(tmp_path / "log", "w", encoding="utf-8") as file:
-        with Watcher(Console(file=file, width=140, force_terminal=True)) as watch:
+        watch = Watcher(Console(file=file, width=140, force_terminal=True))
+        with watch:
             for event in events():
                 watch(event)
     text = (tmp_path / "log").read_text(encoding="utf-8")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from conftest import TINY
+from small_runs import TINY
 
 from surefoot.cli import main
 from surefoot.cli import train as train_command
@@ -82,7 +83,7 @@ def test_the_main_job_trains_iql_on_three_seeds_of_the_embedded_data_without_arg
 
     def record(request: object, *unused: object, **also: object) -> object:
         asked.append(request)
-        raise KeyboardInterrupt if len(asked) == 2 else SystemError
+        raise SystemError
 
     monkeypatch.setattr(train_command, "train_one", record)
     with pytest.raises(SystemError):
@@ -127,7 +128,7 @@ def test_bad_commands_end_with_code_2_one_sentence_and_nothing_written(
     (line,) = captured.err.strip().splitlines()
     assert line.startswith("surefoot: error: ")
     assert message in line
-    assert captured.out == ""
+    assert all(said.startswith("note: ") for said in captured.out.splitlines())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -152,21 +153,25 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
 ) -> None:
     folder = tmp_path / "run"
     tiny = [item for item in TINY if not item.startswith("steps")]
-    arguments = ["train", "algo=bc", f"dataset={dataset_path}", "seeds=1", "steps=4000", f"out={folder}", *tiny]
+    arguments = ["train", "algo=bc", f"dataset={dataset_path}", "seeds=1", "steps=1500", f"out={folder}", *tiny]
     process = subprocess.Popen(
-        [sys.executable, "-m", "surefoot", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "surefoot", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a group of its own: a terminal's Ctrl-C reaches the workers too
     )
     deadline = time.monotonic() + 120
     while not list(folder.glob("seeds/0/checkpoint.safetensors")) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
-    process.send_signal(2)  # SIGINT
+    os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert f"surefoot train --resume {folder}" in errors
     assert "Traceback" not in errors
     assert main(["train", "--quiet", "--json", "--resume", str(folder)]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"][1]["steps"] == 4000
+    assert json.loads(capsys.readouterr().out)["rows"][1]["steps"] == 1500
 
 
 def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture) -> None:

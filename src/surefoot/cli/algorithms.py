@@ -44,7 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [{"option": f"algo.{row['name']}", "default": shown(row["default"]), "what": row["what"]} for row in options]
     output.print_rows(rows, ["option", "default", "what"])
     for name, changes in sorted(agent.PRESETS.items()):
-        print(
-            f"algo.preset={name}: {', '.join(f'{key}={shown(value)}' for key, value in changes.items()) or 'the defaults'}"
-        )
+        listed = ", ".join(f"{key}={shown(value)}" for key, value in changes.items())
+        print(f"algo.preset={name}: {listed or 'the defaults'}")
     return 0

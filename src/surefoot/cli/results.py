@@ -42,6 +42,7 @@ def add_parsers(commands: Any) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Episodes of all seeds' policies, as one row of the table."""
+    from surefoot.envs import check_spaces
     from surefoot.evaluation import evaluate as roll_out
     from surefoot.run import Run
 
@@ -50,6 +51,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if env is None:
         raise ConfigError(f"{arguments.folder}: was trained without a simulator; name one with --env ID")
     policies = run.policies()
+    first = policies[run.plan.seeds[0]]
+    check_spaces(env, first.observation_dim, first.action_dim)
     with _episodes_bar(arguments.quiet) as progress:
         found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress)
     row = _row(run, env, arguments.episodes, found)
@@ -142,9 +145,7 @@ def export(arguments: argparse.Namespace) -> int:
 
     path = pathlib.Path(arguments.output)
     if path.suffix not in (".onnx", ".pt2", ".safetensors"):
-        raise ConfigError(
-            f"{path}: can export to .onnx, .pt2 or .safetensors, not {path.suffix or 'a name without ending'!r}"
-        )
+        raise ConfigError(f"{path}: its ending names no format; a policy is exported to .onnx, .pt2 or .safetensors")
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file")
     policy = surefoot.load_policy(arguments.folder, arguments.seed)

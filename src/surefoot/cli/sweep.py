@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import itertools
 import os
 import pathlib
@@ -78,7 +78,7 @@ def sweep_folder(overrides: Sequence[str]) -> tuple[pathlib.Path, list[str]]:
     named = [item for item in config.parse(overrides) if item.key == "out"]
     rest = [text for text in overrides if text.partition("=")[0] != "out"]
     if not named:
-        time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        time = dt.datetime.now().strftime("%Y%m%d-%H%M%S")
         return pathlib.Path("multirun").resolve() / time, rest
     if named[-1].sweep:
         raise ConfigError(f"{named[-1].text}: a sweep has one folder; each job gets its own inside")

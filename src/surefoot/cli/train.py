@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
+import datetime as dt
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -194,7 +194,7 @@ def run_folder(request: Request) -> pathlib.Path:
                 f"out={asked} exists already; go on with it by --resume {output.typed(folder)}, or choose another"
             )
         return folder
-    time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    time = dt.datetime.now().strftime("%Y%m%d-%H%M%S")
     folder, number = pathlib.Path("runs") / f"{request.algorithm}-{request.dataset_label}-{time}", 1
     while folder.exists():
         number += 1

@@ -1,0 +1,64 @@
+"""Policies as files that run without surefoot: ONNX and `torch.export`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.errors import ExportError, MissingExtraError
+from surefoot.core.files import written_aside
+from surefoot.core.policy import Policy
+
+
+def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
+    """Write a policy as ONNX (.onnx) or as a `torch.export` program (.pt2); see `Policy.export`."""
+    path = pathlib.Path(path)
+    if path.suffix not in {".onnx", ".pt2"}:
+        raise ExportError(f"{path}: can export to .onnx or .pt2, not {path.suffix!r}")
+    if sampling and isinstance(policy.actor, DeterministicActor):
+        raise ExportError("this policy is deterministic: it has no sampling form; export it without sampling")
+    inputs = {"observations": torch.zeros(2, policy.observation_dim)}
+    if sampling:
+        inputs["noise"] = torch.zeros(2, policy.action_dim)
+    batch = torch.export.Dim("batch", min=1)
+    shapes = {name: {0: batch} for name in inputs}
+    policy = policy.eval()
+    with written_aside(path) as aside:
+        if path.suffix == ".pt2":
+            whole = io.BytesIO()  # torch's own file writer ends the process when the disk is full
+            torch.export.save(torch.export.export(policy, tuple(inputs.values()), dynamic_shapes=shapes), whole)
+            aside.write_bytes(whole.getvalue())
+        else:
+            aside.write_bytes(_onnx(policy, inputs, shapes))
+
+
+def _onnx(policy: Policy, inputs: Mapping[str, Tensor], shapes: Mapping[str, Any]) -> bytes:
+    try:
+        import onnx
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), "onnx", "exporting to ONNX") from error
+    program = torch.onnx.export(
+        policy,
+        tuple(inputs.values()),
+        input_names=list(inputs),
+        output_names=["actions"],
+        dynamic_shapes=shapes,
+        dynamo=True,
+        verbose=False,
+    )
+    if program is None:
+        raise ExportError("torch.onnx.export gave no model for this policy")
+    model = program.model_proto
+    for key, value in policy.description().items():
+        model.metadata_props.add(key=f"surefoot.{key}", value=json.dumps(value))
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
