@@ -1,6 +1,6 @@
 """Damages files at random and prints what reading them does.
 
-Usage: `python benchmarks/fuzz_files.py [--count 500] [--seed 0] [--json]`.
+Usage: `python benchmarks/fuzz_files.py [--count 500 | --quick] [--seed 0] [--json]`.
 
 Each target says how to make sound files, how to read one, and whether surefoot wrote it. A damaged copy must
 be refused with an exception of ours or, for files of others, load as finite, consistent arrays. Everything
@@ -179,7 +179,34 @@ def foreign_npz(folder: pathlib.Path) -> list[pathlib.Path]:
     return [folder / "plain.npz", folder / "packed.npz"]
 
 
+def our_checkpoint(folder: pathlib.Path) -> list[pathlib.Path]:
+    """As a training run writes it."""
+    from surefoot.core import checkpoint
+    from surefoot.core.agent import Spec
+    from surefoot.core.learner import Learner
+    from surefoot.data.store import Store
+    from surefoot.offline import IQL
+
+    columns = {key: value for key, value in small_arrays().items() if key in {"observations", "actions", "rewards"}}
+    columns["terminations"], columns["next_observations"] = small_arrays()["terminals"], columns["observations"]
+    store = Store.pack(columns)
+    agent = IQL(Spec(5, 2, (-1.0, -1.0), (1.0, 1.0)), hidden=(8, 8))
+    learner = Learner([agent], [0], store.gather, len(store), batch_size=16)
+    learner.run(5)
+    path = folder / "checkpoint.safetensors"
+    checkpoint.save(path, learner.state(0), {"kind": "checkpoint", "algorithm": "iql", "seed": 0, "step": 5})
+    return [path]
+
+
+def read_checkpoint(path: pathlib.Path) -> None:
+    """Load as resuming does."""
+    from surefoot.core import checkpoint
+
+    checkpoint.load(path, kind="checkpoint")
+
+
 TARGETS = [
+    Target("checkpoint of ours", our_checkpoint, read_checkpoint, ours=True),
     Target("HDF5 of others", foreign_hdf5, read_dataset, ours=False),
     Target("HDF5 of ours", our_hdf5, read_dataset, ours=True),
     Target("NPZ of others", foreign_npz, read_dataset, ours=False),
@@ -236,13 +263,14 @@ def main() -> int:
     """Run every target and print one table; 1 where something failed."""
     parser = argparse.ArgumentParser(description="damage files at random and read them")
     parser.add_argument("--count", type=int, default=500, help="damaged copies per target")
+    parser.add_argument("--quick", action="store_true", help="25 copies per target, for CI")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args()
     rows, failures = [], []
     for target in TARGETS:
         with tempfile.TemporaryDirectory() as folder:
-            outcome = run(target, arguments.count, arguments.seed, pathlib.Path(folder))
+            outcome = run(target, 25 if arguments.quick else arguments.count, arguments.seed, pathlib.Path(folder))
         kinds = ("refused", "loaded", "unchanged", "failed")
         rows.append(
             {

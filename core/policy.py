@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from surefoot.core import checkpoint
 from surefoot.core.actors import ACTORS, Actor, DeterministicActor
-from surefoot.core.errors import CheckpointError, EnvironmentMismatchError
+from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.normalizer import Normalizer
 
@@ -128,7 +128,7 @@ class Policy(nn.Module):
             low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])
             policy = cls(actor, Normalizer(meta["observation_dim"]), low, high)
             policy.load_state_dict(tensors)
-        except (KeyError, TypeError, RuntimeError) as error:
+        except (KeyError, TypeError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
         return policy.requires_grad_(False)
 

@@ -41,11 +41,12 @@ def generate(name: str, seed: int = 0, transitions: int = 50_000, behaviour: str
     from surefoot.envs.generate import generate as record
 
     rows = record(name, seed, transitions, behaviour)
-    lengths = np.flatnonzero(rows["terminations"] | rows["truncations"])
+    ends = np.flatnonzero(rows["terminations"] | rows["truncations"])
     count = len(rows["rewards"])
+    columns: dict[str, Any] = {key: value for key, value in rows.items() if isinstance(value, np.ndarray)}
     return Dataset(
-        **{key: value for key, value in rows.items() if isinstance(value, np.ndarray)},
-        episode_ids=np.searchsorted(lengths, np.arange(count), side="left").astype(np.int64),
+        **columns,
+        episode_ids=np.searchsorted(ends, np.arange(count), side="left").astype(np.int64),
         valid=np.ones(count, dtype=np.bool_),
         env_id=rows["env_id"],
         name=name,

@@ -102,7 +102,7 @@ def train(
 ) -> Run:
     """Carry out a plan in a new folder. Errors as in `fit`; a bad plan leaves no folder behind."""
     folder = pathlib.Path(folder).resolve()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not _empty(folder):
         raise ConfigError(f"{folder} exists; go on with it by --resume {folder}, or choose another with out=")
     tell = listener or _silent
     if dataset is None:
@@ -129,6 +129,12 @@ def train(
         },
     )
     return _carry_out(run, tell)
+
+
+def _empty(folder: pathlib.Path) -> bool:
+    """Whether nothing is in the folder but what a run that was killed before it began left there."""
+    begun = {"dataset.safetensors", "environment.json"}
+    return folder.is_dir() and all(path.name in begun or path.name.startswith(".") for path in folder.iterdir())
 
 
 def resume(folder: str | os.PathLike[str], listener: Listener | None = None) -> Run:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.errors import ConfigError
 from surefoot.core.networks import MLP, Critic, Value
 
 
@@ -137,3 +138,12 @@ def test_a_value_network_gives_one_number_a_row() -> None:
     inputs = torch.randn(9, 4)
     assert value(inputs).shape == (9,)
     torch.testing.assert_close(value(inputs), value.mlp(inputs)[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"hidden": ()}, "hidden"), ({"hidden": (8, 0)}, "hidden"), ({"activation": "rleu"}, "activation is 'rleu'")],
+)
+def test_sizes_and_names_that_make_no_network_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MLP(3, 2, **options)

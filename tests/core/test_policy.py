@@ -35,10 +35,12 @@ def test_actions_never_leave_the_bounds_whatever_the_noise(kind: str) -> None:
 
 
 def test_an_action_at_the_middle_by_hand() -> None:
-    actor = DeterministicActor(1, 1, ())
+    actor = DeterministicActor(1, 1, (1,))
     with torch.no_grad():
-        actor.mlp.weights[0].fill_(0.5 * np.log(3))  # tanh(log(3) / 2) = 1/2
-        actor.mlp.biases[0].zero_()
+        actor.mlp.weights[0].fill_(1)
+        actor.mlp.weights[1].fill_(0.5 * np.log(3))  # tanh(log(3) / 2) = 1/2
+        for bias in actor.mlp.biases:
+            bias.zero_()
     normalizer = Normalizer(1)
     normalizer.mean.fill_(10)
     normalizer.scale.fill_(2)

@@ -57,8 +57,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
         found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress)
     row = _row(run, env, arguments.episodes, found)
     if arguments.json:
-        episodes = {str(seed): e.to_json() for seed, e in zip(policies, found, strict=True)}
-        output.print_json({"run": str(run.folder), "rows": [row.to_json()], "seed": arguments.seed, "episodes": episodes})
+        listed = {str(seed): episodes.to_json() for seed, episodes in zip(policies, found, strict=True)}
+        output.print_json({"run": str(run.folder), "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed})
         return 0
     from surefoot.evaluation import tables
 
