@@ -21,7 +21,8 @@ from surefoot.core.files import read_json, write_json
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
 from surefoot.plan import Plan, agent_class
-from surefoot.training import cores, train
+from surefoot.training import train
+from surefoot.workers import cores
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 SHARED = pathlib.Path(

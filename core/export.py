@@ -40,7 +40,7 @@ def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = Fal
             aside.write_bytes(_onnx(policy, inputs, shapes))
 
 
-def _onnx(policy: Policy, inputs: Mapping[str, Tensor], shapes: Mapping[str, Any]) -> bytes:
+def _onnx(policy: Policy, inputs: Mapping[str, Tensor], shapes: dict[str, Any]) -> bytes:
     try:
         import onnx
         import onnxscript  # noqa: F401

@@ -28,8 +28,13 @@ from surefoot.core import checkpoint
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
 from surefoot.core.policy import Policy
+from surefoot.core.random import generator
 from surefoot.data.dataset import Dataset
 from surefoot.plan import Plan
+
+IN_MEMORY = "<memory>"
+"""A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
+VALIDATION_FRACTION = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,3 +172,13 @@ def read_columns(path: pathlib.Path) -> Dataset:
     arrays: dict[str, Any] = {key: value.numpy() for key, value in tensors.items() if not key.startswith("extras/")}
     extras = {key.removeprefix("extras/"): v.numpy() for key, v in tensors.items() if key.startswith("extras/")}
     return Dataset(**arrays, extras=extras, **meta)
+
+
+def split(dataset: Dataset) -> tuple[Dataset, Dataset | None]:
+    """Nine tenths of the episodes for training and the rest for validation; None where there is one episode."""
+    episodes = len(dataset.episode_lengths)
+    if episodes < 2:
+        return dataset, None
+    order = generator(0, "validation").permutation(episodes)
+    held = max(1, int(episodes * VALIDATION_FRACTION))
+    return dataset.select_episodes(np.sort(order[held:])), dataset.select_episodes(np.sort(order[:held]))

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import os
 import pathlib
-import queue
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core import checkpoint, errors
+from surefoot.core import checkpoint
 from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import CheckpointError, ConfigError, DataError, DeviceError, SurefootError
-from surefoot.core.files import read_json, write_json, written_aside
+from surefoot.core.errors import CheckpointError, ConfigError, DataError, DeviceError
+from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
-from surefoot.core.random import generator
-from surefoot.data import load, normalized_score, reference_scores
+from surefoot.data import load
 from surefoot.data.dataset import Array, Dataset
-from surefoot.data.prepare import discounted_returns
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.vector import action_bounds, check_spaces
-from surefoot.evaluation import Episodes, Interval, hierarchical_interval
 from surefoot.plan import Plan, name_of
-from surefoot.run import Run, describe_machine, read_columns, write_columns
-
-Event = dict[str, Any]
-Listener = Callable[[Event], None]
-IN_MEMORY = "<memory>"
-"""A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
-VALIDATION_FRACTION = 0.1
+from surefoot.run import IN_MEMORY, Run, describe_machine, write_columns
+from surefoot.summary import sum_up
+from surefoot.workers import Event, Listener, work
 
 
 def fit(
@@ -192,16 +179,6 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda" if name in {"auto", "cuda"} and available else "cpu")
 
 
-def split(dataset: Dataset) -> tuple[Dataset, Dataset | None]:
-    """Nine tenths of the episodes for training and the rest for validation; None where there is one episode."""
-    episodes = len(dataset.episode_lengths)
-    if episodes < 2:
-        return dataset, None
-    order = generator(0, "validation").permutation(episodes)
-    held = max(1, int(episodes * VALIDATION_FRACTION))
-    return dataset.select_episodes(np.sort(order[held:])), dataset.select_episodes(np.sort(order[:held]))
-
-
 def load_agent(run: Run, seed: int | None = None) -> Agent:
     """The agent of a run's last checkpoint, critics included.
 
@@ -273,187 +250,16 @@ def victim(folder: str | os.PathLike[str], seed: int | None = None) -> _Victim:
     return _Victim(agent)
 
 
-# -- worker processes ------------------------------------------------------------------------------------
-
-
-def _silent(event: Event) -> None:
-    """Listen to nothing."""
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    with contextlib.suppress(AttributeError):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-class _Worker:
-    """A worker process and the thread that reads its events."""
-
-    def __init__(self, run: Run, seeds: list[int], inbox: queue.Queue[tuple[_Worker, Event | None]]) -> None:
-        self.seeds = seeds
-        self.log = run.seed_folder(seeds[0]) / "log.txt"
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "surefoot.worker", str(run.folder), ",".join(map(str, seeds))],
-                stdin=subprocess.PIPE,  # held open while we live: see surefoot.worker
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **single},
-            )
-        threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
-
-    def _read(self, inbox: queue.Queue[tuple[_Worker, Event | None]]) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with contextlib.suppress(ValueError):
-                inbox.put((self, json.loads(line)))
-        self.process.wait()
-        inbox.put((self, None))
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 def _carry_out(run: Run, tell: Listener) -> Run:
     """Train all seeds that have no result yet, then sum up."""
     waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
     on_gpu = resolve_device(run.plan.device).type == "cuda"
     groups = [waiting] if on_gpu and waiting else [[seed] for seed in waiting]
     tell({"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": "cuda" if on_gpu else "cpu"})
-    _work(run, groups, tell)
-    _sum_up(run, tell)
+    work(run, groups, tell)
+    tell({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run
 
 
-def _work(run: Run, groups: list[list[int]], tell: Listener) -> None:
-    inbox: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
-    at_once = max(1, 4 * cores())  # more than cores: three seeds share two cores evenly
-    alive: set[_Worker] = set()
-    # The first one measures the kernels that the others then read.
-    measured = not run.plan.kernels or (run.folder / "kernels.json").is_file()
-    try:
-        while groups or alive:
-            while groups and len(alive) < (at_once if measured else 1):
-                alive.add(_Worker(run, groups.pop(0), inbox))
-            worker, event = inbox.get()
-            if event is None:
-                alive.discard(worker)
-                if worker.process.returncode != 0:
-                    raise SurefootError(
-                        f"the worker of seed {worker.seeds[0]} ended with code {worker.process.returncode} (killed, or "
-                        f"out of memory?); see {worker.log}, and go on with: surefoot train --resume {run.folder}"
-                    )
-            elif event["kind"] == "error":
-                raise _as_error(event, worker)
-            else:
-                measured = measured or event["kind"] == "ready"
-                tell(event)
-    finally:
-        for worker in alive:
-            worker.stop()
-
-
-def _as_error(event: Event, worker: _Worker) -> Exception:
-    kind = getattr(errors, event["type"], None)
-    if isinstance(kind, type) and issubclass(kind, SurefootError):
-        error = SurefootError.__new__(kind)
-        error.args = (event["text"],)
-        return error
-    return RuntimeError(f"seed {worker.seeds[0]}: {event['text']}; the traceback is in {worker.log}")
-
-
-# -- what a run has to say -------------------------------------------------------------------------------
-
-
-def _interval_json(interval: Interval, reference: tuple[float, float] | None = None) -> dict[str, Any]:
-    value = interval.to_json()
-    if reference is not None:
-        for key in ("mean", "low", "high"):
-            value[key] = None if value[key] is None else float(normalized_score(value[key], reference))
-    return value
-
-
-def behaviour(dataset: Dataset, reference: tuple[float, float] | None) -> dict[str, Any]:
-    """Return of the data itself, with the interval of its mean over episodes."""
-    returns = dataset.episode_returns
-    interval = hierarchical_interval([returns]).to_json()
-    mean = None if reference is None else float(normalized_score(returns.mean(), reference))
-    return {**interval, "episodes": len(returns), "normalized": mean}
-
-
-def _sum_up(run: Run, tell: Listener) -> None:
-    """Write metrics.jsonl, curves.png and, last, summary.json."""
-    plan = run.plan
-    results = [read_json(run.seed_folder(seed) / "result.json") for seed in plan.seeds]
-    dataset = read_columns(run.columns_path)
-    reference = reference_scores(plan.environment or dataset.env_id or dataset.name)
-    config = read_json(run.folder / "config.json")
-    summary: dict[str, Any] = {
-        "algorithm": plan.algorithm,
-        "dataset": config["dataset"]["name"],
-        "environment": plan.environment,
-        "steps": plan.steps,
-        "seeds": list(plan.seeds),
-        "episodes": plan.episodes if plan.environment is not None else 0,
-        "per_seed_returns": [],
-        "returns": None,
-        "normalized": None,
-        "behaviour": behaviour(dataset, reference),
-        "cost": None,
-        "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
-        "versions": read_json(run.folder / "environment.json")["versions"],
-        "date": describe_machine()["date"],
-    }
-    if plan.environment is not None:
-        episodes = [Episodes.from_json(result["evaluation"]) for result in results]
-        returns = hierarchical_interval([e.returns for e in episodes])
-        summary["per_seed_returns"] = [float(e.returns.mean()) for e in episodes]
-        summary["returns"] = _interval_json(returns)
-        summary["normalized"] = None if reference is None else _interval_json(returns, reference)
-        if all(e.costs is not None for e in episodes):
-            summary["cost"] = _interval_json(hierarchical_interval([e.costs for e in episodes if e.costs is not None]))
-    else:
-        _sum_up_without_simulator(summary, results, dataset)
-    lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])
-    with written_aside(run.folder / "metrics.jsonl") as temporary:
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    write_json(run.folder / "summary.json", summary)
-    if plan.environment is not None:
-        draw_curves([run], run.folder / "curves.png")
-    if plan.dataset != IN_MEMORY:
-        run.columns_path.unlink(missing_ok=True)
-    tell({"kind": "summary", "folder": str(run.folder), "summary": summary})
-
-
-def _sum_up_without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:
-    training_part, _ = split(dataset)
-    data = discounted_returns(training_part)
-    estimates = [np.asarray(result["fitted_q"]) for result in results if "fitted_q" in result]
-    names = results[0].get("validation", {})
-    summary["validation"] = {
-        name: float(np.mean([result["validation"][name] for result in results])) for name in names
-    }
-    if estimates:
-        summary["fitted_q"] = _interval_json(hierarchical_interval(estimates))
-        summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": 0.99}
-
-
-def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
-    """Learning curves of complete runs on one dataset, with the behaviour's return as a dashed line."""
-    from surefoot.evaluation import RunData, plots
-
-    data = [RunData.load(run.folder) for run in runs]
-    first = data[0]
-    figure = plots.learning_curves(
-        {item.algorithm: item.learning_curve() for item in data},
-        title=f"{pathlib.Path(first.dataset).stem} in {first.environment}",
-        behaviour=None if first.behaviour is None else first.behaviour["mean"],
-    )
-    plots.save_png(figure, path)
-
-
-
+def _silent(event: Event) -> None:
+    """Listen to nothing."""

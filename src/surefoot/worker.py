@@ -29,7 +29,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import Store, store_from_dataset
 from surefoot.evaluation import evaluate
 from surefoot.offline.fitted_q import fitted_q_estimate
-from surefoot.run import Run, read_columns
+from surefoot.run import Run, read_columns, split
 
 Send = Callable[[dict[str, Any]], None]
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
@@ -50,7 +50,7 @@ class SeedTrainer:
         self.spec = Spec.of(dataset, config["bounds"]["low"], config["bounds"]["high"])
         self.held_out: Dataset | None = None
         if self.plan.environment is None:
-            dataset, self.held_out = training.split(dataset)
+            dataset, self.held_out = split(dataset)
         self.dataset = dataset
         agents = [self._fresh(seed) for seed in seeds]
         ready = [agent.prepare(dataset) for agent in agents][-1]

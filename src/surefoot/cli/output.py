@@ -10,10 +10,13 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.tables import Row
 
 WIDE = 400
 """Columns of a table that goes to a pipe or file: nothing is folded there."""
@@ -66,14 +69,26 @@ def cell(value: Any) -> str:
 
 
 def print_runs(folders: Sequence[str | os.PathLike[str]]) -> None:
-    """The comparison table of run folders; paths of datasets shortened to their names."""
+    """The comparison table of run folders."""
     from surefoot.evaluation import load_runs, tables
 
-    listed = [dataclasses.replace(row, dataset=short_dataset(row.dataset)) for row in tables.rows(load_runs(folders))]
+    print_table(tables.rows(load_runs(folders)))
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Rows of results; where all are of one dataset and environment, these go above the table, which gets narrow."""
+    from surefoot.evaluation import tables
+
+    rows = [dataclasses.replace(row, dataset=short_dataset(row.dataset)) for row in rows]
+    tasks = {(row.dataset, row.environment) for row in rows}
+    if len(tasks) == 1:
+        dataset, environment = tasks.pop()
+        print(f"{dataset}, {environment or 'without a simulator'}:")
+        rows = [dataclasses.replace(row, dataset="-", environment=None) for row in rows]
     if sys.stdout.isatty():
-        console().print(tables.to_rich(listed))
+        console().print(tables.to_rich(rows))
     else:
-        print(tables.to_text(listed))
+        print(tables.to_text(rows))
 
 
 def rows_json(folders: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:

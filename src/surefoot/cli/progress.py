@@ -38,7 +38,7 @@ class Watcher:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TextColumn("ETA"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[score]}"),
             console=console,
             disable=quiet or not self.bars,

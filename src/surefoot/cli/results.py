@@ -60,12 +60,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         listed = {str(seed): episodes.to_json() for seed, episodes in zip(policies, found, strict=True)}
         output.print_json({"run": str(run.folder), "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed})
         return 0
-    from surefoot.evaluation import tables
-
-    if sys.stdout.isatty():
-        output.console().print(tables.to_rich([row]))
-    else:
-        print(tables.to_text([row]))
+    output.print_table([row])
     for seed, episodes in zip(policies, found, strict=True):
         lengths = f"{episodes.lengths.mean():.0f} steps"
         print(f"seed {seed}: mean return {episodes.returns.mean():.1f} over {len(episodes.returns)} episodes of {lengths}")

@@ -215,7 +215,7 @@ def _resume(text: str, style: Style) -> int:
 def _main_job(overrides: list[str], said: set[str], style: Style) -> int:
     """IQL and BC on the embedded data: what the library is about, in one table and one picture."""
     from surefoot import config
-    from surefoot.training import draw_curves
+    from surefoot.summary import draw_curves
 
     settings = [f"steps={MAIN_JOB_STEPS}"] if "steps" not in said else []
     request = config.compose(["algo=iql", *settings, *overrides])

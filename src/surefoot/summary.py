@@ -1,0 +1,104 @@
+"""What a finished run says about itself: scores with intervals, metrics, learning curves."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.files import read_json, write_json, written_aside
+from surefoot.data import normalized_score, reference_scores
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import discounted_returns
+from surefoot.evaluation import Episodes, Interval, hierarchical_interval
+from surefoot.run import IN_MEMORY, Run, describe_machine, read_columns, split
+
+
+def _interval_json(interval: Interval, reference: tuple[float, float] | None = None) -> dict[str, Any]:
+    value = interval.to_json()
+    if reference is not None:
+        for key in ("mean", "low", "high"):
+            value[key] = None if value[key] is None else float(normalized_score(value[key], reference))
+    return value
+
+
+def behaviour(dataset: Dataset, reference: tuple[float, float] | None) -> dict[str, Any]:
+    """Return of the data itself, with the interval of its mean over episodes."""
+    returns = dataset.episode_returns
+    interval = hierarchical_interval([returns]).to_json()
+    mean = None if reference is None else float(normalized_score(returns.mean(), reference))
+    return {**interval, "episodes": len(returns), "normalized": mean}
+
+
+def sum_up(run: Run) -> dict[str, Any]:
+    """Write metrics.jsonl, summary.json and curves.png of a run whose seeds all have results; the summary."""
+    plan = run.plan
+    results = [read_json(run.seed_folder(seed) / "result.json") for seed in plan.seeds]
+    dataset = read_columns(run.columns_path)
+    reference = reference_scores(plan.environment or dataset.env_id or dataset.name)
+    config = read_json(run.folder / "config.json")
+    summary: dict[str, Any] = {
+        "algorithm": plan.algorithm,
+        "dataset": config["dataset"]["name"],
+        "environment": plan.environment,
+        "steps": plan.steps,
+        "seeds": list(plan.seeds),
+        "episodes": plan.episodes if plan.environment is not None else 0,
+        "per_seed_returns": [],
+        "returns": None,
+        "normalized": None,
+        "behaviour": behaviour(dataset, reference),
+        "cost": None,
+        "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
+        "versions": read_json(run.folder / "environment.json")["versions"],
+        "date": describe_machine()["date"],
+    }
+    if plan.environment is not None:
+        episodes = [Episodes.from_json(result["evaluation"]) for result in results]
+        returns = hierarchical_interval([e.returns for e in episodes])
+        summary["per_seed_returns"] = [float(e.returns.mean()) for e in episodes]
+        summary["returns"] = _interval_json(returns)
+        summary["normalized"] = None if reference is None else _interval_json(returns, reference)
+        if all(e.costs is not None for e in episodes):
+            summary["cost"] = _interval_json(hierarchical_interval([e.costs for e in episodes if e.costs is not None]))
+    else:
+        _without_simulator(summary, results, dataset)
+    lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])
+    with written_aside(run.folder / "metrics.jsonl") as temporary:
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_json(run.folder / "summary.json", summary)
+    if plan.environment is not None:
+        draw_curves([run], run.folder / "curves.png")
+    if plan.dataset != IN_MEMORY:
+        run.columns_path.unlink(missing_ok=True)
+    return summary
+
+
+def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:
+    training_part, _ = split(dataset)
+    data = discounted_returns(training_part)
+    estimates = [np.asarray(result["fitted_q"]) for result in results if "fitted_q" in result]
+    names = results[0].get("validation", {})
+    summary["validation"] = {
+        name: float(np.mean([result["validation"][name] for result in results])) for name in names
+    }
+    if estimates:
+        summary["fitted_q"] = _interval_json(hierarchical_interval(estimates))
+        summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": 0.99}
+
+
+def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
+    """Learning curves of complete runs on one dataset, with the behaviour's return as a dashed line."""
+    from surefoot.evaluation import RunData, plots
+
+    data = [RunData.load(run.folder) for run in runs]
+    first = data[0]
+    figure = plots.learning_curves(
+        {item.algorithm: item.learning_curve() for item in data},
+        title=f"{pathlib.Path(first.dataset).stem} in {first.environment}",
+        behaviour=None if first.behaviour is None else first.behaviour["mean"],
+    )
+    plots.save_png(figure, path)

@@ -1,0 +1,96 @@
+"""Worker processes: started, listened to, and stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from surefoot.core import errors
+from surefoot.core.errors import SurefootError
+from surefoot.run import Run
+
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    with contextlib.suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Worker:
+    """A worker process and the thread that reads its events."""
+
+    def __init__(self, run: Run, seeds: list[int], inbox: queue.Queue[tuple[_Worker, Event | None]]) -> None:
+        self.seeds = seeds
+        self.log = run.seed_folder(seeds[0]) / "log.txt"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "surefoot.worker", str(run.folder), ",".join(map(str, seeds))],
+                stdin=subprocess.PIPE,  # held open while we live: see surefoot.worker
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **single},
+            )
+        threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
+
+    def _read(self, inbox: queue.Queue[tuple[_Worker, Event | None]]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with contextlib.suppress(ValueError):
+                inbox.put((self, json.loads(line)))
+        self.process.wait()
+        inbox.put((self, None))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def work(run: Run, groups: list[list[int]], tell: Listener) -> None:
+    """Train each group of seeds in a process of its own; errors of workers are raised here."""
+    inbox: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
+    at_once = max(1, 4 * cores())  # more than cores: three seeds share two cores evenly
+    alive: set[_Worker] = set()
+    # The first one measures the kernels that the others then read.
+    measured = not run.plan.kernels or (run.folder / "kernels.json").is_file()
+    try:
+        while groups or alive:
+            while groups and len(alive) < (at_once if measured else 1):
+                alive.add(_Worker(run, groups.pop(0), inbox))
+            worker, event = inbox.get()
+            if event is None:
+                alive.discard(worker)
+                if worker.process.returncode != 0:
+                    raise SurefootError(
+                        f"the worker of seed {worker.seeds[0]} ended with code {worker.process.returncode} (killed, or "
+                        f"out of memory?); see {worker.log}, and go on with: surefoot train --resume {run.folder}"
+                    )
+            elif event["kind"] == "error":
+                raise _as_error(event, worker)
+            else:
+                measured = measured or event["kind"] == "ready"
+                tell(event)
+    finally:
+        for worker in alive:
+            worker.stop()
+
+
+def _as_error(event: Event, worker: _Worker) -> Exception:
+    kind = getattr(errors, event["type"], None)
+    if isinstance(kind, type) and issubclass(kind, SurefootError):
+        error = SurefootError.__new__(kind)
+        error.args = (event["text"],)
+        return error
+    return RuntimeError(f"seed {worker.seeds[0]}: {event['text']}; the traceback is in {worker.log}")
