@@ -63,7 +63,15 @@ class FittedQ(Agent):
         return [Update(self.critic_loss, ("critic",), Adam(self.config.learning_rate), then=targets)]
 
 
-def fitted_q_estimate(policy: Policy, dataset: Dataset, steps: int, seed: int, discount: float = 0.99) -> Array:
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What fitted-Q evaluation found."""
+
+    values: Array  # (E,) float64: discounted return from the first state of each episode, in reward units
+    drift: float  # by how much the mean still moved in the last fifth of the steps: far from 0 is not converged
+
+
+def fitted_q_estimate(policy: Policy, dataset: Dataset, steps: int, seed: int, discount: float = 0.99) -> Estimate:
     """Estimated discounted return of `policy` from the first state of each episode.
 
     Args:
@@ -74,8 +82,8 @@ def fitted_q_estimate(policy: Policy, dataset: Dataset, steps: int, seed: int, d
         discount: of the return.
 
     Returns:
-        (E,) float64 in reward units. Off the data it extrapolates: a warning sign is a value above the best
-        discounted return in the data.
+        The estimate. Off the data it extrapolates: a warning sign is a value above the best discounted
+        return in the data.
     """
     low, high = policy.action_low.numpy(), policy.action_high.numpy()
     middle, half = (high + low) / 2, (high - low) / 2
@@ -95,9 +103,16 @@ def fitted_q_estimate(policy: Policy, dataset: Dataset, steps: int, seed: int, d
         torch.manual_seed(seed)
         agent = FittedQ(spec, discount=discount)
     store = store_from_dataset(ready, agent.reads)
-    Learner([agent], [seed], store.gather, len(store), planned_steps=steps).run(steps)
+    learner = Learner([agent], [seed], store.gather, len(store), planned_steps=steps)
     first = ready.episode_starts[:-1]
-    pairs = np.concatenate([ready.observations[first], scaled(dataset.observations[first])], 1)
-    with torch.no_grad():
-        return agent.critic(torch.from_numpy(pairs))[0].double().numpy()
+    pairs = torch.from_numpy(np.concatenate([ready.observations[first], scaled(dataset.observations[first])], 1))
 
+    def values() -> Array:
+        with torch.no_grad():
+            return agent.critic(pairs)[0].double().numpy()
+
+    learner.run(steps - steps // 5)
+    before = values().mean()
+    learner.run(steps // 5)
+    final = values()
+    return Estimate(final, float(final.mean() - before))

@@ -51,14 +51,11 @@ class RIQL(Agent):
 
     As in the authors' code: a deterministic actor, no reward scaling, all losses at the same old parameters
     (CORL's order), and their tuned numbers are sigma, not the paper's transition point delta = 1 / sigma^2.
-
-    The preset `victim` is an ensemble for adversarial corruption to attack: 10 critics, nearly squared error,
-    their minimum. The authors attack an EDAC agent of 10 critics trained for 3 million steps.
     """
 
     name = "riql"
     Config = RIQLConfig
-    PRESETS = {"shared": {}, "victim": {"critics": 10, "sigma": 0.1, "quantile": 0.0}}  # noqa: RUF012
+    PRESETS = {"shared": {}}  # noqa: RUF012
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: RIQLConfig
 

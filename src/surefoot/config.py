@@ -6,7 +6,6 @@ an option's possible sources the later wins: dataclass, `algo.preset`, `preset`,
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib.resources
@@ -14,14 +13,14 @@ import inspect
 import pathlib
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, nearest
+from surefoot.grammar import WHOLE_NUMBERS, hydra_errors, parse
 from surefoot.offline import ALGORITHMS
 
 PRIMARY = "surefoot_train"
@@ -55,7 +54,6 @@ class TrainConfig:
 
 
 LOGGERS = ("tensorboard", "wandb")
-WHOLE_NUMBERS = ("steps", "batch_size", "episodes", "evaluate_every", "evaluate_episodes")
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(TrainConfig))
 
 
@@ -222,50 +220,6 @@ def read_preset(name: str, algorithm: str) -> tuple[dict[str, Any], dict[str, An
     return dict(known[name].get("run") or {}), dict(known[name][algorithm] or {})
 
 
-def parse(overrides: Sequence[str]) -> list[Parsed]:
-    """Overrides by Hydra's grammar.
-
-    Raises:
-        ConfigError: one that the grammar can't read.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser, found = OverridesParser.create(), []
-    for text in overrides:
-        try:
-            override = parser.parse_override(text)
-        except HydraException as error:
-            raise ConfigError(unreadable(text)) from error
-        changes = override.is_delete() or override.is_add() or override.is_force_add()
-        sweep = override.is_sweep_override()
-        chosen: list[str] = []
-        if not changes:
-            discrete = override.is_discrete_sweep() if sweep else False
-            chosen = list(override.sweep_string_iterator()) if discrete else [str(override.value())]
-        found.append(Parsed(text, override.key_or_group, chosen, sweep, changes))
-    return found
-
-
-@dataclasses.dataclass(frozen=True)
-class Parsed:
-    """What matters here of one override."""
-
-    text: str
-    key: str
-    values: list[str]  # several in a sweep
-    sweep: bool
-    changes_keys: bool  # +key, ++key or ~key
-
-
-def unreadable(text: str) -> str:
-    """The sentence for an override that Hydra's grammar can't read."""
-    key, found, value = text.partition("=")
-    if not found:
-        return f"{text!r} is not of the form name=value, as in steps=1000"
-    return f"{key}={value}: the value can't be read; where it is one text with signs in it, quote it: {key}=\"'{value}'\""
-
-
 def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
     """Refuse unknown names before Hydra sees them, since it does not know which are nearest.
 
@@ -322,68 +276,3 @@ def described(config: type) -> list[dict[str, Any]]:
         {"name": field.name, "default": field.default, "what": comments.get(field.name, "")}
         for field in dataclasses.fields(config)
     ]
-
-
-@contextlib.contextmanager
-def hydra_errors() -> Iterator[None]:
-    """Hydra's and OmegaConf's errors as one sentence of ours."""
-    from hydra.errors import HydraException
-
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(sentence(error)) from error
-    except OSError as error:  # Hydra's MissingConfigException is one
-        if type(error).__module__ != "hydra.errors":
-            raise
-        raise ConfigError(sentence(error)) from error
-
-
-def sentence(error: BaseException) -> str:
-    """The one line of a chain of Hydra errors that says most: the innermost cause and where it was."""
-    innermost: BaseException = error
-    while innermost.__cause__ is not None:
-        innermost = innermost.__cause__
-    lines = [line.strip() for line in f"{innermost}".splitlines() if line.strip()]
-    where = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
-    available = [line for line in f"{error}".splitlines() if line.startswith("\t") and "provider=" not in line]
-    text = f"{where}: {lines[0]}" if where else lines[0] if lines else type(innermost).__name__
-    return text + (f" (available: {', '.join(line.strip() for line in available)})" if available else "")
-
-
-def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
-    """Overrides as Hydra's grammar can read them: paths quoted, whole numbers written as such.
-
-    The values of `dataset=` and `init=` that are existing paths are quoted, and that of `out=`, so that any
-    path works. With `multirun`, a list of existing paths with commas between them stays a list, each of them
-    quoted. `steps=1e5` becomes `steps=100000`.
-    """
-    from surefoot.generate import exists
-
-    ready = []
-    for text in overrides:
-        key, found, value = text.partition("=")
-        if found and value and key in ("dataset", "init", "out"):
-            home = _expanded(value)
-            parts = [_expanded(part) for part in value.split(",")]
-            if exists(home) or (key == "out" and value[0] not in "'\""):
-                text = f"{key}={quoted(home)}"
-            elif multirun and len(parts) > 1 and any(map(exists, parts)):
-                text = f"{key}=" + ",".join(quoted(part) if exists(part) else part for part in parts)
-        elif key in WHOLE_NUMBERS and re.fullmatch(r"\d+(\.\d*)?e\d", value.lower()) and float(value).is_integer():
-            text = f"{key}={float(value):.0f}"
-        ready.append(text)
-    return ready
-
-
-def _expanded(value: str) -> str:
-    return str(pathlib.Path(value).expanduser()) if value.startswith("~/") else value
-
-
-def quoted(value: str) -> str:
-    """A text as Hydra's grammar reads it back, whatever signs are in it."""
-    from hydra.core.override_parser.types import Quote, QuotedString
-
-    # OmegaConf reads \${ as ${ and, before it, two backslashes as one.
-    escaped = re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)
-    return str(QuotedString(escaped, Quote.single).with_quotes())

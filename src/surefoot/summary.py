@@ -87,6 +87,7 @@ def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], d
     }
     if estimates:
         summary["fitted_q"] = _interval_json(hierarchical_interval(estimates))
+        summary["fitted_q"]["drift"] = float(np.mean([result["fitted_q_drift"] for result in results]))
         summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": 0.99}
 
 

@@ -196,7 +196,8 @@ class SeedTrainer:
             if self.held_out is not None:
                 result["validation"] = validation_losses(agent, self.held_out)
                 steps = min(plan.steps, FITTED_Q_STEPS)
-                result["fitted_q"] = fitted_q_estimate(policy, self.dataset, steps, seed).tolist()
+                estimate = fitted_q_estimate(policy, self.dataset, steps, seed)
+                result["fitted_q"], result["fitted_q_drift"] = estimate.values.tolist(), estimate.drift
             policy.save(self.run.policy_path(seed))
             write_json(self.run.seed_folder(seed) / "result.json", result)
             self.send({"kind": "done", "seed": seed})

@@ -7,13 +7,13 @@ import pathlib
 
 import pytest
 
-from surefoot import config
+from surefoot import config, grammar
 from surefoot.core.errors import ConfigError
 from surefoot.offline import ALGORITHMS
 
 
 def request(*overrides: str) -> config.Request:
-    ready = config.readable(overrides)
+    ready = grammar.readable(overrides)
     config.check_overrides(ready, multirun=False)
     return config.compose(ready)
 
@@ -129,8 +129,8 @@ def test_a_list_of_existing_paths_stays_a_list_in_a_sweep(tmp_path: pathlib.Path
     paths = [tmp_path / "a(1).hdf5", tmp_path / "b=2.hdf5"]
     for path in paths:
         path.touch()
-    ready = config.readable([f"dataset={paths[0]},{paths[1]}"], multirun=True)
-    (parsed,) = config.parse(ready)
+    ready = grammar.readable([f"dataset={paths[0]},{paths[1]}"], multirun=True)
+    (parsed,) = grammar.parse(ready)
     assert parsed.sweep
     chosen = [config.compose([f"dataset={value}"]).fields["dataset"] for value in parsed.values]
     assert chosen == [str(path) for path in paths]

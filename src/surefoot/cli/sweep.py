@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from omegaconf import DictConfig
 
-from surefoot import config
+from surefoot import config, grammar
 from surefoot.cli import output
 from surefoot.cli.train import Style, train_one
 from surefoot.core.errors import ConfigError, SurefootError
@@ -32,16 +32,16 @@ def run(overrides: Sequence[str], style: Style) -> int:
     config.register()
     folder, rest = sweep_folder(overrides)
     check_combinations(rest)
-    beside = any(item.key == "hydra/launcher" for item in config.parse(rest))
+    beside = any(item.key == "hydra/launcher" for item in grammar.parse(rest))
     job_style = Style(style.quiet, style.json, bars=False if beside else style.bars)
 
     def job(cfg: DictConfig) -> str:
         return train_job(cfg, folder, job_style)
 
     application = hydra.main(version_base=config.VERSION_BASE, config_path=None, config_name=config.PRIMARY)(job)
-    arguments = [*rest, f"hydra.sweep.dir={config.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
+    arguments = [*rest, f"hydra.sweep.dir={grammar.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
     failure: SurefootError | None = None
-    with command_line(arguments), config.hydra_errors():
+    with command_line(arguments), grammar.hydra_errors():
         try:
             application()
         except SurefootError as error:
@@ -75,7 +75,7 @@ def sweep_folder(overrides: Sequence[str]) -> tuple[pathlib.Path, list[str]]:
     Raises:
         ConfigError: the folder exists and holds something, or several are listed.
     """
-    named = [item for item in config.parse(overrides) if item.key == "out"]
+    named = [item for item in grammar.parse(overrides) if item.key == "out"]
     rest = [text for text in overrides if text.partition("=")[0] != "out"]
     if not named:
         time = dt.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -93,7 +93,7 @@ def check_combinations(overrides: Sequence[str]) -> None:
 
     Sweepers other than Hydra's own choose values themselves; nothing can be checked beforehand then.
     """
-    parsed = config.parse(overrides)
+    parsed = grammar.parse(overrides)
     if any(item.key.startswith("hydra/sweeper") for item in parsed):
         return
     own = [item for item in parsed if item.key.split(".")[0].split("/")[0] != "hydra"]

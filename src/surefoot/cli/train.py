@@ -58,15 +58,15 @@ def run(arguments: Sequence[str]) -> int:
         if known.overrides or known.multirun:
             raise ConfigError("--resume goes on with the run's own settings: leave out the others")
         return _resume(known.resume, style)
-    from surefoot import config
+    from surefoot import config, grammar
 
-    overrides = config.readable(known.overrides, known.multirun)
+    overrides = grammar.readable(known.overrides, known.multirun)
     config.check_overrides(overrides, known.multirun)
     if known.multirun:
         from surefoot.cli import sweep
 
         return sweep.run(overrides, style)
-    said = {item.key.split(".")[0] for item in config.parse(overrides)}
+    said = {item.key.split(".")[0] for item in grammar.parse(overrides)}
     if not said & {"algo", "dataset", "preset", "init"}:
         return _main_job(overrides, said, style)
     finished = train_one(config.compose(overrides), style)

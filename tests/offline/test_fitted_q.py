@@ -1,0 +1,93 @@
+"""Fitted-Q evaluation against returns that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.agent import Spec
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import best_episodes, discounted_returns
+from surefoot.offline import BC
+from surefoot.offline.fitted_q import FittedQ, fitted_q_estimate
+
+
+def policy_of_constant(action: float) -> Policy:
+    actor = DeterministicActor(1, 1, (4,))
+    with torch.no_grad():
+        for weight in actor.mlp.weights:
+            weight.zero_()
+        actor.mlp.biases[0].zero_()
+        actor.mlp.biases[1].fill_(float(np.arctanh(action)))
+    return Policy(actor, Normalizer(1), torch.tensor([-1.0]), torch.tensor([1.0]))
+
+
+def two_step_episodes(count: int = 400) -> Dataset:
+    """State 0, then state 1, then the end; reward a in state 0 and 2 a in state 1; actions uniform."""
+    generator = np.random.default_rng(0)
+    steps = 2 * count
+    observations = np.tile([[0.0], [1.0]], (count, 1)).astype(np.float32)
+    actions = generator.uniform(-1, 1, (steps, 1)).astype(np.float32)
+    return Dataset(
+        observations=observations,
+        actions=actions,
+        rewards=(actions[:, 0] * np.tile([1, 2], count)).astype(np.float32),
+        next_observations=np.roll(observations, -1, 0),
+        terminations=np.tile([False, True], count),
+        truncations=np.zeros(steps, bool),
+        episode_ids=np.repeat(np.arange(count), 2),
+        valid=np.ones(steps, bool),
+    )
+
+
+@pytest.mark.parametrize("action", [0.5, -0.5])
+def test_the_estimate_is_the_policys_own_return_not_the_datas(action: float) -> None:
+    # By hand: action + 0.9 * 2 * action = 2.8 * action from state 0; the data's own mean return is about 0.
+    torch.set_num_threads(1)
+    data = two_step_episodes()
+    estimate = fitted_q_estimate(policy_of_constant(action), data, steps=3000, seed=0, discount=0.9)
+    assert estimate.values.shape == (400,)
+    assert estimate.values.mean() == pytest.approx(2.8 * action, abs=0.12)
+    assert abs(estimate.drift) < 0.1
+    unfinished = fitted_q_estimate(policy_of_constant(action), data, steps=100, seed=0, discount=0.9)
+    assert abs(unfinished.drift) > 2 * abs(estimate.drift), "too few steps show as drift"
+    assert abs(discounted_returns(data, 0.9).mean()) < 0.2
+
+
+def test_the_loss_of_one_transition_is_the_squared_difference_worked_out_by_hand() -> None:
+    agent = FittedQ(Spec(1, 1, (-1.0,), (1.0,)), discount=0.5, hidden=(1,)).double()
+    with torch.no_grad():
+        for network, slope in ((agent.critic, 2.0), (agent.target_critic, 4.0)):
+            for weight, value in zip(network.mlp.weights, (1.0, slope), strict=True):
+                weight.fill_(value)
+            for bias in network.mlp.biases:
+                bias.zero_()
+    batch = {
+        "observation_actions": torch.tensor([[1.0, 2.0]], dtype=torch.float64),  # Q = 2 (1 + 2) = 6
+        "next_observations": torch.tensor([[3.0]], dtype=torch.float64),
+        "next_actions": torch.tensor([[0.5]], dtype=torch.float64),  # target Q = 4 (3 + 0.5) = 14
+        "rewards": torch.tensor([1.0], dtype=torch.float64),
+        "terminations": torch.tensor([0.0], dtype=torch.float64),
+    }
+    loss, _ = agent.critic_loss(batch, {})
+    assert loss.item() == pytest.approx((1 + 0.5 * 14 - 6) ** 2, rel=1e-12)  # 4
+    ended, _ = agent.critic_loss({**batch, "terminations": torch.ones(1, dtype=torch.float64)}, {})
+    assert ended.item() == pytest.approx((1 - 6) ** 2, rel=1e-12)  # 25: nothing follows
+
+
+def test_ten_percent_bc_clones_the_best_episodes_by_discounted_return() -> None:
+    # Ten episodes of two steps; undiscounted returns are all 1, but a late reward counts 0.99 and an early one 1.
+    early = np.array([0, 0, 0, 1, 0, 0, 0, 0, 0, 0], np.float32)
+    rewards = np.stack([early, 1 - early], 1).reshape(-1)
+    data = two_step_episodes(10).replace(rewards=rewards)
+    best = best_episodes(data, 0.1)
+    assert len(best) == 2
+    np.testing.assert_array_equal(best.actions, data.actions[6:8])
+    agent = BC(data, preset="ten_percent")
+    assert agent.config.fraction == 0.1
+    assert len(agent.prepare(data)) == 2
+    assert len(best_episodes(data, 0.01)) == 2, "at least one episode is kept"

@@ -1,0 +1,173 @@
+"""What the README and the pages say is so: its example runs, its commands are taken, its links and names exist."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from surefoot import config, grammar
+from surefoot.cli import helptext, main, train
+from surefoot.cli.main import build_parser
+from surefoot.core.agent import Agent
+from surefoot.offline import ALGORITHMS
+from surefoot.offline.fitted_q import FittedQ
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHORT = ["--steps", "2", "--seeds", "1", "--episodes", "2"]
+
+
+def blocks(page: pathlib.Path, language: str = "") -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: pathlib.Path) -> list[str]:
+    """Lines of unnamed blocks that begin with `surefoot`, without their comments."""
+    lines = [line for block in blocks(page) for line in block.splitlines()]
+    return [line.split("  #")[0].strip() for line in lines if line.startswith("surefoot ")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder that holds pendulum.hdf5, as `surefoot datasets generate -o pendulum.hdf5` makes it, but small."""
+    made = tmp_path_factory.mktemp("readme")
+    assert main(["datasets", "generate", "-o", str(made / "pendulum.hdf5"), "--transitions", "400"]) == 0
+    return made
+
+
+def run(arguments: list[str], folder: pathlib.Path) -> str:
+    """What python prints, given these arguments, in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "examples")}
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readmes_example_runs(folder: pathlib.Path) -> None:
+    (code,) = blocks(ROOT / "README.md", "python")
+    small, found = re.subn(r"steps=\d+, seeds=\d+, episodes=\d+", "steps=20, seeds=1, episodes=2, evaluate_every=20", code)
+    assert found == 1
+    printed = run(["-c", small + "\nprint(action.shape, action.dtype, run.complete)"], folder)
+    assert "'low'" in printed
+    assert printed.splitlines()[-1] == "(1,) float32 True"
+
+
+def test_the_two_commands_stand_in_the_readme_and_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for name in ("demo", "test"):
+        assert re.search(rf"^make {name}\b", README, re.MULTILINE)
+        assert re.search(rf"^{name}:", makefile, re.MULTILINE)
+
+
+EVERY_COMMAND = sorted({line for page in PAGES for line in commands(page)})
+
+
+@pytest.mark.parametrize("line", EVERY_COMMAND)
+def test_every_command_in_the_pages_is_one_that_the_command_line_takes(line: str) -> None:
+    line = re.sub(r"(?<=[A-Z])\.\.\.", "", line)  # RUN... and FILE...: one of them will do
+    _, command, *rest = shlex.split(line.replace(" ; ", "\n").splitlines()[0])
+    if command != "train":
+        build_parser().parse_args([command, *rest])
+        return
+    known = train.parser().parse_intermixed_args(rest)
+    overrides = grammar.readable(known.overrides, known.multirun)
+    config.check_overrides(overrides, known.multirun)
+    if known.multirun or known.resume:
+        return
+    request = config.compose(overrides)
+    assert request.algorithm in ALGORITHMS
+
+
+def test_the_pages_show_the_commands_that_a_new_user_needs() -> None:
+    shown = commands(ROOT / "README.md")
+    names = ("list", "info", "verify", "convert", "generate", "corrupt")
+    for name in ("train", "train -m", "evaluate", "report", "export", *(f"datasets {name}" for name in names)):
+        assert any(line.startswith(f"surefoot {name} ") for line in [f"{line} " for line in shown]), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {heading.lower().replace(" ", "-") for heading in headings}, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: pathlib.Path) -> None:
+    text, file = page.read_text(encoding="utf-8"), ""
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)?(?:::(test_\w+))?`", text):
+        file = path or file
+        if not path and not name:
+            continue
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert not name or f"def {name}(" in source, f"{file}::{name}"
+
+
+def test_every_option_in_the_algorithms_page_is_one_with_that_default_and_none_is_missing() -> None:
+    text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    tables = [part for part in re.split(r"^\| option \| default \| \|$", text, flags=re.MULTILINE)[1:]]
+    agents: list[type[Agent]] = [ALGORITHMS[name] for name in ("bc", "iql", "riql", "td3bc")] + [FittedQ]
+    for agent, table in zip(agents, tables, strict=True):
+        rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| (.*) \|$", table.split("\n## ")[0], re.MULTILINE)
+        own = [(row["name"], helptext.shown(row["default"]), row["what"]) for row in config.described(agent.Config)]
+        assert [(name, default, what.strip()) for name, default, what in rows] == own, agent.name
+
+
+def test_the_agent_in_the_engine_page_is_the_examples() -> None:
+    (code,) = blocks(ROOT / "docs" / "engine.md", "python")
+    assert code in (ROOT / "examples" / "own_agent.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_says_what_it_takes(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    compile(tree, str(path), "exec")
+    assert f"python examples/{path.name}" in (ast.get_docstring(tree) or "")
+
+
+@pytest.mark.parametrize("name", ["iql.py", "own_agent.py"])
+def test_examples_train_and_print_a_score(name: str, folder: pathlib.Path) -> None:
+    printed = run([str(ROOT / "examples" / name), "pendulum.hdf5", *SHORT], folder)
+    assert re.search(r"^(IQL|AWR): +-?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\], 1 seeds, 2 episodes each$", printed, re.MULTILINE)
+
+
+def test_the_custom_environment_can_be_recorded_loaded_and_evaluated_in(folder: pathlib.Path) -> None:
+    script = "from surefoot.evaluation import RandomPolicy, evaluate; from surefoot.data import load; import numpy as np\n"
+    script += "data = load('points.hdf5'); print(data.env_id, len(data.episode_lengths))\n"
+    script += "print(evaluate([RandomPolicy(np.full(1, -1.0), np.full(1, 1.0))], data.env_id, 2)[0].lengths)"
+    run([str(ROOT / "examples" / "custom_environment.py"), "points.hdf5", "--episodes", "3"], folder)
+    printed = run(["-c", script], folder).splitlines()
+    assert printed[0] == "custom_environment:PointMass-v0 3"
+    assert re.fullmatch(r"\[ *\d+ +\d+\]", printed[1])
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+def test_the_onnx_example_runs_a_policy_without_surefoot(sampling: bool, folder: pathlib.Path) -> None:
+    for name in ("onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason="the onnx extra is not installed")
+    import surefoot
+
+    script = ROOT / "examples" / "run_onnx.py"
+    imported = {n.names[0].name for n in ast.walk(ast.parse(script.read_text())) if isinstance(n, ast.Import)}
+    assert not imported & {"surefoot", "torch"}
+    dataset = surefoot.data.load(folder / "pendulum.hdf5")
+    path = folder / f"policy{sampling}.onnx"
+    surefoot.offline.IQL(dataset, hidden=(8, 8)).policy().export(path, sampling=sampling)
+    printed = run([str(script), str(path), "--env", "Pendulum-v1", "--episodes", "1"], folder)
+    assert re.fullmatch(r"mean return -\d+\.\d over 1 episodes\n", printed)
