@@ -268,6 +268,9 @@ def _present_estimates(summary: dict[str, Any]) -> None:
             f"fitted-Q estimate of the discounted return: {format_bounds(summary['fitted_q'])}; the data's: "
             f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g})"
         )
+        drift, mean = summary["fitted_q"]["drift"], summary["fitted_q"]["mean"]
+        if abs(drift) > 0.02 * abs(mean):
+            print(f"  it still moved by {drift:.1f} in the last fifth of its steps: not converged, do not rely on it")
 
 
 def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
