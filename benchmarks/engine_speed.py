@@ -190,8 +190,8 @@ def main() -> None:
             for name, v in summary.items()
         ),
         "",
-        f"Limit: {flops_of_update() / 1e9:.2f} GFLOP an update at {limit['gflops_per_second']:.0f} GFLOP/s (best float32 "
-        f"product of 256x256x256, one thread) is {limit['updates_per_second']:.0f} updates/s; we reach "
+        f"Limit: {flops_of_update() / 1e9:.2f} GFLOP an update at {limit['gflops_per_second']:.0f} GFLOP/s (best "
+        f"float32 product of 256x256x256, one thread) is {limit['updates_per_second']:.0f} updates/s; we reach "
         f"{first / limit['updates_per_second']:.2f} of it.",
     ]
     record: dict[str, Any] = {"repeats": repeats, "updates": updates, "summary": summary, "limit": limit, "runs": rates}
@@ -199,8 +199,8 @@ def main() -> None:
         record["together"] = together(8, updates // 2)
         lines += [
             "",
-            f"8 seeds at once on {record['together']['cores']} cores: {record['together']['fraction']:.2f} of the rate of "
-            "one alone, per core.",
+            f"8 seeds at once on {record['together']['cores']} cores: {record['together']['fraction']:.2f} of the rate "
+            "of one alone, per core.",
         ]
         write_json(HERE / "results" / "engine_speed.json", record)
         (HERE / "results" / "engine_speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -66,8 +66,8 @@ def table(folder: pathlib.Path) -> list[str]:
     lines = [
         "# Offline algorithms on three real datasets",
         "",
-        f"{STEPS:,} updates, {len(SEEDS)} seeds, {EPISODES} episodes a seed with the mean action, last checkpoint. Mean "
-        "return with its 95 % interval over seeds and initial states; in brackets the D4RL-normalised mean. Written by "
+        f"{STEPS:,} updates, {len(SEEDS)} seeds, {EPISODES} episodes a seed with the mean action, last checkpoint. "
+        "Mean return with its 95 % interval over seeds and initial states; in brackets the D4RL-normalised mean. Written by "
         "`python benchmarks/offline_table.py` on 2 cores of an x86 server CPU.",
         "",
         "| dataset | behaviour | BC | TD3+BC | IQL | RIQL |",
@@ -82,7 +82,10 @@ def table(folder: pathlib.Path) -> list[str]:
         lines.append(f"| {dataset} | " + " | ".join(entries) + " |")
     lines += ["", "## Beside CORL", ""]
     lines += ["CORL's own scripts, trained by us on the same files for the same steps with the same settings.", ""]
-    lines += ["| algorithm | dataset | ours | CORL | ours - CORL, 95 % interval | half-width |", "|---|---|---|---|---|---|"]
+    lines += [
+        "| algorithm | dataset | ours | CORL | ours - CORL, 95 % interval | half-width |",
+        "|---|---|---|---|---|---|",
+    ]
     for algorithm, dataset in PEERS:
         ours, theirs = returns_of(found, algorithm, dataset), returns_of(peers, PEER_FILES[algorithm], dataset)
         difference = "missing", "missing"

@@ -75,9 +75,7 @@ def measure(data: dict[str, np.ndarray], batch: int, repeats: int, gathered: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer transitions and batches")
     parser.add_argument("-o", "--out", type=pathlib.Path, default=RESULTS)
     options = parser.parse_args()

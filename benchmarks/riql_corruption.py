@@ -85,17 +85,18 @@ def table(folder: pathlib.Path) -> list[str]:
     lines = [
         "# RIQL and IQL on randomly corrupted hopper-v5-medium",
         "",
-        f"30 % of the rows corrupted (scale 1, redrawn for each seed), {STEPS:,} updates, {len(SEEDS)} seeds, {EPISODES} "
-        "episodes a seed in the clean simulator, last checkpoint. Mean return with its 95 % interval over seeds and "
-        "initial states, in brackets D4RL-normalised. Written by `python benchmarks/riql_corruption.py` on 2 cores of an "
-        "x86 server CPU.",
+        f"30 % of the rows corrupted (scale 1, redrawn for each seed), {STEPS:,} updates, {len(SEEDS)} seeds, "
+        f"{EPISODES} episodes a seed in the clean simulator, last checkpoint. Mean return with its 95 % interval over seeds and "
+        "initial states, in brackets D4RL-normalised. Written by `python benchmarks/riql_corruption.py` on 2 cores of "
+        "an x86 server CPU.",
         "",
         "| corrupted | algorithm | return | RIQL (shared) minus this one, 95 % interval |",
         "|---|---|---|---|",
     ]
     for element in ELEMENTS:
         scores = {
-            v: [np.asarray(found[n]["returns"]) for s in SEEDS if (n := f"{v}-{element}-s{s}") in found] for v in VARIANTS
+            v: [np.asarray(found[n]["returns"]) for s in SEEDS if (n := f"{v}-{element}-s{s}") in found]
+            for v in VARIANTS
         }
         for variant, returns in scores.items():
             text, gap = "missing", ""

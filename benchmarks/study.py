@@ -112,8 +112,6 @@ def shared(name: str) -> Dataset:
     return load(path).replace(name=name)
 
 
-
-
 def write_table(path: pathlib.Path, lines: Sequence[str]) -> None:
     """Write a Markdown table and print it."""
     path.parent.mkdir(parents=True, exist_ok=True)

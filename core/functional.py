@@ -103,4 +103,3 @@ def advantage_weights(advantages: Tensor, inverse_temperature: float, limit: flo
     """
     exponent = (advantages.detach() * inverse_temperature).clamp(max=math.log(limit))
     return exponent.exp()
-

@@ -177,9 +177,7 @@ class _Adversary:
         }
         return functions[self.element]
 
-    def descend(
-        self, start: Array, rows: Array, std: Array, scale: float, progress: Progress | None
-    ) -> Array:
+    def descend(self, start: Array, rows: Array, std: Array, scale: float, progress: Progress | None) -> Array:
         """(n, d) float64: noise `start` after the sign-gradient steps, within [-scale, scale]."""
         spread = torch.as_tensor(std, device=self.device)
         chunks = torch.as_tensor(start).split(CHUNK)
@@ -193,9 +191,7 @@ class _Adversary:
                 (gradient,) = torch.autograd.grad(values((clean + z * spread).float()).sum(), z)
                 z = (z.detach() - ATTACK_STEP * scale * gradient.sign()).clamp_(-scale, scale)
             if not torch.isfinite(gradient).all():
-                raise DataError(
-                    f"{self.dataset.name}: the victim's gradient is not finite: train another victim"
-                )
+                raise DataError(f"{self.dataset.name}: the victim's gradient is not finite: train another victim")
             found.append(z.cpu())
             if progress is not None:
                 progress(number + 1, len(chunks))
@@ -263,9 +259,7 @@ def _check_settings(
         raise ConfigError(f"consistent=True carries observations over; it says nothing about {element}")
     if victim is None:
         if mode == "adversarial" and element != "rewards":
-            raise ConfigError(
-                f"an adversarial attack on {element} needs a trained critic to attack: give a victim"
-            )
+            raise ConfigError(f"an adversarial attack on {element} needs a trained critic to attack: give a victim")
         return element
     for method in ("q_values", "policy"):
         if not callable(getattr(victim, method, None)):
@@ -310,9 +304,7 @@ def _propagated(dataset: Dataset, attacked: Array, added: Array) -> Array:
     before = attacked - 1
     same = (attacked > 0) & (dataset.episode_ids[before] == dataset.episode_ids[attacked])
     rows = before[same]
-    return _replaced(
-        dataset.next_observations, rows, dataset.next_observations[rows] + added[same], dataset.name
-    )
+    return _replaced(dataset.next_observations, rows, dataset.next_observations[rows] + added[same], dataset.name)
 
 
 def _labels(dataset: Dataset, settings: dict[str, Any]) -> dict[str, Any]:
@@ -321,9 +313,7 @@ def _labels(dataset: Dataset, settings: dict[str, Any]) -> dict[str, Any]:
     try:
         history = [*json.loads(stored), settings]
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{dataset.name}: attribute 'corruptions' is {stored!r}, not a JSON list: remove it"
-        ) from error
+        raise DataError(f"{dataset.name}: attribute 'corruptions' is {stored!r}, not a JSON list: remove it") from error
     how = f"{settings['mode']} {settings['element']}, rate {settings['rate']:g}, scale {settings['scale']:g}"
     return {
         "name": f"{dataset.name} ({how}, seed {settings['seed']})",

@@ -211,9 +211,7 @@ class RingBuffer:
         shapes |= {"newest_done": (self.num_envs,)}
         for key, shape in shapes.items():
             if tuple(state[key].shape) != shape:
-                raise CheckpointError(
-                    f"{key!r} in the state has shape {tuple(state[key].shape)}, not {shape}"
-                )
+                raise CheckpointError(f"{key!r} in the state has shape {tuple(state[key].shape)}, not {shape}")
         full = size == self.capacity and position % self.num_envs == 0 and 0 <= position < self.capacity
         if not full and not (size < self.capacity and position == size and size % self.num_envs == 0):
             raise CheckpointError(f"the state's position {position} does not fit its {size} written rows")

@@ -82,9 +82,7 @@ class Weighted:
             raise DataError(f"weights have shape {tuple(weights.shape)}; one number for each row is needed")
         if bad.any():
             row = int(bad.nonzero()[0])
-            raise DataError(
-                f"weight of row {row} is {float(wide[row])}: weights must be finite and at least 0"
-            )
+            raise DataError(f"weight of row {row} is {float(wide[row])}: weights must be finite and at least 0")
         if not (wide > 0).any():
             raise DataError("all weights are 0, so no row can be drawn: give at least one a positive weight")
         self.probabilities = wide / wide.sum()
@@ -202,9 +200,7 @@ class NStep:
         last = window.rows[..., -1]
         running = 1 - _take(terminations, last).to(rewards.dtype)
         reach = (self.discount ** window.lengths.double()).to(rewards.dtype)
-        return NStepTargets(
-            (weights * _take(rewards, window.rows)).sum(-1), reach * running, last, window.lengths
-        )
+        return NStepTargets((weights * _take(rewards, window.rows)).sum(-1), reach * running, last, window.lengths)
 
 
 class Mixture:
@@ -248,9 +244,7 @@ class Mixture:
     def __call__(self, uniform: Tensor) -> Batch:
         """A batch of (..., B) rows from (..., B) float64 numbers in [0, 1)."""
         parts = uniform.split(self.counts(uniform.shape[-1]), dim=-1)
-        gathered = [
-            store.gather_groups(uniform_rows(part, len(store))) for store, part in zip(self.stores, parts)
-        ]
+        gathered = [store.gather_groups(uniform_rows(part, len(store))) for store, part in zip(self.stores, parts)]
         axis = uniform.ndim - 1
         joined = {group: torch.cat([rows[group] for rows in gathered], dim=axis) for group in gathered[0]}
         return self.stores[0].split(joined)

@@ -87,9 +87,7 @@ class Store:
         if not columns:
             raise DataError("a store needs at least one column; none was given")
         if OBSERVATION_ACTIONS in columns:
-            raise DataError(
-                f"the key {OBSERVATION_ACTIONS!r} is made by the store itself: rename that column"
-            )
+            raise DataError(f"the key {OBSERVATION_ACTIONS!r} is made by the store itself: rename that column")
         fields, width = _layout(columns)
         stride = _aligned_stride(width, dtype)
         shapes = {key: columns[key][0] for key, field in fields.items() if field.group == key}
@@ -127,9 +125,7 @@ class Store:
         length = next(iter(lengths.values()), 0)
         if tensors and length == 0:
             raise DataError(f"columns {', '.join(tensors)} have no rows; a store needs at least one")
-        store = cls.allocate(
-            length, {key: (tuple(t.shape[1:]), t.dtype) for key, t in tensors.items()}, device, dtype
-        )
+        store = cls.allocate(length, {key: (tuple(t.shape[1:]), t.dtype) for key, t in tensors.items()}, device, dtype)
         for key, tensor in tensors.items():
             column = store[key]
             column.copy_(tensor)
@@ -190,10 +186,7 @@ class Store:
     def gather_groups(self, indices: Tensor) -> dict[str, Tensor]:
         """The rows at `indices` (...,), still packed: group -> (..., width of the group)."""
         flat, shape = indices.reshape(-1), tuple(indices.shape)
-        return {
-            key: group.index_select(0, flat).reshape(shape + group.shape[1:])
-            for key, group in self.groups.items()
-        }
+        return {key: group.index_select(0, flat).reshape(shape + group.shape[1:]) for key, group in self.groups.items()}
 
     def split(self, groups: Mapping[str, Tensor]) -> Batch:
         """The columns of packed rows from `gather_groups`, as views."""
@@ -287,9 +280,7 @@ def _layout(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> tuple
                 raise DataError(f"{PACKED!r} names the packed row itself: rename that {dtype} column")
             fields[key] = Field(key, 0, math.prod(shape), shape)
         else:
-            raise DataError(
-                f"column {key!r} has dtype {dtype}, which a store can't hold: convert it to float32"
-            )
+            raise DataError(f"column {key!r} has dtype {dtype}, which a store can't hold: convert it to float32")
     parts = [fields[key] for key in FIRST_KEYS if key in fields]
     if len(parts) == 2 and all(part.group == PACKED and len(part.shape) == 1 for part in parts):
         stop = parts[1].stop
@@ -315,9 +306,7 @@ def _as_tensor(key: str, column: Array | Tensor) -> Tensor:
     """The column as a tensor, without a copy where its memory allows."""
     if isinstance(column, np.ndarray):
         if column.dtype.kind not in "biuf":
-            raise DataError(
-                f"column {key!r} has dtype {column.dtype}, which a store can't hold: leave it out"
-            )
+            raise DataError(f"column {key!r} has dtype {column.dtype}, which a store can't hold: leave it out")
         native = column.dtype.newbyteorder("=")
         try:
             tensor = torch.from_numpy(np.require(column, native, ["C", "W"]))

@@ -135,9 +135,7 @@ def _comparisons(group: list[RunData]) -> list[str]:
     parts.append(_table([("algorithm", "left"), ("seeds", "right"), ("IQM of return [95 %]", "right")], body))
     pairs = []
     for first, second in itertools.permutations(scores, 2):
-        interval = statistics.probability_of_improvement_interval(
-            scores[first], scores[second], generator, REPETITIONS
-        )
+        interval = statistics.probability_of_improvement_interval(scores[first], scores[second], generator, REPETITIONS)
         pairs.append(([first, second, tables.format_bounds(interval.to_json(), digits=2)], False))
     parts.append("<h3>Probability of improvement</h3>")
     heads = [("X", "left"), ("Y", "left"), ("P(a seed of X beats a seed of Y) [95 %]", "right")]
@@ -168,8 +166,7 @@ def _labels(group: Sequence[RunData]) -> list[str]:
     """The algorithm's name, with the folder's where an algorithm occurs twice."""
     names = [run.algorithm for run in group]
     labels = [
-        name if names.count(name) == 1 else f"{name} ({run.name})"
-        for name, run in zip(names, group, strict=True)
+        name if names.count(name) == 1 else f"{name} ({run.name})" for name, run in zip(names, group, strict=True)
     ]
     return [
         label if labels.count(label) == 1 else f"{label} #{labels[: i + 1].count(label)}"
@@ -179,9 +176,7 @@ def _labels(group: Sequence[RunData]) -> list[str]:
 
 def _run_details(run: RunData) -> str:
     """Configuration, versions and per-seed returns of one run, folded away."""
-    seeds = ", ".join(
-        f"{seed}: {value:.1f}" for seed, value in zip(run.seeds, run.per_seed_returns, strict=False)
-    )
+    seeds = ", ".join(f"{seed}: {value:.1f}" for seed, value in zip(run.seeds, run.per_seed_returns, strict=False))
     facts = [
         ("date", run.date),
         ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),

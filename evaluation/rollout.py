@@ -181,9 +181,7 @@ class _Rollout:
 
     def run(self, seed: int, progress: Callable[[int, int], None] | None) -> list[Episodes]:
         """Step until every row has run its quota."""
-        self.seeds = [
-            int(np.random.SeedSequence((seed, e)).generate_state(1)[0]) for e in range(self.episodes)
-        ]
+        self.seeds = [int(np.random.SeedSequence((seed, e)).generate_state(1)[0]) for e in range(self.episodes)]
         observations, _ = self.vector.reset(seed=[self.seeds[e] for e in self.column])
         self._seed_next(np.arange(len(self.column)))
         self._refuse_non_finite("observation", observations)

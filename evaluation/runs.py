@@ -91,13 +91,9 @@ class RunData:
                 metrics=_read_metrics(path / "metrics.jsonl"),
             )
         except KeyError as error:
-            raise CheckpointError(
-                f"{source} has no key {error}; it is damaged or of another version"
-            ) from error
+            raise CheckpointError(f"{source} has no key {error}; it is damaged or of another version") from error
         except (TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(
-                f"{source} holds a value of the wrong kind ({error}); it is damaged"
-            ) from error
+            raise CheckpointError(f"{source} holds a value of the wrong kind ({error}); it is damaged") from error
 
     def learning_curve(self) -> list[CurvePoint]:
         """Mean evaluation return over seeds at each evaluated step, with its 95 % interval.

@@ -117,10 +117,7 @@ def probability_of_improvement_interval(
     """`probability_of_improvement` with a stratified percentile bootstrap that resamples both sides."""
     x, y = _matrix(first), _matrix(second)
     _check(repetitions, confidence)
-    draws = [
-        probability_of_improvement(_resample(x, generator), _resample(y, generator))
-        for _ in range(repetitions)
-    ]
+    draws = [probability_of_improvement(_resample(x, generator), _resample(y, generator)) for _ in range(repetitions)]
     low, high = _percentiles(np.array(draws), confidence)
     method = f"stratified bootstrap, {repetitions} resamples of {len(x)} and {len(y)} runs"
     return Interval(probability_of_improvement(x, y), float(low), float(high), method)
@@ -147,9 +144,7 @@ def performance_profile_interval(
     return performance_profile(matrix, thresholds), low, high
 
 
-def hierarchical_interval(
-    returns: Sequence[Array], confidence: float = 0.95, shared_episodes: bool = True
-) -> Interval:
+def hierarchical_interval(returns: Sequence[Array], confidence: float = 0.95, shared_episodes: bool = True) -> Interval:
     """Interval of the mean return over new training seeds and new initial states: the one printed in tables.
 
     `evaluate` lets every policy meet the same initial states, so the seed means share the luck of those

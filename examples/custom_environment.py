@@ -24,7 +24,9 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start at rest, up to 1 from the origin."""
         super().reset(seed=seed)
         self.state = np.array([self.np_random.uniform(-1, 1), 0.0])

@@ -98,7 +98,12 @@ def main() -> None:
 
     dataset = load(arguments.dataset)
     run = surefoot.fit(
-        AWR(dataset), dataset, env=arguments.env, steps=arguments.steps, seeds=arguments.seeds, episodes=arguments.episodes
+        AWR(dataset),
+        dataset,
+        env=arguments.env,
+        steps=arguments.steps,
+        seeds=arguments.seeds,
+        episodes=arguments.episodes,
     )
     print(f"data: {format_bounds(run.summary['behaviour'])}")
     print(f"AWR:  {format_bounds(run.summary['returns'])}, {arguments.seeds} seeds, {arguments.episodes} episodes each")

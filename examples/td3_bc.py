@@ -30,7 +30,9 @@ def main() -> None:
         agent, dataset, env=arguments.env, steps=arguments.steps, seeds=arguments.seeds, episodes=arguments.episodes
     )
     print(f"data:   {format_bounds(run.summary['behaviour'])}")
-    print(f"TD3+BC: {format_bounds(run.summary['returns'])}, {arguments.seeds} seeds, {arguments.episodes} episodes each")
+    print(
+        f"TD3+BC: {format_bounds(run.summary['returns'])}, {arguments.seeds} seeds, {arguments.episodes} episodes each"
+    )
     print(run.folder)
 
 

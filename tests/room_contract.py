@@ -67,9 +67,7 @@ def _where(graph: ImportGraph, importer: str, imported: str) -> str:
 
 def _unlisted(graph: ImportGraph, table: dict[str, set[str]]) -> list[str]:
     return [
-        f"the table names {room}, but {ROOT}.{room} does not exist"
-        for room in table
-        if not _modules_of(graph, room)
+        f"the table names {room}, but {ROOT}.{room} does not exist" for room in table if not _modules_of(graph, room)
     ]
 
 

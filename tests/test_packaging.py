@@ -170,9 +170,7 @@ def test_constraints_reach_through_to_dependencies_of_dependencies() -> None:
         except importlib.metadata.PackageNotFoundError:
             continue
         needed = [Requirement(text) for text in requires]
-        waiting += [
-            canonicalize_name(r.name) for r in needed if r.marker is None or r.marker.evaluate({"extra": ""})
-        ]
+        waiting += [canonicalize_name(r.name) for r in needed if r.marker is None or r.marker.evaluate({"extra": ""})]
     assert {"torch", "sympy", "numpy"} <= seen
 
 

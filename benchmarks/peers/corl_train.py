@@ -63,9 +63,7 @@ def read_rows(file: Path, action_scale: float) -> dict[str, np.ndarray]:
     return rows
 
 
-def evaluate(
-    actor: Any, task: Task, mean: np.ndarray, std: np.ndarray, episodes: int
-) -> tuple[list[float], list[int]]:
+def evaluate(actor: Any, task: Task, mean: np.ndarray, std: np.ndarray, episodes: int) -> tuple[list[float], list[int]]:
     """Return each episode's return and length under the deterministic policy; episode k has seed 1000 + k."""
     env = gymnasium.make(task.env)
     actor.eval()

@@ -135,9 +135,7 @@ def initial_state(seed: int) -> State:
         return Adam(jax.tree.map(jnp.zeros_like, tree), jax.tree.map(jnp.zeros_like, tree))
 
     targets = jax.tree.map(jnp.copy, critics)
-    return State(
-        jnp.zeros((), jnp.int32), key, value, actor, critics, targets, adam(value), adam(actor), adam(critics)
-    )
+    return State(jnp.zeros((), jnp.int32), key, value, actor, critics, targets, adam(value), adam(actor), adam(critics))
 
 
 def main() -> None:

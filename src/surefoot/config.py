@@ -160,7 +160,9 @@ def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:
         config = agent.configure(**ready)
     except TypeError as error:  # a comparison of a value of the wrong type
         raise ConfigError(f"{agent.name}: an option has a value of the wrong type ({error})") from error
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(config).items()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(config).items()
+    }
 
 
 def seeds_of(value: Any) -> tuple[int, ...]:
@@ -175,7 +177,9 @@ def seeds_of(value: Any) -> tuple[int, ...]:
         return tuple(range(value))
     whole = isinstance(value, list | tuple) and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
     if not whole or not value or min(value) < 0 or len(set(value)) != len(value):
-        raise ConfigError(f"seeds={value}: give a count, as in seeds=3, or different numbers from 0 on, as in seeds=[0,5]")
+        raise ConfigError(
+            f"seeds={value}: give a count, as in seeds=3, or different numbers from 0 on, as in seeds=[0,5]"
+        )
     return tuple(value)
 
 
@@ -259,7 +263,9 @@ def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
         options = [f"algo.{option}" for name in names for option in option_names(ALGORITHMS[name])]
         spelt = f"algo.{key}"
         if spelt in options:
-            raise ConfigError(f"unknown option {key!r}: did you mean {spelt!r}? Options of an algorithm begin with algo.")
+            raise ConfigError(
+                f"unknown option {key!r}: did you mean {spelt!r}? Options of an algorithm begin with algo."
+            )
         raise ConfigError(f"unknown option {key!r}: {nearest(key, ['algo', *FIELDS])}")
 
 

@@ -57,7 +57,9 @@ def unreadable(text: str) -> str:
     key, found, value = text.partition("=")
     if not found:
         return f"{text!r} is not of the form name=value, as in steps=1000"
-    return f"{key}={value}: the value can't be read; where it is one text with signs in it, quote it: {key}=\"'{value}'\""
+    return (
+        f"{key}={value}: the value can't be read; where it is one text with signs in it, quote it: {key}=\"'{value}'\""
+    )
 
 
 @contextlib.contextmanager

@@ -1,13 +1,13 @@
 """`Run`: a run folder, with everything needed to repeat, resume or use it.
 
-    config.json        the plan, with the action bounds that it was resolved to
-    environment.json   versions, git commit, machine, when it started
-    kernels.json       which library multiplies which shape
-    seeds/K/           checkpoint.safetensors, result.json, log.txt of seed K
-    metrics.jsonl      a line per seed and step: losses, evaluations
-    policy/seedK.*     safetensors and JSON, one policy a seed
-    summary.json       scores with intervals; there when the run is complete
-    curves.png         learning curves
+config.json        the plan, with the action bounds that it was resolved to
+environment.json   versions, git commit, machine, when it started
+kernels.json       which library multiplies which shape
+seeds/K/           checkpoint.safetensors, result.json, log.txt of seed K
+metrics.jsonl      a line per seed and step: losses, evaluations
+policy/seedK.*     safetensors and JSON, one policy a seed
+summary.json       scores with intervals; there when the run is complete
+curves.png         learning curves
 """
 
 from __future__ import annotations

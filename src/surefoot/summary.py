@@ -82,9 +82,7 @@ def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], d
     data = discounted_returns(training_part)
     estimates = [np.asarray(result["fitted_q"]) for result in results if "fitted_q" in result]
     names = results[0].get("validation", {})
-    summary["validation"] = {
-        name: float(np.mean([result["validation"][name] for result in results])) for name in names
-    }
+    summary["validation"] = {name: float(np.mean([result["validation"][name] for result in results])) for name in names}
     if estimates:
         summary["fitted_q"] = _interval_json(hierarchical_interval(estimates))
         summary["fitted_q"]["drift"] = float(np.mean([result["fitted_q_drift"] for result in results]))

@@ -206,16 +206,17 @@ def initialise_from(agent: Agent, run: Run, seed: int) -> None:
     """
     source = load_agent(run, seed if seed in run.plan.seeds else run.plan.seeds[0])
     theirs, mine = source.state_dict(), agent.state_dict()
-    unfit = [n for n in mine if n.startswith(("actor.", "normalizer.")) and (
-        n not in theirs or theirs[n].shape != mine[n].shape)]
+    unfit = [
+        n
+        for n in mine
+        if n.startswith(("actor.", "normalizer.")) and (n not in theirs or theirs[n].shape != mine[n].shape)
+    ]
     if unfit:
         raise ConfigError(
             f"init={run.folder}: its {run.plan.algorithm} policy does not fit {agent.name} as configured ({unfit[0]} "
             "differs); use the same observation and action sizes, actor and hidden layers"
         )
-    agent.load_state_dict(
-        {n: theirs[n] if n in theirs and theirs[n].shape == v.shape else v for n, v in mine.items()}
-    )
+    agent.load_state_dict({n: theirs[n] if n in theirs and theirs[n].shape == v.shape else v for n, v in mine.items()})
     agent.normalizer.fixed = True
     agent.rewards_fixed = type(agent) is type(source)  # only then did the critics come along
 
@@ -255,7 +256,9 @@ def _carry_out(run: Run, tell: Listener) -> Run:
     waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
     on_gpu = resolve_device(run.plan.device).type == "cuda"
     groups = [waiting] if on_gpu and waiting else [[seed] for seed in waiting]
-    tell({"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": "cuda" if on_gpu else "cpu"})
+    tell(
+        {"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": "cuda" if on_gpu else "cpu"}
+    )
     work(run, groups, tell)
     tell({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run

@@ -158,9 +158,7 @@ class SeedTrainer:
     def _evaluate(self) -> None:
         assert self.plan.environment is not None
         policies = [agent.policy() for agent in self._agents()]
-        found = evaluate(
-            policies, self.plan.environment, self.plan.evaluate_episodes, seed=TRAINING_EVALUATION_SEED
-        )
+        found = evaluate(policies, self.plan.environment, self.plan.evaluate_episodes, seed=TRAINING_EVALUATION_SEED)
         for seed, episodes in zip(self.seeds, found, strict=True):
             mean = float(episodes.returns.mean())
             self._record(seed, "eval", {"return_mean": mean, "returns": episodes.returns.tolist()})

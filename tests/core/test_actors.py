@@ -40,7 +40,9 @@ def test_the_gaussian_actor_clips_only_when_acting() -> None:
     assert (actor.act(observations, noise) == 1).all()
     torch.testing.assert_close(actor.act(observations), torch.tanh(actor.mlp(observations)))
     small = torch.full((30, 2), 0.01)
-    torch.testing.assert_close(actor.act(observations, small), (torch.tanh(actor.mlp(observations)) + 0.01).clamp(-1, 1))
+    torch.testing.assert_close(
+        actor.act(observations, small), (torch.tanh(actor.mlp(observations)) + 0.01).clamp(-1, 1)
+    )
 
 
 @pytest.mark.parametrize(("low", "given", "used"), [(-5.0, -9.0, -5.0), (-20.0, -9.0, -9.0), (-5.0, 7.0, 2.0)])

@@ -38,7 +38,9 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(one[n].dtype == other[n].dtype and torch.equal(one[n], other[n]) for n in one)
+    return one.keys() == other.keys() and all(
+        one[n].dtype == other[n].dtype and torch.equal(one[n], other[n]) for n in one
+    )
 
 
 def test_a_checkpoint_gives_back_what_was_saved(file: pathlib.Path) -> None:

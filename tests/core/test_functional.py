@@ -43,7 +43,9 @@ def normal_nodes() -> tuple[Tensor, Tensor]:
     return nodes, torch.exp(-nodes.square() / 2)
 
 
-@pytest.mark.parametrize(("expectile", "known"), [(0.5, 0.5), (0.7, 0.60436), (0.8, 2 / 3), (0.9, 0.75), (0.99, 0.90867)])
+@pytest.mark.parametrize(
+    ("expectile", "known"), [(0.5, 0.5), (0.7, 0.60436), (0.8, 2 / 3), (0.9, 0.75), (0.99, 0.90867)]
+)
 def test_expectile_of_the_uniform_distribution(expectile: float, known: float) -> None:
     assert fitted_expectile(*uniform_nodes(), expectile) == pytest.approx(known, abs=6e-6)
     root = math.sqrt(expectile)

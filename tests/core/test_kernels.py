@@ -205,7 +205,9 @@ def test_a_table_measures_once_and_survives_json_and_the_cache(
     "text",
     ["", "{", "[]", '{"machine": "another", "choices": []}', '{"machine": 1}', '{"machine": "m", "choices": [["x"]]}'],
 )
-def test_a_damaged_or_foreign_cache_is_not_used(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_a_damaged_or_foreign_cache_is_not_used(
+    text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path))
     (tmp_path / "kernels.json").write_text(text)
     assert load_table() == KernelTable(machine_name())

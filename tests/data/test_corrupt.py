@@ -203,9 +203,7 @@ def test_the_reported_values_are_the_victims_own() -> None:
 
 def test_progress_counts_the_chunks() -> None:
     seen: list[tuple[int, int]] = []
-    corrupt(
-        make_dataset(5000), "act", "adversarial", rate=1, victim=Linear(), progress=lambda *x: seen.append(x)
-    )
+    corrupt(make_dataset(5000), "act", "adversarial", rate=1, victim=Linear(), progress=lambda *x: seen.append(x))
     assert seen == [(1, 2), (2, 2)]
 
 
@@ -312,9 +310,7 @@ class Crooked(Linear):
         ),
     ],
 )
-def test_what_cannot_be_done_is_refused(
-    options: dict[str, object], error: type[Exception], said: str
-) -> None:
+def test_what_cannot_be_done_is_refused(options: dict[str, object], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         corrupt(make_dataset(300), **options)  # type: ignore[arg-type]
 

@@ -71,9 +71,7 @@ def test_weights_that_are_no_probabilities_are_refused(weights: list[float]) -> 
 
 @settings(max_examples=25, deadline=None)
 @given(lengths=episode_lengths, window=st.integers(1, 9), padding=st.sampled_from(["left", "right"]))
-def test_windows_never_cross_an_episode_and_masks_sum_to_lengths(
-    lengths: list[int], window: int, padding: str
-) -> None:
+def test_windows_never_cross_an_episode_and_masks_sum_to_lengths(lengths: list[int], window: int, padding: str) -> None:
     ids = ids_of(lengths)
     rows = torch.arange(len(ids))
     taken = Windows(window, padding)(rows, Chain.from_segments(ids))  # type: ignore[arg-type]
@@ -145,9 +143,7 @@ def test_mixture_fractions_are_exact_in_every_batch(fractions: list[float], coun
 
 @given(shares=st.lists(st.floats(0.01, 100), min_size=1, max_size=5), size=st.integers(0, 300))
 @settings(max_examples=25, deadline=None)
-def test_mixture_counts_sum_to_the_batch_and_stay_within_one_of_the_share(
-    shares: list[float], size: int
-) -> None:
+def test_mixture_counts_sum_to_the_batch_and_stay_within_one_of_the_share(shares: list[float], size: int) -> None:
     counts = Mixture([source(1, 1)] * len(shares), shares).counts(size)
     assert sum(counts) == size
     for count, share in zip(counts, shares):

@@ -51,9 +51,7 @@ def test_a_gather_gives_back_the_packed_values_of_every_dtype() -> None:
     for key in ("rewards", "actions", "observations", "next_observations", "images", "goal_ids"):
         np.testing.assert_array_equal(batch[key].numpy(), data[key][rows])
         assert batch[key].numpy().dtype == data[key].dtype
-    np.testing.assert_array_equal(
-        batch["terminations"].numpy(), data["terminations"][rows].astype(np.float32)
-    )
+    np.testing.assert_array_equal(batch["terminations"].numpy(), data["terminations"][rows].astype(np.float32))
     np.testing.assert_array_equal(batch["plans"].numpy(), data["plans"][rows].astype(np.float32))
     assert batch["rewards"].shape == (4,)
     assert batch["plans"].shape == (4, 2, 4)
@@ -72,9 +70,7 @@ def test_observation_and_action_are_one_contiguous_slice_without_a_copy() -> Non
     data = columns()
     batch = Store.pack(data).gather(torch.arange(7))
     both = batch["observation_actions"]
-    np.testing.assert_array_equal(
-        both.numpy(), np.concatenate([data["observations"], data["actions"]], 1)[:7]
-    )
+    np.testing.assert_array_equal(both.numpy(), np.concatenate([data["observations"], data["actions"]], 1)[:7])
     assert both.stride(1) == 1
     assert both.data_ptr() == batch["observations"].data_ptr()
     assert batch["actions"].data_ptr() == both.data_ptr() + 11 * 4

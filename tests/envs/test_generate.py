@@ -22,9 +22,7 @@ def test_the_batched_pendulum_is_gymnasium_s_pendulum() -> None:
         states, rewards = pendulum_step(states, actions)
         stepped = [env.step(action) for env, action in zip(envs, actions, strict=True)]
         np.testing.assert_allclose(rewards, [row[1] for row in stepped], rtol=1e-9)
-        np.testing.assert_allclose(
-            pendulum_observe(states), [row[0] for row in stepped], rtol=1e-6, atol=1e-6
-        )
+        np.testing.assert_allclose(pendulum_observe(states), [row[0] for row in stepped], rtol=1e-6, atol=1e-6)
 
 
 def test_the_actions_replayed_in_gymnasium_give_the_recorded_rewards_and_observations() -> None:
@@ -43,9 +41,7 @@ def test_the_actions_replayed_in_gymnasium_give_the_recorded_rewards_and_observa
 
 def test_rows_are_whole_episodes_in_order_with_nothing_terminal() -> None:
     data = generate(transitions=1001)
-    assert {
-        key: (value.shape, value.dtype) for key, value in data.items() if isinstance(value, np.ndarray)
-    } == {
+    assert {key: (value.shape, value.dtype) for key, value in data.items() if isinstance(value, np.ndarray)} == {
         "observations": ((1200, 3), np.float32),
         "actions": ((1200, 1), np.float32),
         "rewards": ((1200,), np.float32),

@@ -20,9 +20,7 @@ from surefoot.envs import vector as vector_module
 class Counter(gymnasium.Env):
     """Observes how many steps have gone by and ends after `length`; its spaces are arguments."""
 
-    def __init__(
-        self, length: int = 3, action: Any = None, observation: Any = None, broken: bool = False
-    ) -> None:
+    def __init__(self, length: int = 3, action: Any = None, observation: Any = None, broken: bool = False) -> None:
         if broken:
             raise RuntimeError("no such robot")
         self.length = length

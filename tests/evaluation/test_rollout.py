@@ -133,9 +133,7 @@ def test_costs_are_summed_over_all_steps_and_the_reset_s_is_not_counted() -> Non
 
 @pytest.mark.parametrize("bad", ["observation", "reward"])
 def test_non_finite_numbers_of_the_environment_are_refused_with_their_place(bad: str) -> None:
-    with pytest.raises(
-        EnvironmentMismatchError, match=rf"SurefootWalk-v0: non-finite {bad}.*episode \d+, step 2"
-    ):
+    with pytest.raises(EnvironmentMismatchError, match=rf"SurefootWalk-v0: non-finite {bad}.*episode \d+, step 2"):
         evaluate([Constant(0)], "SurefootWalk-v0", episodes=4, num_envs=2, env_kwargs={"bad": bad})
 
 

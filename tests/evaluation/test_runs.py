@@ -34,18 +34,14 @@ def test_the_learning_curve_averages_the_seeds_and_has_their_interval(make_run: 
 def test_steps_that_only_some_seeds_have_reached_are_left_out(make_run: MakeRun) -> None:
     folder = make_run()
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write(
-            json.dumps({"seed": 0, "step": 9000, "kind": "eval", "values": {"return_mean": 1.0}}) + "\n"
-        )
+        file.write(json.dumps({"seed": 0, "step": 9000, "kind": "eval", "values": {"return_mean": 1.0}}) + "\n")
     assert [point.step for point in RunData.load(folder).learning_curve()] == [0, 5000]
 
 
 def test_a_line_written_again_after_a_resume_counts_once(make_run: MakeRun) -> None:
     folder = make_run()
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write(
-            json.dumps({"seed": 0, "step": 100, "kind": "train", "values": {"value_loss": 7.0}}) + "\n"
-        )
+        file.write(json.dumps({"seed": 0, "step": 100, "kind": "train", "values": {"value_loss": 7.0}}) + "\n")
     lines = [line for line in RunData.load(folder).metrics if line["kind"] == "train"]
     assert [line["values"]["value_loss"] for line in lines] == [7.0]
 
@@ -59,9 +55,7 @@ def test_a_run_without_simulator_has_no_returns_and_no_curve(make_run: MakeRun) 
     assert run.learning_curve() == []
 
 
-def test_folders_that_are_not_finished_runs_are_refused_by_name(
-    make_run: MakeRun, tmp_path: pathlib.Path
-) -> None:
+def test_folders_that_are_not_finished_runs_are_refused_by_name(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
     whole = make_run("whole")
     with pytest.raises(CheckpointError, match=r"absent is not a run folder"):
         load_runs([whole, tmp_path / "absent"])
@@ -83,9 +77,7 @@ def test_folders_that_are_not_finished_runs_are_refused_by_name(
         ("metrics.jsonl", "\x00\x01", "line 1"),
     ],
 )
-def test_half_written_files_are_refused(
-    make_run: MakeRun, file: str, content: str | None, words: str
-) -> None:
+def test_half_written_files_are_refused(make_run: MakeRun, file: str, content: str | None, words: str) -> None:
     folder = make_run()
     (folder / file).unlink()
     if content is not None:

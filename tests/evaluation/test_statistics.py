@@ -94,9 +94,7 @@ def test_the_bootstrap_covers_the_mean_of_many_run_task_scores() -> None:
     generator = np.random.default_rng(0)
     hits = 0
     for _ in range(200):
-        interval = st.stratified_bootstrap_interval(
-            generator.standard_normal((10, 10)), st.mean, generator, 200
-        )
+        interval = st.stratified_bootstrap_interval(generator.standard_normal((10, 10)), st.mean, generator, 200)
         hits += interval.low <= 0 <= interval.high
     assert 0.87 < hits / 200 <= 1.0  # nominal .95, standard error .015
 
@@ -202,9 +200,7 @@ def test_differences_cover_the_true_difference_about_95_times_of_100(shape: tupl
     for _ in range(trials):
         starts = 5 * generator.standard_normal((1, 40))
         sides = [
-            starts
-            + scale * generator.standard_normal((seeds, 1))
-            + 2 * generator.standard_normal((seeds, 40))
+            starts + scale * generator.standard_normal((seeds, 1)) + 2 * generator.standard_normal((seeds, 40))
             for seeds, scale in zip(shape, (1.0, 2.0), strict=True)
         ]
         interval = st.difference_interval(list(sides[0]), list(sides[1]))
@@ -224,6 +220,4 @@ def test_bad_input_is_refused() -> None:
         [(SCORES, 0, 0.9), (SCORES, 10, 1.0)],
     ):
         with pytest.raises(ConfigError):
-            st.stratified_bootstrap_interval(
-                scores, st.mean, np.random.default_rng(0), repetitions, confidence
-            )
+            st.stratified_bootstrap_interval(scores, st.mean, np.random.default_rng(0), repetitions, confidence)

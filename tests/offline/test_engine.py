@@ -1,4 +1,4 @@
-"""The engine's promises for every algorithm: stacked or alone, over kernels or plain, stopped or not: the same numbers."""
+"""The engine's promises for every algorithm: stacked or alone, kernels or plain, stopped or not: the same numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def moved(trained: Learner, before: Agent) -> bool:
     """Whether training changed every network of the agent."""
     start = dict(before.named_parameters())
     now = trained.agents_parameters(0)
-    return all(any(not torch.equal(now[f].cpu(), start[f]) for f in network.names) for network in trained.networks.values())
+    return all(
+        any(not torch.equal(now[f].cpu(), start[f]) for f in network.names) for network in trained.networks.values()
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -251,7 +253,9 @@ def test_options_out_of_range_are_refused_by_name(algorithm: str, options: dict,
 @pytest.mark.parametrize("variant", [pytest.param(v, marks=GPU) for v in VARIANTS])
 def test_stacked_on_a_gpu_equals_the_cpu(variant: str) -> None:
     steps = 30
-    there = learner(agents(variant, SEEDS), SEEDS, random_store(torch.float64, device="cuda"), torch.float64, device="cuda")
+    there = learner(
+        agents(variant, SEEDS), SEEDS, random_store(torch.float64, device="cuda"), torch.float64, device="cuda"
+    )
     here = learner(agents(variant, SEEDS), SEEDS, random_store(torch.float64), torch.float64)
     report, expected = there.run(steps), here.run(steps)
     for position in range(len(SEEDS)):

@@ -167,7 +167,9 @@ class ReferenceTD3BC(Reference):
         if self.taken % 2 == 0:
             action = torch.tanh(self.actor(s))
             q = self.critics[0](torch.cat([s, action], 1))
-            loss = -self.config.alpha / q.abs().mean().detach() * q.mean() + nn.functional.mse_loss(action, rows["actions"])
+            loss = -self.config.alpha / q.abs().mean().detach() * q.mean() + nn.functional.mse_loss(
+                action, rows["actions"]
+            )
             self.descend(self.actor_adam, loss)
             self.average(self.targets, self.critics, 0.005)
             self.average([self.target_actor], [self.actor], 0.005)
@@ -175,7 +177,9 @@ class ReferenceTD3BC(Reference):
 
 class ReferenceBC(Reference):
     def step(self, rows: Rows, noise: Rows) -> None:
-        self.descend(self.actor_adam, nn.functional.mse_loss(torch.tanh(self.actor(rows["observations"])), rows["actions"]))
+        self.descend(
+            self.actor_adam, nn.functional.mse_loss(torch.tanh(self.actor(rows["observations"])), rows["actions"])
+        )
 
 
 def pairs(agent: Agent, reference: Reference) -> list[tuple[str, Tensor, Tensor]]:
@@ -290,7 +294,9 @@ def test_only_the_actors_rate_falls_and_along_a_cosine(kind: type[Agent]) -> Non
     expected = [1, 0.9619398, 0.8535534, 0.6913417, 0.5, 0.3086583, 0.1464466, 0.0380602]
     assert seen[actor] == pytest.approx([RATE * e for e in expected], rel=1e-6)
     assert all(seen[name] == [RATE] * PLANNED for name in seen if name != actor)
-    assert learner.optimizers[[u.name for u in learner.updates].index(actor)].learning_rate() == pytest.approx(0, abs=1e-12)
+    assert learner.optimizers[[u.name for u in learner.updates].index(actor)].learning_rate() == pytest.approx(
+        0, abs=1e-12
+    )
 
 
 def test_td3bc_moves_actor_and_targets_at_even_steps_only() -> None:

@@ -63,7 +63,9 @@ def build(kind: type[Agent], **options: object) -> Agent:
     return agent
 
 
-def loss(agent: Agent, name: str, noise: dict[str, Tensor] | None = None, rows: dict[str, Tensor] | None = None) -> float:
+def loss(
+    agent: Agent, name: str, noise: dict[str, Tensor] | None = None, rows: dict[str, Tensor] | None = None
+) -> float:
     with torch.no_grad():
         return getattr(agent, name)(agent.annotate(rows or batch()), noise or {})[0].item()
 
@@ -196,5 +198,7 @@ def test_no_gradient_flows_through_iqls_targets_and_weights() -> None:
     rows = agent.annotate(batch())
     found = torch.autograd.grad(agent.critic_loss(rows, {})[0], list(agent.value.parameters()), allow_unused=True)
     assert found == (None,) * 4
-    found = torch.autograd.grad(agent.gaussian_actor_loss(rows, {})[0], list(agent.value.parameters()), allow_unused=True)
+    found = torch.autograd.grad(
+        agent.gaussian_actor_loss(rows, {})[0], list(agent.value.parameters()), allow_unused=True
+    )
     assert found == (None,) * 4

@@ -35,7 +35,9 @@ def fixed_point(expectile: float) -> list[float]:
     value = torch.zeros(3, dtype=torch.float64)
     for _ in range(250):
         v0, v1, v2 = value.tolist()
-        q = torch.tensor([[DISCOUNT * v1, 1.0], [DISCOUNT * (0.5 * v2 + 0.5 * v0), 0.5], [2.0, 100.0]], dtype=torch.float64)
+        q = torch.tensor(
+            [[DISCOUNT * v1, 1.0], [DISCOUNT * (0.5 * v2 + 0.5 * v0), 0.5], [2.0, 100.0]], dtype=torch.float64
+        )
 
         def loss(v: Tensor, q: Tensor = q) -> Tensor:
             return (share * expectile_loss(q - v.unsqueeze(1), expectile)).sum()
@@ -91,7 +93,9 @@ def test_the_trained_value_network_lands_on_the_fixed_point(expectile: float) ->
     config = {"expectile": expectile, "discount": DISCOUNT, "learning_rate": 1e-3, "hidden": (32, 32)}
     agent = IQL(Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)), **config).fresh(0)
     store = transitions()
-    learner = Learner([agent], [0], store.gather, len(store), batch_size=64, planned_steps=10_000, table=KernelTable("test"))
+    learner = Learner(
+        [agent], [0], store.gather, len(store), batch_size=64, planned_steps=10_000, table=KernelTable("test")
+    )
     learner.run(4_000)
     found = []
     for _ in range(30):  # the mean over the last steps: a single one carries the noise of its batch

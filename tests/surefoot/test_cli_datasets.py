@@ -67,10 +67,14 @@ def test_generate_writes_the_asked_number_of_transitions(tmp_path: pathlib.Path,
     facts = shown(capsys, "generate", *arguments)
     assert facts["transitions"] == 600
     assert facts["return_mean"] > -400  # the good behaviour alone; the mixture is near -1000
-    np.testing.assert_array_equal(data.load(path).rewards, generate.generate("pendulum-swingup", 3, 600, "decent").rewards)
+    np.testing.assert_array_equal(
+        data.load(path).rewards, generate.generate("pendulum-swingup", 3, 600, "decent").rewards
+    )
 
 
-def test_corrupt_changes_one_element_and_reports_it(small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
+def test_corrupt_changes_one_element_and_reports_it(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
     path = tmp_path / "attacked.hdf5"
     arguments = ["--element", "rewards", "--rate", "0.25", "--exact-count", "--seed", "1", "-o", str(path)]
     report = shown(capsys, "corrupt", str(small), *arguments)["report"]

@@ -35,7 +35,9 @@ def test_evaluate_prints_the_mean_of_each_seed(finished_run: pathlib.Path, capsy
 
 
 @pytest.mark.parametrize("ending", [".pt2", ".safetensors"])
-def test_an_exported_policy_acts_as_the_runs_policy(finished_run: pathlib.Path, tmp_path: pathlib.Path, ending: str) -> None:
+def test_an_exported_policy_acts_as_the_runs_policy(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, ending: str
+) -> None:
     path = tmp_path / f"policy{ending}"
     assert main(["export", str(finished_run), "-o", str(path), "--seed", "5"]) == 0
     observations = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))

@@ -133,7 +133,9 @@ def test_bad_commands_end_with_code_2_one_sentence_and_nothing_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_finished_run_is_not_overwritten(finished_run: pathlib.Path, dataset_path: pathlib.Path, capsys: Capture) -> None:
+def test_a_finished_run_is_not_overwritten(
+    finished_run: pathlib.Path, dataset_path: pathlib.Path, capsys: Capture
+) -> None:
     before = (finished_run / "summary.json").read_bytes()
     assert main(["train", "algo=bc", f"dataset={dataset_path}", f"out={finished_run}"]) == 2
     assert "--resume" in capsys.readouterr().err
@@ -208,7 +210,10 @@ def test_a_failing_job_of_a_multirun_is_told_and_does_not_stop_the_others(
     folder = tmp_path / "sweep"
     environments = "env=Pendulm-v1,Pendulum-v1"
     tiny = [*TINY, "--quiet"]
-    assert main(["train", "-m", "algo=bc", f"dataset={dataset_path}", environments, "seeds=1", f"out={folder}", *tiny]) == 2
+    assert (
+        main(["train", "-m", "algo=bc", f"dataset={dataset_path}", environments, "seeds=1", f"out={folder}", *tiny])
+        == 2
+    )
     captured = capsys.readouterr()
     assert "surefoot: error: job 0 of the sweep" in captured.err
     assert "unknown environment 'Pendulm-v1'" in captured.err

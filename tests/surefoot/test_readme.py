@@ -55,7 +55,9 @@ def run(arguments: list[str], folder: pathlib.Path) -> str:
 
 def test_the_readmes_example_runs(folder: pathlib.Path) -> None:
     (code,) = blocks(ROOT / "README.md", "python")
-    small, found = re.subn(r"steps=\d+, seeds=\d+, episodes=\d+", "steps=20, seeds=1, episodes=2, evaluate_every=20", code)
+    small, found = re.subn(
+        r"steps=\d+, seeds=\d+, episodes=\d+", "steps=20, seeds=1, episodes=2, evaluate_every=20", code
+    )
     assert found == 1
     printed = run(["-c", small + "\nprint(action.shape, action.dtype, run.complete)"], folder)
     assert "'low'" in printed
@@ -144,11 +146,15 @@ def test_every_example_says_what_it_takes(path: pathlib.Path, tmp_path: pathlib.
 @pytest.mark.parametrize("name", ["iql.py", "own_agent.py"])
 def test_examples_train_and_print_a_score(name: str, folder: pathlib.Path) -> None:
     printed = run([str(ROOT / "examples" / name), "pendulum.hdf5", *SHORT], folder)
-    assert re.search(r"^(IQL|AWR): +-?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\], 1 seeds, 2 episodes each$", printed, re.MULTILINE)
+    assert re.search(
+        r"^(IQL|AWR): +-?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\], 1 seeds, 2 episodes each$", printed, re.MULTILINE
+    )
 
 
 def test_the_custom_environment_can_be_recorded_loaded_and_evaluated_in(folder: pathlib.Path) -> None:
-    script = "from surefoot.evaluation import RandomPolicy, evaluate; from surefoot.data import load; import numpy as np\n"
+    script = (
+        "from surefoot.evaluation import RandomPolicy, evaluate; from surefoot.data import load; import numpy as np\n"
+    )
     script += "data = load('points.hdf5'); print(data.env_id, len(data.episode_lengths))\n"
     script += "print(evaluate([RandomPolicy(np.full(1, -1.0), np.full(1, 1.0))], data.env_id, 2)[0].lengths)"
     run([str(ROOT / "examples" / "custom_environment.py"), "points.hdf5", "--episodes", "3"], folder)

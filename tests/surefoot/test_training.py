@@ -219,8 +219,8 @@ def test_bad_plans_are_refused_before_anything_is_written(tmp_path: pathlib.Path
         fit(IQL(data), data, steps=10, seeds=[1, 1], out=out)
     with pytest.raises(ConfigError, match="no option 'expectil'; did you mean 'expectile'"):
         IQL(data, expectil=0.8)
+    flat = data.replace(rewards=np.zeros_like(data.rewards))
     with pytest.raises(DataError, match="range of returns"):
-        flat = data.replace(rewards=np.zeros_like(data.rewards))
         fit(IQL(data), flat, steps=10, out=out)
     assert not out.exists()
 

@@ -150,7 +150,9 @@ def generate(arguments: argparse.Namespace) -> int:
 
     if arguments.output is None:
         if (arguments.transitions, arguments.behaviour) != (50_000, "mixed"):
-            raise ConfigError("other transitions or behaviours than the default go into a file of their own: add -o FILE")
+            raise ConfigError(
+                "other transitions or behaviours than the default go into a file of their own: add -o FILE"
+            )
         path = generated.cached(arguments.name, arguments.seed)
         dataset = data.load(path).replace(name=arguments.name)
     else:

@@ -33,7 +33,9 @@ def train_help() -> str:
         section("fields", fields()),
         section("algorithms (algo=NAME; options are algo.NAME=value, see surefoot algorithms NAME)", algorithms()),
         section("presets (preset=NAME: settings of a domain)", presets()),
-        section("datasets (dataset=: any path, or one of these, or minari/<id>; see surefoot datasets list)", datasets()),
+        section(
+            "datasets (dataset=: any path, or one of these, or minari/<id>; see surefoot datasets list)", datasets()
+        ),
     ]
     return "\n".join(parts).rstrip()
 

@@ -63,7 +63,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     output.print_table([row])
     for seed, episodes in zip(policies, found, strict=True):
         lengths = f"{episodes.lengths.mean():.0f} steps"
-        print(f"seed {seed}: mean return {episodes.returns.mean():.1f} over {len(episodes.returns)} episodes of {lengths}")
+        print(
+            f"seed {seed}: mean return {episodes.returns.mean():.1f} over {len(episodes.returns)} episodes of {lengths}"
+        )
     return 0
 
 

@@ -18,7 +18,12 @@ from surefoot.cli.train import Style, train_one
 from surefoot.core.errors import ConfigError, SurefootError
 
 # Job folders are the run folders that we make ourselves, and the log is ours too.
-HYDRA_SETTINGS = ("hydra.sweep.subdir=.", "hydra.output_subdir=null", "hydra/hydra_logging=none", "hydra/job_logging=none")
+HYDRA_SETTINGS = (
+    "hydra.sweep.subdir=.",
+    "hydra.output_subdir=null",
+    "hydra/hydra_logging=none",
+    "hydra/job_logging=none",
+)
 
 
 def run(overrides: Sequence[str], style: Style) -> int:

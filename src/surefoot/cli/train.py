@@ -177,7 +177,8 @@ def describe(dataset: Dataset) -> str:
     """A dataset in a few words."""
     name = pathlib.Path(dataset.name).name
     episodes = len(dataset.episode_lengths)
-    return f"{name} ({len(dataset):,} transitions, {episodes:,} episodes, mean return {dataset.episode_returns.mean():.1f})"
+    mean = dataset.episode_returns.mean()
+    return f"{name} ({len(dataset):,} transitions, {episodes:,} episodes, mean return {mean:.1f})"
 
 
 def run_folder(request: Request) -> pathlib.Path:
