@@ -67,8 +67,8 @@ def table(folder: pathlib.Path) -> list[str]:
         "# Offline algorithms on three real datasets",
         "",
         f"{STEPS:,} updates, {len(SEEDS)} seeds, {EPISODES} episodes a seed with the mean action, last checkpoint. "
-        "Mean return with its 95 % interval over seeds and initial states; in brackets the D4RL-normalised mean. Written by "
-        "`python benchmarks/offline_table.py` on 2 cores of an x86 server CPU.",
+        "Mean return with its 95 % interval over seeds and initial states; in brackets the D4RL-normalised mean. "
+        "Written by `python benchmarks/offline_table.py` on 2 cores of an x86 server CPU.",
         "",
         "| dataset | behaviour | BC | TD3+BC | IQL | RIQL |",
         "|---|---|---|---|---|---|",

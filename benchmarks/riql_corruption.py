@@ -86,9 +86,9 @@ def table(folder: pathlib.Path) -> list[str]:
         "# RIQL and IQL on randomly corrupted hopper-v5-medium",
         "",
         f"30 % of the rows corrupted (scale 1, redrawn for each seed), {STEPS:,} updates, {len(SEEDS)} seeds, "
-        f"{EPISODES} episodes a seed in the clean simulator, last checkpoint. Mean return with its 95 % interval over seeds and "
-        "initial states, in brackets D4RL-normalised. Written by `python benchmarks/riql_corruption.py` on 2 cores of "
-        "an x86 server CPU.",
+        f"{EPISODES} episodes a seed in the clean simulator, last checkpoint. Mean return with its 95 % interval "
+        "over seeds and initial states, in brackets D4RL-normalised. Written by "
+        "`python benchmarks/riql_corruption.py` on 2 cores of an x86 server CPU.",
         "",
         "| corrupted | algorithm | return | RIQL (shared) minus this one, 95 % interval |",
         "|---|---|---|---|",

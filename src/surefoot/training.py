@@ -17,10 +17,10 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import CheckpointError, ConfigError, DataError, DeviceError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
-from surefoot.data import load
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.vector import action_bounds, check_spaces
+from surefoot.generate import load
 from surefoot.plan import Plan, name_of
 from surefoot.run import IN_MEMORY, Run, describe_machine, write_columns
 from surefoot.summary import sum_up
@@ -35,6 +35,7 @@ def fit(
     steps: int = 100_000,
     seeds: int | Sequence[int] = 3,
     out: str | os.PathLike[str] | None = None,
+    progress: bool = True,
     listener: Listener | None = None,
     **options: Any,
 ) -> Run:
@@ -47,7 +48,8 @@ def fit(
         steps: training steps for each seed.
         seeds: how many (0, 1, ...), or which.
         out: run folder; by default a new one under runs/.
-        listener: called with each event (progress, evaluations, notes).
+        progress: show bars, or lines where the output is not a terminal.
+        listener: called with each event (progress, evaluations, notes) instead.
         options: further fields of `Plan`, e.g. episodes=100.
 
     Raises:
@@ -67,7 +69,14 @@ def fit(
         **options,
     )
     folder = pathlib.Path(out) if out is not None else new_folder(plan)
-    return train(plan, folder, dataset=dataset, listener=listener)
+    if listener is not None or not progress:
+        return train(plan, folder, dataset=dataset, listener=listener)
+    from rich.console import Console
+
+    from surefoot.cli.progress import Watcher
+
+    with Watcher(Console()) as watcher:
+        return train(plan, folder, dataset=dataset, listener=watcher)
 
 
 def new_folder(plan: Plan, root: str = "runs") -> pathlib.Path:
