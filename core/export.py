@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import logging
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from surefoot.core.actors import DeterministicActor
-from surefoot.core.errors import ExportError, MissingExtraError
+from surefoot.core.errors import ExportError, MissingExtraError, SurefootError
 from surefoot.core.files import written_aside
 from surefoot.core.policy import Policy
 
@@ -31,7 +33,7 @@ def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = Fal
     batch = torch.export.Dim("batch", min=1)
     shapes = {name: {0: batch} for name in inputs}
     policy = policy.eval()
-    with written_aside(path) as aside:
+    with written_aside(path) as aside, _as_export_error(path), _without_registration_notes():
         if path.suffix == ".pt2":
             whole = io.BytesIO()  # torch's own file writer ends the process when the disk is full
             torch.export.save(torch.export.export(policy, tuple(inputs.values()), dynamic_shapes=shapes), whole)
@@ -62,3 +64,27 @@ def _onnx(policy: Policy, inputs: Mapping[str, Tensor], shapes: dict[str, Any]) 
         model.metadata_props.add(key=f"surefoot.{key}", value=json.dumps(value))
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
+
+
+@contextlib.contextmanager
+def _as_export_error(path: pathlib.Path) -> Iterator[None]:
+    """Whatever torch's exporters raise, of which there are many kinds, becomes an `ExportError`."""
+    try:
+        yield
+    except (SurefootError, OSError):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        raise ExportError(f"{path}: torch could not export this policy ({type(error).__name__}: {lines[0]})") from error
+
+
+@contextlib.contextmanager
+def _without_registration_notes() -> Iterator[None]:
+    """Keep torch from saying that torchvision, which no policy needs, is not installed."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -34,6 +34,7 @@ def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = Sur
         yield aside
         with open(aside, "rb+") as file:
             os.fsync(file.fileno())
+        aside.chmod(0o644)  # safetensors makes files that only their owner can read
         os.replace(aside, path)
     except OSError as failure:
         raise error(f"{path}: can't be written: {why(failure)}. Nothing was changed") from failure

@@ -377,7 +377,7 @@ class Learner:
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if not self.mixed_precision:
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)  # a graph must not keep a cast
 
     def _check_finite(self, log: Tensor, first_step: int) -> None:
         if bool(log.isfinite().all()):

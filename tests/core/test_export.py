@@ -146,3 +146,13 @@ def test_exporting_leaves_the_policy_as_it_was(tmp_path: pathlib.Path) -> None:
     before = tested.act(rows)
     tested.export(tmp_path / "p.onnx")
     assert torch.equal(tested.act(rows), before)
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+def test_a_failure_of_torchs_exporter_is_one_sentence_and_leaves_nothing(tmp_path: pathlib.Path, ending: str) -> None:
+    broken = policy("deterministic")
+    broken.actor.mlp.activation = "nope"
+    with pytest.raises(ExportError, match="torch could not export this policy") as caught:
+        broken.export(tmp_path / f"policy{ending}")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
