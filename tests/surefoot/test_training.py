@@ -53,7 +53,7 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 
 @pytest.fixture(scope="module")
 def three_seeds(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    os.environ["SUREFOOT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["SUREFOOT_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")  # as conftest.py sets it
     data = pendulum()
     return fit(IQL(data, **SMALL), data, steps=60, seeds=3, out=tmp_path_factory.mktemp("runs") / "three", **FAST)
 
