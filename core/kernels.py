@@ -132,7 +132,7 @@ def machine_name() -> str:
 
 
 def measure(shape: Shape, repeats: int = 9) -> str:
-    """Name of the library that computes `shape` fastest (median CPU time of `repeats`, one thread); torch unless it is clear."""
+    """Name of the library that computes `shape` fastest on one thread (median CPU time); torch unless it is clear."""
     what, rows, inputs, outputs = shape
     if rows * inputs * outputs < SMALLEST_MEASURED:
         return "torch"
