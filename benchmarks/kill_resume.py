@@ -52,6 +52,16 @@ def workers(folder: pathlib.Path) -> list[psutil.Process]:
     return found
 
 
+def all_ended(folder: pathlib.Path, patience: float = 10.0) -> tuple[bool, float]:
+    """Whether all workers have ended within `patience` seconds, and after how many."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < patience:
+        if not workers(folder):
+            return True, round(time.monotonic() - begin, 2)
+        time.sleep(0.05)
+    return False, patience
+
+
 def unreadable(folder: pathlib.Path) -> list[str]:
     """Checkpoints and policies that can't be read."""
     bad = []
@@ -71,7 +81,13 @@ def main() -> int:
     arguments = parser.parse_args()
     kills, steps = (2, 2000) if arguments.quick else (arguments.kills, 8000)
     moments = random.Random(arguments.seed)
-    record: dict[str, Any] = {"kills": [], "steps": steps, "orphans": 0, "unreadable": []}
+    record: dict[str, Any] = {
+        "kills": [],
+        "steps": steps,
+        "orphans": 0,
+        "unreadable": [],
+        "seconds_until_workers_ended": [],
+    }
     with tempfile.TemporaryDirectory() as root:
         whole, killed = pathlib.Path(root).resolve() / "whole", pathlib.Path(root).resolve() / "killed"
         begin = time.monotonic()
@@ -89,8 +105,9 @@ def main() -> int:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
             record["kills"].append(round(wait, 2))
-            time.sleep(1.0)
-            record["orphans"] += len(workers(killed))
+            ended, seconds = all_ended(killed)
+            record["orphans"] += 0 if ended else 1
+            record["seconds_until_workers_ended"].append(seconds)
             record["unreadable"] += unreadable(killed)
             if (killed / "config.json").exists():
                 code = RESUME.format(folder=str(killed))
