@@ -97,7 +97,7 @@ def main() -> int:
         code = TRAIN.format(steps=steps, folder=str(killed))
         while len(record["kills"]) < kills:
             process = start(code)
-            wait = moments.uniform(0.5, max(6.0, duration / kills * 2))
+            wait = moments.uniform(0.5, max(6.0, duration / kills))
             try:
                 process.wait(wait)
                 break  # it came to its end first
@@ -111,6 +111,8 @@ def main() -> int:
             record["unreadable"] += unreadable(killed)
             if (killed / "config.json").exists():
                 code = RESUME.format(folder=str(killed))
+        if (killed / "config.json").exists():
+            code = RESUME.format(folder=str(killed))
         if start(code).wait() != 0:
             return 1
         first, second = Run.open(whole), Run.open(killed)
