@@ -12,6 +12,7 @@ machine changes them less; wall-clock rates are kept beside them.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.files import write_json
+from surefoot.workers import at_once
 
 HERE = pathlib.Path(__file__).parent
 ROWS, OBSERVATION, ACTION, BATCH = 200_000, 17, 6, 256
@@ -117,17 +119,21 @@ def run(command: list[str]) -> dict[str, Any]:
 
 
 def together(seeds: int, updates: int) -> dict[str, Any]:
-    """`seeds` processes at once over all cores, against one alone: rate per core in all, as a fraction."""
+    """`seeds` processes over all cores, as many at once as a run has: rate per core, as a fraction of one alone."""
     cores = sorted(os.sched_getaffinity(0))
     command = [sys.executable, str(HERE / "engine_speed.py"), "--child", "iql", "-", str(updates)]
     single = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
     def rate(count: int) -> float:
-        processes = [
-            subprocess.Popen([*command, str(k)], stdout=subprocess.PIPE, text=True, env=single) for k in range(count)
-        ]
-        found = [json.loads(p.communicate()[0].strip().splitlines()[-1]) for p in processes]
-        return sum(item["updates"] for item in found) / max(item["seconds"] for item in found)
+        def one(seed: int) -> dict[str, Any]:
+            done = subprocess.run([*command, str(seed)], stdout=subprocess.PIPE, text=True, env=single, check=True)
+            value: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+            return value
+
+        workers = at_once(count, len(cores))
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            found = list(pool.map(one, range(count)))
+        return workers * statistics.median(item["updates"] / item["seconds"] for item in found)
 
     alone, all_of_them = rate(1), rate(seeds)
     return {

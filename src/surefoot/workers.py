@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import subprocess
@@ -25,6 +26,23 @@ def cores() -> int:
     with contextlib.suppress(AttributeError):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+SHARING_A_CORE = 0.85
+"""Rate per core of several workers on one, as a fraction of one alone: they evict each other's caches (measured)."""
+
+
+def at_once(seeds: int, cores: int) -> int:
+    """How many single-threaded workers to run side by side so that `seeds` of them end soonest.
+
+    One a core where they divide evenly; more where a core would otherwise idle (three seeds on two cores).
+    """
+
+    def rounds(workers: int) -> float:
+        share = max(1.0, workers / cores) / (1.0 if workers <= cores else SHARING_A_CORE)
+        return math.ceil(seeds / workers) * share
+
+    return min(range(1, max(1, min(seeds, 4 * cores)) + 1), key=lambda workers: (rounds(workers), workers))
 
 
 class _Worker:
@@ -61,13 +79,13 @@ class _Worker:
 def work(run: Run, groups: list[list[int]], tell: Listener) -> None:
     """Train each group of seeds in a process of its own; errors of workers are raised here."""
     inbox: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
-    at_once = max(1, 4 * cores())  # more than cores: three seeds share two cores evenly
+    most = at_once(len(groups), cores())
     alive: set[_Worker] = set()
     # The first one measures the kernels that the others then read.
     measured = not run.plan.kernels or (run.folder / "kernels.json").is_file()
     try:
         while groups or alive:
-            while groups and len(alive) < (at_once if measured else 1):
+            while groups and len(alive) < (most if measured else 1):
                 alive.add(_Worker(run, groups.pop(0), inbox))
             worker, event = inbox.get()
             if event is None:

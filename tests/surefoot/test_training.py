@@ -29,6 +29,7 @@ from surefoot.offline import BC, IQL
 from surefoot.plan import Plan
 from surefoot.run import Run
 from surefoot.training import fit, load_agent, resume, victim
+from surefoot.workers import at_once
 
 SMALL = {"hidden": (16, 16)}
 FAST = {"episodes": 2, "evaluate_episodes": 1, "batch_size": 32}
@@ -271,3 +272,10 @@ def test_a_plan_survives_json() -> None:
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     with pytest.raises(ConfigError, match="no field 'stepz'"):
         Plan.from_json({**plan.to_json(), "stepz": 1})
+
+
+@pytest.mark.parametrize(
+    ("seeds", "cores", "workers"), [(1, 2, 1), (2, 2, 2), (3, 2, 3), (4, 2, 2), (8, 2, 2), (3, 4, 3)]
+)
+def test_workers_share_cores_only_where_one_would_idle(seeds: int, cores: int, workers: int) -> None:
+    assert at_once(seeds, cores) == workers
