@@ -92,7 +92,7 @@ class Update:
     then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     """Target network -> (network, rate): target += rate * (network - target) after the step."""
     together: bool = False
-    """Differentiated at the same parameters as the update before it, not at those that it made."""
+    """Differentiated at the same parameters as the last due update before it, not at those that it made."""
     noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
     """Random numbers that the loss is handed, by name."""
 
