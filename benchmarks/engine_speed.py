@@ -205,8 +205,9 @@ def main() -> None:
         record["together"] = together(8, updates // 2)
         lines += [
             "",
-            f"8 seeds at once on {record['together']['cores']} cores: {record['together']['fraction']:.2f} of the rate "
-            "of one alone, per core.",
+            f"8 seeds on {record['together']['cores']} cores, as many at once as a run has: "
+            f"{record['together']['fraction']:.2f} of the rate of one alone, per core (measured once, {updates // 2} "
+            "updates a seed, start-up of the processes left out).",
         ]
         write_json(HERE / "results" / "engine_speed.json", record)
         (HERE / "results" / "engine_speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -101,6 +101,7 @@ def training_cell(
         "updates_per_second": round(result["updates_per_second"], 1),
         "versions": environment_facts["versions"],
         "git": git_commit(),
+        "package_git": environment_facts["git"],  # None where surefoot is an installed wheel
     }
 
 
