@@ -1,0 +1,54 @@
+// The python module surefoot.cuda_ext._native: each part binds its own functions.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <string>
+
+#include "level.h"
+
+SUREFOOT_DECLARE(float multiply_add_chains(long rounds))
+
+namespace nb = nanobind;
+
+namespace {
+
+std::string level_name() {
+  switch (surefoot::level()) {
+    case surefoot::Level::v2: return "v2";
+    case surefoot::Level::v3: return "v3";
+    case surefoot::Level::v4: return "v4";
+    default: return "generic";
+  }
+}
+
+void choose_level(const std::string& name) {
+  using surefoot::Level;
+  const Level wanted = name == "v2" ? Level::v2 : name == "v3" ? Level::v3 : name == "v4" ? Level::v4 : Level::generic;
+  if (level_name() == name) return;
+  if (!surefoot::set_level(wanted)) throw nb::value_error(("this processor has no level " + name).c_str());
+}
+
+/// GFLOP/s of one core in multiply-adds on registers: the best of `repeats` runs of about 5 ms.
+double peak(int repeats) {
+  constexpr long rounds = 100000;
+  double best = 0;
+  volatile float sink = 0;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    sink = sink + SUREFOOT_CALL(multiply_add_chains, rounds);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const double rate = 2.0 * 256 * rounds / seconds.count() / 1e9;
+    if (rate > best) best = rate;
+  }
+  return best;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Native code of surefoot: batched rollouts and fused networks.";
+  m.def("level", &level_name, "Instruction set in use: v2, v3 or v4 of x86-64, or generic.");
+  m.def("set_level", &choose_level, nb::arg("name"), "Use the build for a lower instruction set.");
+  m.def("peak", &peak, nb::arg("repeats") = 9, "Best measured float32 GFLOP/s of one core, multiply-adds on registers.");
+}
