@@ -1,0 +1,103 @@
+"""`System`: what a simulated system says of itself in python, and its plain torch twin."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Behaviour = Callable[[np.ndarray[Any, Any], np.random.Generator], np.ndarray[Any, Any]]
+"""(N, O) observations and a generator -> (N, A) actions in the system's own units."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A physical constant that may differ from environment to environment."""
+
+    name: str
+    default: float
+    low: float
+    """Smallest value that the equations allow."""
+    high: float
+    unit: str = ""
+    meaning: str = ""
+
+
+class Step(NamedTuple):
+    """What one control step of N environments gives."""
+
+    state: Tensor
+    """(N, S)."""
+    reward: Tensor
+    """(N,)."""
+    margin: Tensor
+    """(N,) signed margin of the new state: safe if >= 0; the cost is 1 where it is negative."""
+    terminated: Tensor
+    """(N,) bool."""
+
+
+class System(abc.ABC):
+    """One simulated system: description, torch twin and scripted behaviours in one file of `envs/systems`.
+
+    Its C++ form is `cuda_ext/native/systems/<name>.h`, with the same states, actions, observations, parameters and
+    random draws in the same order. Methods are batched over N, take any floating dtype and device, draw nothing by
+    themselves and keep nothing between calls.
+    """
+
+    name: ClassVar[str]
+    """Of the header and, with `-` for `_`, of `native/<name>`."""
+    gym_id: ClassVar[str]
+    title: ClassVar[str]
+    """One line for lists."""
+    source: ClassVar[str]
+    """Where equations and constants come from."""
+    states: ClassVar[tuple[str, ...]]
+    observations: ClassVar[tuple[str, ...]]
+    actions: ClassVar[tuple[str, ...]]
+    action_low: ClassVar[tuple[float, ...]]
+    action_high: ClassVar[tuple[float, ...]]
+    observation_low: ClassVar[tuple[float, ...]]
+    observation_high: ClassVar[tuple[float, ...]]
+    parameters: ClassVar[tuple[Parameter, ...]]
+    uniforms: ClassVar[int]
+    """Uniform draws in [0, 1) that `reset` reads."""
+    normals: ClassVar[int] = 0
+    """Standard normal draws that `step` reads."""
+    time_step: ClassVar[float]
+    """Seconds between two actions."""
+    max_steps: ClassVar[int]
+    """Steps after which an episode is truncated."""
+    margin_of: ClassVar[str]
+    """What the safety margin measures, in words with its unit."""
+    gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    """Preset of altered dynamics -> parameters that it sets."""
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {}
+    """Scripted behaviours; `random`, `medium` and `expert` always exist."""
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    """Mixture -> {behaviour: share of the episodes}; `mixed` always exists; shares add up to 1."""
+
+    @abc.abstractmethod
+    def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
+        """(N, S) initial states from (N, U) uniform draws and (N, P) parameters."""
+
+    @abc.abstractmethod
+    def observe(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """(N, O) observations of (N, S) states."""
+
+    @abc.abstractmethod
+    def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
+        """One control step; (N, A) actions lie within the bounds, `normals` is (N, max(1, Z))."""
+
+    def default_parameters(self) -> Tensor:
+        """(P,) float64."""
+        return torch.tensor([parameter.default for parameter in self.parameters], dtype=torch.float64)
+
+    @property
+    def alias(self) -> str:
+        """Its name on the command line."""
+        return "native/" + self.name.replace("_", "-")
