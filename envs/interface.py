@@ -18,7 +18,8 @@ A contract environment is a `gymnasium.vector.VectorEnv` with these promises on 
 * **Lost final observations.** `exact_final_obs = False` where a source overwrites the final observation:
   `final_obs` then holds the observation *before* the last action, so that bootstrapping uses V(s_t).
 * **Numbers.** numpy by default, as gymnasium's users expect; with `tensors="torch"` everything (N, ...) is a tensor on
-  `env.device`, and `step` takes tensors.
+  `env.device`, and `step` takes tensors. Arrays are fresh in every step; tensors may be written again by the next
+  call, so copy what you keep.
 * **Reset.** `reset(seed=..., options={"reset_mask": (N,) bool})`; an int seeds row i with seed + i, a sequence gives
   each row its own; the mask, where supported, resets those rows and returns the observations of all.
 * **Planning and domain parameters**, where supported: `Stateful` and `Parametrised` below.
