@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from surefoot.core.errors import CheckpointError, ConfigError, DataError, DivergenceError, EnvironmentMismatchError
 from surefoot.data.collect import Collector, TransitionBuffer, replay_buffer, uniform_actions
 from surefoot.data.ring import RingBuffer
-from surefoot.data.samplers import NStep
+from surefoot.data.samplers import Windows
 from surefoot.envs.adapters import adapt
 
 
@@ -86,7 +86,7 @@ def test_inserted_rows_are_never_drawn_and_end_sequences() -> None:
     assert stands_still == inserted
     assert len(inserted) == 30 // 4 + 30 // 5
     assert drawn == set(range(60)) - inserted
-    window = NStep(3, 1.0)(torch.tensor(sorted(drawn)), buffer.chain)
+    window = Windows(3, "right")(torch.tensor(sorted(drawn)), buffer.chain)
     batch = buffer.gather(window.rows)
     episodes = batch["observations"][..., 1]
     assert (episodes == episodes[:, :1])[window.mask].all()
