@@ -117,10 +117,10 @@ class VectorEnvironment(VectorEnv[Any, Any, Any]):
         self.device = torch.device(device)
 
     def give(self, values: Any) -> Numbers:
-        """Values of either kind as the kind that this environment gives."""
+        """Values of either kind as the kind that this environment gives; arrays never share a tensor's memory."""
         if self.tensors == "torch":
             return torch.as_tensor(values, device=self.device)
-        return as_numpy(values)
+        return values.detach().to("cpu", copy=True).numpy() if isinstance(values, Tensor) else as_numpy(values)
 
     def give_info(self, info: Mapping[str, Any]) -> dict[str, Any]:
         """An info whose numeric (N, ...) entries are of the kind that this environment gives."""
