@@ -32,7 +32,7 @@ def _add(env_id: str, kwargs: dict[str, object], max_episode_steps: int | None) 
     gymnasium.register(
         env_id,
         entry_point="surefoot.envs.mujoco.single:make_single",
-        vector_entry_point="surefoot.envs.mujoco.vector_env:make",
+        vector_entry_point="surefoot.envs.mujoco.factory:make",
         max_episode_steps=max_episode_steps,
         disable_env_checker=True,
         kwargs=kwargs,

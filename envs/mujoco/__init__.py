@@ -3,10 +3,11 @@
 Nothing here imports the package `mujoco` before an environment is made.
 """
 
+from surefoot.envs.mujoco.factory import make
 from surefoot.envs.mujoco.gaps import GAPS
-from surefoot.envs.mujoco.tasks import TASKS, VELOCITY_LIMITS, make_task
 from surefoot.envs.mujoco.task import MjcfTask, Simulations, Task
-from surefoot.envs.mujoco.vector_env import MujocoVectorEnv, make
+from surefoot.envs.mujoco.tasks import TASKS, VELOCITY_LIMITS, make_task
+from surefoot.envs.mujoco.vector_env import MujocoVectorEnv
 
 __all__ = [
     "GAPS",

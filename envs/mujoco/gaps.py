@@ -70,7 +70,7 @@ def parse(name: str | None) -> Gap:
     return gap
 
 
-def parse_all(names: str | None | list[str | None] | tuple[str | None, ...], num_envs: int) -> list[Gap]:
+def parse_all(names: str | list[str | None] | tuple[str | None, ...] | None, num_envs: int) -> list[Gap]:
     """One gap per simulation: from one name for all, or a list of `num_envs` names."""
     if names is None or isinstance(names, str):
         return [parse(names)] * num_envs
@@ -86,5 +86,5 @@ def noise_generator(seed: int | None) -> np.random.Generator:
 
 def noisy(action: Array, std: float, generator: np.random.Generator, low: Array, high: Array) -> Array:
     """(A,) action plus Gaussian noise, clipped to the bounds, in the action's own dtype."""
-    noise = (std * generator.standard_normal(action.shape)).astype(action.dtype)
+    noise = np.asarray(generator.normal(0.0, std, action.shape), action.dtype)
     return np.clip(action + noise, low, high)

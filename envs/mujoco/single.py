@@ -54,7 +54,9 @@ class ConstrainedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, info
 
 
-def make_single(*, task: str, velocity_limit: float | None = None, gap: str | None = None, **kwargs: Any) -> ConstrainedEnv:
+def make_single(
+    *, task: str, velocity_limit: float | None = None, gap: str | None = None, **kwargs: Any
+) -> ConstrainedEnv:
     """gymnasium's environment of that name with a constraint and a gap; `kwargs` are its own.
 
     Raises:

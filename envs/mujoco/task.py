@@ -40,7 +40,7 @@ class Simulations:
         """The fields to remember, as they were before the step."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the task reads {name!r}: add it to its fields=(...), the names of MjData's arrays")
+        raise AttributeError(f"the task reads {name!r}: name it in reads=(...) of the MJCF, or in `fields` of a Task")
 
     def remember(self) -> None:
         """Let `before` be now."""
@@ -50,7 +50,11 @@ class Simulations:
     def now(self, name: str) -> Array:
         """A field's present values, those of a restored state included."""
         values = getattr(self, name)
-        return np.where(_like(self._stale, values), self._restored[name], values) if self._stale.any() else values
+        return (
+            np.where(_like(self._stale, values), self._restored[name], values)
+            if self._stale.any()
+            else np.asarray(values)
+        )
 
     def restore(self, values: dict[str, Array]) -> None:
         """Let `before` of the next step be these: derived fields can't be written into the batch."""
@@ -68,7 +72,9 @@ class Simulations:
     def body_masses(self) -> Array:
         """(N, bodies): each simulation's own masses."""
         expanded = self.batch.expanded("body_mass")
-        return np.broadcast_to(self.model.body_mass, (self.num_envs, self.model.nbody)) if expanded is None else expanded
+        if expanded is not None:
+            return np.asarray(expanded)
+        return np.broadcast_to(self.model.body_mass, (self.num_envs, self.model.nbody))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.mujoco import gaps, generators, library
 from surefoot.envs.mujoco.domain import DomainParameters
 from surefoot.envs.mujoco.task import Array, Info, MjcfTask, Simulations, Task
-from surefoot.envs.mujoco.tasks import make_task, option_names
 
 BAD_STATES = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC")
 ROWS_PER_THREAD = 4  # fewer than this and a thread costs more than it brings
@@ -102,7 +101,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         """Model fields of each simulation: `domain["geom_friction"]`, `domain["body_mass"] = ...`."""
         self._bad = np.array([mujoco.mjtWarning.__members__[name].value for name in BAD_STATES])
         self._simulation_error = mujoco.batch.SimulationError
-        self._scratch = mujoco.MjData(self.model) if self._contact else None
+        self._scratch: Any = mujoco.MjData(self.model) if self._contact else None
 
     def _declare(self) -> None:
         """Spaces and metadata."""
@@ -332,9 +331,10 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         own = self.get_state()
         for key, value in own.items():
             if not key.startswith("domain/") and (key not in state or np.shape(state[key]) != value.shape):
+                found = np.shape(state[key]) if key in state else "absent"
                 raise EnvironmentMismatchError(
-                    f"the state's {key!r} is {np.shape(state[key]) if key in state else 'absent'}, and this environment "
-                    f"needs {value.shape}: make it with the same task, num_envs and options"
+                    f"the state's {key!r} is {found}, and this environment needs {value.shape}: "
+                    "make it with the same task, num_envs and options"
                 )
         self.domain.set_state({key[7:]: state[key] for key in state if key.startswith("domain/")})
         self.batch.state[:] = state["simulations"]
@@ -361,19 +361,6 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __repr__(self) -> str:
         return f"MujocoVectorEnv({type(self.task).__name__}, num_envs={self.num_envs}, {self.metadata['simulator']})"
-
-
-def make(
-    num_envs: int = 1, *, task: str, max_episode_steps: int | str | None = "task", **kwargs: Any
-) -> MujocoVectorEnv:
-    """The environment of a task by name: keywords of the task and of `MujocoVectorEnv`; gymnasium's vector entry point."""
-    own = {key: kwargs.pop(key) for key in ("gap", "threads", "tensors") if key in kwargs}
-    return MujocoVectorEnv(make_task(task, kwargs), num_envs, max_episode_steps=max_episode_steps, **own)
-
-
-def supports(task: str, kwargs: Mapping[str, Any]) -> bool:
-    """Whether `make` takes all these keywords (it doesn't render)."""
-    return set(kwargs) <= option_names(task) | {"gap", "threads", "tensors", "max_episode_steps"}
 
 
 def _mjcf_task(source: str | pathlib.Path, options: dict[str, Any]) -> MjcfTask:
