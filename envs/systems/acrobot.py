@@ -4,18 +4,51 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
 
 Array = np.ndarray[Any, Any]
 
 SHOULDER_SPEED = 4 * math.pi  # rad/s, clipped by the reference
 ELBOW_SPEED = 9 * math.pi
+
+
+def uniform(observations: Array, generator: np.random.Generator) -> Array:
+    """Torque drawn uniformly at every step."""
+    return generator.uniform(-1, 1, (len(observations), 1))
+
+
+def pumping(observations: Array, generator: np.random.Generator, torque: float, noise: float) -> Array:
+    """Torque along the elbow's rotation: its power, torque times elbow velocity, is never negative."""
+    return _torque(torque * np.sign(observations[:, 5]), noise, generator)
+
+
+def braking(observations: Array, generator: np.random.Generator, noise: float) -> Array:
+    """Torque against the elbow's rotation: takes energy out, the arm stays hanging."""
+    return _torque(-observations[:, 5], noise, generator)
+
+
+def swing_up(observations: Array, generator: np.random.Generator, noise: float, speed: float = np.inf) -> Array:
+    """Pumping that leads the shoulder's swing, and brakes the elbow above `speed`, rad/s.
+
+    u = clip(5.8 w2 - 4.4 w1 - 0.2 (angle1 + angle2)): gains found by random search on the nominal system.
+    """
+    shoulder = np.arctan2(observations[:, 1], observations[:, 0])
+    elbow = np.arctan2(observations[:, 3], observations[:, 2])
+    w1, w2 = observations[:, 4], observations[:, 5]
+    pump = 5.8 * w2 - 4.4 * w1 - 0.2 * (shoulder + elbow)
+    return _torque(np.where(np.abs(w2) > speed, -w2, pump), noise, generator)
+
+
+def _torque(torque: Array, noise: float, generator: np.random.Generator) -> Array:
+    """(N, 1) torque clipped to the bounds, with Gaussian noise after a first clip."""
+    return np.clip(np.clip(torque, -1, 1) + noise * generator.standard_normal(len(torque)), -1, 1)[:, None]
 
 
 class Acrobot(System):
@@ -60,12 +93,23 @@ class Acrobot(System):
     time_step = 0.2
     max_steps = 500
     margin_of = "smaller of 1 - |elbow velocity| / speed_limit and (ceiling - tip height) / 1 m, no unit"
-    gaps = {
+    gaps: Mapping[str, Mapping[str, float]] = {
         "gravity2": {"gravity": 19.6},
-        "friction": {"friction": 0.2},
+        "friction0.3": {"friction": 0.3},
         "noise1": {"action_noise": 1.0},
         "weak": {"torque": 0.7},
         "heavy": {"mass_2": 1.5},
+    }
+    behaviours: Mapping[str, Behaviour] = {
+        "random": uniform,
+        "braking": functools.partial(braking, noise=0.5),
+        "weak": functools.partial(pumping, torque=0.3, noise=0.5),
+        "medium": functools.partial(pumping, torque=0.5, noise=0.5),
+        "careful": functools.partial(swing_up, noise=0.1, speed=6.0),
+        "expert": functools.partial(swing_up, noise=0.0),
+    }
+    mixtures: Mapping[str, Mapping[str, float]] = {
+        "mixed": {"braking": 0.25, "random": 0.25, "weak": 0.2, "medium": 0.2, "expert": 0.1}
     }
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
@@ -98,12 +142,13 @@ class Acrobot(System):
 
 
 def _derivative(state: Tensor, torque: Tensor, p: dict[str, Tensor]) -> Tensor:
-    """(N, 4) time derivative; Sutton and Barto, 1998, figure 11.5, with friction added to both joints."""
+    """(N, 4) time derivative; Sutton and Barto, 1998, section 11.3, with friction added to both joints."""
     shoulder, elbow, w1, w2 = state.unbind(-1)
     cos2, sin2 = elbow.cos(), elbow.sin()
     coupling = p["mass_2"] * p["length_1"] * p["centre_2"]
     arm_2 = p["mass_2"] * p["centre_2"] ** 2 + p["inertia"]
-    d1 = p["mass_1"] * p["centre_1"] ** 2 + p["mass_2"] * p["length_1"] ** 2 + p["inertia"] + arm_2 + 2 * coupling * cos2
+    arm_1 = p["mass_1"] * p["centre_1"] ** 2 + p["mass_2"] * p["length_1"] ** 2 + p["inertia"]
+    d1 = arm_1 + arm_2 + 2 * coupling * cos2
     d2 = arm_2 + coupling * cos2
     weight_2 = p["mass_2"] * p["centre_2"] * p["gravity"] * (shoulder + elbow).sin()
     weight_1 = (p["mass_1"] * p["centre_1"] + p["mass_2"] * p["length_1"]) * p["gravity"] * shoulder.sin()
@@ -118,46 +163,3 @@ def _derivative(state: Tensor, torque: Tensor, p: dict[str, Tensor]) -> Tensor:
 def _wrap(angle: Tensor) -> Tensor:
     """To [-pi, pi)."""
     return angle - 2 * math.pi * torch.floor((angle + math.pi) / (2 * math.pi))
-
-
-def uniform(observations: Array, generator: np.random.Generator) -> Array:
-    """Torque drawn uniformly at every step."""
-    return generator.uniform(-1, 1, (len(observations), 1))
-
-
-def pumping(observations: Array, generator: np.random.Generator, torque: float, noise: float) -> Array:
-    """Torque along the elbow's rotation: its power, torque times elbow velocity, is never negative."""
-    return _torque(torque * np.sign(observations[:, 5]), noise, generator)
-
-
-def braking(observations: Array, generator: np.random.Generator, noise: float) -> Array:
-    """Torque against the elbow's rotation: takes energy out, the arm stays hanging."""
-    return _torque(-observations[:, 5], noise, generator)
-
-
-def swing_up(observations: Array, generator: np.random.Generator, noise: float, speed: float = np.inf) -> Array:
-    """Pumping that leads the shoulder's swing, and brakes the elbow above `speed`, rad/s.
-
-    u = clip(5.8 w2 - 4.4 w1 - 0.2 (angle1 + angle2)): gains found by random search on the nominal system.
-    """
-    shoulder = np.arctan2(observations[:, 1], observations[:, 0])
-    elbow = np.arctan2(observations[:, 3], observations[:, 2])
-    w1, w2 = observations[:, 4], observations[:, 5]
-    pump = 5.8 * w2 - 4.4 * w1 - 0.2 * (shoulder + elbow)
-    return _torque(np.where(np.abs(w2) > speed, -w2, pump), noise, generator)
-
-
-def _torque(torque: Array, noise: float, generator: np.random.Generator) -> Array:
-    """(N, 1) torque clipped to the bounds, with Gaussian noise after a first clip."""
-    return np.clip(np.clip(torque, -1, 1) + noise * generator.standard_normal(len(torque)), -1, 1)[:, None]
-
-
-Acrobot.behaviours = {
-    "random": uniform,
-    "braking": functools.partial(braking, noise=0.5),
-    "weak": functools.partial(pumping, torque=0.3, noise=0.5),
-    "medium": functools.partial(pumping, torque=0.5, noise=0.5),
-    "careful": functools.partial(swing_up, noise=0.1, speed=6.0),
-    "expert": functools.partial(swing_up, noise=0.0),
-}
-Acrobot.mixtures = {"mixed": {"braking": 0.25, "random": 0.25, "weak": 0.2, "medium": 0.2, "expert": 0.1}}

@@ -3,18 +3,63 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
 
 Array = np.ndarray[Any, Any]
 
-TERMS = 12
-"""Of the exponential series below: error under 1e-13 for drag * time_step <= 0.5."""
+TIME_STEP = 0.05  # s
+TERMS = 8  # of the exponential series below: error under 1e-13 for drag * time_step <= 0.1
+
+
+GOAL = np.array((0.9, 0.0))
+GAIN = np.array((8.92, 4.32))  # of position and velocity: optimal for the reward's quadratic form without bounds
+
+
+def uniform(observations: Array, generator: np.random.Generator) -> Array:
+    """Both actions drawn uniformly at every step."""
+    return generator.uniform(-1, 1, (len(observations), 2))
+
+
+def proportional(observations: Array, generator: np.random.Generator, stiffness: float, noise: float) -> Array:
+    """A spring to the goal without damping: overshoots, through the wall."""
+    return _push(stiffness * (GOAL - observations[:, :2]), noise, generator)
+
+
+def fleeing(observations: Array, generator: np.random.Generator, noise: float) -> Array:
+    """Holds the middle of the left half, far from the goal."""
+    return _push(-(observations[:, :2] + GOAL / 2) - 1.5 * observations[:, 2:], noise, generator)
+
+
+def regulator(observations: Array, generator: np.random.Generator, gain: float, noise: float) -> Array:
+    """A fraction of the linear-quadratic gain towards the goal, and nothing that knows of the walls."""
+    error = GOAL - observations[:, :2]
+    return _push(gain * (GAIN[0] * error - GAIN[1] * observations[:, 2:]), noise, generator)
+
+
+def shielded(observations: Array, generator: np.random.Generator, noise: float, keep: float = 0.01) -> Array:
+    """The regulator, replaced by full braking where its next state would leave the safe set by less than `keep`, m.
+
+    Least restrictive filter on each axis: brake with -clip(v / dt) if the next state's safe value is below `keep`.
+    """
+    action = regulator(observations, generator, 1.0, noise)
+    h = TIME_STEP
+    position, velocity = observations[:, :2], observations[:, 2:]
+    next_position, next_velocity = position + h * velocity + 0.5 * h * h * action, velocity + h * action
+    high = 1 - next_position - np.maximum(next_velocity, 0) ** 2 / 2
+    low = 1 + next_position - np.minimum(next_velocity, 0) ** 2 / 2
+    return np.where(np.minimum(high, low) < keep, np.clip(-velocity / h, -1, 1), action)
+
+
+def _push(action: Array, noise: float, generator: np.random.Generator) -> Array:
+    """(N, 2) clipped actions with Gaussian noise after a first clip."""
+    return np.clip(np.clip(action, -1, 1) + noise * generator.standard_normal(action.shape), -1, 1)
 
 
 class DoubleIntegrator(System):
@@ -30,8 +75,8 @@ class DoubleIntegrator(System):
     gym_id = "surefoot/DoubleIntegrator-v0"
     title = "Planar double integrator between walls, exact zero-order hold"
     source = (
-        "x'' = u, exact zero-order hold: Astrom and Wittenmark, Computer-Controlled Systems, 1997, example 2.2; "
-        "safe set: time-optimal braking parabola, Bryson and Ho, Applied Optimal Control, 1975, section 3.9."
+        "x'' = u, exact zero-order hold: Astrom and Wittenmark, Computer-Controlled Systems, 1997, chapter 2; "
+        "safe set: time-optimal braking parabola, Bryson and Ho, Applied Optimal Control, 1975, chapter 3."
     )
     states = ("x", "y", "velocity_x", "velocity_y")
     observations = states
@@ -43,7 +88,7 @@ class DoubleIntegrator(System):
     parameters = (
         Parameter("mass", 1.0, 0.05, 20.0, "kg"),
         Parameter("force", 1.0, 0.0, 20.0, "N", "at action 1"),
-        Parameter("drag", 0.0, 0.0, 10.0, "1/s", "deceleration per speed; 0 keeps the closed forms exact"),
+        Parameter("drag", 0.0, 0.0, 2.0, "1/s", "deceleration per speed; 0 keeps the closed forms exact"),
         Parameter("wind_x", 0.0, -10.0, 10.0, "N"),
         Parameter("wind_y", 0.0, -10.0, 10.0, "N"),
         Parameter("action_noise", 0.0, 0.0, 10.0, "", "standard deviation added to the action"),
@@ -55,14 +100,25 @@ class DoubleIntegrator(System):
     )
     uniforms = 4
     normals = 2
-    time_step = 0.05
+    time_step = TIME_STEP
     max_steps = 100
     margin_of = "distance to the nearest wall, m, negative outside"
-    gaps = {
-        "friction": {"drag": 0.5},
+    gaps: Mapping[str, Mapping[str, float]] = {
+        "friction0.3": {"drag": 0.3},
         "noise1": {"action_noise": 1.0},
         "wind": {"wind_x": 0.2, "wind_y": -0.1},
         "heavy": {"mass": 2.0},
+    }
+    behaviours: Mapping[str, Behaviour] = {
+        "random": uniform,
+        "fleeing": functools.partial(fleeing, noise=0.3),
+        "overshooting": functools.partial(proportional, stiffness=1.0, noise=0.3),
+        "medium": functools.partial(regulator, gain=0.05, noise=0.5),
+        "reckless": functools.partial(regulator, gain=1.0, noise=0.0),
+        "expert": functools.partial(shielded, noise=0.0),
+    }
+    mixtures: Mapping[str, Mapping[str, float]] = {
+        "mixed": {"random": 0.25, "fleeing": 0.2, "overshooting": 0.25, "medium": 0.2, "expert": 0.1}
     }
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
@@ -112,60 +168,3 @@ def _hold(drag: Tensor, h: float) -> tuple[Tensor, Tensor]:
         first = 1 - z / (term + 1) * first
         second = 1 - z / (term + 2) * second
     return h * first, 0.5 * h * h * second
-
-
-GOAL = np.array((0.9, 0.0))
-GAIN = np.array((8.92, 4.32))  # of position and velocity: optimal for the reward's quadratic form without bounds
-
-
-def uniform(observations: Array, generator: np.random.Generator) -> Array:
-    """Both actions drawn uniformly at every step."""
-    return generator.uniform(-1, 1, (len(observations), 2))
-
-
-def proportional(observations: Array, generator: np.random.Generator, stiffness: float, noise: float) -> Array:
-    """A spring to the goal without damping: overshoots, through the wall."""
-    return _push(stiffness * (GOAL - observations[:, :2]), noise, generator)
-
-
-def fleeing(observations: Array, generator: np.random.Generator, noise: float) -> Array:
-    """Holds the middle of the left half, far from the goal."""
-    return _push(-(observations[:, :2] + GOAL / 2) - 1.5 * observations[:, 2:], noise, generator)
-
-
-def regulator(observations: Array, generator: np.random.Generator, gain: float, noise: float) -> Array:
-    """A fraction of the linear-quadratic gain towards the goal, and nothing that knows of the walls."""
-    error = GOAL - observations[:, :2]
-    return _push(gain * (GAIN[0] * error - GAIN[1] * observations[:, 2:]), noise, generator)
-
-
-def shielded(observations: Array, generator: np.random.Generator, noise: float, keep: float = 0.01) -> Array:
-    """The regulator, replaced by full braking where its next state would leave the safe set by less than `keep`, m.
-
-    Least restrictive filter on each axis: brake with -clip(v / dt) if the next state's safe value is below `keep`.
-    """
-    action = regulator(observations, generator, 1.0, noise)
-    h = DoubleIntegrator.time_step
-    position, velocity = observations[:, :2], observations[:, 2:]
-    next_position, next_velocity = position + h * velocity + 0.5 * h * h * action, velocity + h * action
-    high = 1 - next_position - np.maximum(next_velocity, 0) ** 2 / 2
-    low = 1 + next_position - np.minimum(next_velocity, 0) ** 2 / 2
-    return np.where(np.minimum(high, low) < keep, np.clip(-velocity / h, -1, 1), action)
-
-
-def _push(action: Array, noise: float, generator: np.random.Generator) -> Array:
-    """(N, 2) clipped actions with Gaussian noise after a first clip."""
-    return np.clip(np.clip(action, -1, 1) + noise * generator.standard_normal(action.shape), -1, 1)
-
-
-DoubleIntegrator.behaviours = {
-    "random": uniform,
-    "fleeing": functools.partial(fleeing, noise=0.3),
-    "overshooting": functools.partial(proportional, stiffness=1.0, noise=0.3),
-    "medium": functools.partial(regulator, gain=0.05, noise=0.5),
-    "reckless": functools.partial(regulator, gain=1.0, noise=0.0),
-    "expert": functools.partial(shielded, noise=0.0),
-}
-DoubleIntegrator.mixtures = {
-    "mixed": {"random": 0.25, "fleeing": 0.2, "overshooting": 0.25, "medium": 0.2, "expert": 0.1}
-}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -21,6 +22,61 @@ NEAREST, FARTHEST = 0.06, 0.2  # m, ring of the targets
 CLEARANCE = 0.6  # rad, targets keep this angle from the obstacle's direction
 
 Params = dict[str, Tensor]
+
+
+def uniform(observations: Array, generator: np.random.Generator) -> Array:
+    """Both torques drawn uniformly at every step."""
+    return generator.uniform(-1, 1, (len(observations), 2))
+
+
+def idle(observations: Array, generator: np.random.Generator, noise: float) -> Array:
+    """Damped by a brake in both joints, under noise: stays where it is."""
+    return _torques(-0.05 * observations[:, 6:8], noise, generator)
+
+
+def transposed(observations: Array, generator: np.random.Generator, stiffness: float, noise: float) -> Array:
+    """Jacobian transpose: a spring between tip and target, little damping."""
+    return _torques(stiffness * _pull(observations) - 0.01 * observations[:, 6:8], noise, generator)
+
+
+def inverse(observations: Array, generator: np.random.Generator, noise: float) -> Array:
+    """PD to the joint angles that reach the target, elbow bent as it is, shoulder turned away from the obstacle.
+
+    Elbow angle by the cosine rule; shoulder and elbow go there along the way that doesn't cross +y, where the
+    obstacle stands.
+    """
+    shoulder = np.arctan2(observations[:, 2], observations[:, 0])
+    elbow = np.arctan2(observations[:, 3], observations[:, 1])
+    x, y = observations[:, 4], observations[:, 5]
+    cosine = (x * x + y * y - LINK_1**2 - LINK_2**2) / (2 * LINK_1 * LINK_2)
+    bend = np.arccos(np.clip(cosine, -1, 1))
+    goals = []
+    for goal_elbow in (bend, -bend):
+        goal = np.arctan2(y, x) - np.arctan2(LINK_2 * np.sin(goal_elbow), LINK_1 + LINK_2 * np.cos(goal_elbow))
+        goals.append((_from_top(goal) - _from_top(shoulder), goal_elbow - elbow))
+    turns = np.array(goals)  # (2 solutions, 2 joints, N)
+    nearer = np.abs(turns).max(1).argmin(0)
+    turn = turns[nearer, :, np.arange(len(nearer))]
+    return _torques(4.0 * turn - 0.35 * observations[:, 6:8], noise, generator)
+
+
+def _from_top(angle: Array) -> Array:
+    """Angle counted from +y, in [0, 2 pi): its jump lies where the obstacle stands."""
+    return np.mod(angle - math.pi / 2, 2 * math.pi)
+
+
+def _pull(observations: Array) -> Array:
+    """(N, 2) Jacobian transpose times the error of the tip, m^2, in units of 0.01 m^2."""
+    c1, c2, s1, s2 = observations[:, :4].T
+    error_x, error_y = observations[:, 8], observations[:, 9]
+    fore_x, fore_y = LINK_2 * (c1 * c2 - s1 * s2), LINK_2 * (s1 * c2 + c1 * s2)
+    elbow = fore_y * error_x - fore_x * error_y
+    return 100 * np.stack((elbow + LINK_1 * (s1 * error_x - c1 * error_y), elbow), -1)
+
+
+def _torques(action: Array, noise: float, generator: np.random.Generator) -> Array:
+    """(N, 2) clipped actions with Gaussian noise after a first clip."""
+    return np.clip(np.clip(action, -1, 1) + noise * generator.standard_normal(action.shape), -1, 1)
 
 
 class Reacher(System):
@@ -35,9 +91,9 @@ class Reacher(System):
     gym_id = "surefoot/Reacher-v0"
     title = "Two-link reacher with obstacle disc and joint limit"
     source = (
-        "Spong, Hutchinson and Vidyasagar, Robot Modeling and Control, 2006, section 7.3.2 (planar elbow arm); link "
-        "lengths and masses, time step, target radius and elbow limit of gymnasium's Reacher-v5, whose motors (gear "
-        "200, armature 1) hide the coupling of the links: motors here are of a small servo."
+        "Spong, Hutchinson and Vidyasagar, Robot Modeling and Control, 2006, chapter 7 (planar elbow manipulator); "
+        "link lengths and masses, time step, target radius and elbow limit of gymnasium's Reacher-v5, whose motors "
+        "(gear 200, armature 1) hide the coupling of the links: motors here are of a small servo"
     )
     states = ("shoulder", "elbow", "shoulder_velocity", "elbow_velocity", "target_x", "target_y")
     observations = (
@@ -78,12 +134,22 @@ class Reacher(System):
     time_step = 0.02
     max_steps = 100
     margin_of = "smaller of the links' distance to the obstacle and the elbow's distance to its limit as arc, m"
-    gaps = {
+    gaps: Mapping[str, Mapping[str, float]] = {
         "tilted": {"gravity": 3.0},
         "friction0.3": {"friction": 3e-4},
         "noise1": {"action_noise": 1.0},
         "payload": {"payload": 0.02},
         "weak": {"torque": 0.025},
+    }
+    behaviours: Mapping[str, Behaviour] = {
+        "random": uniform,
+        "idle": functools.partial(idle, noise=0.3),
+        "springy": functools.partial(transposed, stiffness=0.2, noise=0.4),
+        "medium": functools.partial(transposed, stiffness=0.5, noise=0.4),
+        "expert": functools.partial(inverse, noise=0.0),
+    }
+    mixtures: Mapping[str, Mapping[str, float]] = {
+        "mixed": {"random": 0.25, "idle": 0.2, "springy": 0.25, "medium": 0.2, "expert": 0.1}
     }
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
@@ -144,7 +210,7 @@ def _to_segment(x: Tensor, y: Tensor, end_x: Tensor, end_y: Tensor) -> Tensor:
 
 
 def _derivative(arm: Tensor, torque: Tensor, p: Params) -> Tensor:
-    """(N, 4) time derivative of angles and velocities; Spong et al., 2006, equations (7.87) to (7.90).
+    """(N, 4) time derivative of angles and velocities; Spong et al., 2006, chapter 7.
 
     With link 2 and payload as one body: mass, first moment and inertia about the elbow.
     """
@@ -164,68 +230,3 @@ def _derivative(arm: Tensor, torque: Tensor, p: Params) -> Tensor:
     f2 = torque[:, 1] - p["friction"] * w2 - swirl * w1 * w1 - weight_2
     determinant = m11 * m22 - m12 * m12
     return torch.stack((w1, w2, (m22 * f1 - m12 * f2) / determinant, (m11 * f2 - m12 * f1) / determinant), -1)
-
-
-def uniform(observations: Array, generator: np.random.Generator) -> Array:
-    """Both torques drawn uniformly at every step."""
-    return generator.uniform(-1, 1, (len(observations), 2))
-
-
-def idle(observations: Array, generator: np.random.Generator, noise: float) -> Array:
-    """Damped by a brake in both joints, under noise: stays where it is."""
-    return _torques(-0.05 * observations[:, 6:8], noise, generator)
-
-
-def transposed(observations: Array, generator: np.random.Generator, stiffness: float, noise: float) -> Array:
-    """Jacobian transpose: a spring between tip and target, little damping."""
-    return _torques(stiffness * _pull(observations) - 0.01 * observations[:, 6:8], noise, generator)
-
-
-def inverse(observations: Array, generator: np.random.Generator, noise: float) -> Array:
-    """PD to the joint angles that reach the target, elbow bent as it is, shoulder turned away from the obstacle.
-
-    Elbow angle by the cosine rule; shoulder and elbow go there along the way that doesn't cross +y, where the
-    obstacle stands.
-    """
-    shoulder = np.arctan2(observations[:, 2], observations[:, 0])
-    elbow = np.arctan2(observations[:, 3], observations[:, 1])
-    x, y = observations[:, 4], observations[:, 5]
-    cosine = (x * x + y * y - LINK_1**2 - LINK_2**2) / (2 * LINK_1 * LINK_2)
-    bend = np.arccos(np.clip(cosine, -1, 1))
-    goals = []
-    for goal_elbow in (bend, -bend):
-        goal = np.arctan2(y, x) - np.arctan2(LINK_2 * np.sin(goal_elbow), LINK_1 + LINK_2 * np.cos(goal_elbow))
-        goals.append((_from_top(goal) - _from_top(shoulder), goal_elbow - elbow))
-    turns = np.array(goals)  # (2 solutions, 2 joints, N)
-    nearer = np.abs(turns).max(1).argmin(0)
-    turn = turns[nearer, :, np.arange(len(nearer))]
-    return _torques(4.0 * turn - 0.35 * observations[:, 6:8], noise, generator)
-
-
-def _from_top(angle: Array) -> Array:
-    """Angle counted from +y, in [0, 2 pi): its jump lies where the obstacle stands."""
-    return np.mod(angle - math.pi / 2, 2 * math.pi)
-
-
-def _pull(observations: Array) -> Array:
-    """(N, 2) Jacobian transpose times the error of the tip, m^2, in units of 0.01 m^2."""
-    c1, c2, s1, s2 = observations[:, :4].T
-    error_x, error_y = observations[:, 8], observations[:, 9]
-    fore_x, fore_y = LINK_2 * (c1 * c2 - s1 * s2), LINK_2 * (s1 * c2 + c1 * s2)
-    elbow = fore_y * error_x - fore_x * error_y
-    return 100 * np.stack((elbow + LINK_1 * (s1 * error_x - c1 * error_y), elbow), -1)
-
-
-def _torques(action: Array, noise: float, generator: np.random.Generator) -> Array:
-    """(N, 2) clipped actions with Gaussian noise after a first clip."""
-    return np.clip(np.clip(action, -1, 1) + noise * generator.standard_normal(action.shape), -1, 1)
-
-
-Reacher.behaviours = {
-    "random": uniform,
-    "idle": functools.partial(idle, noise=0.3),
-    "springy": functools.partial(transposed, stiffness=0.2, noise=0.4),
-    "medium": functools.partial(transposed, stiffness=0.5, noise=0.4),
-    "expert": functools.partial(inverse, noise=0.0),
-}
-Reacher.mixtures = {"mixed": {"random": 0.25, "idle": 0.2, "springy": 0.25, "medium": 0.2, "expert": 0.1}}
