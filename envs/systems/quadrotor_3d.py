@@ -52,23 +52,13 @@ def straight(observations: Array, generator: np.random.Generator, speed: float, 
 
 
 def around(observations: Array, generator: np.random.Generator, speed: float, noise: float) -> Array:
-    """To the goal around the sphere: velocity towards it is turned along the sphere's surface when close.
-
-    Inside 0.5 m of the surface the part of the wanted velocity that points into the sphere is taken away, in share
-    to the closeness, and the same speed is added along the horizontal tangent on the vehicle's side.
-    """
-    wanted = _limit(-1.8 * observations[:, :3], speed)
-    away = observations[:, :3] - SPHERE
-    distance = np.linalg.norm(away, axis=1, keepdims=True)
-    normal = away / np.maximum(distance, 1e-6)
-    closeness = np.clip((0.8 - distance) / 0.5, 0, 1)
-    inward = np.minimum((wanted * normal).sum(1, keepdims=True), 0)
-    side = np.where(away[:, 1:2] < 0, -1.0, 1.0)
-    tangent = side * np.stack((-normal[:, 1], normal[:, 0], np.zeros(len(normal))), 1)
-    tangent *= np.where((tangent * wanted).sum(1, keepdims=True) < -0.1, -1.0, 1.0)
-    wanted = wanted - closeness * inward * normal - closeness * inward * tangent
-    repelled = wanted + np.clip(0.5 - distance, 0, None) * 6 * normal
-    return _fly(observations, 4.0 * (repelled - observations[:, 3:6]), 1.0, noise, generator)
+    """To the goal over a waypoint beside the sphere, 0.55 m from its centre, on the side where the vehicle is."""
+    position = observations[:, :3]
+    aside = position * (0.0, 1.0, 1.0) + (0.0, 1e-3, 0.0)
+    aside /= np.linalg.norm(aside, axis=1, keepdims=True)
+    waypoint = np.where(position[:, :1] < SPHERE[0] - 0.05, SPHERE + 0.55 * aside, 0.0)
+    cruising = np.where(waypoint.any(1, keepdims=True), 3.0, 1.0)  # not slowed at the waypoint
+    return _fly(observations, _pursue(observations, cruising * (waypoint - position), speed), 1.0, noise, generator)
 
 
 def _pursue(observations: Array, way: Array, speed: float) -> Array:
