@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -152,7 +152,7 @@ class Quadrotor3D(System):
     time_step = 1 / 60
     max_steps = 300
     margin_of = "smallest of distance to the sphere, height above 0.1 m, 2.5 m - |x|, |y| or z (m) and cosine of tilt"
-    gaps: Mapping[str, Mapping[str, float]] = {
+    gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "gravity2": {"gravity": 2 * GRAVITY},
         "friction0.3": {"drag": 0.3 * 5.6e-3},
         "noise1": {"action_noise": 1.0},
@@ -160,7 +160,7 @@ class Quadrotor3D(System):
         "heavy": {"mass": 1.3 * MASS},
         "lag": {"lag": 0.06},
     }
-    behaviours: Mapping[str, Behaviour] = {
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": uniform,
         "hovering": functools.partial(hovering, noise=0.1),
         "wobbling": functools.partial(straight, speed=0.5, stiff=0.3, noise=0.3),
@@ -168,7 +168,7 @@ class Quadrotor3D(System):
         "reckless": functools.partial(straight, speed=2.0, stiff=1.0, noise=0.0),
         "expert": functools.partial(around, speed=2.0, noise=0.0),
     }
-    mixtures: Mapping[str, Mapping[str, float]] = {
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "mixed": {"random": 0.2, "hovering": 0.2, "wobbling": 0.2, "medium": 0.2, "reckless": 0.1, "expert": 0.1}
     }
 
