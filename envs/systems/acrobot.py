@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -93,14 +93,14 @@ class Acrobot(System):
     time_step = 0.2
     max_steps = 500
     margin_of = "smaller of 1 - |elbow velocity| / speed_limit and (ceiling - tip height) / 1 m, no unit"
-    gaps: Mapping[str, Mapping[str, float]] = {
+    gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "gravity2": {"gravity": 19.6},
         "friction0.3": {"friction": 0.3},
         "noise1": {"action_noise": 1.0},
         "weak": {"torque": 0.7},
         "heavy": {"mass_2": 1.5},
     }
-    behaviours: Mapping[str, Behaviour] = {
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": uniform,
         "braking": functools.partial(braking, noise=0.5),
         "weak": functools.partial(pumping, torque=0.3, noise=0.5),
@@ -108,7 +108,7 @@ class Acrobot(System):
         "careful": functools.partial(swing_up, noise=0.1, speed=6.0),
         "expert": functools.partial(swing_up, noise=0.0),
     }
-    mixtures: Mapping[str, Mapping[str, float]] = {
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "mixed": {"braking": 0.25, "random": 0.25, "weak": 0.2, "medium": 0.2, "expert": 0.1}
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -103,13 +103,13 @@ class DoubleIntegrator(System):
     time_step = TIME_STEP
     max_steps = 100
     margin_of = "distance to the nearest wall, m, negative outside"
-    gaps: Mapping[str, Mapping[str, float]] = {
+    gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "friction0.3": {"drag": 0.3},
         "noise1": {"action_noise": 1.0},
         "wind": {"wind_x": 0.2, "wind_y": -0.1},
         "heavy": {"mass": 2.0},
     }
-    behaviours: Mapping[str, Behaviour] = {
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": uniform,
         "fleeing": functools.partial(fleeing, noise=0.3),
         "overshooting": functools.partial(proportional, stiffness=1.0, noise=0.3),
@@ -117,7 +117,7 @@ class DoubleIntegrator(System):
         "reckless": functools.partial(regulator, gain=1.0, noise=0.0),
         "expert": functools.partial(shielded, noise=0.0),
     }
-    mixtures: Mapping[str, Mapping[str, float]] = {
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "mixed": {"random": 0.25, "fleeing": 0.2, "overshooting": 0.25, "medium": 0.2, "expert": 0.1}
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -103,7 +103,7 @@ class LinearQuadratic(System):
     time_step = 0.1
     max_steps = 100
     margin_of = "limit - c^T x, in the state's units"
-    gaps: Mapping[str, Mapping[str, float]] = {
+    gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "noise1": {"process_noise": 1.0},
         "noise0.1": {"process_noise": 0.1},
         "weak": {"action_scale": 0.5},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -52,23 +52,13 @@ def straight(observations: Array, generator: np.random.Generator, speed: float, 
 
 
 def around(observations: Array, generator: np.random.Generator, speed: float, noise: float) -> Array:
-    """To the goal around the sphere: velocity towards it is turned along the sphere's surface when close.
-
-    Inside 0.5 m of the surface the part of the wanted velocity that points into the sphere is taken away, in share
-    to the closeness, and the same speed is added along the horizontal tangent on the vehicle's side.
-    """
-    wanted = _limit(-1.8 * observations[:, :3], speed)
-    away = observations[:, :3] - SPHERE
-    distance = np.linalg.norm(away, axis=1, keepdims=True)
-    normal = away / np.maximum(distance, 1e-6)
-    closeness = np.clip((0.8 - distance) / 0.5, 0, 1)
-    inward = np.minimum((wanted * normal).sum(1, keepdims=True), 0)
-    side = np.where(away[:, 1:2] < 0, -1.0, 1.0)
-    tangent = side * np.stack((-normal[:, 1], normal[:, 0], np.zeros(len(normal))), 1)
-    tangent *= np.where((tangent * wanted).sum(1, keepdims=True) < -0.1, -1.0, 1.0)
-    wanted = wanted - closeness * inward * normal - closeness * inward * tangent
-    repelled = wanted + np.clip(0.5 - distance, 0, None) * 6 * normal
-    return _fly(observations, 4.0 * (repelled - observations[:, 3:6]), 1.0, noise, generator)
+    """To the goal over a waypoint beside the sphere, 0.55 m from its centre, on the side where the vehicle is."""
+    position = observations[:, :3]
+    aside = position * (0.0, 1.0, 1.0) + (0.0, 1e-3, 0.0)
+    aside /= np.linalg.norm(aside, axis=1, keepdims=True)
+    waypoint = np.where(position[:, :1] < SPHERE[0] - 0.05, SPHERE + 0.55 * aside, 0.0)
+    cruising = np.where(waypoint.any(1, keepdims=True), 3.0, 1.0)  # not slowed at the waypoint
+    return _fly(observations, _pursue(observations, cruising * (waypoint - position), speed), 1.0, noise, generator)
 
 
 def _pursue(observations: Array, way: Array, speed: float) -> Array:
@@ -162,7 +152,7 @@ class Quadrotor3D(System):
     time_step = 1 / 60
     max_steps = 300
     margin_of = "smallest of distance to the sphere, height above 0.1 m, 2.5 m - |x|, |y| or z (m) and cosine of tilt"
-    gaps: Mapping[str, Mapping[str, float]] = {
+    gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "gravity2": {"gravity": 2 * GRAVITY},
         "friction0.3": {"drag": 0.3 * 5.6e-3},
         "noise1": {"action_noise": 1.0},
@@ -170,7 +160,7 @@ class Quadrotor3D(System):
         "heavy": {"mass": 1.3 * MASS},
         "lag": {"lag": 0.06},
     }
-    behaviours: Mapping[str, Behaviour] = {
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": uniform,
         "hovering": functools.partial(hovering, noise=0.1),
         "wobbling": functools.partial(straight, speed=0.5, stiff=0.3, noise=0.3),
@@ -178,7 +168,7 @@ class Quadrotor3D(System):
         "reckless": functools.partial(straight, speed=2.0, stiff=1.0, noise=0.0),
         "expert": functools.partial(around, speed=2.0, noise=0.0),
     }
-    mixtures: Mapping[str, Mapping[str, float]] = {
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "mixed": {"random": 0.2, "hovering": 0.2, "wobbling": 0.2, "medium": 0.2, "reckless": 0.1, "expert": 0.1}
     }
 

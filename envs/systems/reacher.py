@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -134,21 +134,21 @@ class Reacher(System):
     time_step = 0.02
     max_steps = 100
     margin_of = "smaller of the links' distance to the obstacle and the elbow's distance to its limit as arc, m"
-    gaps: Mapping[str, Mapping[str, float]] = {
+    gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "tilted": {"gravity": 3.0},
         "friction0.3": {"friction": 3e-4},
         "noise1": {"action_noise": 1.0},
         "payload": {"payload": 0.02},
         "weak": {"torque": 0.025},
     }
-    behaviours: Mapping[str, Behaviour] = {
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": uniform,
         "idle": functools.partial(idle, noise=0.3),
         "springy": functools.partial(transposed, stiffness=0.2, noise=0.4),
         "medium": functools.partial(transposed, stiffness=0.5, noise=0.4),
         "expert": functools.partial(inverse, noise=0.0),
     }
-    mixtures: Mapping[str, Mapping[str, float]] = {
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "mixed": {"random": 0.25, "idle": 0.2, "springy": 0.25, "medium": 0.2, "expert": 0.1}
     }
 

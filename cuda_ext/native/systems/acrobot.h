@@ -18,8 +18,13 @@ struct acrobot {
 
   template <class T>
   SF_INLINE static void observe(T (&o)[observations], const T (&s)[states], const T (&)[parameters]) {
-    sine_cosine(s[0], o[1], o[0]);
-    sine_cosine(s[1], o[3], o[2]);
+    T s1, c1, s2, c2;  // references to array elements would keep the loop over lanes from vectorising
+    sine_cosine(s[0], s1, c1);
+    sine_cosine(s[1], s2, c2);
+    o[0] = c1;
+    o[1] = s1;
+    o[2] = c2;
+    o[3] = s2;
     o[4] = s[2];
     o[5] = s[3];
   }
