@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.spaces import Box
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.cuda_ext.rollout import Carry
 from surefoot.cuda_ext.simulator import Simulator
 from surefoot.cuda_ext.system import System
 from surefoot.envs.interface import Array, Numbers, Tensors, VectorEnvironment, as_numpy, reset_mask, row_seeds
-from surefoot.envs.native_rollout import say_twin
+from surefoot.envs.native_rollout import processors, say_twin
 from surefoot.envs.parameters import changed, parameter_table
 from surefoot.envs.systems import system as find_system
 
 SEEDS = 1 << 32
 """Seeds count modulo this: the native random numbers are made of 32 bits."""
-STATE_FIELDS = ("states", "seeds", "episodes", "elapsed")
-"""Arrays of the simulator that, with the parameters, determine all that follows."""
+ROWS_PER_THREAD = 1 << 16
+"""Fewer than this and another thread costs more than it brings."""
 
 
 class NativeVectorEnv(VectorEnvironment):
@@ -38,7 +41,7 @@ class NativeVectorEnv(VectorEnvironment):
         max_episode_steps: steps after which an episode is truncated; None: the system's.
         gap: preset of altered dynamics of the system, or a list of one (or None) for each environment.
         parameters: physical constants, each one number or (N,); they go over those of `gap`.
-        threads: None takes one for each 4096 environments, at most the processors there are; no result depends on it.
+        threads: None takes one for each 65,536 environments, at most all processors; no result depends on it.
         tensors: "numpy" or "torch".
         options: of the system's class, such as the sizes of `native/linear-quadratic`.
 
@@ -64,8 +67,12 @@ class NativeVectorEnv(VectorEnvironment):
         self.max_episode_steps: int = self.system.max_steps if max_episode_steps is None else max_episode_steps
         if self.max_episode_steps < 1 or (threads is not None and threads < 1):
             raise ConfigError(f"max_episode_steps is {max_episode_steps} and threads {threads}; both must be 1 or more")
-        table = parameter_table(self.system, num_envs, gap, parameters)
-        self._simulator = Simulator(self.system, num_envs, parameters=table, limit=self.max_episode_steps, threads=threads)
+        if threads is None:
+            threads = max(1, min(num_envs // ROWS_PER_THREAD, processors()))
+        self._table = parameter_table(self.system, num_envs, gap, parameters)
+        self._simulator = Simulator(
+            self.system, num_envs, parameters=_rows(self._table), max_steps=self.max_episode_steps, threads=threads
+        )
         self.metadata = {**self.metadata, "simulator": f"surefoot {self.system.alias}"}
         self.active: Array = np.ones(num_envs, dtype=np.bool_)
         """(N,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
@@ -73,6 +80,7 @@ class NativeVectorEnv(VectorEnvironment):
         """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
         self.diverged_episodes = 0
         """Episodes that ended because their state diverged, since construction."""
+        self._seeds = np.zeros(num_envs, np.int64)
         self._seeded = False
 
     def reset(
@@ -92,11 +100,17 @@ class NativeVectorEnv(VectorEnvironment):
         rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
         if seed is None and not self._seeded:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
-        seeds = row_seeds(seed, self.num_envs)
+        if seed is None:
+            self._simulator.reset(mask=mask)
+        else:
+            seeds = row_seeds(seed, self.num_envs)
+            own = np.array([seeds[row] is None for row in rows])
+            if own.any():
+                self._simulator.reset(mask=np.isin(np.arange(self.num_envs), rows[own]))
+            self._begin(rows, [seeds[row] for row in rows])
         self._seeded = True
-        self._begin(rows, [seeds[row] for row in rows])
         self.active[:] = True
-        return self._give_copy(self._simulator.observations), {}
+        return self._given(self._simulator.observations), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Advance the active rows by one control step.
@@ -111,34 +125,26 @@ class NativeVectorEnv(VectorEnvironment):
             EnvironmentMismatchError: actions of another shape, or not finite; nothing has moved then.
         """
         simulator = self._simulator
-        paused = None if self.active.all() else np.flatnonzero(~self.active)
-        before = None if paused is None else self._rows(paused)
-        simulator.step(self._actions(actions))
-        rewards, margins = simulator.rewards.copy(), simulator.margins.copy()
-        costs = simulator.costs.copy()
-        terminations, truncations = simulator.terminated.astype(np.bool_), simulator.truncated.astype(np.bool_)
-        diverged = simulator.diverged.astype(np.bool_)
+        given = self._actions(actions)
+        paused = None if self.active.all() else ~self.active
+        before = None if paused is None else simulator.state
+        done = simulator.step(given)
+        rewards, costs, margins = done.rewards.copy(), done.costs.copy(), done.margins.copy()
+        terminations, truncations, diverged = done.terminated.copy(), done.truncated.copy(), done.diverged.copy()
         if before is not None:
-            self._restore(paused, before)
-            for values in (rewards, margins, costs, terminations, truncations, diverged):
+            assert paused is not None
+            simulator.state = _mixed(torch.from_numpy(paused), before, simulator.state)
+            for values in (rewards, costs, margins, terminations, truncations, diverged):
                 values[paused] = 0
         info: dict[str, Any] = {"cost": costs, "margin": margins, "diverged": diverged, "valid": self.active.copy()}
         ended = terminations | truncations
         if ended.any():
             self.diverged_episodes += int(diverged.sum())
-            info |= self._final(ended, info)
-            self._reseed(np.flatnonzero(ended))
-        results = (self._give_copy(simulator.observations), *map(self.give, (rewards, terminations, truncations)))
+            info |= _final(ended, np.where(ended[:, None], done.final_observations, done.observations), info)
+            rows = np.flatnonzero(ended)
+            self._begin(rows, [self.next_seeds[row] for row in rows])
+        results = (self._given(done.observations), *map(self.give, (rewards, terminations, truncations)))
         return (*results, self.give_info(info))
-
-    def _final(self, ended: Array, info: Mapping[str, Any]) -> dict[str, Any]:
-        """What gymnasium's users look for where episodes ended."""
-        observations = self._simulator.observations.copy()
-        observations[ended] = self._simulator.final_observations[ended]
-        inner: dict[str, Any] = {}
-        for key in ("cost", "margin", "diverged"):
-            inner[key], inner[f"_{key}"] = info[key], ended
-        return {"final_obs": observations, "_final_obs": ended, "final_info": inner, "_final_info": ended}
 
     def _actions(self, given: Any) -> Array:
         self.check_actions(given)
@@ -149,55 +155,51 @@ class NativeVectorEnv(VectorEnvironment):
         return actions
 
     def _begin(self, rows: Array, seeds: Sequence[int | None]) -> None:
-        """Begin an episode in these rows: the first of a new seed, or the next of the row's own."""
-        simulator = self._simulator
+        """Begin the first episode of a new seed in those of the rows that are given one."""
+        mask = np.zeros(self.num_envs, np.bool_)
         for row, seed in zip(rows.tolist(), seeds, strict=True):
-            if seed is None:
-                simulator.episodes[row] += 1
-            else:
-                simulator.seeds[row], simulator.episodes[row] = seed % SEEDS, 0
-        mask = np.zeros(self.num_envs, np.uint8)
-        mask[rows] = 1
-        simulator.reset(mask)
+            if seed is not None:
+                self._seeds[row], mask[row] = seed % SEEDS, True
+        if mask.any():
+            self._simulator.reset(self._seeds, mask)
 
-    def _reseed(self, rows: Array) -> None:
-        """Begin again, with their seeds, the automatic resets that have one."""
-        seeded = [row for row in rows.tolist() if self.next_seeds[row] is not None]
-        if seeded:
-            self._begin(np.array(seeded), [self.next_seeds[row] for row in seeded])
-
-    def _rows(self, rows: Array) -> list[Array]:
-        fields = (*STATE_FIELDS, "observations")
-        return [getattr(self._simulator, field)[rows].copy() for field in fields]
-
-    def _restore(self, rows: Array, values: list[Array]) -> None:
-        for field, value in zip((*STATE_FIELDS, "observations"), values, strict=True):
-            getattr(self._simulator, field)[rows] = value
-
-    def _give_copy(self, values: Array) -> Numbers:
+    def _given(self, values: Array) -> Numbers:
         return self.give(values.copy())
 
     @property
     def state(self) -> Numbers:
         """(N, S) states of the systems, a copy; assign (N, S) to go on from other states of the same episodes."""
-        return self._give_copy(self._simulator.states)
+        return self.give(self._simulator.state.states.numpy())
 
     @state.setter
     def state(self, value: Any) -> None:
-        states = as_numpy(value)
-        if states.shape != self._simulator.states.shape or not np.isfinite(states).all():
+        now, states = self._simulator.state, as_numpy(value)
+        if states.shape != tuple(now.states.shape) or not np.isfinite(states).all():
             raise EnvironmentMismatchError(
-                f"the state has shape {states.shape}; {self._simulator.states.shape} of finite numbers is needed"
+                f"the state has shape {states.shape}; {tuple(now.states.shape)} of finite numbers is needed"
             )
-        self._simulator.states[...] = states
-        self._simulator.observe()
+        states = torch.from_numpy(states.astype(np.float32))
+        self._simulator.state = Carry(states, now.episodes, now.elapsed)
+
+    @property
+    def observations(self) -> Numbers:
+        """(N, O) of the present states, a copy."""
+        return self._given(self._simulator.observations)
 
     def get_state(self) -> dict[str, Array]:
         """All that the next steps depend on, as named arrays; `set_state` of it goes on to the same bits."""
-        arrays = {field: getattr(self._simulator, field).copy() for field in STATE_FIELDS}
+        now = self._simulator.state
         seeds = np.array([-1 if seed is None else seed for seed in self.next_seeds], dtype=np.int64)
-        own = {"active": self.active.copy(), "next_seeds": seeds, "parameters": self._simulator.parameters.copy()}
-        return {**arrays, **own, "diverged_episodes": np.array(self.diverged_episodes)}
+        return {
+            "states": now.states.numpy(),
+            "episodes": now.episodes.numpy(),
+            "elapsed": now.elapsed.numpy(),
+            "seeds": self._seeds.copy(),
+            "parameters": self._table.copy(),
+            "active": self.active.copy(),
+            "next_seeds": seeds,
+            "diverged_episodes": np.array(self.diverged_episodes),
+        }
 
     def set_state(self, state: Mapping[str, Array]) -> None:
         """Go on from a state of `get_state`.
@@ -209,26 +211,28 @@ class NativeVectorEnv(VectorEnvironment):
             if key not in state or np.shape(state[key]) != value.shape:
                 found = np.shape(state[key]) if key in state else "absent"
                 raise EnvironmentMismatchError(f"the state's {key!r} is {found}; this environment needs {value.shape}")
-        for field in (*STATE_FIELDS, "parameters"):
-            getattr(self._simulator, field)[...] = state[field]
+        self._seeds[:], self._table, self._seeded = state["seeds"], np.array(state["parameters"], np.float32), True
+        self._simulator.set_parameters(_rows(self._table))
+        self._simulator.reset(self._seeds)
+        parts = (torch.from_numpy(np.array(state[name])) for name in ("states", "episodes", "elapsed"))
+        self._simulator.state = Carry(*parts)
         self.active[:] = state["active"]
         self.next_seeds = [None if seed < 0 else int(seed) for seed in state["next_seeds"]]
-        self.diverged_episodes, self._seeded = int(state["diverged_episodes"]), True
-        self._simulator.observe()
+        self.diverged_episodes = int(state["diverged_episodes"])
 
     @property
     def parameters(self) -> dict[str, Numbers]:
         """Name -> (N,) float32 values, copies."""
-        table = self._simulator.parameters
-        return {p.name: self._give_copy(table[:, i]) for i, p in enumerate(self.system.parameters)}
+        return {p.name: self._given(self._table[:, i]) for i, p in enumerate(self.system.parameters)}
 
     def set_parameters(self, **values: float | Numbers) -> None:
         """Set parameters, each to one number or to (N,), from the next step on.
 
         Raises:
-            ConfigError: an unknown name (the nearest is given) or a value out of its range.
+            ConfigError: an unknown name (the nearest is given) or a value out of its range; nothing is changed then.
         """
-        self._simulator.parameters[...] = changed(self.system, self._simulator.parameters.copy(), values)
+        self._table = changed(self.system, self._table.copy(), values)
+        self._simulator.set_parameters(_rows(self._table))
 
     def __repr__(self) -> str:
         return f"NativeVectorEnv({self.system.alias}, num_envs={self.num_envs})"
@@ -271,6 +275,28 @@ class NativeEnv(gymnasium.Env[Array, Array]):
         self._rows.state = np.asarray(value)[None]
 
 
+def _rows(table: Array) -> Array:
+    """The (N, P) table, or (P,) where all rows are the same: native code is faster then."""
+    return table[0] if (table == table[0]).all() else table
+
+
+def _mixed(rows: torch.Tensor, first: Carry, second: Carry) -> Carry:
+    """Where the environments of `rows` stand in `first` and the others in `second`."""
+    return Carry(
+        torch.where(rows[:, None], first.states, second.states),
+        torch.where(rows, first.episodes, second.episodes),
+        torch.where(rows, first.elapsed, second.elapsed),
+    )
+
+
+def _final(ended: Array, observations: Array, info: Mapping[str, Any]) -> dict[str, Any]:
+    """What gymnasium's users look for where episodes ended."""
+    inner: dict[str, Any] = {}
+    for key in ("cost", "margin", "diverged"):
+        inner[key], inner[f"_{key}"] = info[key], ended
+    return {"final_obs": observations, "_final_obs": ended, "final_info": inner, "_final_info": ended}
+
+
 def make(num_envs: int = 1, *, system: str, **options: Any) -> NativeVectorEnv:
     """`NativeVectorEnv` as `gymnasium.make_vec` calls it."""
     return NativeVectorEnv(system, num_envs, **options)
@@ -288,10 +314,14 @@ def make_system(name: str, options: Mapping[str, Any]) -> System:
     Raises:
         ConfigError: an unknown name, or an option that its class doesn't take.
     """
-    try:
-        return find_system(name, **options)
-    except TypeError as error:
-        raise ConfigError(f"{name}: takes no argument {', '.join(options)} ({error})") from error
+    system = find_system(name)
+    if not options:
+        return system
+    taken = inspect.signature(type(system).__init__).parameters if "__init__" in vars(type(system)) else {}
+    unknown = [option for option in options if option not in taken]
+    if unknown:
+        raise ConfigError(f"{system.alias} takes no argument {unknown[0]!r}; {nearest(unknown[0], [*taken][1:])}")
+    return find_system(name, **options)
 
 
 def observation_space(system: System) -> Box:
