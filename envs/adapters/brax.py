@@ -188,6 +188,8 @@ def _batched(env: Any, episode_length: int) -> tuple[Any, Any, Any]:
 
     def begin_some(mask: Any, state: Any, counts: Any, keys: Any, new_keys: Any) -> Any:
         def choose(new: Any, old: Any) -> Any:
+            if new.shape[:1] != mask.shape:  # MuJoCo Warp keeps some arrays, such as contacts, for all rows together
+                return old
             return numpy.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
         return jax.tree.map(choose, begin(new_keys), (state, counts, keys))
