@@ -11,6 +11,13 @@ from torch import Tensor
 
 from surefoot.core.errors import MissingExtraError
 
+PACKAGES = {  # module -> package, our extra
+    "jax": ("jax", "jax"),
+    "mujoco.mjx": ("mujoco-mjx", "jax"),
+    "mujoco_warp": ("mujoco-warp", "warp"),
+    "warp": ("warp-lang", "warp"),
+}
+
 
 def to_torch(array: Any) -> Tensor:
     """A tensor over the memory of an array of jax, Warp, numpy or any library with `__dlpack__`.
@@ -41,5 +48,5 @@ def require(module: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        names = {"warp": "warp-lang", "mujoco_warp": "mujoco-warp", "mujoco.mjx": "mujoco-mjx"}
-        raise MissingExtraError(names.get(module, module), "gpu-simulators", f"the {purpose} adapter") from error
+        package, extra = PACKAGES[module]
+        raise MissingExtraError(package, extra, f"the {purpose} adapter") from error
