@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
 from surefoot.core.errors import EnvironmentMismatchError
-from surefoot.envs.check_vector import check_vector
+from surefoot.envs.check_vector import Finding, Level, check_vector
 from surefoot.envs.interface import Array
 from surefoot.envs.vector import DISCRETE_SPACES, make_vec
 
 STEPS = 300
 ROWS = 3  # of a vector environment made from an id
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, and what to do about it."""
-
-    level: Literal["error", "warning"]
-    """An error breaks training or evaluation; a warning makes them worse than they need be."""
-    what: str
-    advice: str
-
-    def __str__(self) -> str:
-        return f"{self.level}: {self.what}; {self.advice}"
 
 
 def check_environment(
@@ -51,9 +37,7 @@ def check_environment(
         ConfigError, EnvironmentMismatchError, MissingExtraError: the id is unknown or can't be made.
     """
     if not isinstance(env, str):
-        return _sorted(
-            check_vector(env, steps, seed, Finding) if isinstance(env, VectorEnv) else _single(env, steps, seed)
-        )
+        return _sorted(check_vector(env, steps, seed) if isinstance(env, VectorEnv) else _single(env, steps, seed))
     spec = gymnasium.registry.get(env.rpartition(":")[2])
     findings: list[Finding] = []
     if spec is None or spec.entry_point is not None:
@@ -62,7 +46,7 @@ def check_environment(
     spec = gymnasium.registry.get(env.rpartition(":")[2])
     if spec is not None and spec.vector_entry_point is not None:
         rows = gymnasium.make_vec(env, ROWS, vectorization_mode="vector_entry_point")
-        findings += _closing(rows, lambda: check_vector(rows, steps, seed, Finding))
+        findings += _closing(rows, lambda: check_vector(rows, steps, seed))
     return _sorted(findings)
 
 
@@ -111,7 +95,7 @@ class Checker:
         if self.check_seeds():
             self.check_clipping()
 
-    def say(self, level: Literal["error", "warning"], what: str, advice: str) -> None:
+    def say(self, level: Level, what: str, advice: str) -> None:
         """Remember a finding unless its advice, so its kind, has been given already."""
         if all(finding.advice != advice for finding in self.findings):
             self.findings.append(Finding(level, what, advice))

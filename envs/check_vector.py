@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -11,12 +11,25 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from surefoot.core.errors import SurefootError
 from surefoot.envs.interface import Array, as_numpy, autoreset_mode, final_observations, step_values
 
-Report = Callable[[str, str, str], Any]
+Level = Literal["error", "warning"]
 
 
-def check_vector(env: VectorEnv[Any, Any, Any], steps: int, seed: int, finding: Report) -> list[Any]:
-    """Findings about a vector environment, made by `finding(level, what, advice)`."""
-    checker = VectorChecker(env, steps, seed, finding)
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, and what to do about it."""
+
+    level: Level
+    """An error breaks training or evaluation; a warning makes them worse than they need be."""
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.what}; {self.advice}"
+
+
+def check_vector(env: VectorEnv[Any, Any, Any], steps: int, seed: int) -> list[Finding]:
+    """What is wrong with a vector environment; arguments as `surefoot.envs.check.check_environment`."""
+    checker = VectorChecker(env, steps, seed)
     checker.run()
     return checker.findings
 
@@ -24,17 +37,17 @@ def check_vector(env: VectorEnv[Any, Any, Any], steps: int, seed: int, finding: 
 class VectorChecker:
     """Steps all rows with random actions and compares what comes with the autoreset mode that is declared."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], steps: int, seed: int, finding: Report) -> None:
-        self.env, self.steps, self.seed, self.finding = env, steps, seed, finding
-        self.findings: list[Any] = []
+    def __init__(self, env: VectorEnv[Any, Any, Any], steps: int, seed: int) -> None:
+        self.env, self.steps, self.seed = env, steps, seed
+        self.findings: list[Finding] = []
         self.random = np.random.default_rng(seed)
         self.mode: AutoresetMode | None = None
         self.keys: set[str] | None = None  # constraint keys of the step before
 
-    def say(self, level: str, what: str, advice: str) -> None:
+    def say(self, level: Level, what: str, advice: str) -> None:
         """Remember a finding unless its advice, so its kind, has been given already."""
         if all(finding.advice != advice for finding in self.findings):
-            self.findings.append(self.finding(level, what, advice))
+            self.findings.append(Finding(level, what, advice))
 
     def run(self) -> None:
         """All checks."""
