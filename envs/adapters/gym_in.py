@@ -133,7 +133,7 @@ class GymnasiumVectorEnv(VectorEnvironment):
         found = {key: step_values(info, key, self.num_envs) for key in self.constraint_keys}
         self._constraints |= {key for key, value in found.items() if value is not None}
         missing = {"cost": 0.0, "margin": np.nan}  # a cost that is not spoken of is none; a margin is unknown
-        given = {key: np.full(self.num_envs, missing[key], np.float32) for key in self._constraints}
+        given: dict[str, Any] = {key: np.full(self.num_envs, missing[key], np.float32) for key in self._constraints}
         given |= {key: value for key, value in found.items() if value is not None}
         if "margin" in given and "cost" not in given:
             given["cost"] = (as_numpy(given["margin"]) < 0).astype(np.float32)
@@ -205,10 +205,10 @@ def adapt(
         EnvironmentMismatchError: no gymnasium environment, or one that can't be adapted; the message says why.
         ConfigError: an empty sequence, an unknown mode or kind of numbers.
     """
-    if isinstance(env, VectorEnv) and hasattr(env, "tensors"):  # a contract environment already
+    if hasattr(env, "tensors") and hasattr(env, "device"):  # a contract environment already
         check_contract(env)
         same = (env.tensors, torch.device(env.device)) == (tensors, torch.device(device))
-        return env if same else ConvertedVectorEnv(env, tensors, device)  # type: ignore[return-value]
+        return env if same else ConvertedVectorEnv(env, tensors, device)
     if isinstance(env, gymnasium.Env):
         return GymnasiumVectorEnv(_side_by_side([lambda: env]), None, tensors, device)
     if isinstance(env, Sequence) and not isinstance(env, str):

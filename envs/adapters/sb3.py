@@ -191,6 +191,6 @@ def _row_infos(info: dict[str, Any], final: Any, dones: Array, limits: Array) ->
         if values is not None:
             for row, value in enumerate(as_numpy(values).tolist()):
                 infos[row][key] = value
-    for row in np.flatnonzero(dones):
+    for row in np.flatnonzero(dones).tolist():
         infos[row][TERMINAL] = np.array(as_numpy(final)[row], copy=True)
     return infos
