@@ -75,7 +75,7 @@ def generate(
             raise ConfigError(f"{name} says {named!r} and behaviour {behaviour!r}: name the system, {system.alias}")
         base, behaviour = system.alias, named
     else:
-        base, behaviour = _system_name(name), behaviour or "mixed"
+        base, behaviour = system_name(name), behaviour or "mixed"
     rows = record(base, seed, transitions, behaviour, gap)
     ends = np.flatnonzero(rows["terminations"] | rows["truncations"])
     count = len(rows["rewards"])
@@ -98,7 +98,7 @@ def generate(
     )
 
 
-def _system_name(name: str) -> str:
+def system_name(name: str) -> str:
     """The alias of the system that a name stands for; the error names datasets and systems near to it."""
     aliases = [known().alias for known in SYSTEMS.values()]
     if name not in aliases:
