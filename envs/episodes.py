@@ -156,9 +156,7 @@ class _Stepper:
         margins = self.margins if np.isfinite(self.margins).all() else None
         constraint = (self.costs, margins) if self.constrained else (None, None)
         device = f"CPU, {env.metadata.get('simulator') or self.env_id}, stepped from python"
-        return EpisodeBatch(
-            self.returns, self.lengths, *constraint, self.terminated, self.diverged, seconds, device
-        )
+        return EpisodeBatch(self.returns, self.lengths, *constraint, self.terminated, self.diverged, seconds, device)
 
     def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> None:
         count = len(moved)

@@ -55,7 +55,7 @@ class NativeVectorEnv(VectorEnvironment):
         num_envs: int = 1,
         *,
         max_episode_steps: int | None = None,
-        gap: str | None | Sequence[str | None] = None,
+        gap: str | Sequence[str | None] | None = None,
         parameters: Mapping[str, float | Numbers] | None = None,
         threads: int | None = None,
         tensors: Tensors = "numpy",
@@ -262,7 +262,11 @@ class NativeEnv(gymnasium.Env[Array, Array]):
         """One control step under an action (A,); `info` has `cost`, `margin` and `diverged`."""
         observations, rewards, terminations, truncations, info = self._rows.step(np.asarray(action)[None])
         observation = info.get("final_obs", observations)[0]
-        own = {"cost": float(info["cost"][0]), "margin": float(info["margin"][0]), "diverged": bool(info["diverged"][0])}
+        own = {
+            "cost": float(info["cost"][0]),
+            "margin": float(info["margin"][0]),
+            "diverged": bool(info["diverged"][0]),
+        }
         return observation, float(rewards[0]), bool(terminations[0]), bool(truncations[0]), own
 
     @property
