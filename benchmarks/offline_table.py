@@ -10,17 +10,20 @@ algorithms; the peer's cells come from benchmarks/peers/corl_train.py.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import pathlib
 import tempfile
 from typing import Any
 
+import gymnasium
 import numpy as np
-from study import RESULTS, Cell, carry_out, read_cells, shared, training_cell, write_table
+from study import RESULTS, Cell, git_commit, read_cells, shared, study_main, training_cell
 
+from surefoot import fit
 from surefoot.data import normalized_score, reference_scores
 from surefoot.evaluation import difference_interval, hierarchical_interval
+from surefoot.offline import BC
+from surefoot.offline.fitted_q import FittedQConfig, fitted_q_estimate
 
 STEPS, EPISODES, SEEDS = 30_000, 50, (0, 1, 2)
 DATASETS = {
@@ -34,6 +37,12 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "iql": ("iql", {"preset": "corl"}),
     "riql": ("riql", {}),
 }
+MORE_ON = "pendulum-mixed-sb3"
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "bc10": ("bc", {"preset": "ten_percent"}),
+    "iql-official": ("iql", {"preset": "official"}),
+}
+FITTED_Q_STEPS, ESTIMATED_EPISODES = 10_000, 100
 PEERS = [("iql", dataset) for dataset in DATASETS] + [("td3bc", "hopper-v5-medium-sb3")]
 PEER_FILES = {"iql": "iql", "td3bc": "td3bc"}
 
@@ -51,6 +60,52 @@ def cells() -> list[Cell]:
         for dataset, environment in DATASETS.items()
         for algorithm, (name, options) in ALGORITHMS.items()
     ]
+
+
+def more_cells() -> list[Cell]:
+    """Variants that the large table leaves out, on the small dataset, and fitted-Q evaluation against the truth."""
+    data, environment = functools.partial(shared, MORE_ON), DATASETS[MORE_ON]
+    variants = [
+        Cell(
+            f"{variant}-{MORE_ON}-s{seed}",
+            functools.partial(training_cell, name, options, data, environment, seed, STEPS, EPISODES),
+        )
+        for seed in SEEDS
+        for variant, (name, options) in MORE.items()
+    ]
+    return variants + [Cell(f"fitted_q-{MORE_ON}-s{s}", functools.partial(fitted_q_cell, s)) for s in SEEDS]
+
+
+def fitted_q_cell(seed: int) -> dict[str, Any]:
+    """A BC policy's discounted return: estimated from the data, and as it is in the simulator."""
+    data = shared(MORE_ON)
+    with tempfile.TemporaryDirectory() as folder:
+        agent = BC(data)
+        run = fit(agent, data, env=None, steps=STEPS // 3, seeds=[seed], out=f"{folder}/run", progress=False)
+        policy = run.policy()
+    discount = FittedQConfig().discount
+    estimate = fitted_q_estimate(policy, data, FITTED_Q_STEPS, seed, discount)
+    truth = []
+    environment = gymnasium.make(DATASETS[MORE_ON])
+    for episode in range(ESTIMATED_EPISODES):
+        observation, _ = environment.reset(seed=1000 * seed + episode)
+        value, factor, over = 0.0, 1.0, False
+        while not over:
+            observation, reward, terminated, truncated, _ = environment.step(policy.select_action(observation))
+            value, factor, over = value + factor * float(reward), factor * discount, terminated or truncated
+        truth.append(value)
+    return {
+        "algorithm": "fitted_q",
+        "of": "bc",
+        "dataset": MORE_ON,
+        "seed": seed,
+        "steps": FITTED_Q_STEPS,
+        "discount": discount,
+        "estimates": [round(float(value), 3) for value in estimate.values],
+        "drift": round(estimate.drift, 3),
+        "discounted_returns": [round(value, 3) for value in truth],
+        "git": git_commit(),
+    }
 
 
 def returns_of(found: dict[str, dict[str, Any]], algorithm: str, dataset: str) -> list[np.ndarray]:
@@ -80,6 +135,12 @@ def table(folder: pathlib.Path) -> list[str]:
         for algorithm in ALGORITHMS:
             entries.append(entry(returns_of(found, algorithm, dataset), reference))
         lines.append(f"| {dataset} | " + " | ".join(entries) + " |")
+    lines += ["", f"## More, on {MORE_ON}", "", "| algorithm | return |", "|---|---|"]
+    more = read_cells([cell.name for cell in more_cells()], folder)
+    titles = {"bc10": "BC of the best 10 % of the episodes", "iql-official": "IQL, preset `official`"}
+    for variant, title in titles.items():
+        lines.append(f"| {title} | {entry(returns_of(more, variant, MORE_ON), reference_scores(DATASETS[MORE_ON]))} |")
+    lines += ["", *fitted_q_lines(more)]
     lines += ["", "## Beside CORL", ""]
     lines += ["CORL's own scripts, trained by us on the same files for the same steps with the same settings.", ""]
     lines += [
@@ -97,8 +158,29 @@ def table(folder: pathlib.Path) -> list[str]:
             )
         cells_of = " | ".join([entry(ours, None), entry(theirs, None), *difference])
         lines.append(f"| {algorithm} | {dataset} | {cells_of} |")
-    done = len(found) + len(peers)
-    lines += ["", f"{done} of {len(cells()) + len(PEERS) * len(SEEDS)} cells are there."]
+    done = len(found) + len(more) + len(peers)
+    lines += ["", f"{done} of {len(cells()) + len(more_cells()) + len(PEERS) * len(SEEDS)} cells are there."]
+    return lines
+
+
+def fitted_q_lines(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Fitted-Q estimates of BC policies beside what they earn, one row a seed."""
+    lines = [
+        f"Fitted-Q evaluation of BC policies, {FITTED_Q_STEPS:,} steps; discounted return, mean over the data's "
+        f"first states and over {ESTIMATED_EPISODES} simulated episodes.",
+        "",
+        "| seed | estimate from the data | in the simulator | drift in the last fifth |",
+        "|---|---|---|---|",
+    ]
+    for seed in SEEDS:
+        cell = found.get(f"fitted_q-{MORE_ON}-s{seed}")
+        if cell is None:
+            lines.append(f"| {seed} | missing | missing | |")
+            continue
+        truth = np.asarray(cell["discounted_returns"])
+        error = 1.96 * truth.std(ddof=1) / np.sqrt(len(truth))
+        estimate = np.mean(cell["estimates"])
+        lines.append(f"| {seed} | {estimate:.1f} | {truth.mean():.1f} +- {error:.1f} | {cell['drift']:.1f} |")
     return lines
 
 
@@ -114,22 +196,9 @@ def entry(returns: list[np.ndarray], reference: tuple[float, float] | None) -> s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one cell of 300 steps in a temporary folder")
-    parser.add_argument("--table", action="store_true", help="only write the table")
-    parser.add_argument("--jobs", type=int, default=None, help="cells at once (default: one a core)")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        with tempfile.TemporaryDirectory() as folder:
-            data = functools.partial(shared, "pendulum-mixed-sb3")
-            cell = Cell("quick", functools.partial(training_cell, "iql", {}, data, "Pendulum-v1", 0, 300, 2))
-            carry_out([cell], pathlib.Path(folder))
-            print(read_cells(["quick"], pathlib.Path(folder)))
-        return
-    folder = RESULTS / "offline_table"
-    if not arguments.table:
-        carry_out(cells(), folder, arguments.jobs)
-    write_table(RESULTS / "offline_table.md", table(folder))
+    data = functools.partial(shared, "pendulum-mixed-sb3")
+    quick = Cell("quick", functools.partial(training_cell, "iql", {}, data, "Pendulum-v1", 0, 300, 2))
+    study_main(__doc__, "offline_table", [*cells(), *more_cells()], table, quick)
 
 
 if __name__ == "__main__":

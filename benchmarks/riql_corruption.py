@@ -10,14 +10,12 @@ honest rival is IQL with the same normalisation, actor, order of updates and ste
 
 from __future__ import annotations
 
-import argparse
 import functools
 import pathlib
-import tempfile
 from typing import Any
 
 import numpy as np
-from study import RESULTS, Cell, carry_out, read_cells, shared, training_cell, write_table
+from study import Cell, read_cells, shared, study_main, training_cell
 
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.corrupt import corrupt
@@ -115,22 +113,9 @@ def table(folder: pathlib.Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one cell of 200 steps in a temporary folder")
-    parser.add_argument("--table", action="store_true", help="only write the table")
-    parser.add_argument("--jobs", type=int, default=None, help="cells at once (default: one a core)")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        with tempfile.TemporaryDirectory() as folder:
-            data = functools.partial(corrupted, "dynamics", 0)
-            cell = Cell("quick", functools.partial(training_cell, "riql", {}, data, ENVIRONMENT, 0, 200, 2))
-            carry_out([cell], pathlib.Path(folder))
-            print(read_cells(["quick"], pathlib.Path(folder)))
-        return
-    folder = RESULTS / "riql_corruption"
-    if not arguments.table:
-        carry_out(cells(), folder, arguments.jobs)
-    write_table(RESULTS / "riql_corruption.md", table(folder))
+    data = functools.partial(corrupted, "dynamics", 0)
+    quick = Cell("quick", functools.partial(training_cell, "riql", {}, data, ENVIRONMENT, 0, 200, 2))
+    study_main(__doc__, "riql_corruption", cells(), table, quick)
 
 
 if __name__ == "__main__":

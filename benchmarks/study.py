@@ -6,6 +6,7 @@ may be killed at any moment.
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
 import dataclasses
 import os
@@ -50,6 +51,27 @@ def carry_out(cells: Sequence[Cell], folder: pathlib.Path, jobs: int | None = No
     with concurrent.futures.ThreadPoolExecutor(jobs or cores()) as pool:
         for done in concurrent.futures.as_completed([pool.submit(one, cell) for cell in missing]):
             print(f"done: {done.result()}", flush=True)
+
+
+def study_main(
+    description: str | None, name: str, cells: Sequence[Cell], table: Callable[[pathlib.Path], list[str]], quick: Cell
+) -> None:
+    """The command line of a study: compute what is missing and write results/NAME.md from results/NAME/*.json."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one small cell in a temporary folder, for CI")
+    parser.add_argument("--table", action="store_true", help="only write the table")
+    parser.add_argument("--jobs", type=int, default=None, help="cells at once (default: one a core)")
+    parser.add_argument("--only", default="", help="only the cells whose name contains this")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        with tempfile.TemporaryDirectory() as folder:
+            carry_out([quick], pathlib.Path(folder))
+            print(read_cells([quick.name], pathlib.Path(folder)))
+        return
+    folder = RESULTS / name
+    if not arguments.table:
+        carry_out([cell for cell in cells if arguments.only in cell.name], folder, arguments.jobs)
+    write_table(RESULTS / f"{name}.md", table(folder))
 
 
 def read_cells(names: Sequence[str], folder: pathlib.Path) -> dict[str, dict[str, Any]]:

@@ -97,6 +97,10 @@ class System(abc.ABC):
         """(P,) float64."""
         return torch.tensor([parameter.default for parameter in self.parameters], dtype=torch.float64)
 
+    def matrices(self) -> Tensor | None:
+        """(K,) float64 constants that all environments share, for a system with sizes chosen at run time."""
+        return None
+
     @property
     def alias(self) -> str:
         """Its name on the command line."""

@@ -1,5 +1,6 @@
 """Episodes, scores with intervals, comparisons, plots and reports."""
 
+from surefoot.evaluation.certificates import Certificate, certificate
 from surefoot.evaluation.report import write_report
 from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, ScriptedPolicy, evaluate
 from surefoot.evaluation.runs import CurvePoint, RunData, load_runs
@@ -19,6 +20,7 @@ from surefoot.evaluation.statistics import (
 )
 
 __all__ = [
+    "Certificate",
     "CurvePoint",
     "Episodes",
     "Interval",
@@ -26,6 +28,7 @@ __all__ = [
     "RandomPolicy",
     "RunData",
     "ScriptedPolicy",
+    "certificate",
     "difference_interval",
     "evaluate",
     "hierarchical_interval",

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+# Helper modules beside the tests are importable under the importlib import mode.
+sys.path[:0] = [str(path) for path in sorted(pathlib.Path(__file__).parent.iterdir()) if path.is_dir()]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """One torch thread a test worker, and the same global random numbers for every test."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # helpers beside the tests, under importlib import mode
 
 
 @pytest.fixture(scope="session")

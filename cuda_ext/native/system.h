@@ -1,0 +1,47 @@
+// What a system is: the contract of systems/<name>.h, of which systems/pendulum.h is the shortest example.
+#pragma once
+
+#include "maths.h"
+
+namespace surefoot {
+
+/// What one control step gives beside the new state.
+template <class T>
+struct Outcome {
+  T reward;
+  T margin;      // signed, of the new state: safe if >= 0
+  T terminated;  // 0 or 1
+};
+
+/// Widths of a system's arrays.
+struct Sizes {
+  int states, actions, observations, parameters, uniforms, normals;
+};
+
+/// A system whose widths are known when it is compiled works on one lane; one whose widths are chosen at run time
+/// (`enum { block_style = 1 };`, see systems/linear_quadratic.h) works on a block of lanes.
+struct Style {
+  template <class System>
+  static constexpr bool of_block(decltype(System::block_style)*) {
+    return true;
+  }
+  template <class System>
+  static constexpr bool of_block(...) {
+    return false;
+  }
+};
+template <class System>
+constexpr bool block_style = Style::of_block<System>(nullptr);
+
+/// The widths of `System`; zeros where they are chosen at run time.
+template <class System>
+constexpr Sizes sizes_of() {
+  if constexpr (block_style<System>) {
+    return {0, 0, 0, 0, 0, 0};
+  } else {
+    return {System::states,     System::actions,  System::observations,
+            System::parameters, System::uniforms, System::normals};
+  }
+}
+
+}  // namespace surefoot

@@ -1,0 +1,95 @@
+r"""Pendulum swing-up: gymnasium's Pendulum-v1, with damping, wind and noise that are zero by default.
+
+A rod of mass m and length l turns about its end; th is its angle from upright, w = th':
+
+    (m l^2 / 3) w' = (m g l / 2) sin th + (l / 2) F cos th + k u + s z - d w
+
+with wind force F at its centre, torque u, noise z ~ N(0, 1); the reward is -(th^2 + 0.1 w^2 + 0.001 u^2), th in
+[-pi, pi). Velocity first, then angle by the new velocity (semi-implicit Euler), |w| <= 8 rad/s.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.envs import behaviours as scripted
+
+FORBIDDEN = (math.radians(20), math.radians(30))
+"""Angles between these violate the constraint: a swing-up must come from the other side."""
+
+
+def wrap(angle: Tensor) -> Tensor:
+    """The same angle in [-pi, pi)."""
+    return angle - 2 * math.pi * torch.floor((angle + math.pi) / (2 * math.pi))
+
+
+class Pendulum(System):
+    """Swing a pendulum up by a torque too weak to lift it."""
+
+    name = "pendulum"
+    gym_id = "surefoot/Pendulum-v0"
+    title = "Pendulum swing-up (gymnasium's Pendulum-v1)"
+    source = "gymnasium/envs/classic_control/pendulum.py"
+    states = ("angle", "velocity")
+    observations = ("cos(angle)", "sin(angle)", "velocity")
+    actions = ("torque",)
+    action_low, action_high = (-2.0,), (2.0,)
+    observation_low, observation_high = (-1.0, -1.0, -8.0), (1.0, 1.0, 8.0)
+    parameters = (
+        Parameter("gravity", 10.0, 0.0, 100.0, "m/s^2"),
+        Parameter("mass", 1.0, 0.01, 100.0, "kg"),
+        Parameter("length", 1.0, 0.01, 100.0, "m"),
+        Parameter("damping", 0.0, 0.0, 100.0, "N m s", "torque against the rotation"),
+        Parameter("gain", 1.0, -10.0, 10.0, "", "torque applied per torque asked for"),
+        Parameter("wind", 0.0, -100.0, 100.0, "N", "horizontal force at the centre of the rod"),
+        Parameter("action_noise", 0.0, 0.0, 100.0, "N m", "standard deviation of a torque drawn at every step"),
+    )
+    uniforms, normals = 2, 1
+    time_step, max_steps = 0.05, 200
+    margin_of = "angle outside the forbidden sector of 20 to 30 degrees, rad"
+    gaps: Mapping[str, Mapping[str, float]] = {
+        "gravity2": {"gravity": 20.0},
+        "friction0.3": {"damping": 0.3},
+        "noise1": {"action_noise": 1.0},
+        "wind": {"wind": 1.0},
+    }
+    behaviours: Mapping[str, Behaviour] = {
+        "random": scripted.uniform,
+        "medium": functools.partial(scripted.swing_up, gain=0.1, noise=1.5),
+        "expert": functools.partial(scripted.swing_up, gain=1.0, noise=0.1),
+    }
+    mixtures: Mapping[str, Mapping[str, float]] = {"mixed": {"random": 0.3, "medium": 0.5, "expert": 0.2}}
+
+    def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
+        """Any angle, |velocity| <= 1 rad/s."""
+        scale = torch.tensor([math.pi, 1.0], dtype=uniforms.dtype, device=uniforms.device)
+        return scale * (2 * uniforms - 1)
+
+    def observe(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """Cosine and sine of the angle, velocity in rad/s."""
+        angle, velocity = state.unbind(1)
+        return torch.stack([torch.cos(angle), torch.sin(angle), velocity], 1)
+
+    def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
+        """The equations of this file."""
+        angle, velocity = state.unbind(1)
+        torque = action[:, 0]
+        gravity, mass, length, damping, gain, wind, noise = parameters.unbind(1)
+        reward = -(wrap(angle) ** 2 + 0.1 * velocity**2 + 0.001 * torque**2)
+        applied = gain * torque + noise * normals[:, 0] - damping * velocity
+        acceleration = (
+            1.5 * gravity / length * torch.sin(angle)
+            + 1.5 * wind / (mass * length) * torch.cos(angle)
+            + 3 / (mass * length**2) * applied
+        )
+        velocity = (velocity + acceleration * self.time_step).clamp(-8.0, 8.0)
+        angle = angle + velocity * self.time_step
+        middle, half = sum(FORBIDDEN) / 2, (FORBIDDEN[1] - FORBIDDEN[0]) / 2
+        margin = wrap(angle - middle).abs() - half
+        return Step(torch.stack([angle, velocity], 1), reward, margin, torch.zeros_like(reward, dtype=torch.bool))

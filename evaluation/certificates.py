@@ -1,0 +1,78 @@
+"""How often a policy breaks its constraint: exact bounds from counted episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from scipy.stats import beta
+
+from surefoot.core.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """Violations among independent episodes, and what they say of the probability of one."""
+
+    violations: int
+    episodes: int
+    confidence: float
+    """Of `upper`, and of [`low`, `high`]."""
+    upper: float
+    """One-sided: the probability of a violation is below this, with `confidence`."""
+    low: float
+    high: float
+    """Two-sided interval."""
+
+    @property
+    def rate(self) -> float:
+        """Share of the episodes with a violation."""
+        return self.violations / self.episodes
+
+    def sentence(self) -> str:
+        """The certificate in words."""
+        counted = f"{self.violations:,} violations in {self.episodes:,} episodes"
+        return (
+            f"{counted}: with {100 * self.confidence:g} % confidence, the "
+            f"probability of a violation in an episode is below {self.upper:.3g}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return {**dataclasses.asdict(self), "rate": self.rate}
+
+
+def certificate(violations: int, episodes: int, confidence: float = 0.95) -> Certificate:
+    """Exact (Clopper-Pearson) bounds on the probability of a violation.
+
+    Args:
+        violations: episodes with at least one violation, 0 <= violations <= episodes.
+        episodes: independent episodes, at least 1.
+        confidence: in (0, 1); the bounds hold at least this often.
+
+    Raises:
+        ConfigError: a number out of range.
+
+    Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the
+    binomial" (1934), by quantiles of the beta distribution.
+    """
+    if episodes < 1 or not 0 <= violations <= episodes:
+        raise ConfigError(f"{violations} violations in {episodes} episodes: there must be 1 episode or more, and no "
+                          "more violations than episodes")  # fmt: skip
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence is {confidence}; it must be between 0 and 1, as in 0.95")
+
+    def bound(level: float, above: bool) -> float:
+        if above:
+            return 1.0 if violations == episodes else float(beta.ppf(level, violations + 1, episodes - violations))
+        return 0.0 if violations == 0 else float(beta.ppf(level, violations, episodes - violations + 1))
+
+    tail = (1 - confidence) / 2
+    return Certificate(
+        violations=violations,
+        episodes=episodes,
+        confidence=confidence,
+        upper=bound(confidence, above=True),
+        low=bound(tail, above=False),
+        high=bound(1 - tail, above=True),
+    )
