@@ -3,8 +3,8 @@
 // weights together: a thread holds the sums of 8 outputs of 8, 4 or 2 environments. Compiled by NVRTC for one system and
 // one policy shape (cuda_ext/cubin.py gives the macros); tests/cuda_ext/emulate.cpp compiles the same text with g++.
 //
-// Macros: SF_SYSTEM, SF_SOURCE, SF_LANES, SF_THREADS, SF_BLOCKS (of threads that must fit a multiprocessor); SF_SIZES where the system's widths are chosen at run time; for
-// a policy SF_WIDTHS, SF_ACTIVATION, SF_NORM, SF_SQUASH, SF_SAMPLING, SF_WEIGHTS (how many), SF_ROWS (of activations),
+// Macros: SF_SYSTEM, SF_SIZES, SF_SOURCE, SF_LANES, SF_THREADS, SF_BLOCKS (of threads that a multiprocessor must hold);
+// for a policy SF_WIDTHS, SF_ACTIVATION, SF_NORM, SF_SQUASH, SF_SAMPLING, SF_WEIGHTS (how many), SF_ROWS (of activations),
 // SF_WEIGHTS_SHARED.
 #pragma once
 
@@ -13,11 +13,12 @@
 namespace surefoot {
 namespace gpu {
 
-#ifdef SF_SIZES
-constexpr Sizes sizes = {SF_SIZES};
-#else
-constexpr Sizes sizes = sizes_of<SF_SYSTEM>();
-#endif
+constexpr Sizes sizes = {SF_SIZES}, declared = sizes_of<SF_SYSTEM>();  // declared: zeros where chosen at run time
+static_assert(block_style<SF_SYSTEM> || (sizes.states == declared.states && sizes.actions == declared.actions &&
+                                         sizes.observations == declared.observations &&
+                                         sizes.parameters == declared.parameters &&
+                                         sizes.uniforms == declared.uniforms && sizes.normals == declared.normals),
+              "the python description has other widths than the header");
 constexpr Source source = static_cast<Source>(SF_SOURCE);
 constexpr int lanes = SF_LANES;       // threads that share an environment
 constexpr int together = 32 / lanes;  // environments of a warp
@@ -66,11 +67,12 @@ SF_INLINE void reset(Environment& e, uint32 seed, uint32 episode, const float* m
   }
 }
 
-SF_INLINE bool is_finite(const Environment& e, const Outcome<float>& outcome) {
-  bool finite = (abs(outcome.reward) <= 1e30f) & (abs(outcome.margin) <= 1e30f);
+/// What `settle` compares with the largest state.
+SF_INLINE float size_of(const Environment& e, const Outcome<float>& outcome) {
+  float size = 1e-20f * (abs(outcome.reward) + abs(outcome.margin));
 #pragma unroll
-  for (int k = 0; k < sizes.states; ++k) finite &= abs(e.s[k]) <= SUREFOOT_LARGEST_STATE;
-  return finite;
+  for (int k = 0; k < sizes.states; ++k) size += abs(e.s[k]);
+  return size;
 }
 
 template <int n>
@@ -406,12 +408,12 @@ SF_INLINE void roll(const Job& job, const float* weights) {
 #pragma unroll
     for (int k = 0; k < sizes.states; ++k) before[k] = e.s[k];
     const Outcome<float> outcome = step(e, z, job.matrices);
-    const bool finite = is_finite(e, outcome), last = t + 1 - start >= job.limit;
+    const float last = t + 1 - start >= job.limit ? 1.0f : 0.0f;
+    float reward = outcome.reward, margin = outcome.margin, kept;
+    const int ended = settle(running ? 1.0f : 0.0f, size_of(e, outcome), outcome.terminated, last, reward, margin,
+                             sums.total, sums.cost, sums.lowest, kept);
 #pragma unroll
-    for (int k = 0; k < sizes.states; ++k) e.s[k] = running & finite ? e.s[k] : before[k];
-    float reward = outcome.reward, margin = outcome.margin;
-    const int ended = settle(running, finite, last, outcome.terminated, reward, margin, sums.total, sums.cost,
-                             sums.lowest);
+    for (int k = 0; k < sizes.states; ++k) e.s[k] = kept > 0.5f ? e.s[k] : before[k];
     if (records && job.record_next_observations != nullptr) {
       observe(e, job.matrices);
       write(job.record_next_observations, e.o, at);
