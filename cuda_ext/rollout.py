@@ -412,7 +412,8 @@ def _native(
         arrays["policy"] = policy
     source = POLICY if policy is not None else GIVEN if given is not None else RANDOM
     noisy = is_noisy(system, parameters)
-    batch = module.Batch(system.name, sizes, count, *steps, many, noisy, source, header, arrays)
+    views = {name: value.numpy() for name, value in arrays.items()}  # zero-copy
+    batch = module.Batch(system.name, sizes, count, *steps, many, noisy, source, header, views)
     workers = usable_threads(threads, count * steps[0])
     if states is None:
         batch.reset(None, workers)
