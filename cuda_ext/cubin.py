@@ -112,9 +112,8 @@ def compile_now(unit: Unit, architecture: str, log: pathlib.Path | None = None) 
     except Exception as error:  # cuda-core's own classes, which change from release to release
         text = f"{error}\n{report.getvalue()}\nNVRTC {version}, {architecture}, {unit.defines}\n"
         where = f"; the whole log is {log}" if log is not None and _write(log, text.encode()) else ""
-        raise CompileError(
-            f"NVRTC {version} can't compile the system {unit.system!r} for {architecture}: {_first_complaint(text)}{where}"
-        ) from error
+        what = f"the system {unit.system!r} for {architecture}"
+        raise CompileError(f"NVRTC {version} can't compile {what}: {_first_complaint(text)}{where}") from error
     return bytes(code), report.getvalue().replace("\x00", "")
 
 
@@ -161,7 +160,7 @@ def _read(path: pathlib.Path) -> bytes | None:
 
 
 def _write(path: pathlib.Path, content: bytes) -> bool:
-    """Write aside and rename; a cache that can't be written costs a compilation each time and a warning that says so."""
+    """Write aside and rename; where that can't be done, a warning says so: it costs a compilation each time."""
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

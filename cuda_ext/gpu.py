@@ -1,6 +1,6 @@
-"""`Batch` on a GPU: what the native module's `Batch` does, with tensors in the GPU's memory and kernels of rollout.cuh.
+"""`Batch` on a GPU: what the native module's `Batch` does, by rollout.cuh and with tensors in the GPU's memory.
 
-One launch on torch's current stream rolls all environments out; nothing is copied to or from the host, and nothing waits.
+One launch on torch's current stream rolls all environments out; no array is copied to or from the host, nothing waits.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import ctypes
 import dataclasses
 import itertools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.cubin import GpuError, MissingPackageError, NoDeviceError, Unit, cubin
+from surefoot.cuda_ext.cubin import GpuError, MissingPackageError, NoDeviceError, Unit, compiler, cubin
 from surefoot.cuda_ext.policy import BEFORE_SQUASH, NativePolicy
 
 THREADS = 128
@@ -199,7 +200,7 @@ class Driver(Protocol):
     """Of the tensors."""
 
     def limits(self) -> Limits:
-        """Of the current device."""
+        """Of the device."""
 
     def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, Any]:
         """The kernels surefoot_rollout and surefoot_reset."""
@@ -208,8 +209,25 @@ class Driver(Protocol):
         """On the current stream: ints are pointers, ctypes values themselves."""
 
 
+def require_device() -> None:
+    """Raise NoDeviceError where torch sees no GPU."""
+    if not torch.cuda.is_available():
+        built = "this torch is a CPU build" if torch.version.cuda is None else "torch sees no CUDA device"
+        raise NoDeviceError(f"there is no GPU to roll out on: {built}; use device='cpu'")
+
+
+def usable() -> bool:
+    """Whether the packages are there that compile the kernels; a warning says so where they are not."""
+    try:
+        compiler()
+    except MissingPackageError as error:
+        warnings.warn(f"{error}. Until then the GPU runs the slower torch twin", stacklevel=2)
+        return False
+    return True
+
+
 class CudaDriver:
-    """CUDA through cuda-core, on torch's current device and stream.
+    """CUDA through cuda-core, on torch's current stream of `device`.
 
     Raises:
         NoDeviceError: torch sees no GPU.
@@ -218,21 +236,20 @@ class CudaDriver:
 
     device_type = "cuda"
 
-    def __init__(self) -> None:
-        if not torch.cuda.is_available():
-            built = "this torch is a CPU build" if torch.version.cuda is None else "torch sees no CUDA device"
-            raise NoDeviceError(f"there is no GPU to roll out on: {built}; use device='cpu'")
-        try:
-            import cuda.core
-        except ImportError as error:
-            raise MissingPackageError("cuda-bindings" if "bindings" in str(error) else "cuda-core") from error
+    def __init__(self, device: torch.device) -> None:
+        require_device()
+        compiler()
+        import cuda.core
+
         self._core = cuda.core
-        torch.cuda.current_stream()  # makes torch's context, which cuda-core then shares
-        self._device = cuda.core.Device(torch.cuda.current_device())
-        self._device.set_current()
+        self._index = torch.cuda.current_device() if device.index is None else device.index
+        with torch.cuda.device(self._index):
+            torch.cuda.current_stream().synchronize()  # torch makes the context, which cuda-core then shares
+            self._device = cuda.core.Device(self._index)
+            self._device.set_current()
 
     def limits(self) -> Limits:
-        """Of the current device."""
+        """Of the device."""
         properties = self._device.properties
         return Limits(
             f"sm_{self._device.arch}",
@@ -243,10 +260,17 @@ class CudaDriver:
 
     def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, Any]:
         """Compile (or find) the unit and load it; kernels stay loaded for the life of the process."""
-        key = (unit, limits, shared_bytes, self._device.device_id)
+        key = (unit, limits, shared_bytes, self._index)
         if key not in _loaded:
-            code = self._core.ObjectCode.from_cubin(cubin(unit, limits.architecture))
-            kernels = code.get_kernel("surefoot_rollout"), code.get_kernel("surefoot_reset")
+            code = cubin(unit, limits.architecture)
+            try:
+                module = self._core.ObjectCode.from_cubin(code)
+                kernels = module.get_kernel("surefoot_rollout"), module.get_kernel("surefoot_reset")
+            except Exception as error:  # cuda-core's own classes, which change from release to release
+                raise GpuError(
+                    f"the CUDA driver refused the kernel for {limits.architecture} ({error}); "
+                    "update a driver that is older than CUDA 13"
+                ) from error
             if shared_bytes > 48 * 1024:  # more must be asked for
                 self._allow_shared(kernels[0], shared_bytes)
             _loaded[key] = kernels
@@ -256,15 +280,16 @@ class CudaDriver:
         from cuda.bindings import driver
 
         name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (status,) = driver.cuKernelSetAttribute(name, shared_bytes, kernel.handle, self._device.device_id)
+        (status,) = driver.cuKernelSetAttribute(name, shared_bytes, kernel.handle, self._index)
         if int(status) != 0:
             raise GpuError(f"the CUDA driver refused {shared_bytes} bytes of shared memory to a block: {status.name}")
 
     def launch(self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any]) -> None:
         """Without waiting for the result."""
         config = self._core.LaunchConfig(grid=blocks, block=THREADS, shmem_size=shared_bytes)
-        stream = self._core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
-        self._core.launch(stream, config, kernel, *arguments)
+        with torch.cuda.device(self._index):
+            stream = self._core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
+            self._core.launch(stream, config, kernel, *arguments)
 
 
 _loaded: dict[Any, tuple[Any, Any]] = {}
@@ -276,9 +301,9 @@ _loaded: dict[Any, tuple[Any, Any]] = {}
 class Batch:
     """Environments, the arrays they work on, and how far to roll them out: as `_native.Batch`, on the GPU.
 
-    `arrays` holds contiguous tensors on the current device, which are kept and worked on in place: those of `SUMS`, `KEPT`,
-    `low`, `high`, `seeds`, `parameters` always, `policy` (`NativePolicy.packed`) or `given` by the source, others where
-    wanted.
+    `arrays` holds contiguous tensors on one device, which are kept and worked on in place: those of `SUMS` and `KEPT`,
+    `low`, `high`, `seeds` and `parameters` always, `policy` (`NativePolicy.packed`) or `given` by the source, others
+    where wanted.
 
     Raises:
         ValueError: an array is missing or has another type, size or device; a policy that does not fit.
@@ -301,7 +326,7 @@ class Batch:
     ) -> None:
         if min(envs, horizon, limit) < 1:
             raise ValueError("envs, horizon and limit must be 1 or more")
-        self._driver = CudaDriver() if driver is None else driver
+        self._driver = CudaDriver(arrays["seeds"].device) if driver is None else driver
         self._envs = envs
         self._arrays = dict(arrays)
         layout = self._weights(header, sizes) if source == POLICY else None

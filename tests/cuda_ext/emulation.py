@@ -1,4 +1,4 @@
-"""A driver for `gpu.Batch` without a GPU: g++ compiles rollout.cuh with emulate.cpp, arguments go the way CUDA takes."""
+"""A driver for `gpu.Batch` without a GPU: g++ compiles rollout.cuh, and arguments go as cuLaunchKernel takes them."""
 
 from __future__ import annotations
 
@@ -40,18 +40,17 @@ class Emulation:
         self.launches.append((name, blocks, shared_bytes))
         values = [ctypes.c_void_p(value) if isinstance(value, int) else value for value in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        assert function(blocks, THREADS, pointers, int(self._backwards)) == 0, "threads of a warp are at different barriers"
+        status = function(blocks, THREADS, pointers, int(self._backwards))
+        assert status == 0, "threads of a warp came to different barriers"
 
     def _compiled(self, unit: Unit) -> pathlib.Path:
         name = hashlib.sha256(repr((unit.system, unit.defines)).encode()).hexdigest()[:16]
         path = self.folder / f"{name}.so"
         if not path.exists():
             defines = [f"-D{key}={value}" for key, value in unit.defines]
-            subprocess.run(
-                ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror"]
-                + ["-Wno-unknown-pragmas", "-Wno-dangling-pointer", "-Wno-unused-parameter", f"-I{unit.folder}", f'-DSF_HEADER="systems/{unit.system}.h"', *defines]
-                + [str(HERE / "emulate.cpp"), "-o", str(path)],
-                check=True,
-                timeout=120,
-            )
+            options = "-O1 -std=c++17 -shared -fPIC -fno-strict-aliasing -Wall -Wextra -Werror"
+            options += " -Wno-unknown-pragmas -Wno-dangling-pointer -Wno-unused-parameter"
+            files = [f"-I{unit.folder}", f'-DSF_HEADER="systems/{unit.system}.h"', str(HERE / "emulate.cpp")]
+            command = ["g++", *options.split(), *defines, *files, "-o", str(path)]
+            subprocess.run(command, check=True, timeout=120)
         return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import shutil
 from typing import Any
@@ -42,7 +43,7 @@ def policy_of(
     outputs = len(s.actions) * (2 if options.get("log_std_range") else 1)
     widths = [len(s.observations), *hidden, outputs]
     return NativePolicy(
-        [draw(b, a) / a**0.5 for a, b in zip(widths, widths[1:])],
+        [draw(b, a) / a**0.5 for a, b in itertools.pairwise(widths)],
         [0.3 * draw(b) for b in widths[1:]],
         (torch.tensor(s.action_high) + torch.tensor(s.action_low)) / 2,
         (torch.tensor(s.action_high) - torch.tensor(s.action_low)) / 2,
@@ -55,7 +56,9 @@ def policy_of(
     )
 
 
-def arrays_of(s: System, envs: int, horizon: int, record: tuple[str, ...], parameters: Tensor | None) -> dict[str, Tensor]:
+def arrays_of(
+    s: System, envs: int, horizon: int, record: tuple[str, ...], parameters: Tensor | None
+) -> dict[str, Tensor]:
     sizes = sizes_of(s)
     arrays = constants_of(s)
     arrays["seeds"] = torch.arange(envs) * 7919 + 11
@@ -110,7 +113,7 @@ def assert_equal(native: dict[str, Tensor], kernel: dict[str, Tensor], tolerance
     for name, expected in native.items():
         scale = expected.double().abs().clamp(min=1).amax()
         error = ((kernel[name].double() - expected.double()).abs() / scale).max()
-        assert bool(error <= (tolerance if expected.dtype == torch.float32 else 0)), f"{name}: off by {float(error):.3g}"
+        assert bool(error <= (tolerance if expected.dtype == torch.float32 else 0)), f"{name} {error:.3g}"
 
 
 RECORD = ("observations", "actions", "rewards", "next_observations", *FLAGS, "costs", "margins")
