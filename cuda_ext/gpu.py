@@ -22,6 +22,9 @@ from surefoot.cuda_ext.policy import BEFORE_SQUASH, NativePolicy
 THREADS = 128
 """In a block: four warps, which share the weights."""
 ENOUGH_BLOCKS = 3
+"""Of a multiprocessor that weights in shared memory must leave room for."""
+MOST_BLOCKS = 4
+"""Of a multiprocessor: more would leave a thread fewer than 128 registers, and its sums would spill."""
 ENOUGH_THREADS = 256
 """Of a multiprocessor: fewer warps don't hide the latency of memory."""
 POLICY, GIVEN, RANDOM = range(3)  # native/rollout.h's Source
@@ -143,13 +146,13 @@ def plan(limits: Limits, envs: int, layout: Layout | None) -> Plan:
         ValueError: the policy's layers are so wide that their activations don't fit the shared memory.
     """
     if layout is None:
-        return Plan(1, False, 0, 4)
+        return Plan(1, False, 0, MOST_BLOCKS)
     choices = [_with_lanes(limits, layout, lanes) for lanes in (1, 2, 4)]
     share = envs / limits.multiprocessors
     wanted = 0 if share >= ENOUGH_THREADS else 1 if 2 * share >= ENOUGH_THREADS else 2
-    for choice in choices[wanted:]:
-        if choice.blocks_together >= ENOUGH_BLOCKS:
-            return choice
+    enough = [choice for choice in choices[wanted:] if choice.blocks_together >= ENOUGH_BLOCKS]
+    if enough:  # the cache, where other weights would come from, has what shared memory leaves
+        return next((choice for choice in enough if choice.shared_weights), enough[0])
     if choices[2].shared_bytes <= limits.shared_per_block:
         return choices[2]
     widest = limits.shared_per_block // (4 * THREADS // 4 * (layout.rows // _widest(layout)))
@@ -168,7 +171,7 @@ def _with_lanes(limits: Limits, layout: Layout, lanes: int) -> Plan:
     with_weights = activations + 4 * len(layout.index)
     shared = with_weights <= limits.shared_per_block and _fitting(limits, with_weights) >= ENOUGH_BLOCKS
     total = with_weights if shared else activations
-    return Plan(lanes, shared, total, max(1, min(_fitting(limits, total), 8 if lanes == 4 else 4)))
+    return Plan(lanes, shared, total, max(1, min(_fitting(limits, total), MOST_BLOCKS)))
 
 
 def _fitting(limits: Limits, shared_bytes: int) -> int:
