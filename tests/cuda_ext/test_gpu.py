@@ -36,7 +36,7 @@ def nvrtc() -> None:
 
 def unit_for(s: System, hidden: tuple[int, ...] = (16,), envs: int = 100, limits: Limits = H200) -> Unit:
     policy = policy_of(s, hidden)
-    layout = Layout.of(policy.header, len(policy.packed()))
+    layout = Layout.of(policy.header)
     return gpu.unit_of(s.name, sizes_of(s), POLICY, policy.header, plan(limits, envs, layout), layout)
 
 
@@ -162,7 +162,7 @@ def test_a_rollout_on_cuda_without_a_gpu_says_so() -> None:
 
 def layout_of(*hidden: int, name: str = "cartpole_balance") -> Layout:
     policy = policy_of(system(name), hidden)
-    return Layout.of(policy.header, len(policy.packed()))
+    return Layout.of(policy.header)
 
 
 @pytest.mark.parametrize(
