@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -81,6 +83,21 @@ class System(abc.ABC):
     mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {}
     """Mixture -> {behaviour: share of the episodes}; `mixed` always exists; shares add up to 1."""
 
+    handle: int
+    """By which the rollout operator, whose arguments are numbers and tensors, finds this object again."""
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Give every object a handle; it is found by it as long as somebody holds the object."""
+        self = super().__new__(cls)
+        self.handle = next(_handles)
+        _alive[self.handle] = self
+        return self
+
+    @staticmethod
+    def by_handle(handle: int) -> System:
+        """The living system with this `handle`."""
+        return _alive[handle]
+
     @abc.abstractmethod
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
         """(N, S) initial states from (N, U) uniform draws and (N, P) parameters."""
@@ -105,3 +122,7 @@ class System(abc.ABC):
     def alias(self) -> str:
         """Its name on the command line."""
         return "native/" + self.name.replace("_", "-")
+
+
+_handles = itertools.count()
+_alive: weakref.WeakValueDictionary[int, System] = weakref.WeakValueDictionary()

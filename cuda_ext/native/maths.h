@@ -17,6 +17,14 @@
 #define SF_LIBRARY(name) __builtin_##name
 #endif
 
+// A function template that may be too large to inline. Its linkage is internal: the builds for two instruction sets
+// must never share one copy.
+#if defined(__CUDACC__)
+#define SF_FUNCTION static __host__ __device__
+#else
+#define SF_FUNCTION static
+#endif
+
 namespace surefoot {
 
 using uint32 = unsigned int;

@@ -1,0 +1,452 @@
+"""`rollout`: many environments, many steps, one call; native where it was built, else its torch twin."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot import cuda_ext
+from surefoot.cuda_ext.policy import NativePolicy
+from surefoot.cuda_ext.system import System
+from surefoot.cuda_ext.twin import Task, TwinLoop, environment_seeds
+
+SUMS: dict[str, torch.dtype] = {
+    "returns": torch.float32,
+    "costs": torch.float32,
+    "margins": torch.float32,
+    "lengths": torch.int32,
+    "terminated": torch.int32,
+    "truncated": torch.int32,
+    "diverged": torch.int32,
+    "finished": torch.int32,
+    "finished_lengths": torch.int32,
+    "finished_returns": torch.float32,
+    "finished_costs": torch.float32,
+}
+"""What a rollout returns of every environment, in the operator's order."""
+RECORDS = (
+    "observations",
+    "actions",
+    "rewards",
+    "next_observations",
+    "terminated",
+    "truncated",
+    "diverged",
+    "costs",
+    "margins",
+)
+"""What a rollout can record of every step."""
+FLAGS = ("terminated", "truncated", "diverged")
+POLICY, GIVEN, RANDOM = range(3)  # native/rollout.h's Source
+NO_LIMIT = 2**31 - 1
+SMALL_WORK = 50_000  # environment steps below which a second thread is not worth starting
+
+Numbers = Tensor | np.ndarray[Any, Any] | Sequence[Any] | float
+
+
+@dataclasses.dataclass(frozen=True)
+class Carry:
+    """Where N environments stand between two rollouts."""
+
+    states: Tensor
+    """(N, S) float32."""
+    episodes: Tensor
+    """(N,) int32 number of the present episode."""
+    elapsed: Tensor
+    """(N,) int32 steps made in it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+    """Results of one call, tensors on its device; all (N,) where nothing else is said."""
+
+    returns: Tensor
+    """Sums of rewards."""
+    costs: Tensor
+    """Numbers of steps with a negative margin."""
+    margins: Tensor
+    """Smallest margins."""
+    lengths: Tensor
+    """int32 steps made."""
+    terminated: Tensor
+    """Episodes that the system ended: bool for one episode, int32 counts for many. Likewise the next two."""
+    truncated: Tensor
+    """Episodes that ended by the time limit or by divergence."""
+    diverged: Tensor
+    """Episodes that ended because the state was no number or too large: the step was undone, earned nothing, cost 1."""
+    finished: Tensor
+    """int32 episodes that ended; the next three are sums over them."""
+    finished_lengths: Tensor
+    finished_returns: Tensor
+    finished_costs: Tensor
+    carry: Carry
+    """To go on from, with `rollout(..., carry=...)` and the same seeds."""
+    records: dict[str, Tensor]
+    """Name -> (T, N, ...) float32 or bool. In rollouts of one episode, rows t >= lengths are 0."""
+
+
+def rollout(
+    system: System,
+    *,
+    policy: NativePolicy | None = None,
+    actions: Numbers | None = None,
+    random: bool = False,
+    num_envs: int | None = None,
+    seeds: int | Numbers = 0,
+    states: Numbers | None = None,
+    carry: Carry | None = None,
+    horizon: int | None = None,
+    parameters: Numbers | None = None,
+    episodes: str = "one",
+    max_steps: int | None = None,
+    record: Sequence[str] = (),
+    record_limit: float | None = None,
+    threads: int | None = None,
+    device: torch.device | str = "cpu",
+    backend: str | None = None,
+) -> Rollout:
+    """Roll N environments out under a policy, given actions, or random ones.
+
+    The result depends on seeds, parameters and actions only: not on threads, nor on how environments are batched.
+
+    Args:
+        system: what to simulate.
+        policy: evaluated inside the loop.
+        actions: (T, N, A) instead, in the system's units; clipped to its bounds.
+        random: uniform actions instead.
+        num_envs: N; else it is the length of `seeds`, `states`, `carry`, `parameters` or `actions`.
+        seeds: (N,) one a environment, or a base seed that N different ones are made of.
+        states: (N, S) to begin the first episodes in; drawn from the seeds by default.
+        carry: where another rollout with these seeds stopped, instead of `states`.
+        horizon: most steps T; by default those of `actions`, else `max_steps`.
+        parameters: (P,) or (N, P) of the dynamics; the system's own by default.
+        episodes: "one": each environment stops at its first end. "many": it begins another one at once, T steps in all.
+        max_steps: of an episode; the system's own by default.
+        record: names in `RECORDS`.
+        record_limit: most bytes that the records may take; half of the free memory by default.
+        threads: of the processor; by default torch's number, and one for little work.
+        device: where the result lies and the work is done.
+        backend: "native" or "twin"; by default native where it was built.
+
+    Raises:
+        ValueError: arguments that do not fit each other or the system.
+    """
+    if (policy is not None) + (actions is not None) + bool(random) != 1:
+        raise ValueError("give exactly one of policy, actions and random=True")
+    if episodes not in ("one", "many"):
+        raise ValueError(f"episodes is {episodes!r}, must be 'one' or 'many'")
+    device = torch.device(device)
+    given = None if actions is None else _tensor(actions, device)
+    if given is not None and given.dim() != 3:
+        raise ValueError(f"actions have shape {tuple(given.shape)}, must have (T, N, {len(system.actions)})")
+    limit = max_steps if max_steps is not None else system.max_steps
+    steps = horizon if horizon is not None else given.shape[0] if given is not None else limit
+    start = None if states is None else _tensor(states, device)
+    physics = _tensor(system.default_parameters() if parameters is None else parameters, device)
+    count = _count(num_envs, seeds, start, carry, physics, given)
+    _check_widths(system, count, steps, limit, start, physics, given)
+    chosen = check_record(system, record, count, steps, record_limit)
+    if policy is not None:
+        policy.check(len(system.observations), len(system.actions))
+    if carry is not None and (states is not None or carry.states.shape != (count, len(system.states))):
+        raise ValueError(f"carry must be of {count} environments of this system, and given without states")
+    values = operator(
+        system.handle,
+        backend or default_backend(device),
+        seed_tensor(seeds, count, device),
+        physics,
+        carry.states if carry is not None else start,
+        carry.episodes if carry is not None else None,
+        carry.elapsed if carry is not None else None,
+        given,
+        None if policy is None else policy.packed().to(device),
+        [] if policy is None else policy.header,
+        [steps, min(limit, steps) if episodes == "one" else limit],
+        episodes == "many",
+        [RECORDS.index(name) for name in chosen],
+        threads if threads is not None else 0,
+        [len(system.states), len(system.actions), len(system.observations)],
+    )
+    named = dict(zip([*SUMS, "states", "episodes", "elapsed", *("record_" + name for name in chosen)], values))
+    if episodes == "one":
+        named.update({name: named[name] > 0 for name in FLAGS})
+    return Rollout(
+        **{name: named[name] for name in SUMS},
+        carry=Carry(named["states"], named["episodes"], named["elapsed"]),
+        records={
+            name: named["record_" + name].view(torch.bool) if name in FLAGS else named["record_" + name]
+            for name in chosen
+        },
+    )
+
+
+def default_backend(device: torch.device) -> str:
+    """native where it was built and the device is the processor, else twin."""
+    return "native" if device.type == "cpu" and cuda_ext.native() is not None else "twin"
+
+
+def seed_tensor(seeds: int | Numbers, count: int, device: torch.device) -> Tensor:
+    """(N,) int64 seeds in [0, 2^32) from a base seed or from one for each environment."""
+    if isinstance(seeds, int):
+        return environment_seeds(seeds, count, device)
+    table = torch.as_tensor(seeds, device=device)
+    if table.dtype.is_floating_point or table.shape != (count,):
+        raise ValueError(f"seeds must be {count} whole numbers, or a single one; they have shape {tuple(table.shape)}")
+    return (table.to(torch.int64) & 0xFFFFFFFF).contiguous()
+
+
+def check_record(
+    system: System, record: Sequence[str], count: int, horizon: int, limit: float | None
+) -> tuple[str, ...]:
+    """The names in `record` in the order of RECORDS; ValueError for others, and where they need too much memory."""
+    unknown = [name for name in record if name not in RECORDS]
+    if unknown:
+        raise ValueError(f"can't record {unknown[0]!r}; can record {', '.join(RECORDS)}")
+    chosen = tuple(name for name in RECORDS if name in record)
+    widths = {"actions": len(system.actions)}
+    widths.update(dict.fromkeys(("observations", "next_observations"), len(system.observations)))
+    row = sum(1 if name in FLAGS else 4 * widths.get(name, 1) for name in chosen)
+    needed = row * count * horizon
+    allowed = limit if limit is not None else free_memory() / 2 if needed > 2**28 else needed
+    if needed > allowed:
+        raise ValueError(
+            f"recording {', '.join(chosen)} for {horizon} steps of {count} environments needs {needed / 1e9:.3g} GB, "
+            f"more than the limit of {allowed / 1e9:.3g} GB; record less, or fewer steps or environments at a time"
+        )
+    return chosen
+
+
+def free_memory() -> float:
+    """Bytes of memory that are free, or that the system would free; infinite where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return float("inf")
+
+
+def _tensor(values: Numbers, device: torch.device) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.float32, device=device).detach().contiguous()
+
+
+def _count(
+    num_envs: int | None,
+    seeds: int | Numbers,
+    states: Tensor | None,
+    carry: Carry | None,
+    parameters: Tensor,
+    actions: Tensor | None,
+) -> int:
+    found = {
+        "num_envs": num_envs,
+        "seeds": None if isinstance(seeds, int) else len(seeds),  # type: ignore[arg-type]
+        "states": None if states is None else states.shape[0],
+        "carry": None if carry is None else carry.states.shape[0],
+        "parameters": parameters.shape[0] if parameters.dim() == 2 else None,
+        "actions": None if actions is None else actions.shape[1],
+    }
+    counts = {name: count for name, count in found.items() if count is not None}
+    if not counts:
+        raise ValueError("give num_envs, or seeds, states, parameters or actions with one row per environment")
+    if len(set(counts.values())) > 1:
+        described = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise ValueError(f"the numbers of environments differ: {described}")
+    count = next(iter(counts.values()))
+    if count < 1:
+        raise ValueError("there must be at least one environment")
+    return count
+
+
+def _check_widths(
+    system: System,
+    count: int,
+    steps: int,
+    limit: int,
+    states: Tensor | None,
+    parameters: Tensor,
+    actions: Tensor | None,
+) -> None:
+    if steps < 1 or limit < 1:
+        raise ValueError(f"horizon is {steps} and max_steps {limit}; both must be 1 or more")
+    if states is not None and states.shape != (count, len(system.states)):
+        raise ValueError(f"states have shape {tuple(states.shape)}, must have ({count}, {len(system.states)})")
+    if parameters.dim() not in (1, 2) or parameters.shape[-1] != len(system.parameters):
+        names = ", ".join(parameter.name for parameter in system.parameters)
+        raise ValueError(f"parameters have shape {tuple(parameters.shape)}; {system.name} has {names}")
+    if actions is not None and (actions.shape[0] < steps or actions.shape[2] != len(system.actions)):
+        raise ValueError(
+            f"actions have shape {tuple(actions.shape)}, must have ({steps}, {count}, {len(system.actions)})"
+        )
+
+
+@torch.library.custom_op("surefoot::rollout", mutates_args=())
+def operator(
+    handle: int,
+    backend: str,
+    seeds: Tensor,
+    parameters: Tensor,
+    states: Tensor | None,
+    episodes: Tensor | None,
+    elapsed: Tensor | None,
+    given: Tensor | None,
+    policy: Tensor | None,
+    header: list[int],
+    steps: list[int],
+    many: bool,
+    record: list[int],
+    threads: int,
+    widths: list[int],
+) -> list[Tensor]:
+    """`rollout` as torch sees it: an opaque operator from tensors to tensors, so that `torch.compile` keeps it whole.
+
+    Returns SUMS, states, episodes, elapsed, then the records (flags as uint8).
+    """
+    if policy is not None and not bool(torch.isfinite(policy).all()):
+        raise ValueError("the policy has weights that are no finite numbers (NaN or infinite)")
+    system = System.by_handle(handle)
+    if backend == "native":
+        return _native(system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record, threads)
+    if backend == "twin":
+        return _twin(system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record)
+    raise ValueError(f"backend is {backend!r}, must be 'native' or 'twin'")
+
+
+@operator.register_fake
+def _(
+    handle: int,
+    backend: str,
+    seeds: Tensor,
+    parameters: Tensor,
+    states: Tensor | None,
+    episodes: Tensor | None,
+    elapsed: Tensor | None,
+    given: Tensor | None,
+    policy: Tensor | None,
+    header: list[int],
+    steps: list[int],
+    many: bool,
+    record: list[int],
+    threads: int,
+    widths: list[int],
+) -> list[Tensor]:
+    count = seeds.shape[0]
+    sums = [seeds.new_empty(count, dtype=dtype) for dtype in SUMS.values()]
+    carry = [seeds.new_empty((count, widths[0]), dtype=torch.float32)]
+    carry += [seeds.new_empty(count, dtype=torch.int32) for _ in range(2)]
+    return sums + carry + [seeds.new_empty(shape, dtype=dtype) for shape, dtype in _shapes(record, steps[0], count, widths)]
+
+
+def _shapes(record: Sequence[int], steps: int, count: int, widths: Sequence[int]) -> list[tuple[list[int], torch.dtype]]:
+    trailing = {"observations": [widths[2]], "next_observations": [widths[2]], "actions": [widths[1]]}
+    names = [RECORDS[index] for index in record]
+    return [
+        ([steps, count, *trailing.get(name, [])], torch.uint8 if name in FLAGS else torch.float32) for name in names
+    ]
+
+
+def is_noisy(system: System, parameters: Tensor) -> bool:
+    """Whether some parameter that scales normal draws is not 0."""
+    columns = [k for k, parameter in enumerate(system.parameters) if parameter.name.endswith("_noise")]
+    return system.normals > 0 and bool((parameters[..., columns] != 0).any())
+
+
+def usable_threads(asked: int, work: int) -> int:
+    """Threads for `work` environment steps: those asked for, or torch's number where `asked` is 0."""
+    if asked > 0:
+        return asked
+    return 1 if work < SMALL_WORK else min(torch.get_num_threads(), os.cpu_count() or 1)
+
+
+def sizes_of(system: System) -> list[int]:
+    """Widths in the order of native/system.h's `Sizes`."""
+    arrays = (system.states, system.actions, system.observations, system.parameters)
+    return [*(len(names) for names in arrays), system.uniforms, system.normals]
+
+
+def constants_of(system: System) -> dict[str, Tensor]:
+    """Arrays of a native `Batch` that the system alone determines."""
+    found = {"low": torch.tensor(system.action_low), "high": torch.tensor(system.action_high)}
+    found = {name: value.float() for name, value in found.items()}
+    matrices = system.matrices()
+    return found if matrices is None else {**found, "matrices": matrices.float().contiguous()}
+
+
+def _native(
+    system: System,
+    seeds: Tensor,
+    parameters: Tensor,
+    states: Tensor | None,
+    episodes: Tensor | None,
+    elapsed: Tensor | None,
+    given: Tensor | None,
+    policy: Tensor | None,
+    header: list[int],
+    steps: list[int],
+    many: bool,
+    record: list[int],
+    threads: int,
+) -> list[Tensor]:
+    module = cuda_ext.native()
+    if module is None:
+        raise ValueError(f"there is no native module: {cuda_ext.why_not_native()}")
+    count, sizes = len(seeds), sizes_of(system)
+    sums = {name: torch.empty(count, dtype=dtype) for name, dtype in SUMS.items()}
+    carry = {
+        "states": torch.zeros(count, sizes[0]) if states is None else states.clone(),
+        "episodes": torch.zeros(count, dtype=torch.int32) if episodes is None else episodes.to(torch.int32).clone(),
+        "elapsed": torch.zeros(count, dtype=torch.int32) if elapsed is None else elapsed.to(torch.int32).clone(),
+    }
+    make = torch.empty if many else torch.zeros  # rows after the end of an only episode stay 0
+    shapes = _shapes(record, steps[0], count, [sizes[0], sizes[1], sizes[2]])
+    records = {"record_" + RECORDS[k]: make(*shape, dtype=dtype) for k, (shape, dtype) in zip(record, shapes)}
+    arrays = {**constants_of(system), "seeds": seeds, "parameters": parameters, **sums, **carry, **records}
+    if given is not None:
+        arrays["given"] = given[: steps[0]]
+    if policy is not None:
+        arrays["policy"] = policy
+    source = POLICY if policy is not None else GIVEN if given is not None else RANDOM
+    noisy = is_noisy(system, parameters)
+    batch = module.Batch(system.name, sizes, count, *steps, many, noisy, source, header, arrays)
+    workers = usable_threads(threads, count * steps[0])
+    if states is None:
+        batch.reset(None, workers)
+    batch.run(workers)
+    return [*sums.values(), *carry.values(), *records.values()]
+
+
+def _twin(
+    system: System,
+    seeds: Tensor,
+    parameters: Tensor,
+    states: Tensor | None,
+    episodes: Tensor | None,
+    elapsed: Tensor | None,
+    given: Tensor | None,
+    policy: Tensor | None,
+    header: list[int],
+    steps: list[int],
+    many: bool,
+    record: list[int],
+) -> list[Tensor]:
+    count = len(seeds)
+    none = torch.zeros_like(seeds)
+    table = parameters if parameters.dim() == 2 else parameters.expand(count, -1)
+    network = None if policy is None else NativePolicy.unpacked(policy, header)
+    task = Task(system, seeds, table, *steps, many, is_noisy(system, parameters), network, given)
+    loop = TwinLoop(task, none, none if episodes is None else episodes, none if elapsed is None else elapsed)
+    loop.states = loop.initial(seeds, loop.episodes) if states is None else states.clone()
+    names = [RECORDS[index] for index in record]
+    found = loop.run(tuple(names))
+    carry = [loop.states, loop.episodes.to(torch.int32), loop.elapsed.to(torch.int32)]
+    records = [found["record_" + name] for name in names]
+    return [
+        *(found[name] for name in SUMS),
+        *carry,
+        *(value.to(torch.uint8) if value.dtype == torch.bool else value for value in records),
+    ]
