@@ -112,7 +112,9 @@ class NativePolicy:
         parts = [mean, 1 / scale, self.action_middle, self.action_half, deviation]
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             columns = torch.cat([bias[:, None], weight], 1)  # (outputs, 1 + inputs): a bundle is its transpose
-            parts += [columns[a:b].t().reshape(-1) for a, b in _bundles(weight.shape[0])]
+            parts += [
+                columns[a:b].unflatten(0, (-1, size)).transpose(1, 2).reshape(-1) for a, b, size in _bundles(columns)
+            ]
             if self.gains and k + 1 < len(self.weights):
                 parts += [self.gains[k], self.shifts[k]]
         return torch.cat([part.detach().float() for part in parts])
@@ -133,8 +135,9 @@ class NativePolicy:
         deviation = take(max(2, actions))
         weights, biases, gains, shifts = [], [], [], []
         for k, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-            bundles = [take((b - a) * (1 + inputs)).view(1 + inputs, b - a).t() for a, b in _bundles(outputs)]
-            columns = torch.cat(bundles)
+            columns = values.new_empty(outputs, 1 + inputs)
+            for a, b, size in _bundles(columns):
+                columns[a:b] = take((b - a) * (1 + inputs)).view(-1, 1 + inputs, size).transpose(1, 2).flatten(0, 1)
             biases.append(columns[:, 0])
             weights.append(columns[:, 1:])
             if norm and k + 1 < layers:
@@ -182,10 +185,10 @@ class NativePolicy:
 _ACTIVATE = {"relu": torch.relu, "tanh": torch.tanh, "silu": torch.nn.functional.silu}
 
 
-def _bundles(outputs: int) -> list[tuple[int, int]]:
-    """Outputs that are packed together: eights, then a four, then single ones, as native/mlp.h's `linear` reads."""
-    eights = [(k, k + 8) for k in range(0, outputs - 7, 8)]
-    done = 8 * len(eights)
-    fours = [(done, done + 4)] if outputs - done >= 4 else []
-    done += 4 * len(fours)
-    return eights + fours + [(k, k + 1) for k in range(done, outputs)]
+def _bundles(rows: Tensor) -> list[tuple[int, int, int]]:
+    """(first row, last row + 1, rows in a bundle): eights, a four, single ones, as native/mlp.h's `linear` reads."""
+    outputs = rows.shape[0]
+    eights = outputs // 8 * 8
+    fours = eights + (outputs - eights) // 4 * 4
+    ranges = [(0, eights, 8), (eights, fours, 4), (fours, outputs, 1)]
+    return [(a, b, size) for a, b, size in ranges if a < b]

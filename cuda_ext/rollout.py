@@ -311,7 +311,9 @@ def operator(
         raise ValueError("the policy has weights that are no finite numbers (NaN or infinite)")
     system = System.by_handle(handle)
     if backend == "native":
-        return _native(system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record, threads)
+        return _native(
+            system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record, threads
+        )
     if backend == "twin":
         return _twin(system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record)
     raise ValueError(f"backend is {backend!r}, must be 'native' or 'twin'")
@@ -339,10 +341,16 @@ def _(
     sums = [seeds.new_empty(count, dtype=dtype) for dtype in SUMS.values()]
     carry = [seeds.new_empty((count, widths[0]), dtype=torch.float32)]
     carry += [seeds.new_empty(count, dtype=torch.int32) for _ in range(2)]
-    return sums + carry + [seeds.new_empty(shape, dtype=dtype) for shape, dtype in _shapes(record, steps[0], count, widths)]
+    return (
+        sums
+        + carry
+        + [seeds.new_empty(shape, dtype=dtype) for shape, dtype in _shapes(record, steps[0], count, widths)]
+    )
 
 
-def _shapes(record: Sequence[int], steps: int, count: int, widths: Sequence[int]) -> list[tuple[list[int], torch.dtype]]:
+def _shapes(
+    record: Sequence[int], steps: int, count: int, widths: Sequence[int]
+) -> list[tuple[list[int], torch.dtype]]:
     trailing = {"observations": [widths[2]], "next_observations": [widths[2]], "actions": [widths[1]]}
     names = [RECORDS[index] for index in record]
     return [
@@ -412,7 +420,8 @@ def _native(
         arrays["policy"] = policy
     source = POLICY if policy is not None else GIVEN if given is not None else RANDOM
     noisy = is_noisy(system, parameters)
-    batch = module.Batch(system.name, sizes, count, *steps, many, noisy, source, header, arrays)
+    views = {name: value.numpy() for name, value in arrays.items()}  # zero-copy
+    batch = module.Batch(system.name, sizes, count, *steps, many, noisy, source, header, views)
     workers = usable_threads(threads, count * steps[0])
     if states is None:
         batch.reset(None, workers)
