@@ -2,8 +2,11 @@
 
 from surefoot.envs.behaviours import TASKS, Task
 from surefoot.envs.generate import generate
+from surefoot.envs.mujoco import MujocoVectorEnv
+from surefoot.envs.register import register
 from surefoot.envs.vector import (
     EnvironmentDescription,
+    PausableVectorEnv,
     PausingVectorEnv,
     action_bounds,
     check_spaces,
@@ -14,6 +17,8 @@ from surefoot.envs.vector import (
 __all__ = [
     "TASKS",
     "EnvironmentDescription",
+    "MujocoVectorEnv",
+    "PausableVectorEnv",
     "PausingVectorEnv",
     "Task",
     "action_bounds",
@@ -21,4 +26,7 @@ __all__ = [
     "describe",
     "generate",
     "make_vec",
+    "register",
 ]
+
+register()
