@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from surefoot import cuda_ext
+from surefoot.cuda_ext import gpu
 from surefoot.cuda_ext.policy import NativePolicy
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import Task, TwinLoop, environment_seeds
@@ -142,6 +143,8 @@ def rollout(
     if episodes not in ("one", "many"):
         raise ValueError(f"episodes is {episodes!r}, must be 'one' or 'many'")
     device = torch.device(device)
+    if device.type == "cuda":
+        gpu.require_device()
     given = None if actions is None else _tensor(actions, device)
     if given is not None and given.dim() != 3:
         raise ValueError(f"actions have shape {tuple(given.shape)}, must have (T, N, {len(system.actions)})")
@@ -187,7 +190,9 @@ def rollout(
 
 
 def default_backend(device: torch.device) -> str:
-    """native where it was built and the device is the processor, else twin."""
+    """native where it was built (on a GPU: where it can be compiled), else twin."""
+    if device.type == "cuda":
+        return "native" if gpu.usable() else "twin"
     return "native" if device.type == "cpu" and cuda_ext.native() is not None else "twin"
 
 
@@ -400,28 +405,34 @@ def _native(
     record: list[int],
     threads: int,
 ) -> list[Tensor]:
-    module = cuda_ext.native()
-    if module is None:
+    device, module = seeds.device, cuda_ext.native()
+    if module is None and device.type != "cuda":
         raise ValueError(f"there is no native module: {cuda_ext.why_not_native()}")
     count, sizes = len(seeds), sizes_of(system)
-    sums = {name: torch.empty(count, dtype=dtype) for name, dtype in SUMS.items()}
+    sums = {name: torch.empty(count, dtype=dtype, device=device) for name, dtype in SUMS.items()}
     carry = {
-        "states": torch.zeros(count, sizes[0]) if states is None else states.clone(),
-        "episodes": torch.zeros(count, dtype=torch.int32) if episodes is None else episodes.to(torch.int32).clone(),
-        "elapsed": torch.zeros(count, dtype=torch.int32) if elapsed is None else elapsed.to(torch.int32).clone(),
+        "states": torch.zeros(count, sizes[0], device=device) if states is None else states.clone(),
+        "episodes": (torch.zeros_like(seeds) if episodes is None else episodes).to(torch.int32, copy=True),
+        "elapsed": (torch.zeros_like(seeds) if elapsed is None else elapsed).to(torch.int32, copy=True),
     }
     make = torch.empty if many else torch.zeros  # rows after the end of an only episode stay 0
     shapes = _shapes(record, steps[0], count, [sizes[0], sizes[1], sizes[2]])
-    records = {"record_" + RECORDS[k]: make(*shape, dtype=dtype) for k, (shape, dtype) in zip(record, shapes)}
-    arrays = {**constants_of(system), "seeds": seeds, "parameters": parameters, **sums, **carry, **records}
+    empty = [make(*shape, dtype=dtype, device=device) for shape, dtype in shapes]
+    records = {"record_" + RECORDS[k]: array for k, array in zip(record, empty)}
+    constants = {name: value.to(device) for name, value in constants_of(system).items()}
+    arrays = {**constants, "seeds": seeds, "parameters": parameters, **sums, **carry, **records}
     if given is not None:
         arrays["given"] = given[: steps[0]]
     if policy is not None:
         arrays["policy"] = policy
     source = POLICY if policy is not None else GIVEN if given is not None else RANDOM
     noisy = is_noisy(system, parameters)
-    views = {name: value.numpy() for name, value in arrays.items()}  # zero-copy
-    batch = module.Batch(system.name, sizes, count, *steps, many, noisy, source, header, views)
+    batch: Any
+    if device.type == "cuda":
+        batch = gpu.Batch(system.name, sizes, count, *steps, many, noisy, source, header, arrays)
+    else:
+        views = {name: value.numpy() for name, value in arrays.items()}  # zero-copy
+        batch = module.Batch(system.name, sizes, count, *steps, many, noisy, source, header, views)
     workers = usable_threads(threads, count * steps[0])
     if states is None:
         batch.reset(None, workers)
