@@ -23,7 +23,7 @@ def show(event: dict[str, Any]) -> None:
 def main() -> None:
     """Train three seeds, print the score with its interval, and ask the policy for one action."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", nargs="?", default="pendulum-swingup", help="path or id")
+    parser.add_argument("dataset", nargs="?", default="native/pendulum-mixed", help="path or id")
     parser.add_argument("--env", default="auto", help="gymnasium id (default: the dataset's)")
     parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=3)
