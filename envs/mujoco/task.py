@@ -202,6 +202,7 @@ class MjcfTask(Task):
 
 def constraint(margin: Array) -> Info:
     """`info` of a constraint: signed margin (safe if >= 0) and 0/1 cost, both (N,) float64."""
+    margin = np.array(margin, dtype=np.float64)  # a copy: it may be a live view of the state
     return {"cost": (margin < 0).astype(np.float64), "margin": margin}
 
 

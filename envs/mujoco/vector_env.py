@@ -88,7 +88,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         mujoco = library.load()
         self.model = library.compile_model(self.task.xml_file)
         if threads is None:
-            threads = min(len(os.sched_getaffinity(0)), max(1, self.num_envs // ROWS_PER_THREAD))
+            threads = min(_processors(), max(1, self.num_envs // ROWS_PER_THREAD))
         if threads < 1:
             raise ConfigError(f"threads is {threads}; it must be at least 1, or None for the available CPUs")
         self._contact = self.task.contact_forces()
@@ -141,8 +141,10 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
             seed: one per row; an integer s means s, s + 1, ...; None goes on with the row's random numbers.
             options: `{"reset_mask": (N,) bool}` or None.
         """
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
-        seeds = [None] * self.num_envs if seeds is None else list(seeds)
+        if seed is None or isinstance(seed, (int, np.integer)):
+            seeds = [None if seed is None else int(seed) + i for i in range(self.num_envs)]
+        else:
+            seeds = list(seed)
         if len(seeds) != self.num_envs:
             raise ConfigError(f"seed= lists {len(seeds)} seeds for {self.num_envs} environments")
         mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_)))
@@ -177,11 +179,11 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         still = ~moving | diverged
         observations[still] = self._last[still]
         rewards = np.where(still, 0.0, rewards)
-        terminations = (terminations & moving) | diverged
+        terminations &= moving & ~diverged
         self._elapsed += moving
-        truncations = np.zeros(self.num_envs, np.bool_)
+        truncations = diverged.copy()  # a failure of the simulator is no end of the task
         if self.max_episode_steps is not None:
-            truncations = moving & (self._elapsed >= self.max_episode_steps)
+            truncations |= moving & (self._elapsed >= self.max_episode_steps)
         info = self._complete(info, still, moving, diverged)
         ended = terminations | truncations
         self._last = observations
@@ -374,3 +376,8 @@ def _mjcf_task(source: str | pathlib.Path, options: dict[str, Any]) -> MjcfTask:
 
 def _broadcast(mask: Array, value: Array) -> Array:
     return mask.reshape(-1, *[1] * (np.ndim(value) - 1))
+
+
+def _processors() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

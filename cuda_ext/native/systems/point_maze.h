@@ -11,13 +11,13 @@ struct point_maze {
   template <class T>
   SF_INLINE static void reset(T (&s)[states], const T (&u)[uniforms], const T (&)[parameters]) {
     // The free cells are numbered in reading order; (number, walls) of each run of walls that lies before a free one.
-    const int cell = static_cast<int>(floor(u[0] * T(26)));
-    const int place = 9 + cell + walls(cell, 2, 2) + walls(cell, 4, 2) + walls(cell, 6, 1) + walls(cell, 9, 3) +
-                      walls(cell, 12, 4) + walls(cell, 14, 1) + walls(cell, 17, 2) + walls(cell, 18, 1) +
-                      walls(cell, 20, 1) + walls(cell, 21, 2) + walls(cell, 24, 1);
-    const int row = place >> 3, column = place & 7;
-    s[0] = static_cast<T>(column) + T(0.5) + T(0.4) * (u[1] - T(0.5));
-    s[1] = static_cast<T>(row) + T(0.5) + T(0.4) * (u[2] - T(0.5));
+    const T cell = floor(u[0] * T(26));
+    const T place = T(9) + cell + walls(cell, 2, 2) + walls(cell, 4, 2) + walls(cell, 6, 1) + walls(cell, 9, 3) +
+                    walls(cell, 12, 4) + walls(cell, 14, 1) + walls(cell, 17, 2) + walls(cell, 18, 1) +
+                    walls(cell, 20, 1) + walls(cell, 21, 2) + walls(cell, 24, 1);
+    const T row = floor(place * T(0.125));
+    s[0] = place - T(8) * row + T(0.5) + T(0.4) * (u[1] - T(0.5));
+    s[1] = row + T(0.5) + T(0.4) * (u[2] - T(0.5));
     s[2] = T(0);
     s[3] = T(0);
   }
@@ -51,7 +51,10 @@ struct point_maze {
   }
 
   /// `count` where the free cell `cell` comes after that run of walls, which the cell `first` follows.
-  SF_INLINE static int walls(int cell, int first, int count) { return cell >= first ? count : 0; }
+  template <class T>
+  SF_INLINE static T walls(T cell, int first, int count) {
+    return cell >= T(first) ? T(count) : T(0);
+  }
 
   /// Whether (x, y) lies in a wall; points off the drawing count as its rim.
   template <class T>

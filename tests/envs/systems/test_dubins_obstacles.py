@@ -88,7 +88,7 @@ def value_of(state: torch.Tensor) -> np.ndarray:
 def test_turning_away_keeps_exactly_the_distance_that_the_closed_form_promises() -> None:
     # safe.md 5.3 (b). The closest approach, at distance d of the centre, falls up to 0.025 m of way from a sample:
     # that is 0.025^2 / (2 d) further off, 3.1e-3 m where d = 0.1 m (value -0.4), 0.025 m at the centre itself
-    state = random_states(4000)
+    state = random_states(1500)
     value = value_of(state)
     least = SYSTEM.observe(state, ONE_DISC)[:, 4].numpy()
     for _ in range(120):
@@ -103,10 +103,10 @@ def test_turning_away_keeps_exactly_the_distance_that_the_closed_form_promises()
 
 
 def test_no_sequence_of_turns_keeps_more_than_the_closed_form() -> None:
-    state = random_states(2000)
+    state = random_states(500)
     value = value_of(state)
     generator = torch.Generator().manual_seed(0)
-    for start in (state,) * 5:
+    for start in (state,) * 3:
         now, least = start, SYSTEM.observe(start, ONE_DISC)[:, 4]
         turn = torch.zeros(len(start), 1).double()
         for k in range(120):
@@ -135,8 +135,9 @@ def test_observations_are_in_the_frame_of_the_car() -> None:
 
 def test_rewards_add_up_to_the_way_gained_and_five_for_arriving() -> None:
     state = torch.tensor([[-3.0, 0.0, 0.0]]).double()  # straight on leads through an obstacle
-    total, cost = 0.0, 0
-    for k in range(1, 200):
+    total, cost, steps = 0.0, 0, 0
+    while steps < 200:
+        steps += 1
         step = SYSTEM.step(state, torch.zeros(1, 1).double(), parameters(), NOISE)
         state = step.state
         total += step.reward.item()
@@ -144,8 +145,8 @@ def test_rewards_add_up_to_the_way_gained_and_five_for_arriving() -> None:
         if step.terminated.item():
             break
     # 6 m at 0.05 m a step; 5.70 m is not yet nearer than 0.3 m but for rounding
-    assert k in (114, 115)
-    assert total == pytest.approx(0.05 * k + 5)
+    assert steps in (114, 115)
+    assert total == pytest.approx(0.05 * steps + 5)
     # through the disc at (1.2, 0.1) of radius 0.6: a chord of 2 sqrt(0.36 - 0.01) = 1.183 m, 23 or 24 samples;
     # the others, 0.8 and 1.0 m aside, are missed
     assert cost in (23, 24)
