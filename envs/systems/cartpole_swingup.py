@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -73,9 +73,8 @@ class CartPoleSwingUp(System):
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
         """Hanging within 0.1 rad, the cart within 0.1 m of the middle, velocities within 0.05."""
-        like: dict[str, Any] = {"dtype": uniforms.dtype, "device": uniforms.device}
-        width = torch.tensor([0.2, 0.1, 0.2, 0.1], **like)
-        return torch.tensor([0.0, 0.0, math.pi, 0.0], **like) + width * (uniforms - 0.5)
+        middle, width = uniforms.new_tensor([[0.0, 0.0, math.pi, 0.0], [0.2, 0.1, 0.2, 0.1]])
+        return middle + width * (uniforms - 0.5)
 
     def observe(self, state: Tensor, parameters: Tensor) -> Tensor:
         """The state with cosine and sine for the angle."""
