@@ -36,7 +36,8 @@ struct Environment {
 template <class System = SF_SYSTEM>
 SF_INLINE void observe(Environment& e, const float* matrices) {
   if constexpr (block_style<System>) {
-    System::template observe<float, 1>(sizes, matrices, e.o, e.s, e.p);
+    const Sizes n = {SF_SIZES};  // of this function: nvcc has no addresses of global constants
+    System::template observe<float, 1>(n, matrices, e.o, e.s, e.p);
   } else {
     System::template observe<float>(e.o, e.s, e.p);
   }
@@ -46,7 +47,8 @@ template <class System = SF_SYSTEM>
 SF_INLINE Outcome<float> step(Environment& e, const float (&z)[drawn_normals], const float* matrices) {
   if constexpr (block_style<System>) {
     Outcome<float> outcome;
-    System::template step<float, 1>(sizes, matrices, e.s, e.a, e.p, z, &outcome.reward, &outcome.margin,
+    const Sizes n = {SF_SIZES};
+    System::template step<float, 1>(n, matrices, e.s, e.a, e.p, z, &outcome.reward, &outcome.margin,
                                     &outcome.terminated);
     return outcome;
   } else {
@@ -61,7 +63,8 @@ SF_INLINE void reset(Environment& e, uint32 seed, uint32 episode, const float* m
 #pragma unroll
   for (int k = 0; k < drawn_uniforms; ++k) u[k] = uniform<float>(key, 0, static_cast<uint32>(k));
   if constexpr (block_style<System>) {
-    System::template reset<float, 1>(sizes, matrices, e.s, u, e.p);
+    const Sizes n = {SF_SIZES};
+    System::template reset<float, 1>(n, matrices, e.s, u, e.p);
   } else {
     System::template reset<float>(e.s, u, e.p);
   }
