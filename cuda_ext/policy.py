@@ -112,7 +112,9 @@ class NativePolicy:
         parts = [mean, 1 / scale, self.action_middle, self.action_half, deviation]
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             columns = torch.cat([bias[:, None], weight], 1)  # (outputs, 1 + inputs): a bundle is its transpose
-            parts += [columns[a:b].unflatten(0, (-1, size)).transpose(1, 2).reshape(-1) for a, b, size in _bundles(columns)]
+            parts += [
+                columns[a:b].unflatten(0, (-1, size)).transpose(1, 2).reshape(-1) for a, b, size in _bundles(columns)
+            ]
             if self.gains and k + 1 < len(self.weights):
                 parts += [self.gains[k], self.shifts[k]]
         return torch.cat([part.detach().float() for part in parts])

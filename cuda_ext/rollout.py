@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,7 @@ def rollout(
         raise ValueError(f"carry must be of {count} environments of this system, and given without states")
     values = operator(
         system.handle,
-        backend or default_backend(device),
+        backend or default_backend(device, system),
         seed_tensor(seeds, count, device),
         physics,
         carry.states if carry is not None else start,
@@ -189,11 +190,26 @@ def rollout(
     )
 
 
-def default_backend(device: torch.device) -> str:
-    """native where it was built (on a GPU: where it can be compiled), else twin."""
+def default_backend(device: torch.device, system: System) -> str:
+    """native where there is compiled code for the system (on a GPU: where it can be compiled), else twin."""
+    if system.batch(device) is not None:
+        return "native"
     if device.type == "cuda":
         return "native" if gpu.usable() else "twin"
     return "native" if device.type == "cpu" and cuda_ext.native() is not None else "twin"
+
+
+def batch_maker(device: torch.device, system: System) -> Callable[..., Any]:
+    """What makes rollouts in compiled code: called with the arguments of native/rollout.cpp's `Batch` behind the name."""
+    own = system.batch(device)
+    if own is not None:
+        return own
+    if device.type == "cuda":
+        return functools.partial(gpu.Batch, system.name)
+    module = cuda_ext.native()
+    if module is None:
+        raise ValueError(f"there is no native module: {cuda_ext.why_not_native()}")
+    return functools.partial(module.Batch, system.name)
 
 
 def seed_tensor(seeds: int | Numbers, count: int, device: torch.device) -> Tensor:
@@ -316,7 +332,9 @@ def operator(
         raise ValueError("the policy has weights that are no finite numbers (NaN or infinite)")
     system = System.by_handle(handle)
     if backend == "native":
-        return _native(system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record, threads)
+        return _native(
+            system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record, threads
+        )
     if backend == "twin":
         return _twin(system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record)
     raise ValueError(f"backend is {backend!r}, must be 'native' or 'twin'")
@@ -344,10 +362,16 @@ def _(
     sums = [seeds.new_empty(count, dtype=dtype) for dtype in SUMS.values()]
     carry = [seeds.new_empty((count, widths[0]), dtype=torch.float32)]
     carry += [seeds.new_empty(count, dtype=torch.int32) for _ in range(2)]
-    return sums + carry + [seeds.new_empty(shape, dtype=dtype) for shape, dtype in _shapes(record, steps[0], count, widths)]
+    return (
+        sums
+        + carry
+        + [seeds.new_empty(shape, dtype=dtype) for shape, dtype in _shapes(record, steps[0], count, widths)]
+    )
 
 
-def _shapes(record: Sequence[int], steps: int, count: int, widths: Sequence[int]) -> list[tuple[list[int], torch.dtype]]:
+def _shapes(
+    record: Sequence[int], steps: int, count: int, widths: Sequence[int]
+) -> list[tuple[list[int], torch.dtype]]:
     trailing = {"observations": [widths[2]], "next_observations": [widths[2]], "actions": [widths[1]]}
     names = [RECORDS[index] for index in record]
     return [
@@ -356,9 +380,9 @@ def _shapes(record: Sequence[int], steps: int, count: int, widths: Sequence[int]
 
 
 def is_noisy(system: System, parameters: Tensor) -> bool:
-    """Whether some parameter that scales normal draws is not 0."""
+    """Whether normal draws matter: some parameter that scales them is not 0, or none does."""
     columns = [k for k, parameter in enumerate(system.parameters) if parameter.name.endswith("_noise")]
-    return system.normals > 0 and bool((parameters[..., columns] != 0).any())
+    return system.normals > 0 and (not columns or bool((parameters[..., columns] != 0).any()))
 
 
 def usable_threads(asked: int, work: int) -> int:
@@ -397,9 +421,8 @@ def _native(
     record: list[int],
     threads: int,
 ) -> list[Tensor]:
-    device, module = seeds.device, cuda_ext.native()
-    if module is None and device.type != "cuda":
-        raise ValueError(f"there is no native module: {cuda_ext.why_not_native()}")
+    device = seeds.device
+    make_batch = batch_maker(device, system)
     count, sizes = len(seeds), sizes_of(system)
     sums = {name: torch.empty(count, dtype=dtype, device=device) for name, dtype in SUMS.items()}
     carry = {
@@ -419,12 +442,8 @@ def _native(
         arrays["policy"] = policy
     source = POLICY if policy is not None else GIVEN if given is not None else RANDOM
     noisy = is_noisy(system, parameters)
-    batch: Any
-    if device.type == "cuda":
-        batch = gpu.Batch(system.name, sizes, count, *steps, many, noisy, source, header, arrays)
-    else:
-        views = {name: value.numpy() for name, value in arrays.items()}  # zero-copy
-        batch = module.Batch(system.name, sizes, count, *steps, many, noisy, source, header, views)
+    views = arrays if device.type == "cuda" else {name: value.numpy() for name, value in arrays.items()}  # zero-copy
+    batch = make_batch(sizes, count, *steps, many, noisy, source, header, views)
     workers = usable_threads(threads, count * steps[0])
     if states is None:
         batch.reset(None, workers)

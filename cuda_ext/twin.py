@@ -123,7 +123,7 @@ class TwinLoop:
         finite = size <= LARGEST_STATE
         kept = running & finite
         self.states = torch.where(kept[:, None], step.state, self.states)
-        self.elapsed = self.elapsed + 1
+        self.elapsed = self.elapsed + running
         late = self.elapsed >= task.limit
         margins = torch.where(finite, step.margin, DIVERGED_MARGIN)
         moment = Moment(

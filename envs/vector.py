@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
 from surefoot.envs.mujoco import tasks as mujoco_tasks
+from surefoot.envs.names import gymnasium_id
 
 Array = np.ndarray[Any, Any]
 
@@ -115,7 +116,7 @@ class PausingVectorEnv(SyncVectorEnv):
 
 
 def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
-    """`num_envs` copies of the environment `env_id` ("Id" or "module:Id") behind the vector interface.
+    """`num_envs` copies of the environment `env_id` ("Id", "module:Id", "native/name") behind the vector interface.
 
     Our own ids (`surefoot/...`) come as their batched class. So do gymnasium's MuJoCo v5 tasks, bit for bit
     the same as gymnasium's own, except where an argument such as `render_mode` asks for its class.
@@ -134,6 +135,7 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; an evaluation needs at least 1 environment")
+    env_id = gymnasium_id(env_id)
     batched = _batched(env_id, num_envs, kwargs)
     if batched is not None:
         return batched
@@ -188,11 +190,12 @@ def describe(env_id: str, **kwargs: Any) -> EnvironmentDescription:
         EnvironmentMismatchError: observations or actions are not flat, bounded vectors of real numbers.
         ConfigError, MissingExtraError: as in `make_vec`.
     """
-    env = _make(env_id, kwargs)
+    env = _make(gymnasium_id(env_id), kwargs)
     try:
         low, high = _action_bounds(env_id, env.action_space)
         observation_dim = _observation_dim(env_id, env.observation_space)
         limit = env.spec.max_episode_steps if env.spec is not None else None
+        limit = limit or getattr(env.unwrapped, "max_episode_steps", None)
         simulator = _simulator(env)
         return EnvironmentDescription(env_id, observation_dim, len(low), low, high, limit, simulator)
     finally:

@@ -122,7 +122,8 @@ def test_the_wheel_holds_every_module_and_data_file_under_surefoot(wheel_files: 
 
 def test_the_wheel_holds_nothing_but_surefoot(wheel_files: list[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_files}
-    assert tops == {"surefoot", f"surefoot-{surefoot.__version__}.dist-info"}
+    plugin = "surefoot-gymnasium.pth"  # one line, which imports surefoot/plugin.py
+    assert tops == {"surefoot", f"surefoot-{surefoot.__version__}.dist-info", plugin}
     strays = [name for name in wheel_files if re.search(r"test|benchmark|\.cpp$|\.cu$|__pycache__", name)]
     assert strays == []
 

@@ -139,7 +139,7 @@ SF_FUNCTION void four_outputs(int inputs, const float* w, const float* x, float*
 template <int L>
 SF_FUNCTION void one_output(int inputs, const float* w, const float* x, float* y) {
   const int fours = inputs / 4;
-  for (int l = 0; l < L; ++l) y[l] = w[0];
+  for (int l = 0; l < L; ++l) y[l] = w[0];  // vectorised
   if (fours > 0) {
 #pragma omp simd
     for (int l = 0; l < L; ++l) {  // vectorised

@@ -66,7 +66,7 @@ class CartPoleSwingUp(System):
     behaviours: Mapping[str, Behaviour] = {
         "random": random_force,
         "medium": functools.partial(swing_up, gain=1.0, noise=6.0),
-        "expert": functools.partial(swing_up, gain=2.0, noise=0.1),
+        "expert": functools.partial(swing_up, gain=5.0, noise=0.1),
     }
     mixtures: Mapping[str, Mapping[str, float]] = {"mixed": {"random": 0.4, "medium": 0.4, "expert": 0.2}}
 

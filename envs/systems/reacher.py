@@ -88,7 +88,7 @@ class Reacher(System):
     """
 
     name = "reacher"
-    gym_id = "surefoot/Reacher-v0"
+    gym_id = "surefoot/TwoLinkReacher-v0"
     title = "Two-link reacher with obstacle disc and joint limit"
     source = (
         "Spong, Hutchinson and Vidyasagar, Robot Modeling and Control, 2006, chapter 7 (planar elbow manipulator); "

@@ -181,7 +181,7 @@ void leave(Block& b, const Operations& operations) {
   for (int l = 0; l < b.valid; ++l) {
     const int row = b.first + l;
     job.episodes[row] = b.episode[l];
-    job.elapsed[row] = job.horizon - b.start[l];
+    job.elapsed[row] = b.running[l] != 0.0f ? job.horizon - b.start[l] : 0;
     job.returns[row] = b.total[l];
     job.costs[row] = b.cost[l];
     job.margins[row] = b.lowest[l];

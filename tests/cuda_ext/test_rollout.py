@@ -1,0 +1,280 @@
+"""Rollouts: the native loop says what its torch twin says, and a result depends on seeds, parameters and policy only."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from problems import largest_differences, random_policy
+
+from surefoot import cuda_ext
+from surefoot.cuda_ext.rollout import RECORDS, Rollout, operator, rollout
+from surefoot.cuda_ext.system import System
+from surefoot.envs.systems import SYSTEMS, system
+
+needs_native = pytest.mark.skipif(cuda_ext.native() is None, reason=cuda_ext.why_not_native())
+NETWORKS = {
+    "tanh": {"hidden": [64, 64], "activation": "tanh"},
+    "relu, layer norm, clipped, noise after": {
+        "hidden": [7, 13],
+        "activation": "relu",
+        "layer_norm": True,
+        "squash": False,
+        "sampling": "after",
+    },
+    "silu, noise before the tanh": {"hidden": [21], "activation": "silu", "sampling": "before"},
+    "linear": {"hidden": []},
+}
+
+
+def mixed_parameters(s: System, count: int) -> torch.Tensor:
+    """(count, P): the defaults with a tenth of change, and noise on half of the rows."""
+    factors = 0.95 + 0.1 * torch.rand(count, len(s.parameters), generator=torch.Generator().manual_seed(1))
+    table = s.default_parameters().float() * factors
+    noise = [k for k, parameter in enumerate(s.parameters) if parameter.name.endswith("_noise")]
+    table[::2, noise] = 0.1
+    return table
+
+
+@needs_native
+@pytest.mark.parametrize("episodes", ["one", "many"])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_native_rollouts_of_random_actions_equal_the_twin(name: str, episodes: str) -> None:
+    s = system(name)
+    given = {
+        "random": True,
+        "num_envs": 70,  # more than one block, and not whole blocks
+        "seeds": 5,
+        "horizon": 12,
+        "max_steps": 9,
+        "parameters": mixed_parameters(s, 70),
+        "episodes": episodes,
+        "record": RECORDS,
+    }
+    differences = largest_differences(rollout(s, backend="native", **given), rollout(s, backend="twin", **given))
+    assert max(differences.values()) < 2e-4, differences
+
+
+@needs_native
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", ["pendulum", "cartpole_swingup"])
+def test_policies_in_the_native_loop_act_as_in_torch(name: str, network: str) -> None:
+    s = system(name)
+    given = {
+        "policy": random_policy(s, **NETWORKS[network]),
+        "num_envs": 70,
+        "horizon": 20,
+        "record": ("observations", "actions"),
+    }
+    differences = largest_differences(rollout(s, backend="native", **given), rollout(s, backend="twin", **given))
+    assert max(differences.values()) < 1e-4, differences
+
+
+@needs_native
+def test_one_action_of_a_policy_is_exact_to_three_millionths_of_its_range() -> None:
+    s = system("pendulum")
+    for network in NETWORKS.values():
+        policy = random_policy(s, **network)
+        native = rollout(s, policy=policy, num_envs=500, horizon=1, record=("observations", "actions"))
+        exact = dataclasses.replace(
+            policy,
+            **{
+                field.name: value.double() if isinstance(value, torch.Tensor) else [v.double() for v in value]
+                for field in dataclasses.fields(policy)
+                if isinstance(value := getattr(policy, field.name), torch.Tensor | list)
+            },
+        )
+        twin = rollout(s, policy=policy, num_envs=500, horizon=1, record=("actions",), backend="twin")
+        if policy.sampling:
+            reference = twin.records["actions"][0].double()
+        else:
+            reference = exact.actions(native.records["observations"][0].double())
+        assert float((native.records["actions"][0] - reference).abs().max()) < 1e-5  # of a range of 4 N m
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["cartpole_balance", "pendulum"])
+def test_the_number_of_threads_changes_nothing(name: str) -> None:
+    s = system(name)
+    given = {"policy": random_policy(s, [16]), "num_envs": 1000, "horizon": 60, "episodes": "many", "record": RECORDS}
+    one, three = rollout(s, threads=1, **given), rollout(s, threads=3, **given)
+    assert max(largest_differences(one, three).values()) == 0
+
+
+@needs_native
+def test_an_environment_does_not_depend_on_those_beside_it() -> None:
+    s = system("cartpole_balance")
+    seeds = torch.randint(0, 2**32, (300,), generator=torch.Generator().manual_seed(0))
+    given = {"random": True, "horizon": 100, "episodes": "many", "record": ("observations",)}
+    together = rollout(s, seeds=seeds, **given)
+    alone = rollout(s, seeds=seeds[[7, 123, 299]], **given)
+    assert torch.equal(together.returns[[7, 123, 299]], alone.returns)
+    assert torch.equal(together.records["observations"][:, [7, 123, 299]], alone.records["observations"])
+
+
+@needs_native
+def test_parameters_of_each_environment_act_on_it_alone() -> None:
+    s = system("pendulum")
+    heavy = s.default_parameters().float()
+    heavy[0] = 20.0
+    both = torch.stack([s.default_parameters().float(), heavy])
+    seeds = torch.tensor([11, 11])
+    mixed = rollout(s, random=True, seeds=seeds, parameters=both, horizon=50)
+    plain = rollout(s, random=True, seeds=seeds, horizon=50)
+    altered = rollout(s, random=True, seeds=seeds, parameters=heavy, horizon=50)
+    assert mixed.returns[0] == pytest.approx(float(plain.returns[0]), rel=1e-5)
+    assert mixed.returns[1] == pytest.approx(float(altered.returns[1]), rel=1e-5)
+    assert abs(float(plain.returns[1] - altered.returns[1])) > 1
+
+
+@pytest.mark.parametrize("backend", [pytest.param("native", marks=needs_native), "twin"])
+def test_sums_agree_with_the_records_of_every_step(backend: str) -> None:
+    s = system("cartpole_balance")
+    one = rollout(s, random=True, num_envs=90, seeds=2, record=RECORDS, horizon=100, backend=backend)
+    r = one.records
+    lengths = one.lengths.long()
+    assert (lengths < 100).any()
+    assert torch.equal(r["rewards"].sum(0), one.returns)
+    assert torch.equal(r["costs"].sum(0), one.costs)
+    assert torch.equal((r["terminated"] | r["truncated"]).int().argmax(0) + 1, lengths)
+    made = torch.arange(100)[:, None] < lengths
+    assert torch.equal(r["rewards"] == 1, made)
+    margins = torch.where(made, r["margins"], torch.inf)
+    assert torch.equal(margins.amin(0), one.margins)
+    assert torch.equal(r["costs"] == 1, made & (r["margins"] < 0))
+    inside = made[1:, :, None]
+    assert torch.equal(r["next_observations"][:-1] * inside, r["observations"][1:] * inside)
+
+
+@pytest.mark.parametrize("backend", [pytest.param("native", marks=needs_native), "twin"])
+def test_many_episodes_in_pieces_equal_one_piece(backend: str) -> None:
+    s = system("cartpole_balance")
+    given = {"policy": random_policy(s, [8], sampling="after"), "num_envs": 65, "seeds": 9, "episodes": "many"}
+    given["backend"] = backend
+    whole = rollout(s, horizon=80, record=("rewards", "observations"), **given)
+    first = rollout(s, horizon=30, record=("rewards", "observations"), **given)
+    second = rollout(s, horizon=50, record=("rewards", "observations"), carry=first.carry, **given)
+    for name in ("rewards", "observations"):
+        assert torch.equal(whole.records[name], torch.cat([first.records[name], second.records[name]]))
+    assert torch.equal(whole.finished, first.finished + second.finished)
+    assert int(whole.finished.sum()) > 65
+    assert torch.equal(whole.carry.states, second.carry.states)
+
+
+@needs_native
+def test_the_first_episode_of_many_is_the_only_one_of_one() -> None:
+    s = system("cartpole_balance")
+    one = rollout(s, random=True, num_envs=64, seeds=4)
+    many = rollout(s, random=True, num_envs=64, seeds=4, horizon=400, episodes="many", record=("terminated",))
+    assert torch.equal(many.records["terminated"].int().argmax(0).int() + 1, one.lengths)
+    assert torch.equal(one.finished, torch.ones_like(one.finished))
+    assert torch.equal(many.finished_returns, many.finished_lengths.float())  # 1 a step
+    assert int(many.finished.min()) > 5
+
+
+@pytest.mark.parametrize("backend", [pytest.param("native", marks=needs_native), "twin"])
+def test_a_state_that_is_no_number_ends_its_episode_and_is_counted(backend: str) -> None:
+    s = system("pendulum")
+    table = s.default_parameters().float().repeat(3, 1)
+    table[1, 0] = torch.nan
+    result = rollout(s, random=True, num_envs=3, parameters=table, record=RECORDS, backend=backend)
+    assert result.diverged.tolist() == [False, True, False]
+    assert result.lengths.tolist() == [200, 1, 200]
+    assert result.costs[1] == 1
+    assert result.returns[1] == 0
+    assert torch.isfinite(result.returns).all()
+    assert all(torch.isfinite(value).all() for value in result.records.values() if value.is_floating_point())
+    assert torch.equal(result.records["next_observations"][0, 1], result.records["observations"][0, 1])
+    many = rollout(s, random=True, num_envs=3, parameters=table, horizon=7, episodes="many", backend=backend)
+    assert many.diverged.tolist() == [0, 7, 0]
+
+
+@needs_native
+def test_given_actions_are_clipped_to_the_bounds() -> None:
+    s = system("pendulum")
+    wild = 5 * torch.randn(30, 10, 1, generator=torch.Generator().manual_seed(0))
+    a = rollout(s, actions=wild, record=("actions",))
+    b = rollout(s, actions=wild.clamp(-2, 2))
+    assert torch.equal(a.records["actions"], wild.clamp(-2, 2))
+    assert torch.equal(a.returns, b.returns)
+
+
+@needs_native
+def test_numpy_arguments_and_initial_states_are_taken() -> None:
+    s = system("cartpole_balance")
+    states = np.zeros((5, 4))
+    states[:, 2] = [0.0, 0.05, 0.1, 0.15, 0.3]
+    result = rollout(s, actions=np.zeros((200, 5, 1)), states=states, record=("observations",))
+    assert torch.equal(result.records["observations"][0], torch.from_numpy(states).float())
+    assert result.lengths.tolist()[0] == 200  # balanced exactly
+    assert result.lengths.tolist()[1:] == sorted(result.lengths.tolist()[1:], reverse=True)
+    assert result.lengths[4] == 1  # begun beyond 12 degrees
+
+
+@needs_native
+def test_torch_compile_takes_a_rollout_whole() -> None:
+    s = system("cartpole_balance")
+    policy = random_policy(s, [16])
+    seeds = torch.arange(20)
+
+    def evaluate(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        changed = dataclasses.replace(policy, weights=[weight, *policy.weights[1:]])
+        result: Rollout = rollout(s, policy=changed, seeds=seeds, horizon=30, record=("terminated",))
+        return result.returns.mean(), result.records["terminated"].any(0)
+
+    compiled = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
+    for scale in (1.0, -3.0):
+        for a, b in zip(compiled(scale * policy.weights[0]), evaluate(scale * policy.weights[0])):
+            assert torch.equal(a, b)
+
+
+@needs_native
+def test_the_operator_passes_torchs_own_checks() -> None:
+    s = system("pendulum")
+    policy = random_policy(s, [8])
+    widths = [len(s.states), len(s.actions), len(s.observations)]
+    arguments = (
+        *(s.handle, "native", torch.arange(6), s.default_parameters().float(), None, None, None, None),
+        *(policy.packed(), policy.header, [10, 10], True, [0, 4], 1, widths),
+    )
+    torch.library.opcheck(operator, arguments)
+
+
+def test_unfit_arguments_are_named() -> None:
+    s = system("pendulum")
+    policy = random_policy(s, [8])
+
+    def message(**given: object) -> str:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            rollout(s, **{"num_envs": 4, "horizon": 3, **given})  # type: ignore[arg-type]
+        return str(caught.value)
+
+    assert "exactly one" in message()
+    assert "exactly one" in message(random=True, policy=policy)
+    assert "at least one environment" in message(random=True, num_envs=0)
+    assert "num_envs 4, seeds 2" in message(random=True, seeds=torch.arange(2))
+    assert "must have (4, 2)" in message(random=True, states=torch.zeros(4, 3))
+    assert "gravity" in message(random=True, parameters=torch.zeros(5))
+    assert "must have (3, 4, 1)" in message(actions=torch.zeros(3, 4, 2))
+    assert "must have (3, 4, 1)" in message(actions=torch.zeros(2, 4, 1))
+    assert "'one' or 'many'" in message(random=True, episodes="two")
+    assert "can record observations" in message(random=True, record=("observation",))
+    assert "whole numbers" in message(random=True, seeds=torch.zeros(4))
+    assert "horizon is 0" in message(random=True, horizon=0)
+    assert "'native' or 'twin'" in message(random=True, backend="gpu")
+    other = random_policy(system("cartpole_balance"), [8])
+    assert "maps 4 observations" in message(policy=other)
+    broken = dataclasses.replace(policy, weights=[policy.weights[0] * torch.nan, *policy.weights[1:]])
+    assert "NaN" in message(policy=broken)
+    assert "must have 2" in message(policy=dataclasses.replace(policy, biases=policy.biases[:1]))
+    assert "relu, tanh or silu" in message(policy=dataclasses.replace(policy, activation="gelu"))
+
+
+def test_records_beyond_the_limit_say_what_they_would_need() -> None:
+    s = system("pendulum")
+    with pytest.raises(ValueError, match=r"needs 12 GB.*limit of 1 GB"):
+        rollout(s, random=True, num_envs=10**6, horizon=1000, record=("observations",), record_limit=1e9)
+    with pytest.raises(ValueError, match="more than the limit"):  # of the machine's own memory
+        rollout(s, random=True, num_envs=10**9, horizon=10**6, record=("rewards",))
