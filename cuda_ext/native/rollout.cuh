@@ -347,14 +347,14 @@ SF_INLINE void record_outcome(const Job& job, long at, float reward, float margi
   if (job.record_diverged != nullptr) job.record_diverged[at] = (ended & diverged) != 0;
 }
 
-SF_INLINE void leave(const Job& job, int row, Environment& e, const Account& sums, uint32 episode, int start) {
+SF_INLINE void leave(const Job& job, int row, Environment& e, const Account& sums, uint32 episode, int elapsed) {
   write(job.states, e.s, row);
   if (job.last_observations != nullptr) {
     observe(e, job.matrices);
     write(job.last_observations, e.o, row);
   }
   job.episodes[row] = static_cast<int>(episode);
-  job.elapsed[row] = job.horizon - start;
+  job.elapsed[row] = elapsed;
   job.returns[row] = sums.total;
   job.costs[row] = sums.cost;
   job.margins[row] = sums.lowest;
@@ -433,7 +433,7 @@ SF_INLINE void roll(const Job& job, const float* weights) {
       if (writes) job.lengths[row] = t + 1;
     }
   }
-  if (writes) leave(job, row, e, sums, episode, start);
+  if (writes) leave(job, row, e, sums, episode, running ? job.horizon - start : 0);
 }
 
 }  // namespace gpu
