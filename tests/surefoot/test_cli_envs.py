@@ -82,7 +82,7 @@ def test_rollout_of_a_run_gives_speed_return_cost_and_violations(finished_run: p
     assert shown(capsys, *arguments, "--policy-seed", "5", "--threads", "1")["returns"] == facts["returns"]
     assert main(arguments) == 0
     out = capsys.readouterr().out
-    for words in ("steps/s", "violation rate", "Clopper-Pearson", "diverged episodes  0", "lowest margin", "normalised"):
+    for words in ("steps/s", "violation rate", "Clopper-Pearson", "diverged episodes  0", "lowest margin", "score"):
         assert words in out
 
 

@@ -28,7 +28,8 @@ SHORT = ["--steps", "2", "--seeds", "1", "--episodes", "2"]
 
 def blocks(page: pathlib.Path, language: str = "") -> list[str]:
     """The fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [code for named, code in found if named == language]
 
 
 def commands(page: pathlib.Path) -> list[str]:
@@ -41,7 +42,8 @@ def commands(page: pathlib.Path) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder that holds quadrotor.hdf5, as the README's command makes it, but small."""
     made = tmp_path_factory.mktemp("readme")
-    assert main(["datasets", "generate", "native/quadrotor-2d", "-o", str(made / "quadrotor.hdf5"), "--transitions", "400"]) == 0
+    arguments = ["native/quadrotor-2d", "-o", str(made / "quadrotor.hdf5"), "--transitions", "400"]
+    assert main(["datasets", "generate", *arguments]) == 0
     return made
 
 
