@@ -11,6 +11,10 @@ SUREFOOT_DECLARE(float multiply_add_chains(long rounds))
 
 namespace nb = nanobind;
 
+namespace surefoot {
+void bind_dense(nb::module_&);
+}
+
 namespace {
 
 std::string level_name() {
@@ -51,4 +55,5 @@ NB_MODULE(_native, m) {
   m.def("level", &level_name, "Instruction set in use: v2, v3 or v4 of x86-64, or generic.");
   m.def("set_level", &choose_level, nb::arg("name"), "Use the build for a lower instruction set.");
   m.def("peak", &peak, nb::arg("repeats") = 9, "Best measured float32 GFLOP/s of one core, multiply-adds on registers.");
+  surefoot::bind_dense(m);
 }
