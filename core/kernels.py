@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from surefoot.core import native
 from surefoot.core.errors import CheckpointError
@@ -69,7 +70,8 @@ class KernelTable:
         shape = ("mlp", rows, *sizes)
         choice = self.choices.get(shape)
         if choice is None:
-            choice = self.choices[shape] = measure_mlp(rows, sizes)
+            with native.recording(None), _disable_current_modes():
+                choice = self.choices[shape] = measure_mlp(rows, sizes)
         if choice == NATIVE and native.library() is None:
             raise CheckpointError(
                 f"this run was begun with surefoot's native module, and here {native.why_not()}; going on without it "
@@ -244,6 +246,9 @@ def mlp(slots: Slots, inputs: Tensor, weights: Sequence[Tensor], biases: Sequenc
         return _traced(inputs, weights, biases)
     parameters = (*weights, *biases)
     if not native.fits(inputs, weights, biases) or slots.table.mlp(inputs.shape[0], native.mlp_sizes(weights)) != NATIVE:
+        recorder = native.recorder()
+        if recorder is not None:
+            recorder.refuse("an MLP that is computed product by product")
         return _ProductsMLP.apply(slots, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
     if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
         return _NativeMLP.apply(slots, len(weights), inputs, *parameters)  # type: ignore[no-any-return]

@@ -6,8 +6,10 @@ The same MLP is registered with torch as `surefoot::mlp`, which `torch.compile` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from types import ModuleType
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from torch import Tensor
 from surefoot import cuda_ext
 
 
+Network = tuple[list[int], int, int, list[int], list[int]]
+"""Widths, members, rows, and the addresses of weights and biases, as the native module takes them."""
 _LANES = 32  # rows of a panel in dense.h: only `register_fake` below must know
 
 
@@ -60,25 +64,14 @@ def forward(
     Returns:
         (B, out) or (E, B, out), and a flat tensor or None.
     """
-    module, sizes, rows = _module(), mlp_sizes(weights), inputs.shape[0]
+    module, network = _module(), _network(inputs, weights, biases)
+    sizes, members, rows = network[:3]
     inputs, row_stride = _rows(inputs)
-    first = weights[0]
-    single = first.dim() == 2
-    members = 1 if single else first.shape[0]
-    outputs = torch.empty((rows, sizes[-1]) if single else (members, rows, sizes[-1]))
+    outputs = torch.empty((*weights[0].shape[:-2], rows, sizes[-1]))
     saved = torch.empty(module.mlp_saved_floats(sizes, members, rows)) if keep else None
-    module.mlp_forward(
-        sizes,
-        members,
-        rows,
-        [w.data_ptr() for w in weights],
-        [b.data_ptr() for b in biases],
-        inputs.data_ptr(),
-        row_stride,
-        0,
-        0 if saved is None else saved.data_ptr(),
-        outputs.data_ptr(),
-    )
+    if _recorder is not None:
+        _recorder.mlp_forward(network, inputs, row_stride, saved, outputs)
+    module.mlp_forward(*network, inputs.data_ptr(), row_stride, _address(saved), outputs.data_ptr())
     return outputs, saved
 
 
@@ -107,27 +100,25 @@ def backward(
     Returns:
         (B, in), summed over the members, if `inputs_wanted`.
     """
-    module, sizes, rows = _module(), mlp_sizes(weights), inputs.shape[0]
+    network = _network(inputs, weights, biases)
     inputs, row_stride = _rows(inputs)
     output_gradients, gradient_stride = _rows(output_gradients)
-    members = 1 if weights[0].dim() == 2 else weights[0].shape[0]
-    input_gradients = torch.empty(rows, sizes[0]) if inputs_wanted else None
-    module.mlp_backward(
-        sizes,
-        members,
-        rows,
-        [w.data_ptr() for w in weights],
-        [b.data_ptr() for b in biases],
+    member_stride = output_gradients.stride(0) if output_gradients.dim() == 3 else 0
+    input_gradients = torch.empty(inputs.shape[0], inputs.shape[1]) if inputs_wanted else None
+    if _recorder is not None:
+        given, wanted = (inputs, saved, output_gradients), (weight_gradients, bias_gradients, input_gradients)
+        _recorder.mlp_backward(network, given, (row_stride, gradient_stride, member_stride), *wanted)
+    _module().mlp_backward(
+        *network,
         inputs.data_ptr(),
         row_stride,
-        0,
         saved.data_ptr(),
         output_gradients.data_ptr(),
         gradient_stride,
-        output_gradients.stride(0) if output_gradients.dim() == 3 else 0,
-        [0 if g is None else g.data_ptr() for g in weight_gradients],
-        [0 if g is None else g.data_ptr() for g in bias_gradients],
-        0 if input_gradients is None else input_gradients.data_ptr(),
+        member_stride,
+        [_address(g) for g in weight_gradients],
+        [_address(g) for g in bias_gradients],
+        _address(input_gradients),
     )
     return input_gradients
 
@@ -137,9 +128,9 @@ def adam(
     gradient: Tensor,
     first: Tensor,
     second: Tensor,
+    count: Tensor,
+    rate: Tensor,
     *,
-    count: float,
-    rate: float,
     betas: tuple[float, float],
     epsilon: float,
     decay: float,
@@ -153,8 +144,8 @@ def adam(
         gradient: of the loss.
         first: Adam's first moment.
         second: Adam's second moment.
-        count: number of this step, from 1.
-        rate: learning rate.
+        count: () float32, steps taken so far; 1 is added.
+        rate: () float64, the learning rate.
         betas: decay of the moments.
         epsilon: added to the root of the second moment.
         decay: decoupled weight decay.
@@ -163,9 +154,63 @@ def adam(
 
     Source: Kingma and Ba (2015), algorithm 1.
     """
-    average_place = 0 if average is None else average.data_ptr()
-    places = (value.data_ptr(), gradient.data_ptr(), first.data_ptr(), second.data_ptr())
-    _module().adam(value.numel(), *places, count, rate, *betas, epsilon, decay, average_place, average_rate)
+    changed = [value, first, second, count, *([] if average is None else [average])]
+    places = [_address(t) for t in (value, gradient, first, second, average, count, rate)]
+    numbers = (value.numel(), *places, *betas, epsilon, decay, average_rate)
+    if _recorder is not None:
+        _recorder.adam(numbers, changed, [gradient, rate])
+    _module().adam(*numbers)
+
+
+class Recorder(Protocol):
+    """What `core.tape` does with the calls that torch can't show it."""
+
+    def mlp_forward(
+        self, network: Network, inputs: Tensor, row_stride: int, saved: Tensor | None, outputs: Tensor
+    ) -> None: ...  # noqa: D102
+
+    def mlp_backward(
+        self,
+        network: Network,
+        given: tuple[Tensor, Tensor, Tensor],
+        strides: tuple[int, int, int],
+        weight_gradients: Sequence[Tensor | None],
+        bias_gradients: Sequence[Tensor | None],
+        input_gradients: Tensor | None,
+    ) -> None: ...  # noqa: D102
+
+    def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None: ...  # noqa: D102
+
+    def refuse(self, what: str) -> None: ...  # noqa: D102
+
+
+_recorder: Recorder | None = None
+
+
+def recorder() -> Recorder | None:
+    """Who records just now."""
+    return _recorder
+
+
+@contextlib.contextmanager
+def recording(by: Recorder | None) -> Iterator[None]:
+    """Tell `by` of every call while the block runs, or nobody."""
+    global _recorder
+    before, _recorder = _recorder, by
+    try:
+        yield
+    finally:
+        _recorder = before
+
+
+def _network(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Network:
+    members = 1 if weights[0].dim() == 2 else weights[0].shape[0]
+    addresses = [w.data_ptr() for w in weights], [b.data_ptr() for b in biases]
+    return mlp_sizes(weights), members, inputs.shape[0], *addresses
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _module() -> ModuleType:

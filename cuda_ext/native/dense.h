@@ -1,6 +1,9 @@
 // Multilayer perceptrons with ReLU between their layers, forward and backward, in float32 on one core.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "level.h"
 
 namespace surefoot {
@@ -72,3 +75,41 @@ SUREFOOT_DECLARE(void mlp_backward(const Mlp&, const Rows&, const float* saved, 
                                    const Gradients&, float* scratch))
 SUREFOOT_DECLARE(void adam_step(const AdamStep&, long size, float* parameters, const float* gradients, float* first,
                                 float* second, float* average))
+
+// What dense.cpp defines: calls with the memory that they need, as python and tape.cpp make them.
+namespace surefoot {
+
+using Addresses = std::vector<std::uintptr_t>;  // of float32 memory; 0 where there is none
+
+/// An `Mlp` and the lists that it points at.
+class Network {
+ public:
+  /// Throws std::invalid_argument where the lists' lengths disagree.
+  Network(std::vector<long> sizes, long members, long rows, const Addresses& weights, const Addresses& biases);
+
+  void forward(const Rows& inputs, float* saved, float* outputs) const;
+  void backward(const Rows& inputs, const float* saved, const Rows& output_gradients, const Gradients& wanted) const;
+  int layers() const { return static_cast<int>(weights_.size()); }
+
+ private:
+  std::vector<long> sizes_;
+  std::vector<float*> weights_, biases_;
+  Mlp mlp() const;
+  long members_, rows_;
+};
+
+std::vector<float*> pointers(const Addresses& addresses);
+
+/// Adam over flat storage; the step's number and learning rate are read where they lie when it runs.
+struct Adam {
+  long size;
+  float *parameters, *gradients, *first, *second;
+  float* average;      // of a target network, or null
+  float* count;        // steps so far; one more afterwards
+  const double* rate;  // learning rate
+  double beta1, beta2, epsilon, decay, average_rate;
+
+  void step() const;
+};
+
+}  // namespace surefoot

@@ -13,6 +13,7 @@ namespace nb = nanobind;
 
 namespace surefoot {
 void bind_dense(nb::module_&);
+void bind_tape(nb::module_&);
 }
 
 namespace {
@@ -56,4 +57,5 @@ NB_MODULE(_native, m) {
   m.def("set_level", &choose_level, nb::arg("name"), "Use the build for a lower instruction set.");
   m.def("peak", &peak, nb::arg("repeats") = 9, "Best measured float32 GFLOP/s of one core, multiply-adds on registers.");
   surefoot::bind_dense(m);
+  surefoot::bind_tape(m);
 }
