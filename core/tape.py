@@ -93,9 +93,10 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         self._kept.append((args, kwargs, result))
         there = {t.untyped_storage().data_ptr() for t in given}
-        self._own |= {t.untyped_storage().data_ptr() for t in _tensors(result)} - there
-        if not mutable and isinstance(result, Tensor) and result.untyped_storage().data_ptr() in there:
-            return result  # a view
+        made = [t.untyped_storage().data_ptr() for t in _tensors(result)]
+        self._own |= set(made) - there
+        if not mutable and made and there.issuperset(made):
+            return result  # views
         try:
             tape_operations.write(self, func, args, kwargs, result)
         except tape_operations.Unknown as unknown:
@@ -103,7 +104,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def element(self, name: str, out: Tensor, *operands: Tensor, strides: Sequence[int] | None = None) -> None:
-        """Write down out = name(operands), broadcast to the shape of `out`.
+        """Write down out = name(operands), broadcast to the shape of `out`; sort sorts its last dimension.
 
         Args:
             name: of the instruction.

@@ -31,6 +31,8 @@ def write(to: Writer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
     if name in WITHOUT_EFFECT:
         return
     how = OPERATIONS.get(name)
+    if name == "sort" and not kwargs:
+        result = result[0]  # the places are int64, which nothing on a tape reads
     if how is None or not isinstance(result, Tensor) or result.device.type != "cpu":
         raise Unknown(str(func))
     if result.dtype not in (torch.float32, torch.bool):
@@ -155,29 +157,64 @@ def _constant(value: float | None = None) -> How:
     return how
 
 
+def _dims(source: Tensor, given: Given) -> set[int]:
+    """The dimensions that are reduced."""
+    wanted = given.get("dim")
+    dims = range(source.dim()) if wanted is None else [wanted] if isinstance(wanted, int) else wanted
+    return {dim % source.dim() for dim in dims} or set(range(source.dim()))
+
+
+def _strides(result: Tensor, source: Tensor, reduced: set[int], keepdim: bool) -> list[int]:
+    """Strides of `result` over the shape of `source`: 0 where it is reduced."""
+    left = [stride for dim, stride in enumerate(result.stride()) if not (keepdim and dim in reduced)]
+    kept = iter(left)
+    return [0 if dim in reduced else next(kept) for dim in range(source.dim())]
+
+
 def _reduction(instruction: str, mean: bool = False) -> How:
     def how(to: Writer, result: Tensor, given: Given) -> None:
         source = _number(to, given["self"])
         if result.dtype != torch.float32:
             raise Unknown(f"{instruction} giving {result.dtype}")
-        wanted = given.get("dim")
-        dims = range(source.dim()) if wanted is None else [wanted] if isinstance(wanted, int) else wanted
-        reduced = {dim % source.dim() for dim in dims} or set(range(source.dim()))
-        left = iter(result.stride())
-        strides = []
-        for dim in range(source.dim()):
-            if dim not in reduced:
-                strides.append(next(left))
-                continue
-            if given.get("keepdim"):
-                next(left)
-            strides.append(0)
+        reduced = _dims(source, given)
+        strides = _strides(result, source, reduced, bool(given.get("keepdim")))
         to.element(instruction, result, source, strides=strides)
         if mean:
-            count = math.prod(source.shape[dim] for dim in reduced)
-            to.element("div", result, result, _number(to, count))
+            to.element("div", result, result, _number(to, _count(source, reduced)))
 
     return how
+
+
+def _count(source: Tensor, dims: set[int]) -> int:
+    return math.prod(source.shape[dim] for dim in dims)
+
+
+def _spread(root: bool) -> How:
+    """Variance or standard deviation: squares of the distances from the mean, in two passes."""
+
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        source = _number(to, given["self"])
+        reduced = _dims(source, given)
+        degrees = _count(source, reduced) - (1 if given.get("correction") is None else given["correction"])
+        mean = torch.empty([1 if dim in reduced else size for dim, size in enumerate(source.shape)])
+        _reduction("sum", mean=True)(to, mean, {"self": source, "dim": list(reduced), "keepdim": True})
+        distance = torch.empty(source.shape)
+        to.element("sub", distance, source, mean, _number(to, 1))
+        to.element("square", distance, distance)
+        to.element("sum", result, distance, strides=_strides(result, source, reduced, bool(given.get("keepdim"))))
+        to.element("div", result, result, _number(to, max(degrees, 0)))
+        if root:
+            to.element("sqrt", result, result)
+
+    return how
+
+
+def _sort(to: Writer, result: Tensor, given: Given) -> None:
+    source = _number(to, given["self"])
+    dim = given.get("dim", -1)
+    if result.dtype != torch.float32 or given.get("descending") or source.dim() == 0 or source.shape[dim] > MOST_SORTED:
+        raise Unknown("a sort that descends, is long or is not of float32")
+    to.element("sort", result.movedim(dim, -1), source.movedim(dim, -1))
 
 
 def _cat(to: Writer, result: Tensor, given: Given) -> None:
@@ -208,6 +245,9 @@ def _slice_backward(to: Writer, result: Tensor, given: Given) -> None:
     _copy(to, part.narrow(given["dim"], 0, len(where)), {"src": given["grad_output"]})
 
 
+MOST_SORTED = 64
+"""The native sort is by insertion: for the members of an ensemble, not for a batch."""
+
 WITHOUT_EFFECT = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "resize"}
 """Operations after which no number is another."""
 
@@ -236,11 +276,14 @@ OPERATIONS: dict[str, How] = {
     "softplus": _softplus,
     "sum": _reduction("sum"),
     "mean": _reduction("sum", mean=True),
+    "var": _spread(root=False),
+    "std": _spread(root=True),
     "amin": _reduction("amin"),
     "amax": _reduction("amax"),
     **{name: _constant(1.0) for name in ("ones", "ones_like", "new_ones")},
     **{name: _constant(0.0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{name: _constant() for name in ("full", "full_like", "new_full", "fill", "scalar_tensor")},
+    "sort": _sort,
     "cat": _cat,
     "stack": _stack,
     "select_backward": _select_backward,

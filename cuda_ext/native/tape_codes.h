@@ -15,6 +15,7 @@ enum class Code {
   sum,
   amin,
   amax,
+  sort,
   count
 };
 
@@ -23,6 +24,6 @@ constexpr const char* code_names[] = {
     SUREFOOT_ELEMENTS(X)
 #undef X
         "where",
-    "to_float", "logical_not", "sum", "amin", "amax"};
+    "to_float", "logical_not", "sum", "amin", "amax", "sort"};
 
 }  // namespace surefoot

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import kernels
-from surefoot.core.kernels import KERNELS, KernelTable, Slots, load_table, machine_name, measure, store_table
+from surefoot.core import kernels, native
+from surefoot.core.kernels import (
+    KERNELS,
+    NATIVE,
+    PRODUCTS,
+    KernelTable,
+    Slots,
+    load_table,
+    machine_name,
+    measure,
+    store_table,
+)
 from surefoot.core.networks import MLP
 
 
@@ -23,8 +34,11 @@ class Only(KernelTable):
     def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> kernels.Kernel:
         return KERNELS[what][self.library]
 
+    def mlp(self, rows: int, sizes: Sequence[int]) -> str:
+        return NATIVE if self.library == NATIVE else PRODUCTS
 
-LIBRARIES = sorted(KERNELS["forward"])
+
+LIBRARIES = [*sorted(KERNELS["forward"]), *([NATIVE] if native.library() is not None else [])]
 
 
 def strided(rows: int, width: int) -> Tensor:
@@ -142,7 +156,7 @@ def test_a_gradient_can_be_differentiated_again(members: int | None) -> None:
 
 def test_only_float32_rows_take_the_kernels_and_others_still_work() -> None:
     class Refusing(KernelTable):
-        def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> kernels.Kernel:
+        def mlp(self, rows: int, sizes: Sequence[int]) -> str:
             raise AssertionError("a kernel was asked for")
 
     network, silu = MLP(3, 1, (4,)), MLP(3, 1, (4,), activation="silu")
