@@ -74,6 +74,7 @@ class Optimizer:
         self.rate: Tensor | None = None  # where a CUDA graph or a tape reads the rate
         if device.type == "cuda" or fused:
             self.rate = torch.zeros((), device=device, dtype=torch.float64 if fused else torch.float32)
+        self._host = self.rate.numpy() if fused and self.rate is not None else None  # quicker to write than a tensor
         self._written = math.nan
         self.taken = 0
 
@@ -88,8 +89,11 @@ class Optimizer:
         """What must happen on the host before a step: the rate goes where a CUDA graph or a tape reads it."""
         rate = self.learning_rate()
         if self.rate is not None and rate != self._written:
-            self.rate.fill_(rate)
             self._written = rate
+            if self._host is not None:
+                self._host[()] = rate
+            else:
+                self.rate.fill_(rate)
 
     def step(self, averages: Sequence[tuple[Network, Network, float]] = ()) -> None:
         """Take the gradients in the networks' storage one Adam step down, then average the targets.
@@ -185,7 +189,8 @@ class Learner:
         Args:
             agents: S agents of one class and config.
             seeds: S numbers that fix each agent's batches and noise.
-            gather: row indices -> batch, on `device`.
+            gather: row indices -> batch, on `device`; a method of an object with `workspace(rows)`, as of a
+                `Store`, is handed one on a CPU as second argument, and so fills the same memory at every step.
             population: rows that may be drawn.
             batch_size: rows per update, unless the update says otherwise.
             planned_steps: training steps that the schedules count on.
@@ -239,6 +244,8 @@ class Learner:
         self._metrics: dict[str, Tensor] = {}
         self._graphs: dict[int, _Graph] = {}
         self._tapes: dict[int, _Taped] | None = {} if fused else None
+        maker = getattr(getattr(gather, "__self__", None), "workspace", None) if fused else None
+        self._space = None if maker is None else maker(self.rows)
 
     def _check_names(self) -> None:
         for update in self.updates:
@@ -324,8 +331,8 @@ class Learner:
                 if slot.data_ptr() != gradient.data_ptr():
                     slot.copy_(gradient)
             self._losses[index].copy_(loss)
-        for name, value in metrics.items():
-            self._metrics[name] = value.detach()
+        for name, value in metrics.items():  # a tape goes on writing what it made, but a batch comes and goes
+            self._metrics[name] = value.detach() if native.recorder() is None else value.detach().clone()
 
     def _apply(self, index: int) -> None:
         """Step the optimiser of update `index` and average its targets."""
@@ -342,17 +349,22 @@ class Learner:
 
     def _one_step(self, indices: Tensor, noise: dict[str, Tensor], due: Sequence[int]) -> None:
         """All updates that are due, on the rows `indices` (S, rows)."""
-        batch = self.gather(indices if self.stacked else indices[0])
+        batch = self._batch(indices if self.stacked else indices[0])
         if not self.stacked:
             noise = {name: value[0] for name, value in noise.items()}
         if self._tapes is None or not self._repeat(batch, noise, due):
             self._work(batch, noise, due)
 
+    def _batch(self, indices: Tensor) -> Batch:
+        if self._space is None:
+            return self.gather(indices)
+        return self.gather(indices, self._space)  # type: ignore[call-arg]
+
     def _repeat(self, batch: Batch, noise: dict[str, Tensor], due: Sequence[int]) -> bool:
         """Run the tape of these updates, recorded when they are first due; False where there is none."""
         assert self._tapes is not None
         key = sum(1 << index for index in due)
-        inputs = {**{f"batch/{k}": v for k, v in batch.items()}, **{f"noise/{k}": v for k, v in noise.items()}}
+        inputs = [*batch.values(), *noise.values()]
         taped = self._tapes.get(key)
         if taped is None:
             before = self._metrics
@@ -413,13 +425,20 @@ class Learner:
             DivergenceError: a loss was not finite; says which, when and for which seed.
         """
         log = torch.zeros(min(steps, self.log_length), *self._losses.shape, dtype=self.dtype, device=self.device)
+        rows: Any = log
+        losses: Any = self._losses
+        if self.device.type == "cpu" and self.dtype in {torch.float32, torch.float64}:
+            rows, losses = log.numpy(), self._losses.numpy()  # the same memory, and quicker to copy
         total = torch.zeros_like(self._losses, dtype=torch.float64)
         counts = torch.zeros(len(self.updates), 1, dtype=torch.float64, device=self.device)
         done = 0
         with kernels.use(self.slots), self._autocast(), _without_collection():
             while done < steps:
                 part = min(steps - done, self.log_length)
-                taken = [self._advance(log[row]) for row in range(part)]
+                taken = []
+                for row in range(part):
+                    taken.append(self._advance())
+                    rows[row] = losses
                 self._check_finite(log[:part], self.step - part)
                 mask = torch.tensor(taken, dtype=torch.float64, device=self.device).unsqueeze(-1)
                 total += (log[:part] * mask).sum(0)
@@ -431,7 +450,7 @@ class Learner:
                 result[name] = value.reshape(len(self.seeds), -1).double().mean(1).tolist()
         return result
 
-    def _advance(self, log: Tensor) -> list[bool]:
+    def _advance(self) -> list[bool]:
         indices, noise = self.stream.at(self.step)
         due = [i for i, u in enumerate(self.updates) if (self.step + 1) % u.every == 0]
         for index in due:
@@ -442,7 +461,6 @@ class Learner:
             self._one_step(indices, noise, due)
         for index in due:
             self.optimizers[index].taken += self.updates[index].repeat
-        log.copy_(self._losses)
         self.step += 1
         return [i in due for i in range(len(self.updates))]
 

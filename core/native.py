@@ -162,6 +162,28 @@ def adam(
     _module().adam(*numbers)
 
 
+def gather(table: Tensor, indices: Tensor, out: Tensor) -> bool:
+    """Copy the rows of `table` at `indices` into `out`, if the native module can.
+
+    Args:
+        table: (N, ...) on any device.
+        indices: (B,) int64, each in [0, N).
+        out: (B, ...) contiguous, of the table's type.
+
+    Returns:
+        Whether it has been done.
+
+    Raises:
+        IndexError: an index is out of range.
+    """
+    module = library()
+    if module is None or table.device.type != "cpu" or not (table.is_contiguous() and indices.is_contiguous()):
+        return False
+    row_bytes = table.stride(0) * table.itemsize
+    module.gather_rows(table.data_ptr(), len(table), row_bytes, indices.data_ptr(), len(indices), out.data_ptr())
+    return True
+
+
 class Recorder(Protocol):
     """What `core.tape` does with the calls that torch can't show it."""
 

@@ -10,6 +10,7 @@ batch and noise. What a tape can't do (`core.tape_operations` has what it can) i
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,29 +30,30 @@ AGREEMENT = 1e-3
 class Tape:
     """A recorded step; holds every tensor that it works on."""
 
-    def __init__(self, native_tape: Any, inputs: Mapping[str, Tensor], storages: Sequence[int], kept: list[Any]) -> None:
+    def __init__(self, native_tape: Any, inputs: list[Tensor], storages: Sequence[int], kept: list[Any]) -> None:
         self._tape, self._kept = native_tape, kept
-        starts = {name: value.untyped_storage().data_ptr() for name, value in inputs.items()}
-        self._names = list(inputs)
-        self._offsets = [inputs[name].data_ptr() - starts[name] for name in self._names]
-        self._numbers = [storages.index(starts[name]) for name in self._names]
+        starts = [value.untyped_storage().data_ptr() for value in inputs]
+        self._offsets = [value.data_ptr() - start for value, start in zip(inputs, starts, strict=True)]
+        self._numbers = [storages.index(start) for start in starts]
         self._first = [self._numbers.index(number) for number in range(len(storages))]
-        self._layouts = [_layout(inputs[name]) for name in self._names]
+        self._layouts = [_layout(value) for value in inputs]
+        self._last, self._bases = inputs, list(storages)
 
     def __len__(self) -> int:
         """Calls of the native module in one run."""
         return len(self._tape)
 
-    def run(self, inputs: Mapping[str, Tensor]) -> bool:
+    def run(self, inputs: list[Tensor]) -> bool:
         """Repeat the step on other inputs; False, with nothing done, where they lie otherwise than at recording."""
-        values = [inputs[name] for name in self._names]
-        starts = [value.data_ptr() - offset for value, offset in zip(values, self._offsets, strict=True)]
-        bases = [starts[first] for first in self._first]
-        if [_layout(value) for value in values] != self._layouts:
-            return False
-        if [bases[number] for number in self._numbers] != starts:
-            return False
-        self._tape.run(bases)
+        if not all(map(operator.is_, inputs, self._last)):
+            if [_layout(value) for value in inputs] != self._layouts:
+                return False
+            starts = [value.data_ptr() - offset for value, offset in zip(inputs, self._offsets, strict=True)]
+            bases = [starts[first] for first in self._first]
+            if [bases[number] for number in self._numbers] != starts:
+                return False
+            self._last, self._bases = inputs, bases
+        self._tape.run(self._bases)
         return True
 
 
@@ -62,12 +64,12 @@ def _layout(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...], torch.dtype]:
 class Recorder(TorchDispatchMode):
     """Writes down what happens while it is active; `tape` gives the tape, or None and `problem` says why."""
 
-    def __init__(self, inputs: Mapping[str, Tensor]) -> None:
+    def __init__(self, inputs: list[Tensor]) -> None:
         super().__init__()
-        self.inputs = dict(inputs)
+        self.inputs = inputs
         self.problem = ""
-        self._storages = list(dict.fromkeys(value.untyped_storage().data_ptr() for value in inputs.values()))
-        self._kept: list[Any] = [list(inputs.values())]
+        self._storages = list(dict.fromkeys(value.untyped_storage().data_ptr() for value in inputs))
+        self._kept: list[Any] = [inputs]
         self._own: set[int] = set()
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
         self._calls: list[tuple[str, tuple[Any, ...]]] = []

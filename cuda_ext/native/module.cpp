@@ -14,6 +14,7 @@ namespace nb = nanobind;
 namespace surefoot {
 void bind_dense(nb::module_&);
 void bind_tape(nb::module_&);
+void bind_gather(nb::module_&);
 }
 
 namespace {
@@ -58,4 +59,5 @@ NB_MODULE(_native, m) {
   m.def("peak", &peak, nb::arg("repeats") = 9, "Best measured float32 GFLOP/s of one core, multiply-adds on registers.");
   surefoot::bind_dense(m);
   surefoot::bind_tape(m);
+  surefoot::bind_gather(m);
 }
