@@ -40,8 +40,10 @@ left to torch: noise must not decide what rounding a run gets."""
 NATIVE, PRODUCTS = "native", "products"
 """How a whole MLP is computed: by the native module, or product by product."""
 
-Shape = tuple[str, *tuple[int, ...]]
-"""(product, rows, inputs, outputs), or ("mlp", rows, widths of the layers from the input on)."""
+Product = tuple[str, int, int, int]
+"""(what is computed, rows, inputs, outputs)."""
+Shape = tuple[str | int, ...]
+"""A `Product`, or ("mlp", rows, widths of the layers from the input on)."""
 
 
 @dataclasses.dataclass
@@ -87,7 +89,7 @@ class KernelTable:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> KernelTable:
         """The table written by `to_json`."""
-        choices = {(str(row[0]), *map(int, row[1:-1])): str(row[-1]) for row in value["choices"]}
+        choices: dict[Shape, str] = {(str(row[0]), *map(int, row[1:-1])): str(row[-1]) for row in value["choices"]}
         if any(len(shape) < 4 for shape in choices):
             raise ValueError("a shape has at least a name and three sizes")
         return cls(str(value["machine"]), choices)
@@ -105,7 +107,7 @@ def machine_name() -> str:
     return f"{processor} torch-{torch.__version__} numpy-{np.__version__} {native.name()}".rstrip()
 
 
-def measure(shape: Shape, repeats: int = 9) -> str:
+def measure(shape: Product, repeats: int = 9) -> str:
     """Name of the library that computes `shape` fastest on one thread (least CPU time); torch unless it is clear."""
     what, rows, inputs, outputs = shape
     if rows * inputs * outputs < SMALLEST_MEASURED:
@@ -245,7 +247,10 @@ def mlp(slots: Slots, inputs: Tensor, weights: Sequence[Tensor], biases: Sequenc
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return _traced(inputs, weights, biases)
     parameters = (*weights, *biases)
-    if not native.fits(inputs, weights, biases) or slots.table.mlp(inputs.shape[0], native.mlp_sizes(weights)) != NATIVE:
+    if (
+        not native.fits(inputs, weights, biases)
+        or slots.table.mlp(inputs.shape[0], native.mlp_sizes(weights)) != NATIVE
+    ):
         recorder = native.recorder()
         if recorder is not None:
             recorder.refuse("an MLP that is computed product by product")

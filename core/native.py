@@ -16,7 +16,6 @@ from torch import Tensor
 
 from surefoot import cuda_ext
 
-
 Network = tuple[list[int], int, int, list[int], list[int]]
 """Widths, members, rows, and the addresses of weights and biases, as the native module takes them."""
 _LANES = 32  # rows of a panel in dense.h: only `register_fake` below must know
@@ -189,7 +188,8 @@ class Recorder(Protocol):
 
     def mlp_forward(
         self, network: Network, inputs: Tensor, row_stride: int, saved: Tensor | None, outputs: Tensor
-    ) -> None: ...  # noqa: D102
+    ) -> None:
+        """`forward` is about to be run."""
 
     def mlp_backward(
         self,
@@ -199,11 +199,14 @@ class Recorder(Protocol):
         weight_gradients: Sequence[Tensor | None],
         bias_gradients: Sequence[Tensor | None],
         input_gradients: Tensor | None,
-    ) -> None: ...  # noqa: D102
+    ) -> None:
+        """`backward` is about to be run."""
 
-    def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None: ...  # noqa: D102
+    def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None:
+        """`adam` is about to be run."""
 
-    def refuse(self, what: str) -> None: ...  # noqa: D102
+    def refuse(self, what: str) -> None:
+        """Something that can't be recorded is about to be done."""
 
 
 _recorder: Recorder | None = None

@@ -17,7 +17,8 @@ class Unknown(Exception):
 class Writer(Protocol):
     """Where instructions go: `tape.Recorder`."""
 
-    def element(self, name: str, out: Tensor, *operands: Tensor, strides: Sequence[int] | None = None) -> None: ...  # noqa: D102
+    def element(self, name: str, out: Tensor, *operands: Tensor, strides: Sequence[int] | None = None) -> None:
+        """Write down out = name(operands)."""
 
 
 def write(to: Writer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
