@@ -119,7 +119,7 @@ SF_FUNCTION void four_outputs(int inputs, const float* w, const float* x, float*
 template <Activation activation, int L>
 SF_FUNCTION void one_output(int inputs, const float* w, const float* x, float* y) {
   const int fours = inputs / 4;
-  for (int l = 0; l < L; ++l) y[l] = w[0];  // vectorised
+  for (int l = 0; l < L; ++l) y[l] = w[0];
   if (fours > 0) {
 #pragma omp simd
     for (int l = 0; l < L; ++l) {  // vectorised
@@ -198,13 +198,13 @@ SF_FUNCTION void hidden(const Layer& layer, const float* x, float* y) {
   }
 }
 
-/// (actions x L) from (observations x L). `noise` (actions x L) is read where the policy samples; `one` and `two` are
-/// scratch of width x L each.
-template <int L>
+/// Actions of L lanes from their observations. Element k of lane l is x[k * stride + l] for observations, actions and
+/// `noise`, which is read where the policy samples; `one` and `two` are scratch of width * L each.
+template <int L, int stride>
 SF_FUNCTION void policy_actions(const Policy& p, const float* observations, const float* noise, float* one, float* two,
                     float* actions) {
   for (int k = 0; k < p.observations; ++k) {
-    const float* const o = observations + k * L;
+    const float* const o = observations + k * stride;
     float* const to = one + k * L;
     const float mean = p.mean[k], scale = p.inverse_scale[k];
 #pragma omp simd
@@ -222,8 +222,8 @@ SF_FUNCTION void policy_actions(const Policy& p, const float* observations, cons
   }
   linear<Activation::none, L>(p.layer[p.layers - 1], one, two);
   for (int k = 0; k < p.actions; ++k) {
-    float *const y = two + k * L, *const action = actions + k * L;
-    const float* const z = noise + k * L;
+    float *const y = two + k * L, *const action = actions + k * stride;
+    const float* const z = noise + k * stride;
     if (p.sampling == Sampling::before_squash) {
       const float* const log_deviation = two + (p.actions + k) * L;
       const float low = p.deviation[0], high = p.deviation[1];

@@ -72,9 +72,9 @@ class CartPoleSwingUp(System):
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
         """Hanging within 0.1 rad, the cart within 0.1 m of the middle, velocities within 0.05."""
-        like = {"dtype": uniforms.dtype, "device": uniforms.device}
-        width = torch.tensor([0.2, 0.1, 0.2, 0.1], **like)
-        return torch.tensor([0.0, 0.0, math.pi, 0.0], **like) + width * (uniforms - 0.5)
+        width = torch.tensor([0.2, 0.1, 0.2, 0.1], dtype=torch.float64).to(uniforms)
+        middle = torch.tensor([0.0, 0.0, math.pi, 0.0], dtype=torch.float64).to(uniforms)
+        return middle + width * (uniforms - 0.5)
 
     def observe(self, state: Tensor, parameters: Tensor) -> Tensor:
         """The state with cosine and sine for the angle."""
