@@ -143,7 +143,14 @@ def _loops(system: Functions, policy: Callable[..., Any]) -> tuple[Callable[...,
         episodes, elapsed, floats, counts, last_observations, record_observations, record_actions, record_rewards,
         record_next_observations, record_costs, record_margins, record_terminated, record_truncated, record_diverged,
     ):  # fmt: skip
-        envs, horizon, limit, many, shared, noisy = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
+        envs, horizon, limit, many, shared, noisy = (
+            numbers[0],
+            numbers[1],
+            numbers[2],
+            numbers[3],
+            numbers[4],
+            numbers[5],
+        )
         width = A + O + 2 * numbers[7]
         sees = numbers[6] == BY_POLICY or len(record_observations) > 0
         for t in range(horizon):
@@ -155,7 +162,21 @@ def _loops(system: Functions, policy: Callable[..., Any]) -> tuple[Callable[...,
                 lane = memory[base + (env - first) * width :]
                 if sees:
                     observe(lane, A * stride, stride, states, env * S, parameters, 0 if shared else env * P)
-                act(t, env, lane, stride, numbers, header, weights, low, high, given, seeds[env], episodes[env], elapsed[env])
+                act(
+                    t,
+                    env,
+                    lane,
+                    stride,
+                    numbers,
+                    header,
+                    weights,
+                    low,
+                    high,
+                    given,
+                    seeds[env],
+                    episodes[env],
+                    elapsed[env],
+                )
             if not running:
                 break
             for env in range(first, last):
@@ -182,7 +203,20 @@ def _loops(system: Functions, policy: Callable[..., Any]) -> tuple[Callable[...,
                 if len(record_next_observations) > 0:
                     observe(record_next_observations, row * O, 1, states, env * S, parameters, p)
                 truncated = book(
-                    t, env, limit, many != 0, elapsed, ends, finite, states, parameters, p, seeds, episodes, floats, counts
+                    t,
+                    env,
+                    limit,
+                    many != 0,
+                    elapsed,
+                    ends,
+                    finite,
+                    states,
+                    parameters,
+                    p,
+                    seeds,
+                    episodes,
+                    floats,
+                    counts,
                 )
                 if len(record_rewards) > 0:
                     record_rewards[row] = reward
@@ -380,5 +414,3 @@ class CudaBatch(Batch):
 
     def _reset(self, arrays: list[Any]) -> None:
         self._launch(self._functions.on_gpu[1], arrays)
-
-

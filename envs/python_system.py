@@ -121,7 +121,8 @@ class PythonSystem(System):
             "normals": normals,
             "time_step": float(time_step),
             "max_steps": max_steps,
-            "margin_of": margin_of or ("margin()" if margin else "-1 where cost() is true, else 1" if cost else "nothing"),
+            "margin_of": margin_of
+            or ("margin()" if margin else "-1 where cost() is true, else 1" if cost else "nothing"),
             "gaps": dict(gaps or {}),
             "behaviours": {"random": functools.partial(_uniform, bounds=bounds), **(behaviours or {})},
         }
@@ -142,8 +143,15 @@ class PythonSystem(System):
         parameters = [parameter.name for parameter in self.parameters]
         names = [*self.states, *self.actions, *parameters]
         for name in [self.name, *names]:
-            if not name.isidentifier() or keyword.iskeyword(name) or name.startswith(("_", "next_")) or name in RESERVED:
-                raise ConfigError(f"{self.name}: {name!r} can't be a name here; use letters, digits and _, as in 'speed_x'")
+            if (
+                not name.isidentifier()
+                or keyword.iskeyword(name)
+                or name.startswith(("_", "next_"))
+                or name in RESERVED
+            ):
+                raise ConfigError(
+                    f"{self.name}: {name!r} can't be a name here; use letters, digits and _, as in 'speed_x'"
+                )
         twice = sorted({name for name in names if names.count(name) > 1})
         problems = {
             f"there are {len(self.states)} states and {len(self.actions)} actions; give 1 or more": not self.states
@@ -155,8 +163,9 @@ class PythonSystem(System):
             not in INTEGRATORS,
             "semi_implicit needs positions, then as many velocities": self._integrator == "semi_implicit"
             and len(self.states) % 2,
-            "time_step, substeps and max_steps must be above 0": min(self.time_step, self._substeps, self.max_steps) <= 0,
-            "uniforms and normals must be 0 to 64": not 0 <= min(self.uniforms, self.normals)
+            "time_step, substeps and max_steps must be above 0": min(self.time_step, self._substeps, self.max_steps)
+            <= 0,
+            "uniforms and normals must be 0 to 64": not min(self.uniforms, self.normals) >= 0
             or max(self.uniforms, self.normals) > 64,
             "give margin= or cost=, not both": {"margin", "cost"} <= set(self._functions),
             "observe= needs observations=, the names of what it returns": observed and observations is None,
@@ -198,7 +207,9 @@ class PythonSystem(System):
             several = isinstance(result, tuple)
             numbers = result if several else (result,)
             if not all(isinstance(number, (int, float, np.number, np.bool_)) for number in numbers):
-                raise ConfigError(f"{self.name}: {kind}() returns {result!r}; it must return numbers, separated by commas")
+                raise ConfigError(
+                    f"{self.name}: {kind}() returns {result!r}; it must return numbers, separated by commas"
+                )
             wanted = counts.get(kind, 1)
             if len(numbers) != wanted or (several and kind not in counts):
                 what = f"{wanted} {names[kind]}{'s' if wanted > 1 else ''}" if kind in counts else "one number"

@@ -6,13 +6,14 @@
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 
-constexpr int lanes = 64;
+constexpr int lanes = 128;      // amortise what a step costs beside them
+constexpr int policy_lanes = 32;  // as many as leave a network's layers in the first cache
 constexpr int group = 16;  // lanes whose ends are booked together
 
 /// Structure-of-arrays scratch of one thread; element k of lane l is x[k * lanes + l].
 struct Block {
   const Job* job;
-  int first, valid;  // environments first .. first + valid - 1; further lanes repeat the last one
+  int first, valid;  // environments first .. first + valid - 1; further lanes begin as the last one and are not read
   float *states, *next;  // the step reads the former and writes the latter; then they change places
   float *fresh;          // states that the next episodes begin in
   float *actions, *observations, *parameters, *normals, *noise, *uniforms, *one, *two;

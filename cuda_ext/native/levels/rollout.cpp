@@ -34,6 +34,12 @@ void to_rows(const Block& b, const float* from, int width, const float* mask, fl
   }
 }
 
+bool any_running(const Block& b, int from, int to) {
+  float any = 0.0f;
+  for (int l = from; l < to; ++l) any = b.running[l] > any ? b.running[l] : any;
+  return any > 0.0f;
+}
+
 /// Keys, for the episode that is `ahead` of the present one, of the streams that this job draws from.
 void make_keys(Block& b, int ahead, uint32 (*to)[lanes]) {
   const auto fill = [&b, ahead](uint32 stream, uint32* key) {
@@ -91,7 +97,9 @@ void choose_actions(Block& b, int t) {
     case Source::given: given_actions(b, t); break;
     case Source::policy:
       if (job.policy.sampling != Sampling::none) draw_normals(b, b.key[policy_key], t, job.policy.actions, b.noise);
-      policy_actions<lanes>(job.policy, b.observations, b.noise, b.one, b.two, b.actions);
+      for (int l = 0; l < b.valid; l += policy_lanes)
+        if (any_running(b, l, l + policy_lanes))
+          policy_actions<policy_lanes, lanes>(job.policy, b.observations + l, b.noise + l, b.one, b.two, b.actions + l);
       break;
   }
 }
@@ -203,6 +211,7 @@ void enter(Block& b, const Job& job, int first) {
     b.ended[l] = b.truncated[l] = b.diverged[l] = 0;
   }
   for (int k = 0; k < (job.sizes.normals + 1) * lanes; ++k) b.normals[k] = 0.0f;
+  for (int k = 0; k < job.sizes.actions * lanes; ++k) b.actions[k] = 0.0f;
   make_keys(b, 0, b.key);
 }
 
@@ -232,12 +241,6 @@ void leave(Block& b, const Operations& operations) {
   }
 }
 
-bool anyone_running(const Block& b) {
-  float any = 0.0f;
-  for (int l = 0; l < lanes; ++l) any = b.running[l] > any ? b.running[l] : any;
-  return any > 0.0f;
-}
-
 void run(Block& b, const Operations& operations) {
   const Job& job = *b.job;
   const bool sees = job.source == Source::policy || job.record_observations != nullptr;
@@ -255,7 +258,7 @@ void run(Block& b, const Operations& operations) {
     if (records) record_after(b, t, operations);
     if (b.any_ended) {
       finish(b, t, operations);
-      going_on = job.many || anyone_running(b);
+      going_on = job.many || any_running(b, 0, b.valid);
     }
   }
 }
