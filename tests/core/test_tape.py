@@ -205,3 +205,29 @@ def test_inputs_of_another_layout_are_refused_and_nothing_is_done() -> None:
     assert not state.any()
     assert tape.run([moved[:, :3], moved[:, 4:7]])
     assert torch.equal(state, torch.full((3,), 8.0))
+
+
+def test_a_network_evaluated_twice_is_computed_once_unless_it_changed_in_between() -> None:
+    network, table = MLP(5, 2, (20, 16)).requires_grad_(False), kernels.KernelTable("test")
+    weight = network.weights[1].data
+
+    def twice(x: Tensor) -> Tensor:
+        with kernels.use(kernels.Slots(table)):
+            return network(x) + 2 * network(x)
+
+    def changed(x: Tensor) -> Tensor:
+        with kernels.use(kernels.Slots(table)):
+            first = network(x)
+            weight.mul_(2)
+            second = network(x)
+            weight.mul_(0.5)
+            own = x * 1
+            third = network(own)
+            own.mul_(3)
+            return first + 2 * second + 3 * third + 4 * network(own)
+
+    check(twice, torch.randn(40, 5))
+    check(changed, torch.randn(40, 5))
+    tape, _, _ = record(twice, torch.randn(40, 5))
+    assert tape is not None
+    assert tape.calls == {"mlp_forward": 1, "element": 3}
