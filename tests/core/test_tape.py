@@ -61,13 +61,14 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp": lambda x: x.clamp(-1, 2) + x.clamp(max=0.5) + x.clamp(min=-0.5),
     "compare": lambda x: (x > 0.3) * x + (x <= -0.3) * 2.0 + ((x == x) & (x != 1)).float(),
     "where": lambda x: torch.where(x > 0, 0.7, 0.3) * torch.where((x > 2) | ~(x < 1), x, -x),
+    "powers": lambda x: 2 ** x.clamp(-2, 2) + x.abs() ** 1.5,
     "scalars": lambda x: (2 - x) / 3 + x * 0.5 - 1.25,
     "alpha": lambda x: torch.add(x, x, alpha=0.3) - torch.sub(x, 1.0, alpha=2),
     "lerp": lambda x: torch.lerp(x, x.square(), 0.2),
     "in place": lambda x: x.clone().mul_(2).add_(1).clamp_(min=0).tanh_(),
     "filled": lambda x: torch.zeros_like(x) + torch.ones_like(x) * x + x.new_full((5,), 2.0).sum(),
     "sorted": lambda x: x.sort(0).values[1] + x.sort(-1).values[..., :1],
-    "joined": lambda x: torch.cat([x, x * 2], -1)[..., 1:4] + torch.stack([x, -x]).sum(0)[..., :3],
+    "joined": lambda x: torch.cat([x, torch.zeros(0), x * 2], -1)[..., 1:4] + torch.stack([x, -x]).sum(0)[..., :3],
     "chunks": lambda x: x.split([2, x.shape[-1] - 2], -1)[1] * x.chunk(2, 0)[0][:1].sum(),
 }
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -78,7 +79,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda x: x.mean(),
     "least": lambda x: x.amin(0) - x.amax(-1, keepdim=True)[0],
     "spread": lambda x: x.std(0) + x.var(-1, keepdim=True, correction=0)[:1],
-    "all of it": lambda x: x.std() + x.mean(0).square().sum(),
+    "all of it": lambda x: x.sum().sum().mean() + x.std() + x.mean(0).square().sum(),
 }
 
 
