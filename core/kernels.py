@@ -69,7 +69,7 @@ class KernelTable:
         Raises:
             CheckpointError: the table says native, and the native module is not there.
         """
-        shape = ("mlp", rows, *sizes)
+        shape: Shape = ("mlp", rows, *sizes)
         choice = self.choices.get(shape)
         if choice is None:
             with native.recording(None), _disable_current_modes():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ class Tape:
 
     def __init__(self, native_tape: Any, inputs: list[Tensor], storages: Sequence[int], kept: list[Any]) -> None:
         self._tape, self._kept = native_tape, kept
+        self._calls: Counter[str] = Counter()
         starts = [value.untyped_storage().data_ptr() for value in inputs]
         self._offsets = [value.data_ptr() - start for value, start in zip(inputs, starts, strict=True)]
         self._numbers = [storages.index(start) for start in starts]
@@ -42,6 +44,11 @@ class Tape:
     def __len__(self) -> int:
         """Calls of the native module in one run."""
         return len(self._tape)
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How many of which kind."""
+        return dict(self._calls)
 
     def run(self, inputs: list[Tensor]) -> bool:
         """Repeat the step on other inputs; False, with nothing done, where they lie otherwise than at recording."""
@@ -73,6 +80,8 @@ class Recorder(TorchDispatchMode):
         self._own: set[int] = set()
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
+        self._known: dict[tuple[int, ...], tuple[Tensor, tuple[int, ...]]] = {}
+        """MLP evaluated -> outputs, and the addresses of all that it read and wrote: valid until one is overwritten."""
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -128,8 +137,16 @@ class Recorder(TorchDispatchMode):
     def mlp_forward(
         self, network: Network, inputs: Tensor, row_stride: int, saved: Tensor | None, outputs: Tensor
     ) -> None:
-        """Write down a call of `native.forward`."""
+        """Write down a call of `native.forward`; one that was made before is not made again, but its outputs copied."""
+        sizes, members, rows, weights, biases = network
+        addresses = (inputs.data_ptr(), *weights, *biases)
+        call = (*sizes, members, rows, row_stride, *addresses)
+        there = self._known.get(call)
         self._kept.append((inputs, saved, outputs))
+        if saved is None and there is not None:
+            self.element("copy", outputs, there[0])
+            return
+        self._known[call] = (outputs, (*addresses, outputs.data_ptr()))
         places = (self._place(inputs), row_stride, 0 if saved is None else saved.data_ptr(), outputs.data_ptr())
         self._calls.append(("mlp_forward", (*network, *places)))
 
@@ -176,6 +193,7 @@ class Recorder(TorchDispatchMode):
         for method, arguments in self._calls:
             getattr(written, method)(*arguments)
         tape = Tape(written, self.inputs, self._storages, self._kept)
+        tape._calls.update(method for method, _ in self._calls)
         tape.run(self.inputs)
         agree = all(_agree(place, expected) for place, expected in found)
         self._restore()
@@ -191,7 +209,10 @@ class Recorder(TorchDispatchMode):
     def _will_change(self, tensors: Sequence[Tensor]) -> None:
         """Keep what is about to be overwritten, unless it was made while recording."""
         for tensor in tensors:
-            start = tensor.untyped_storage().data_ptr()
+            start, size = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
+            for call, (_, addresses) in list(self._known.items()):
+                if any(start <= address < start + size for address in addresses):
+                    del self._known[call]
             if start in self._own or start in self._before:
                 continue
             with _disable_current_modes(), torch.no_grad():

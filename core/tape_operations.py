@@ -112,7 +112,7 @@ def _div(to: Writer, result: Tensor, given: Given) -> None:
 
 def _pow(to: Writer, result: Tensor, given: Given) -> None:
     exponent = given["exponent"]
-    if exponent == 2 and not isinstance(exponent, Tensor):
+    if not isinstance(exponent, Tensor) and exponent == 2:
         _floats("square", "self")(to, result, given)
     else:
         _floats("pow", "self", "exponent")(to, result, given)
@@ -161,6 +161,8 @@ def _constant(value: float | None = None) -> How:
 def _dims(source: Tensor, given: Given) -> set[int]:
     """The dimensions that are reduced."""
     wanted = given.get("dim")
+    if source.dim() == 0:
+        return set()
     dims = range(source.dim()) if wanted is None else [wanted] if isinstance(wanted, int) else wanted
     return {dim % source.dim() for dim in dims} or set(range(source.dim()))
 
@@ -195,6 +197,8 @@ def _spread(root: bool) -> How:
 
     def how(to: Writer, result: Tensor, given: Given) -> None:
         source = _number(to, given["self"])
+        if given.get("unbiased") is False or result.dtype != torch.float32:
+            raise Unknown("a spread in an old form, or not of float32")
         reduced = _dims(source, given)
         degrees = _count(source, reduced) - (1 if given.get("correction") is None else given["correction"])
         mean = torch.empty([1 if dim in reduced else size for dim, size in enumerate(source.shape)])
@@ -221,6 +225,8 @@ def _sort(to: Writer, result: Tensor, given: Given) -> None:
 def _cat(to: Writer, result: Tensor, given: Given) -> None:
     dim, start = given.get("dim", 0), 0
     for tensor in given["tensors"]:
+        if tensor.numel() == 0:  # torch lets these be of any shape
+            continue
         part = result.narrow(dim, start, tensor.shape[dim])
         _copy(to, part, {"src": tensor})
         start += tensor.shape[dim]

@@ -61,13 +61,14 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp": lambda x: x.clamp(-1, 2) + x.clamp(max=0.5) + x.clamp(min=-0.5),
     "compare": lambda x: (x > 0.3) * x + (x <= -0.3) * 2.0 + ((x == x) & (x != 1)).float(),
     "where": lambda x: torch.where(x > 0, 0.7, 0.3) * torch.where((x > 2) | ~(x < 1), x, -x),
+    "powers": lambda x: 2 ** x.clamp(-2, 2) + x.abs() ** 1.5,
     "scalars": lambda x: (2 - x) / 3 + x * 0.5 - 1.25,
     "alpha": lambda x: torch.add(x, x, alpha=0.3) - torch.sub(x, 1.0, alpha=2),
     "lerp": lambda x: torch.lerp(x, x.square(), 0.2),
     "in place": lambda x: x.clone().mul_(2).add_(1).clamp_(min=0).tanh_(),
     "filled": lambda x: torch.zeros_like(x) + torch.ones_like(x) * x + x.new_full((5,), 2.0).sum(),
     "sorted": lambda x: x.sort(0).values[1] + x.sort(-1).values[..., :1],
-    "joined": lambda x: torch.cat([x, x * 2], -1)[..., 1:4] + torch.stack([x, -x]).sum(0)[..., :3],
+    "joined": lambda x: torch.cat([x, torch.zeros(0), x * 2], -1)[..., 1:4] + torch.stack([x, -x]).sum(0)[..., :3],
     "chunks": lambda x: x.split([2, x.shape[-1] - 2], -1)[1] * x.chunk(2, 0)[0][:1].sum(),
 }
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -78,7 +79,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda x: x.mean(),
     "least": lambda x: x.amin(0) - x.amax(-1, keepdim=True)[0],
     "spread": lambda x: x.std(0) + x.var(-1, keepdim=True, correction=0)[:1],
-    "all of it": lambda x: x.std() + x.mean(0).square().sum(),
+    "all of it": lambda x: x.sum().sum().mean() + x.std() + x.mean(0).square().sum(),
 }
 
 
@@ -205,3 +206,29 @@ def test_inputs_of_another_layout_are_refused_and_nothing_is_done() -> None:
     assert not state.any()
     assert tape.run([moved[:, :3], moved[:, 4:7]])
     assert torch.equal(state, torch.full((3,), 8.0))
+
+
+def test_a_network_evaluated_twice_is_computed_once_unless_it_changed_in_between() -> None:
+    network, table = MLP(5, 2, (20, 16)).requires_grad_(False), kernels.KernelTable("test")
+    weight = network.weights[1].data
+
+    def twice(x: Tensor) -> Tensor:
+        with kernels.use(kernels.Slots(table)):
+            return network(x) + 2 * network(x)
+
+    def changed(x: Tensor) -> Tensor:
+        with kernels.use(kernels.Slots(table)):
+            first = network(x)
+            weight.mul_(2)
+            second = network(x)
+            weight.mul_(0.5)
+            own = x * 1
+            third = network(own)
+            own.mul_(3)
+            return first + 2 * second + 3 * third + 4 * network(own)
+
+    check(twice, torch.randn(40, 5))
+    check(changed, torch.randn(40, 5))
+    tape, _, _ = record(twice, torch.randn(40, 5))
+    assert tape is not None
+    assert tape.calls == {"mlp_forward": 1, "element": 3}
