@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pathlib
 import subprocess
@@ -79,13 +80,13 @@ def test_in_float64_each_function_agrees_with_the_torch_twin_to_rounding(name: s
     parameters, actions = physics(name).double(), 2 * torch.rand(N, 1, generator=generator, dtype=torch.float64) - 1
     normals = torch.randn(N, 1, generator=generator, dtype=torch.float64)
     states = other.reset(uniforms, parameters)
-    torch.testing.assert_close(mine.reset(uniforms, parameters), states, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mine.reset(uniforms, parameters), states, rtol=1e-10, atol=1e-10)
     seen = other.observe(states, parameters)
-    torch.testing.assert_close(mine.observe(states, parameters), seen, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mine.observe(states, parameters), seen, rtol=1e-10, atol=1e-10)
     for found, expected in zip(
         mine.step(states, actions, parameters, normals), other.step(states, actions, parameters, normals), strict=True
     ):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.skipif(cuda_ext.native() is None, reason=cuda_ext.why_not_native())
@@ -180,26 +181,30 @@ def test_two_halves_are_a_whole() -> None:
 
 
 SIMULATED = """
-import numpy, torch
-from numba import config
-assert config.ENABLE_CUDASIM
-import python_twins, test_python_system_twins as tests
+import json, python_twins, test_python_system_twins as tests
 from surefoot.cuda_ext import numba_backend
-from surefoot.cuda_ext.rollout import RECORDS, SUMS, rollout
-system = python_twins.pendulum()
-given = dict(policy=tests.policy(3, 2.0, activation="silu", norm=True, std=torch.tensor([0.3])), seeds=5, horizon=3)
-given |= dict(parameters=tests.physics("pendulum")[:3], episodes="many", max_steps=2, record=RECORDS)
-cpu = rollout(system, **given)
+from surefoot.cuda_ext.rollout import rollout
 numba_backend.Batch = numba_backend.CudaBatch
-gpu = rollout(system, **given)
-tests.agree(gpu, cpu, 1e-6)
-print("agreed")
+found = rollout(python_twins.pendulum(), **tests.few())
+print(json.dumps({name: value.tolist() for name, value in {**vars(found), **found.records}.items() if hasattr(value, "tolist")}))
 """
+
+
+def few() -> dict[str, Any]:
+    """A rollout with everything in it, small enough for python without a compiler."""
+    chosen = policy(3, 2.0, activation="silu", norm=True, std=torch.tensor([0.3]))
+    given = {"policy": chosen, "seeds": 5, "horizon": 3, "parameters": physics("pendulum")[:3]}
+    return {**given, "episodes": "many", "max_steps": 2, "record": RECORDS}
 
 
 def test_the_kernels_for_gpus_agree_in_numbas_simulator_of_one() -> None:
     folder = str(pathlib.Path(__file__).parent)
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": folder}
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": folder}
     done = subprocess.run([sys.executable, "-c", SIMULATED], capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "agreed" in done.stdout
+    gpu = {name: np.array(values) for name, values in json.loads(done.stdout).items()}
+    cpu = rollout(python("pendulum"), **few())
+    for name, value in {**vars(cpu), **cpu.records}.items():
+        if isinstance(value, Tensor):
+            np.testing.assert_allclose(gpu.pop(name), value.numpy(), rtol=1e-5, atol=1e-5, err_msg=name)
+    assert not gpu
