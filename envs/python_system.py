@@ -22,7 +22,6 @@ from surefoot.envs.python_source import (
     begin_source,
     compiled,
     defined,
-    draw_sources,
     observe_source,
     step_source,
 )
@@ -243,33 +242,34 @@ class PythonSystem(System):
         from numba.core.errors import NumbaError
 
         from surefoot.cuda_ext.numba_backend import Functions
-        from surefoot.cuda_ext.numba_maths import jit, normal, uniform
+        from surefoot.cuda_ext.numba_maths import REPLACED, inlined
 
         names = [parameter.name for parameter in self.parameters]
-        spaces: dict[str, Any] = {"_uniform": uniform, "_normal": normal, "_clip": jit(_clip)}
-        done: dict[Any, Any] = {}
+        spaces: dict[str, Any] = {"_clip": inlined(_clip)}
+        done: dict[Any, Any] = dict(REPLACED)
         for kind, function in self._functions.items():
-            ready = compiled(function, jit, done)
+            ready = compiled(function, inlined, done)
             self._compile_alone(kind, ready, NumbaError)
-            spaces[f"_call_{kind}"] = jit(_as_tuple(ready)) if kind in self._scalars else ready
+            spaces[f"_call_{kind}"] = inlined(_as_tuple(ready)) if kind in self._scalars else ready
         arguments = self._arguments
         sources = {
-            **draw_sources(self.uniforms, self.normals),
-            "begin": begin_source(self.states, names, arguments["reset"]),
+            "begin": begin_source(self.states, names, self.uniforms, arguments["reset"]),
             "observe": observe_source(self.states, names, len(self.observations), arguments.get("observe")),
             "step": step_source(
-                self.states, self.actions, names, self._integrator, self.time_step / self._substeps,
+                self.states, self.actions, names, self.normals, self._integrator, self.time_step / self._substeps,
                 self._substeps, self._limits, arguments,
             ),
         }  # fmt: skip
-        made = {name: jit(defined(source, name, spaces)) for name, source in sources.items()}
+        made = {name: inlined(defined(source, name, spaces)) for name, source in sources.items()}
         widths = (len(self.states), len(self.actions), len(self.observations), len(self.parameters))
-        return Functions(**made, sizes=widths)
+        return Functions(**made, sizes=(*widths, self.uniforms, self.normals))
 
     def _compile_alone(self, kind: str, function: Any, failure: type[Exception]) -> None:
         """Compile one function for numbers, so that its own name is in the message where that fails."""
         import numba
 
+        if numba.config.DISABLE_JIT:  # NUMBA_DISABLE_JIT=1 leaves them plain python, for a debugger
+            return
         tuples = {"uniforms": self.uniforms, "normals": max(1, self.normals)}
         number = numba.float64
         kinds = [numba.types.UniTuple(number, tuples[n]) if n in tuples else number for n in self._arguments[kind]]
