@@ -237,5 +237,3 @@ class CudaBatch(Batch):
 
     def _reset(self, arrays: list[Any]) -> None:
         self._launch(self._functions.on_gpu(self._width)[1], arrays)
-
-

@@ -35,6 +35,8 @@ def kernels(system: Any, width: int) -> tuple[Any, Any]:
         if first < numbers[0]:
             s, a, o = cuda.local.array(one, float32), cuda.local.array(two, float32), cuda.local.array(three, float32)
             p, z, c = cuda.local.array(four, float32), cuda.local.array(five, float32), cuda.local.array(six, float32)
-            reset(first, numbers, (s, a, o, p, z, c, s, s), mask, seeds, parameters, states, episodes, last_observations)
+            reset(
+                first, numbers, (s, a, o, p, z, c, s, s), mask, seeds, parameters, states, episodes, last_observations
+            )
 
     return roll_kernel, reset_kernel

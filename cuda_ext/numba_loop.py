@@ -62,7 +62,22 @@ def loops(system: Any, lanes: int) -> tuple[Callable[..., Any], Callable[..., An
                 break
             if numbers[6] == BY_POLICY or len(observations) > 0:
                 observe(o, s, p)
-            act(numbers, header, weights, low, high, given[(t * envs + first) * A :], seeds, episodes, elapsed, o, a, z, x, y)
+            act(
+                numbers,
+                header,
+                weights,
+                low,
+                high,
+                given[(t * envs + first) * A :],
+                seeds,
+                episodes,
+                elapsed,
+                o,
+                a,
+                z,
+                x,
+                y,
+            )
             record(going, t * envs + first, o, O, observations)
             record(going, t * envs + first, a, A, actions)
             if numbers[5]:

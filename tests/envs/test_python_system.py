@@ -111,7 +111,9 @@ class TestNumbers:
         assert found.costs.tolist() == [1, 1, 1]
 
     def test_normals_are_drawn_where_no_parameter_is_called_noise(self) -> None:
-        noisy = spring(derivative=lambda normals: (normals[0], normals[1]), normals=2, integrator="euler", time_step=1.0)
+        noisy = spring(
+            derivative=lambda normals: (normals[0], normals[1]), normals=2, integrator="euler", time_step=1.0
+        )
         states = rollout(noisy, random=True, num_envs=4000, horizon=1).carry.states - torch.tensor([1.0, 0.0])
         assert states.mean(0).abs().max() < 0.07
         assert (states.std(0) - 1).abs().max() < 0.05
@@ -195,21 +197,29 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"margin": lambda x: x}, r"give margin= or cost=, not both"),
     ({"observe": lambda x: x}, r"observe= needs observations="),
     ({"observations": ("x",)}, r"observations= needs observe="),
-    ({"observe": lambda x: (x, x), "observations": ("x",)}, r"observe\(\) returns 2 values; it must return 1 observation"),
+    (
+        {"observe": lambda x: (x, x), "observations": ("x",)},
+        r"observe\(\) returns 2 values; it must return 1 observation",
+    ),
     ({"actions": {"u": (1, -1)}}, r"bounds must be finite, low < high"),
     ({"actions": {}}, r"give 1 or more"),
     ({"states": ("x", "speed x")}, r"'speed x' can't be a name"),
     ({"states": ("x", "u")}, r"'u' is named twice"),
     ({"parameters": [Parameter("lambda", 1, 0, 2)]}, r"'lambda' can't be a name"),
     ({"integrator": "rk5"}, r"integrator is 'rk5'; did you mean 'rk4'"),
-    ({"states": ("x", "v", "w"), "integrator": "semi_implicit"}, r"semi_implicit needs positions, then as many velocities"),
+    (
+        {"states": ("x", "v", "w"), "integrator": "semi_implicit"},
+        r"semi_implicit needs positions, then as many velocities",
+    ),
     ({"substeps": 0}, r"must be above 0"),
     ({"normals": 65}, r"must be 0 to 64"),
     ({"limits": {"y": (0, 1)}}, r"there are no such states"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "words"), MISTAKES, ids=lambda value: None if isinstance(value, dict) else value[:40])
+@pytest.mark.parametrize(
+    ("changes", "words"), MISTAKES, ids=lambda value: None if isinstance(value, dict) else value[:40]
+)
 def test_a_mistake_is_told_in_one_sentence_when_the_system_is_made(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         spring(**changes)
@@ -220,7 +230,10 @@ def test_a_mistake_is_told_in_one_sentence_when_the_system_is_made(changes: dict
 @needs_numba
 @pytest.mark.parametrize(
     ("reward", "words"),
-    [(unsupported, r"can't compile reward\(\): .*docs/python_systems\.md"), (lambda x: {1: x}[1], r"can't compile reward")],
+    [
+        (unsupported, r"can't compile reward\(\): .*docs/python_systems\.md"),
+        (lambda x: {1: x}[1], r"can't compile reward"),
+    ],
 )
 def test_a_function_that_numba_can_not_compile_is_named(reward: Callable[..., Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:

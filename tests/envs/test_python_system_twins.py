@@ -200,7 +200,9 @@ def few() -> dict[str, Any]:
 def test_the_kernels_for_gpus_agree_in_numbas_simulator_of_one() -> None:
     folder = str(pathlib.Path(__file__).parent)
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": folder}
-    done = subprocess.run([sys.executable, "-c", SIMULATED], capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", SIMULATED], capture_output=True, text=True, env=environment, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     gpu = {name: np.array(values) for name, values in json.loads(done.stdout).items()}
     cpu = rollout(python("pendulum"), **few())
