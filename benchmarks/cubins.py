@@ -5,7 +5,7 @@
 
 A policy of two layers of 64 with tanh in the loop. `lanes` are the threads of an environment: 1 for 65,536
 environments, 2 for 20,000 and 4 for 4,096 on a GPU with 132 multiprocessors. NVRTC compiles what runs; nvcc, where it
-is installed, compiles the same text as a second opinion.
+is installed, compiles the same text for sm_90 as a second opinion.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def measure(names: list[str], architectures: list[str], compilers: list[str]) ->
                 if what in seen:  # less shared memory: more lanes for any number
                     continue
                 seen.add(what)
-                for by in compilers:
+                for by in compilers if architecture == "sm_90" else compilers[:1]:
                     report = compile_now(what, architecture)[1] if by == "nvrtc" else nvcc_report(what, architecture)
                     row = {"system": name, "architecture": architecture, "lanes": chosen.lanes, "compiler": by}
                     row |= {"shared_bytes": chosen.shared_bytes, **resources(report)}

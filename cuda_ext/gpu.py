@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib
 import itertools
 import math
 import warnings
@@ -251,13 +252,11 @@ class CudaDriver:
     def __init__(self, device: torch.device) -> None:
         require_device()
         compiler()
-        import cuda.core
-
-        self._core = cuda.core
+        self._core: Any = importlib.import_module("cuda.core")
         self._index = torch.cuda.current_device() if device.index is None else device.index
         with torch.cuda.device(self._index):
             torch.cuda.current_stream().synchronize()  # torch makes the context, which cuda-core then shares
-            self._device = cuda.core.Device(self._index)
+            self._device = self._core.Device(self._index)
             self._device.set_current()
 
     def limits(self) -> Limits:
@@ -289,8 +288,7 @@ class CudaDriver:
         return _loaded[key]
 
     def _allow_shared(self, kernel: Any, shared_bytes: int) -> None:
-        from cuda.bindings import driver
-
+        driver: Any = importlib.import_module("cuda.bindings.driver")
         name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (status,) = driver.cuKernelSetAttribute(name, shared_bytes, kernel.handle, self._index)
         if int(status) != 0:

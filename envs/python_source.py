@@ -11,27 +11,16 @@ import numpy as np
 
 LARGEST_STATE = 1e6
 """As in native/rollout.h."""
+UNROLLED = 4
+"""Most substeps that are written one after another: a loop within the loop over lanes keeps that from vectorising."""
 
 
-def draw_sources(uniforms: int, normals: int) -> dict[str, str]:
-    """`draw_...` and `read_...` of `numba_backend.Functions`: tuples of counted draws, or out of an array."""
-    count = max(1, normals)
-    drawn = _tuple([f"_uniform(key, 0, {k})" for k in range(uniforms)])
-    normal = _tuple([f"_normal(key, step, {k})" for k in range(count)])
-    none = _tuple(["0.0"] * count)
-    return {
-        "draw_uniforms": f"def draw_uniforms(key):\n    return {drawn}\n",
-        "draw_normals": f"def draw_normals(noisy, key, step):\n    return {normal} if noisy else {none}\n",
-        "read_uniforms": f"def read_uniforms(x, at):\n    return {_tuple([f'_float(x[at + {k}])' for k in range(uniforms)])}\n",
-        "read_normals": f"def read_normals(x, at):\n    return {_tuple([f'_float(x[at + {k}])' for k in range(count)])}\n",
-    }
-
-
-def begin_source(states: Sequence[str], parameters: Sequence[str], arguments: Sequence[str]) -> str:
+def begin_source(states: Sequence[str], parameters: Sequence[str], uniforms: int, arguments: Sequence[str]) -> str:
     """`begin` of `numba_backend.Functions`."""
-    lines = ["def begin(_states, _at, _parameters, _p, uniforms):", *_read(parameters, "_parameters", "_p")]
+    lines = ["def begin(_states, _s, _parameters, _p, _draws, _u, _n):", *_read(parameters, "_parameters", "_p")]
+    lines += [_tuple("uniforms", "_draws", "_u", uniforms)]
     lines += [_unpack([f"_s{k}" for k in range(len(states))], "reset", arguments, {})]
-    lines += [f"_states[_at + {k}] = _s{k}" for k in range(len(states))]
+    lines += [f"_states[_s + {k} * _n] = _s{k}" for k in range(len(states))]
     return _joined(lines)
 
 
@@ -39,13 +28,13 @@ def observe_source(
     states: Sequence[str], parameters: Sequence[str], observations: int, arguments: Sequence[str] | None
 ) -> str:
     """`observe` of `numba_backend.Functions`; without a function the observation is the state."""
-    lines = ["def observe(_observations, _o, _stride, _states, _at, _parameters, _p):"]
-    lines += [*_read(states, "_states", "_at"), *_read(parameters, "_parameters", "_p")]
+    lines = ["def observe(_observations, _o, _states, _s, _parameters, _p, _n):"]
+    lines += [*_read(states, "_states", "_s"), *_read(parameters, "_parameters", "_p")]
     values = list(states)
     if arguments is not None:
         values = [f"_o{k}" for k in range(observations)]
         lines += [_unpack(values, "observe", arguments, {})]
-    lines += [f"_observations[_o + {k} * _stride] = {value}" for k, value in enumerate(values)]
+    lines += [f"_observations[_o + {k} * _n] = {value}" for k, value in enumerate(values)]
     return _joined(lines)
 
 
@@ -53,6 +42,7 @@ def step_source(
     states: Sequence[str],
     actions: Sequence[str],
     parameters: Sequence[str],
+    normals: int,
     integrator: str,
     step: float,
     substeps: int,
@@ -60,13 +50,13 @@ def step_source(
     arguments: Mapping[str, Sequence[str]],
 ) -> str:
     """`step` of `numba_backend.Functions`; `arguments`: function -> the names that it asks for; `step` in seconds."""
-    lines = ["def step(_states, _at, _actions, _a, _stride, _parameters, _p, normals):"]
-    lines += [*_read(states, "_states", "_at"), *_read(parameters, "_parameters", "_p")]
-    lines += [f"{name} = _float(_actions[_a + {k} * _stride])" for k, name in enumerate(actions)]
+    lines = ["def step(_states, _s, _actions, _a, _parameters, _p, _draws, _z, _n, _running):"]
+    lines += [*_read(states, "_states", "_s"), *_read(parameters, "_parameters", "_p")]
+    lines += [*_read(actions, "_actions", "_a"), _tuple("normals", "_draws", "_z", max(1, normals))]
     lines += [f"next_{name} = {name}" for name in states]
-    lines += [f"for _ in range({substeps}):"]
     body = INTEGRATORS[integrator](states, arguments["derivative"], step, limits)
-    lines += ["    " + line for line in body]
+    few = substeps <= UNROLLED
+    lines += body * substeps if few else [f"for _ in range({substeps}):", *("    " + line for line in body)]
     after = {name: f"next_{name}" for name in states}
     lines += ["_reward = _float(" + _call("reward", arguments["reward"], {}) + ")"]
     lines += ["_margin = 1.0"]
@@ -78,8 +68,9 @@ def step_source(
     if "terminated" in arguments:
         lines += ["_ended = _bool(" + _call("terminated", arguments["terminated"], after) + ")"]
     size = " + ".join(f"_abs(next_{name})" for name in states)
-    lines += [f"_finite = {size} + 1e-20 * (_abs(_reward) + _abs(_margin)) <= {LARGEST_STATE}", "if _finite:"]
-    lines += [f"    _states[_at + {k}] = next_{name}" for k, name in enumerate(states)]
+    lines += [f"_finite = {size} + 1e-20 * (_abs(_reward) + _abs(_margin)) <= {LARGEST_STATE}"]
+    lines += ["_kept = _finite & _running"]
+    lines += [f"_states[_s + {k} * _n] = next_{name} if _kept else {name}" for k, name in enumerate(states)]
     lines += ["return _reward, _margin, _ended, _finite"]
     return _joined(lines)
 
@@ -123,23 +114,24 @@ INTEGRATORS: Mapping[str, Callable[..., list[str]]] = {
 """Name -> the lines of one substep."""
 
 
-def compiled(function: Callable[..., Any], jit: Callable[..., Any], done: dict[Any, Any] | None = None) -> Any:
-    """`function` for numba, with the plain python functions of the same file that it calls."""
-    done = {} if done is None else done
+def compiled(function: Any, jit: Callable[..., Any], done: dict[Any, Any]) -> Any:
+    """`function` for numba, with the plain python functions of the same file that it calls.
+
+    `done`: what stands for what; functions that are compiled are added to it.
+    """
+    if isinstance(function, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)) and function in done:
+        return done[function]
     if not isinstance(function, types.FunctionType):
         return function
-    if function in done:
-        return done[function]
     names: dict[str, Any] = {**function.__globals__}
     cells = tuple(types.CellType(cell.cell_contents) for cell in function.__closure__ or ())
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
     done[function] = result = jit(copy)
     for name in function.__code__.co_names:
-        if isinstance(names.get(name), types.FunctionType):
+        if name in names:
             names[name] = compiled(names[name], jit, done)
     for cell in cells:
-        if isinstance(cell.cell_contents, types.FunctionType):
-            cell.cell_contents = compiled(cell.cell_contents, jit, done)
+        cell.cell_contents = compiled(cell.cell_contents, jit, done)
     return result
 
 
@@ -156,11 +148,11 @@ def _moved(states: Sequence[str]) -> dict[str, str]:
 
 
 def _read(names: Sequence[str], array: str, at: str) -> list[str]:
-    return [f"{name} = _float({array}[{at} + {k}])" for k, name in enumerate(names)]
+    return [f"{name} = _float({array}[{at} + {k} * _n])" for k, name in enumerate(names)]
 
 
-def _tuple(values: Sequence[str]) -> str:
-    return f"({''.join(value + ', ' for value in values)})"
+def _tuple(name: str, array: str, at: str, count: int) -> str:
+    return f"{name} = ({''.join(f'_float({array}[{at} + {k} * _n]), ' for k in range(count))})"
 
 
 def _call(function: str, arguments: Sequence[str], places: Mapping[str, str]) -> str:

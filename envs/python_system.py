@@ -22,7 +22,6 @@ from surefoot.envs.python_source import (
     begin_source,
     compiled,
     defined,
-    draw_sources,
     observe_source,
     step_source,
 )
@@ -121,7 +120,8 @@ class PythonSystem(System):
             "normals": normals,
             "time_step": float(time_step),
             "max_steps": max_steps,
-            "margin_of": margin_of or ("margin()" if margin else "-1 where cost() is true, else 1" if cost else "nothing"),
+            "margin_of": margin_of
+            or ("margin()" if margin else "-1 where cost() is true, else 1" if cost else "nothing"),
             "gaps": dict(gaps or {}),
             "behaviours": {"random": functools.partial(_uniform, bounds=bounds), **(behaviours or {})},
         }
@@ -142,8 +142,15 @@ class PythonSystem(System):
         parameters = [parameter.name for parameter in self.parameters]
         names = [*self.states, *self.actions, *parameters]
         for name in [self.name, *names]:
-            if not name.isidentifier() or keyword.iskeyword(name) or name.startswith(("_", "next_")) or name in RESERVED:
-                raise ConfigError(f"{self.name}: {name!r} can't be a name here; use letters, digits and _, as in 'speed_x'")
+            if (
+                not name.isidentifier()
+                or keyword.iskeyword(name)
+                or name.startswith(("_", "next_"))
+                or name in RESERVED
+            ):
+                raise ConfigError(
+                    f"{self.name}: {name!r} can't be a name here; use letters, digits and _, as in 'speed_x'"
+                )
         twice = sorted({name for name in names if names.count(name) > 1})
         problems = {
             f"there are {len(self.states)} states and {len(self.actions)} actions; give 1 or more": not self.states
@@ -155,8 +162,9 @@ class PythonSystem(System):
             not in INTEGRATORS,
             "semi_implicit needs positions, then as many velocities": self._integrator == "semi_implicit"
             and len(self.states) % 2,
-            "time_step, substeps and max_steps must be above 0": min(self.time_step, self._substeps, self.max_steps) <= 0,
-            "uniforms and normals must be 0 to 64": not 0 <= min(self.uniforms, self.normals)
+            "time_step, substeps and max_steps must be above 0": min(self.time_step, self._substeps, self.max_steps)
+            <= 0,
+            "uniforms and normals must be 0 to 64": not min(self.uniforms, self.normals) >= 0
             or max(self.uniforms, self.normals) > 64,
             "give margin= or cost=, not both": {"margin", "cost"} <= set(self._functions),
             "observe= needs observations=, the names of what it returns": observed and observations is None,
@@ -198,7 +206,9 @@ class PythonSystem(System):
             several = isinstance(result, tuple)
             numbers = result if several else (result,)
             if not all(isinstance(number, (int, float, np.number, np.bool_)) for number in numbers):
-                raise ConfigError(f"{self.name}: {kind}() returns {result!r}; it must return numbers, separated by commas")
+                raise ConfigError(
+                    f"{self.name}: {kind}() returns {result!r}; it must return numbers, separated by commas"
+                )
             wanted = counts.get(kind, 1)
             if len(numbers) != wanted or (several and kind not in counts):
                 what = f"{wanted} {names[kind]}{'s' if wanted > 1 else ''}" if kind in counts else "one number"
@@ -232,33 +242,34 @@ class PythonSystem(System):
         from numba.core.errors import NumbaError
 
         from surefoot.cuda_ext.numba_backend import Functions
-        from surefoot.cuda_ext.numba_maths import jit, normal, uniform
+        from surefoot.cuda_ext.numba_maths import REPLACED, inlined
 
         names = [parameter.name for parameter in self.parameters]
-        spaces: dict[str, Any] = {"_uniform": uniform, "_normal": normal, "_clip": jit(_clip)}
-        done: dict[Any, Any] = {}
+        spaces: dict[str, Any] = {"_clip": inlined(_clip)}
+        done: dict[Any, Any] = dict(REPLACED)
         for kind, function in self._functions.items():
-            ready = compiled(function, jit, done)
+            ready = compiled(function, inlined, done)
             self._compile_alone(kind, ready, NumbaError)
-            spaces[f"_call_{kind}"] = jit(_as_tuple(ready)) if kind in self._scalars else ready
+            spaces[f"_call_{kind}"] = inlined(_as_tuple(ready)) if kind in self._scalars else ready
         arguments = self._arguments
         sources = {
-            **draw_sources(self.uniforms, self.normals),
-            "begin": begin_source(self.states, names, arguments["reset"]),
+            "begin": begin_source(self.states, names, self.uniforms, arguments["reset"]),
             "observe": observe_source(self.states, names, len(self.observations), arguments.get("observe")),
             "step": step_source(
-                self.states, self.actions, names, self._integrator, self.time_step / self._substeps,
+                self.states, self.actions, names, self.normals, self._integrator, self.time_step / self._substeps,
                 self._substeps, self._limits, arguments,
             ),
         }  # fmt: skip
-        made = {name: jit(defined(source, name, spaces)) for name, source in sources.items()}
+        made = {name: inlined(defined(source, name, spaces)) for name, source in sources.items()}
         widths = (len(self.states), len(self.actions), len(self.observations), len(self.parameters))
-        return Functions(**made, sizes=widths)
+        return Functions(**made, sizes=(*widths, self.uniforms, self.normals))
 
     def _compile_alone(self, kind: str, function: Any, failure: type[Exception]) -> None:
         """Compile one function for numbers, so that its own name is in the message where that fails."""
         import numba
 
+        if numba.config.DISABLE_JIT:  # NUMBA_DISABLE_JIT=1 leaves them plain python, for a debugger
+            return
         tuples = {"uniforms": self.uniforms, "normals": max(1, self.normals)}
         number = numba.float64
         kinds = [numba.types.UniTuple(number, tuples[n]) if n in tuples else number for n in self._arguments[kind]]

@@ -73,7 +73,8 @@ class CartPoleSwingUp(System):
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
         """Hanging within 0.1 rad, the cart within 0.1 m of the middle, velocities within 0.05."""
-        middle, width = uniforms.new_tensor([[0.0, 0.0, math.pi, 0.0], [0.2, 0.1, 0.2, 0.1]])
+        width = torch.tensor([0.2, 0.1, 0.2, 0.1], dtype=torch.float64).to(uniforms)
+        middle = torch.tensor([0.0, 0.0, math.pi, 0.0], dtype=torch.float64).to(uniforms)
         return middle + width * (uniforms - 0.5)
 
     def observe(self, state: Tensor, parameters: Tensor) -> Tensor:

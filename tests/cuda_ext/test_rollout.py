@@ -1,4 +1,4 @@
-"""Rollouts: the native loop says what its torch twin says, and a result depends on seeds, parameters and policy only."""
+"""Rollouts: the native loop says what its twin says; a result depends on seeds, parameters and policy only."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_native_rollouts_of_random_actions_equal_the_twin(name: str, episodes: s
     s = system(name)
     given = {
         "random": True,
-        "num_envs": 70,  # more than one block, and not whole blocks
+        "num_envs": 150,  # more than one block, and not whole blocks
         "seeds": 5,
         "horizon": 12,
         "max_steps": 9,
-        "parameters": mixed_parameters(s, 70),
+        "parameters": mixed_parameters(s, 150),
         "episodes": episodes,
         "record": RECORDS,
     }

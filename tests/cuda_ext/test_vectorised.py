@@ -12,10 +12,15 @@ import pytest
 import surefoot.cuda_ext
 
 NATIVE = pathlib.Path(surefoot.cuda_ext.__file__).parent / "native"
-FLAGS = (
-    "-std=c++17 -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp-simd -march=x86-64-v3 "
-    "-DSUREFOOT_X86=1 -DSUREFOOT_LEVEL=v3"
-).split()
+OPTIONS = [  # those of CMakeLists.txt
+    "-O3",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fopenmp-simd",
+    "-fno-thread-jumps",
+]
+FLAGS = ["-std=c++17", *OPTIONS, "-march=x86-64-v3", "-DSUREFOOT_X86=1", "-DSUREFOOT_LEVEL=v3"]
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -49,6 +54,13 @@ def scalar_functions(assembly: str) -> list[str]:
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return compiled(NATIVE, tmp_path_factory.mktemp("vectorised"))
+
+
+def test_the_options_are_those_of_the_build() -> None:
+    build = NATIVE.parents[1] / "CMakeLists.txt"
+    if not build.exists():
+        pytest.skip("surefoot was installed without its sources")
+    assert all(option in build.read_text() for option in OPTIONS)
 
 
 def test_every_system_steps_observes_and_resets_in_vectors(build: tuple[str, str]) -> None:
