@@ -30,8 +30,8 @@ TRAIN = """
 from surefoot.generate import generate
 from surefoot.offline import IQL
 from surefoot.training import fit
-data = generate("pendulum-swingup")
-fit(IQL(data, hidden=(64, 64)), data, env="Pendulum-v1", steps={steps}, seeds=2, evaluate_every=250, episodes=2,
+data = generate("native/pendulum-mixed")
+fit(IQL(data, hidden=(64, 64)), data, env="native/pendulum", steps={steps}, seeds=2, evaluate_every=250, episodes=2,
     evaluate_episodes=1, out={folder!r})
 """
 RESUME = "from surefoot.training import resume; resume({folder!r})"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from surefoot import cuda_ext
+from surefoot.cuda_ext import gpu
 from surefoot.cuda_ext.policy import NativePolicy
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import Task, TwinLoop, environment_seeds
@@ -142,6 +144,8 @@ def rollout(
     if episodes not in ("one", "many"):
         raise ValueError(f"episodes is {episodes!r}, must be 'one' or 'many'")
     device = torch.device(device)
+    if device.type == "cuda":
+        gpu.require_device()
     given = None if actions is None else _tensor(actions, device)
     if given is not None and given.dim() != 3:
         raise ValueError(f"actions have shape {tuple(given.shape)}, must have (T, N, {len(system.actions)})")
@@ -158,7 +162,7 @@ def rollout(
         raise ValueError(f"carry must be of {count} environments of this system, and given without states")
     values = operator(
         system.handle,
-        backend or default_backend(device),
+        backend or default_backend(device, system),
         seed_tensor(seeds, count, device),
         physics,
         carry.states if carry is not None else start,
@@ -186,9 +190,26 @@ def rollout(
     )
 
 
-def default_backend(device: torch.device) -> str:
-    """native where it was built and the device is the processor, else twin."""
+def default_backend(device: torch.device, system: System) -> str:
+    """native where there is compiled code for the system (on a GPU: where it can be compiled), else twin."""
+    if system.batch(device) is not None:
+        return "native"
+    if device.type == "cuda":
+        return "native" if gpu.usable() else "twin"
     return "native" if device.type == "cpu" and cuda_ext.native() is not None else "twin"
+
+
+def batch_maker(device: torch.device, system: System) -> Callable[..., Any]:
+    """What makes rollouts in compiled code; called as native/rollout.cpp's `Batch` is, behind the name."""
+    own = system.batch(device)
+    if own is not None:
+        return own
+    if device.type == "cuda":
+        return functools.partial(gpu.Batch, system.name)
+    module = cuda_ext.native()
+    if module is None:
+        raise ValueError(f"there is no native module: {cuda_ext.why_not_native()}")
+    return functools.partial(module.Batch, system.name)
 
 
 def seed_tensor(seeds: int | Numbers, count: int, device: torch.device) -> Tensor:
@@ -359,9 +380,9 @@ def _shapes(
 
 
 def is_noisy(system: System, parameters: Tensor) -> bool:
-    """Whether some parameter that scales normal draws is not 0."""
+    """Whether normal draws matter: some parameter that scales them is not 0, or none does."""
     columns = [k for k, parameter in enumerate(system.parameters) if parameter.name.endswith("_noise")]
-    return system.normals > 0 and bool((parameters[..., columns] != 0).any())
+    return system.normals > 0 and (not columns or bool((parameters[..., columns] != 0).any()))
 
 
 def usable_threads(asked: int, work: int) -> int:
@@ -400,28 +421,29 @@ def _native(
     record: list[int],
     threads: int,
 ) -> list[Tensor]:
-    module = cuda_ext.native()
-    if module is None:
-        raise ValueError(f"there is no native module: {cuda_ext.why_not_native()}")
+    device = seeds.device
+    make_batch = batch_maker(device, system)
     count, sizes = len(seeds), sizes_of(system)
-    sums = {name: torch.empty(count, dtype=dtype) for name, dtype in SUMS.items()}
+    sums = {name: torch.empty(count, dtype=dtype, device=device) for name, dtype in SUMS.items()}
     carry = {
-        "states": torch.zeros(count, sizes[0]) if states is None else states.clone(),
-        "episodes": torch.zeros(count, dtype=torch.int32) if episodes is None else episodes.to(torch.int32).clone(),
-        "elapsed": torch.zeros(count, dtype=torch.int32) if elapsed is None else elapsed.to(torch.int32).clone(),
+        "states": torch.zeros(count, sizes[0], device=device) if states is None else states.clone(),
+        "episodes": (torch.zeros_like(seeds) if episodes is None else episodes).to(torch.int32, copy=True),
+        "elapsed": (torch.zeros_like(seeds) if elapsed is None else elapsed).to(torch.int32, copy=True),
     }
     make = torch.empty if many else torch.zeros  # rows after the end of an only episode stay 0
     shapes = _shapes(record, steps[0], count, [sizes[0], sizes[1], sizes[2]])
-    records = {"record_" + RECORDS[k]: make(*shape, dtype=dtype) for k, (shape, dtype) in zip(record, shapes)}
-    arrays = {**constants_of(system), "seeds": seeds, "parameters": parameters, **sums, **carry, **records}
+    empty = [make(*shape, dtype=dtype, device=device) for shape, dtype in shapes]
+    records = {"record_" + RECORDS[k]: array for k, array in zip(record, empty)}
+    constants = {name: value.to(device) for name, value in constants_of(system).items()}
+    arrays = {**constants, "seeds": seeds, "parameters": parameters, **sums, **carry, **records}
     if given is not None:
         arrays["given"] = given[: steps[0]]
     if policy is not None:
         arrays["policy"] = policy
     source = POLICY if policy is not None else GIVEN if given is not None else RANDOM
     noisy = is_noisy(system, parameters)
-    views = {name: value.numpy() for name, value in arrays.items()}  # zero-copy
-    batch = module.Batch(system.name, sizes, count, *steps, many, noisy, source, header, views)
+    views = arrays if device.type == "cuda" else {name: value.numpy() for name, value in arrays.items()}  # zero-copy
+    batch = make_batch(sizes, count, *steps, many, noisy, source, header, views)
     workers = usable_threads(threads, count * steps[0])
     if states is None:
         batch.reset(None, workers)
@@ -447,7 +469,8 @@ def _twin(
     none = torch.zeros_like(seeds)
     table = parameters if parameters.dim() == 2 else parameters.expand(count, -1)
     network = None if policy is None else NativePolicy.unpacked(policy, header)
-    task = Task(system, seeds, table, *steps, many, is_noisy(system, parameters), network, given)
+    horizon, limit = steps
+    task = Task(system, seeds, table, horizon, limit, many, is_noisy(system, parameters), network, given)
     loop = TwinLoop(task, none, none if episodes is None else episodes, none if elapsed is None else elapsed)
     loop.states = loop.initial(seeds, loop.episodes) if states is None else states.clone()
     names = [RECORDS[index] for index in record]

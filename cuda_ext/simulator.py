@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot import cuda_ext
 from surefoot.cuda_ext.rollout import (
     FLAGS,
     GIVEN,
@@ -16,6 +15,7 @@ from surefoot.cuda_ext.rollout import (
     SUMS,
     Carry,
     Numbers,
+    batch_maker,
     constants_of,
     default_backend,
     is_noisy,
@@ -86,9 +86,7 @@ class Simulator:
             raise ValueError(f"tensors is {tensors!r}, must be 'numpy' or 'torch'")
         self.system, self.num_envs, self.threads, self.tensors = system, num_envs, threads, tensors
         self.max_steps = system.max_steps if max_steps is None else max_steps or NO_LIMIT
-        self.backend = backend or default_backend(torch.device("cpu"))
-        if self.backend == "native" and cuda_ext.native() is None:
-            raise ValueError(f"there is no native module: {cuda_ext.why_not_native()}")
+        self.backend = backend or default_backend(torch.device("cpu"), system)
         states, actions, observations = len(system.states), len(system.actions), len(system.observations)
         self._seeds = seed_tensor(seeds, num_envs, torch.device("cpu"))
         self._given = torch.zeros(1, num_envs, actions)
@@ -139,8 +137,7 @@ class Simulator:
             task = Task(self.system, self._seeds, table, 1, self.max_steps, True, noisy, given=self._given)
             self._loop = TwinLoop(task, self._carry.states, self._carry.episodes, self._carry.elapsed)
             return
-        module = cuda_ext.native()
-        assert module is not None
+        make_batch = batch_maker(torch.device("cpu"), self.system)
         arrays = {
             **constants_of(self.system),
             "seeds": self._seeds,
@@ -155,9 +152,7 @@ class Simulator:
         }
         views = {name: value.numpy() for name, value in arrays.items()}
         sizes = sizes_of(self.system)
-        self._batch = module.Batch(
-            self.system.name, sizes, self.num_envs, 1, self.max_steps, True, noisy, GIVEN, [], views
-        )
+        self._batch = make_batch(sizes, self.num_envs, 1, self.max_steps, True, noisy, GIVEN, [], views)
 
     def reset(self, seeds: int | Numbers | None = None, mask: Numbers | None = None) -> Any:
         """Begin an episode in every environment, or in those that the (N,) bool `mask` chooses.

@@ -118,6 +118,13 @@ class System(abc.ABC):
         """(K,) float64 constants that all environments share, for a system with sizes chosen at run time."""
         return None
 
+    def batch(self, device: torch.device) -> Callable[..., Any] | None:
+        """What makes this system's rollouts in compiled code where that is not C++; None: its header and the kernels.
+
+        Called with the arguments of native/rollout.cpp's `Batch` behind the name; arrays lie on `device`.
+        """
+        return None
+
     @property
     def alias(self) -> str:
         """Its name on the command line."""

@@ -17,6 +17,12 @@ from typing import Any
 import numpy as np
 
 FACTS: dict[str, Any] = json.loads(pathlib.Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
+_NATIVE_SCORES = json.loads(pathlib.Path(__file__).with_name("native_scores.json").read_text(encoding="utf-8"))
+NATIVE: dict[str, dict[str, Any]] = _NATIVE_SCORES | {scores["name"]: scores for scores in _NATIVE_SCORES.values()}
+"""Gymnasium id and `native/<name>` of a native system -> mean returns of random and expert behaviour.
+
+Written by benchmarks/native_scores.py.
+"""
 D4RL_URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
 MUJOCO = ("halfcheetah", "hopper", "walker2d", "ant")
 ADROIT = ("pen", "hammer", "door", "relocate")
@@ -214,8 +220,11 @@ def family_of(name: str) -> str | None:
 def reference_scores(name: str) -> tuple[float, float] | None:
     """Returns that count as 0 and 100 for a dataset id or environment id, or None where none are published.
 
-    Mazes and kitchens have them by D4RL id only: gymnasium-robotics changed those tasks.
+    Mazes and kitchens have them by D4RL id only: gymnasium-robotics changed those tasks. Those of our native systems
+    are the mean returns of random and expert behaviour.
     """
+    if name in NATIVE:
+        return float(NATIVE[name]["random"]), float(NATIVE[name]["expert"])
     family = family_of(name)
     if family is None:
         return None

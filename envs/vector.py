@@ -6,13 +6,17 @@ import dataclasses
 import difflib
 import importlib
 import importlib.util
-from typing import Any
+import re
+import sys
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
+from surefoot.envs.mujoco import tasks as mujoco_tasks
+from surefoot.envs.names import gymnasium_id
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +36,40 @@ class EnvironmentDescription:
     action_low: Array  # (action dim,) float32
     action_high: Array  # (action dim,) float32
     max_episode_steps: int | None
+    simulator: str | None = None
+    """Name and version of what computes the physics, such as "mujoco 4.0.0", where it matters to repeat a run."""
+
+
+class PausableVectorEnv(Protocol):
+    """What `make_vec` returns: a `gymnasium.vector.VectorEnv` in SAME_STEP mode whose rows can be paused.
+
+    A paused row is not stepped: it repeats its last observation with reward 0 and no flag, and
+    `info["valid"]` is False there (DESIGN.md, contract 5). Evaluation pauses rows that have run their quota.
+    """
+
+    num_envs: int
+    single_observation_space: Any
+    single_action_space: Any
+    metadata: dict[str, Any]
+    spec: gymnasium.envs.registration.EnvSpec | None
+    active: Array
+    """(num_envs,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
+    next_seeds: list[int | None]
+    """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
+    max_episode_steps: int | None
+    """Time limit of an episode."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Observations (N, ...) and info."""
+        ...
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Observations (N, ...), rewards, terminations, truncations (N,) and info."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
 
 
 class PausingVectorEnv(SyncVectorEnv):
@@ -47,6 +85,8 @@ class PausingVectorEnv(SyncVectorEnv):
         """(num_envs,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
         self.next_seeds: list[int | None] = [None] * self.num_envs
         """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
+        self.max_episode_steps: int | None = getattr(self.envs[0].spec, "max_episode_steps", None)
+        """Time limit of an episode, that of the first sub-environment."""
         self._last: Array = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -75,9 +115,11 @@ class PausingVectorEnv(SyncVectorEnv):
         return observations.copy(), rewards, terminations, truncations, info
 
 
-def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausingVectorEnv:
-    """`num_envs` copies of the environment `env_id` ("Id" or "module:Id") behind the vector interface.
+def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
+    """`num_envs` copies of the environment `env_id` ("Id", "module:Id", "native/name") behind the vector interface.
 
+    Our own ids (`surefoot/...`) come as their batched class. So do gymnasium's MuJoCo v5 tasks, bit for bit
+    the same as gymnasium's own, except where an argument such as `render_mode` asks for its class.
     Dict observations become vectors: those of gymnasium-robotics in the order `GOAL_KEYS`, any other in the
     alphabetical order of their keys, as `data.formats.minari` concatenates them.
 
@@ -93,6 +135,10 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausingVectorEnv:
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; an evaluation needs at least 1 environment")
+    env_id = gymnasium_id(env_id)
+    batched = _batched(env_id, num_envs, kwargs)
+    if batched is not None:
+        return batched
     first = _make(env_id, kwargs)
     try:
         return PausingVectorEnv([lambda: first] + [lambda: _make(env_id, kwargs)] * (num_envs - 1))
@@ -105,6 +151,38 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausingVectorEnv:
         ) from error
 
 
+def _batched(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> PausableVectorEnv | None:
+    """The environment's class of many simulations at once, or None where there is none of ours."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is None or spec.additional_wrappers:
+        return None
+    arguments = {"max_episode_steps": spec.max_episode_steps, **spec.kwargs, **kwargs}
+    task = _mujoco_task(spec)
+    if task is not None:
+        from surefoot.envs.mujoco import factory
+
+        # one thread: evaluation runs in workers, one a core
+        arguments = {"threads": 1, **arguments, "task": task}
+        if not factory.supports(arguments):
+            return None
+        creator: Any = factory.make
+    elif str(spec.vector_entry_point).startswith("surefoot."):
+        creator = gymnasium.envs.registration.load_env_creator(str(spec.vector_entry_point))
+    else:
+        return None
+    env = creator(num_envs=num_envs, **arguments)
+    env.spec = spec
+    return env
+
+
+def _mujoco_task(spec: gymnasium.envs.registration.EnvSpec) -> str | None:
+    """The task of `envs.mujoco` that this id is, ours or gymnasium's, also where a user registered it anew."""
+    if str(spec.vector_entry_point).startswith("surefoot.envs.mujoco."):
+        return str(spec.kwargs["task"])
+    found = re.fullmatch(r"gymnasium\.envs\.mujoco\.\w+_v5:(\w+)Env", str(spec.entry_point))
+    return found[1] if found is not None and found[1] in mujoco_tasks.TASKS else None
+
+
 def describe(env_id: str, **kwargs: Any) -> EnvironmentDescription:
     """Dimensions, action bounds and time limit of an environment.
 
@@ -112,14 +190,24 @@ def describe(env_id: str, **kwargs: Any) -> EnvironmentDescription:
         EnvironmentMismatchError: observations or actions are not flat, bounded vectors of real numbers.
         ConfigError, MissingExtraError: as in `make_vec`.
     """
-    env = _make(env_id, kwargs)
+    env = _make(gymnasium_id(env_id), kwargs)
     try:
         low, high = _action_bounds(env_id, env.action_space)
         observation_dim = _observation_dim(env_id, env.observation_space)
         limit = env.spec.max_episode_steps if env.spec is not None else None
-        return EnvironmentDescription(env_id, observation_dim, len(low), low, high, limit)
+        limit = limit or getattr(env.unwrapped, "max_episode_steps", None)
+        simulator = _simulator(env)
+        return EnvironmentDescription(env_id, observation_dim, len(low), low, high, limit, simulator)
     finally:
         env.close()
+
+
+def _simulator(env: gymnasium.Env[Any, Any]) -> str | None:
+    named = env.metadata.get("simulator")
+    if named is None and hasattr(env.unwrapped, "model") and "mujoco" in sys.modules:
+        mujoco = sys.modules["mujoco"]
+        named = f"mujoco {mujoco.__version__}" if isinstance(env.unwrapped.model, mujoco.MjModel) else None
+    return named
 
 
 def action_bounds(env_id: str, **kwargs: Any) -> tuple[Array, Array]:
@@ -129,7 +217,7 @@ def action_bounds(env_id: str, **kwargs: Any) -> tuple[Array, Array]:
 
 
 def check_spaces(
-    env: str | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any],
+    env: str | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any] | PausableVectorEnv,
     observation_dim: int,
     action_dim: int,
 ) -> None:
@@ -143,10 +231,10 @@ def check_spaces(
         description = describe(env)
         name, found = env, (description.observation_dim, description.action_dim)
     else:
-        if isinstance(env, gymnasium.vector.VectorEnv):
-            observation_space, action_space = env.single_observation_space, env.single_action_space
-        else:
+        if isinstance(env, gymnasium.Env):
             observation_space, action_space = env.observation_space, env.action_space
+        else:
+            observation_space, action_space = env.single_observation_space, env.single_action_space
         name = env.spec.id if env.spec is not None else type(env).__name__
         found = (_observation_dim(name, observation_space), len(_action_bounds(name, action_space)[0]))
     wanted_dims = (observation_dim, action_dim)
@@ -193,6 +281,8 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         _import_module(env_id, module)
     try:
         env = gymnasium.make(name, disable_env_checker=True, **kwargs)
+    except SurefootError:
+        raise
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing_dependency(env_id, error) from error
     except gymnasium.error.UnregisteredEnv as error:

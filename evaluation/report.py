@@ -65,6 +65,7 @@ def render(runs: Sequence[RunData]) -> str:
         f'<p class="note">{len(runs)} run{"s" if len(runs) > 1 else ""}, written {today}.</p>',
         "<h2>Scores</h2>",
         _score_table(runs),
+        *_certificates(runs),
     ]
     for (dataset, environment), group in _tasks(runs).items():
         title = dataset if environment is None else f"{dataset} in {environment}"
@@ -93,6 +94,27 @@ def _score_table(runs: Sequence[RunData]) -> str:
     )
     intervals = f" Intervals: {'; '.join(sorted(methods))}." if methods else ""
     return _table(head, body) + f'<p class="note">{html.escape(note + intervals)}</p>'
+
+
+def _certificates(runs: Sequence[RunData]) -> list[str]:
+    """What `surefoot certify` found of these runs; nothing where it was never run."""
+    head = [("policy", "left"), ("environment", "left"), ("violations", "right"), ("episodes", "right")]
+    head += [("upper bound", "right"), ("confidence", "right")]
+    body = []
+    for run in runs:
+        found = run.certificate
+        if found is not None:
+            gap = f" with {found['gap']}" if found.get("gap") else ""
+            counts = [f"{found['violations']:,}", f"{found['episodes']:,}"]
+            bound = [f"{found['upper']:.3g}", f"{100 * found['confidence']:g} %"]
+            body.append(([found["policy"], f"{found['environment']}{gap}", *counts, *bound], False))
+    if not body:
+        return []
+    note = (
+        "A violation is an episode with any cost in it. The probability of one is below the upper bound with this "
+        "confidence (Clopper-Pearson), for initial states and noise as the environment draws them."
+    )
+    return ["<h2>Certificates</h2>", _table(head, body), f'<p class="note">{html.escape(note)}</p>']
 
 
 def _figures(group: list[RunData]) -> list[str]:

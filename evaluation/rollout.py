@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.envs.vector import PausingVectorEnv, check_spaces, make_vec
+from surefoot.envs.vector import PausableVectorEnv, check_spaces, make_vec
 
 Array = np.ndarray[Any, Any]
 
@@ -154,7 +154,7 @@ class _Rollout:
 
     def __init__(
         self,
-        vector: PausingVectorEnv,
+        vector: PausableVectorEnv,
         policies: Sequence[PolicyLike],
         env_id: str,
         episodes: int,
@@ -177,7 +177,7 @@ class _Rollout:
         check_spaces(vector, *self._dimensions())
         self.low, self.high = action_space.low, action_space.high
         self.actions = np.zeros((rows, *action_space.shape), dtype=action_space.dtype)
-        self.time_limit = getattr(vector.envs[0].spec, "max_episode_steps", None)
+        self.time_limit = vector.max_episode_steps
 
     def run(self, seed: int, progress: Callable[[int, int], None] | None) -> list[Episodes]:
         """Step until every row has run its quota."""

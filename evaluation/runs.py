@@ -16,6 +16,7 @@ from surefoot.core.files import read_json
 from surefoot.evaluation.statistics import hierarchical_interval
 
 Json = Mapping[str, Any]
+CERTIFICATE_KEYS = ("sentence", "policy", "environment", "violations", "episodes", "upper", "confidence")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,7 @@ class RunData:
     date: str = ""
     config: Json = dataclasses.field(default_factory=dict)
     metrics: tuple[Json, ...] = ()  # lines of metrics.jsonl; of repeated (seed, step, kind) the last
+    certificate: Json | None = None  # certificate.json, which `surefoot certify` wrote
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RunData:
@@ -89,6 +91,7 @@ class RunData:
                 date=str(summary["date"]),
                 config=config,
                 metrics=_read_metrics(path / "metrics.jsonl"),
+                certificate=_certificate(path / "certificate.json"),
             )
         except KeyError as error:
             raise CheckpointError(f"{source} has no key {error}; it is damaged or of another version") from error
@@ -133,6 +136,17 @@ def _interval(value: Any) -> Json | None:
         if value[key] is not None:
             float(value[key])
     return dict(value)
+
+
+def _certificate(path: pathlib.Path) -> Json | None:
+    """The bound of `surefoot certify`, where the run has one."""
+    if not path.is_file():
+        return None
+    value = _read_object(path)
+    missing = [key for key in CERTIFICATE_KEYS if key not in value]
+    if missing:
+        raise CheckpointError(f"{path} has no key {missing[0]!r}; it is damaged: certify the run again")
+    return value
 
 
 def _optional(kind: Any, value: Any) -> Any:

@@ -78,7 +78,7 @@ def behaviour_row(run: RunData) -> Row:
         episodes=behaviour.get("episodes"),
         returns={key: behaviour.get(key) for key in ("mean", "low", "high")},
         normalized=None if normalized is None else {"mean": normalized, "low": None, "high": None},
-        cost=None,
+        cost=behaviour.get("cost"),
         updates_per_second=None,
     )
 

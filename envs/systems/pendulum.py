@@ -13,13 +13,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
-from surefoot.envs import behaviours as scripted
 
+Array = np.ndarray[Any, Any]
+
+MAX_TORQUE = 2.0  # N m
+UPRIGHT_ENERGY = 15.0  # of the pendulum standing still, in the units of `energy`
 FORBIDDEN = (math.radians(20), math.radians(30))
 """Angles between these violate the constraint: a swing-up must come from the other side."""
 
@@ -27,6 +32,44 @@ FORBIDDEN = (math.radians(20), math.radians(30))
 def wrap(angle: Tensor) -> Tensor:
     """The same angle in [-pi, pi)."""
     return angle - 2 * math.pi * torch.floor((angle + math.pi) / (2 * math.pi))
+
+
+def energy(observations: Array) -> Array:
+    """(N,) energy per unit of inertia, w^2 / 2 + (3 g / 2 l) cos(angle), g = 10, l = 1."""
+    return np.asarray(0.5 * observations[:, 2] ** 2 + UPRIGHT_ENERGY * observations[:, 0])
+
+
+def uniform(observations: Array, generator: np.random.Generator) -> Array:
+    """Torque drawn uniformly at every step."""
+    return generator.uniform(-MAX_TORQUE, MAX_TORQUE, (len(observations), 1))
+
+
+def braking(observations: Array, generator: np.random.Generator, gain: float, noise: float) -> Array:
+    """Swing-up in the wrong phase: torque against the rotation, so the pendulum stays hanging."""
+    return _torque(-gain * observations[:, 2], noise, generator)
+
+
+def pumping(observations: Array, generator: np.random.Generator, torque: float, noise: float) -> Array:
+    """Constant torque along the rotation: gains energy without end and never catches the pendulum."""
+    return _torque(torque * np.sign(observations[:, 2]), noise, generator)
+
+
+def swing_up(observations: Array, generator: np.random.Generator, gain: float, noise: float) -> Array:
+    """Energy shaping, then a PD controller near the top.
+
+    u = gain (E_upright - E) sign(w); within 0.6 rad of the top u = -(10 angle + 2 w).
+    Astrom and Furuta, "Swinging up a pendulum by energy control", 2000, equation (8).
+    """
+    velocity = observations[:, 2]
+    angle = np.arctan2(observations[:, 1], observations[:, 0])
+    shaping = gain * (UPRIGHT_ENERGY - energy(observations)) * np.where(velocity < 0, -1.0, 1.0)
+    balance = -(10.0 * angle + 2.0 * velocity)
+    return _torque(np.where(np.abs(angle) < 0.6, balance, shaping), noise, generator)
+
+
+def _torque(torque: Array, noise: float, generator: np.random.Generator) -> Array:
+    """(N, 1) clipped torque with Gaussian noise of standard deviation `noise`, N m."""
+    return np.clip(torque + noise * generator.standard_normal(len(torque)), -MAX_TORQUE, MAX_TORQUE)[:, None]
 
 
 class Pendulum(System):
@@ -39,7 +82,7 @@ class Pendulum(System):
     states = ("angle", "velocity")
     observations = ("cos(angle)", "sin(angle)", "velocity")
     actions = ("torque",)
-    action_low, action_high = (-2.0,), (2.0,)
+    action_low, action_high = (-MAX_TORQUE,), (MAX_TORQUE,)
     observation_low, observation_high = (-1.0, -1.0, -8.0), (1.0, 1.0, 8.0)
     parameters = (
         Parameter("gravity", 10.0, 0.0, 100.0, "m/s^2"),
@@ -53,18 +96,23 @@ class Pendulum(System):
     uniforms, normals = 2, 1
     time_step, max_steps = 0.05, 200
     margin_of = "angle outside the forbidden sector of 20 to 30 degrees, rad"
-    gaps: Mapping[str, Mapping[str, float]] = {
+    gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "gravity2": {"gravity": 20.0},
         "friction0.3": {"damping": 0.3},
         "noise1": {"action_noise": 1.0},
         "wind": {"wind": 1.0},
     }
-    behaviours: Mapping[str, Behaviour] = {
-        "random": scripted.uniform,
-        "medium": functools.partial(scripted.swing_up, gain=0.1, noise=1.5),
-        "expert": functools.partial(scripted.swing_up, gain=1.0, noise=0.1),
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {
+        "random": uniform,
+        "braking": functools.partial(braking, gain=0.5, noise=0.8),
+        "pumping": functools.partial(pumping, torque=1.0, noise=0.8),
+        "medium": functools.partial(swing_up, gain=0.1, noise=1.5),
+        "decent": functools.partial(swing_up, gain=0.5, noise=0.5),
+        "expert": functools.partial(swing_up, gain=1.0, noise=0.1),
     }
-    mixtures: Mapping[str, Mapping[str, float]] = {"mixed": {"random": 0.3, "medium": 0.5, "expert": 0.2}}
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "mixed": {"braking": 0.35, "random": 0.1, "pumping": 0.15, "medium": 0.3, "decent": 0.1}
+    }
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
         """Any angle, |velocity| <= 1 rad/s."""

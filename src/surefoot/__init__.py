@@ -9,10 +9,11 @@ action = run.policy().select_action(observation)
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's, without its import: every python that has surefoot installed begins by this file
 if TYPE_CHECKING:
     import os
+    from typing import Any
 
     from surefoot import core as core
     from surefoot import data as data

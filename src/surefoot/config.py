@@ -33,7 +33,7 @@ VERSION_BASE = "1.3"
 class TrainConfig:
     """What `surefoot train` takes beside `algo` and its options."""
 
-    dataset: str = "pendulum-swingup"  # a path, an embedded name, d4rl/<id> or minari/<id>
+    dataset: str = "native/quadrotor-2d-mixed"  # a path, an embedded name, d4rl/<id> or minari/<id>
     env: str | None = None  # gymnasium id or module:Id; none: no simulator; not given: the dataset's
     steps: int = 100_000  # gradient steps
     seeds: Any = 3  # how many (0, 1, ...), or which: [0,5]

@@ -26,11 +26,13 @@ def _interval_json(interval: Interval, reference: tuple[float, float] | None = N
 
 
 def behaviour(dataset: Dataset, reference: tuple[float, float] | None) -> dict[str, Any]:
-    """Return of the data itself, with the interval of its mean over episodes."""
+    """Return and cost of the data itself, with the interval of their means over episodes."""
     returns = dataset.episode_returns
     interval = hierarchical_interval([returns]).to_json()
     mean = None if reference is None else float(normalized_score(returns.mean(), reference))
-    return {**interval, "episodes": len(returns), "normalized": mean}
+    costs = dataset.episode_costs
+    cost = None if costs is None else hierarchical_interval([costs]).to_json()
+    return {**interval, "episodes": len(returns), "normalized": mean, "cost": cost}
 
 
 def sum_up(run: Run) -> dict[str, Any]:

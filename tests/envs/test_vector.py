@@ -125,7 +125,7 @@ def test_an_absent_mujoco_names_the_extra_to_install(monkeypatch: pytest.MonkeyP
     error = gymnasium.error.DependencyNotInstalled("MuJoCo is not installed, run `pip install ...`")
     monkeypatch.setattr(gymnasium, "make", lambda *_, **__: (_ for _ in ()).throw(error))
     with pytest.raises(MissingExtraError, match=r"surefoot\[mujoco\]"):
-        make_vec("Hopper-v5", 1)
+        make_vec("Hopper-v4", 1)
 
 
 def test_an_environment_that_fails_to_start_is_named_with_its_own_reason() -> None:

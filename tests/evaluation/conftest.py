@@ -21,7 +21,7 @@ def make_run(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
         folder.mkdir()
         summary = {
             "algorithm": "iql",
-            "dataset": "pendulum-swingup",
+            "dataset": "native/pendulum-mixed",
             "environment": "Pendulum-v1",
             "steps": 10000,
             "seeds": [0, 1, 2],

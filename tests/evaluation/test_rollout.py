@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.envs.behaviours import PENDULUM_BEHAVIOURS
+from surefoot.envs.systems.pendulum import Pendulum
 from surefoot.evaluation import Episodes, RandomPolicy, ScriptedPolicy, evaluate
 
 
@@ -207,7 +207,7 @@ def test_episodes_survive_json() -> None:
 def test_random_and_scripted_policies_repeat_and_score_as_they_should() -> None:
     random, decent = (
         RandomPolicy(np.float32([-2]), np.float32([2])),
-        ScriptedPolicy(PENDULUM_BEHAVIOURS["decent"]),
+        ScriptedPolicy(Pendulum.behaviours["decent"]),
     )
     first = evaluate([random, decent], "Pendulum-v1", episodes=20)
     again = evaluate([random, decent], "Pendulum-v1", episodes=20)

@@ -24,9 +24,9 @@ def rows_of(make_run: MakeRun) -> list[tables.Row]:
 def test_the_behaviour_comes_first_in_each_task_and_once(make_run: MakeRun) -> None:
     listed = rows_of(make_run)
     assert [(row.algorithm, row.dataset) for row in listed] == [
-        ("behaviour", "pendulum-swingup"),
-        ("bc", "pendulum-swingup"),
-        ("iql", "pendulum-swingup"),
+        ("behaviour", "native/pendulum-mixed"),
+        ("bc", "native/pendulum-mixed"),
+        ("iql", "native/pendulum-mixed"),
         ("iql", "other"),
     ]
     assert listed[0].seeds is None

@@ -10,4 +10,4 @@ TINY = ["steps=20", "episodes=2", "evaluate_every=20", "evaluate_episodes=1", "b
 
 def small_dataset(seed: int = 0) -> Dataset:
     """Two episodes of the embedded task."""
-    return generate("pendulum-swingup", seed, transitions=400)
+    return generate("native/pendulum-mixed", seed, transitions=400)

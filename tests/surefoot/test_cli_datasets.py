@@ -37,7 +37,7 @@ def test_list_has_the_embedded_datasets_and_the_catalogue(capsys: Capture) -> No
 
 def test_info_tells_sizes_and_returns(small: pathlib.Path, capsys: Capture) -> None:
     facts = shown(capsys, "info", str(small))
-    assert (facts["transitions"], facts["episodes"], facts["env_id"]) == (400, 2, "Pendulum-v1")
+    assert (facts["transitions"], facts["episodes"], facts["env_id"]) == (400, 2, "surefoot/Pendulum-v0")
     assert main(["datasets", "info", str(small)]) == 0
     assert "transitions" in capsys.readouterr().out
 
@@ -63,12 +63,12 @@ def test_convert_keeps_the_data(small: pathlib.Path, tmp_path: pathlib.Path, cap
 
 def test_generate_writes_the_asked_number_of_transitions(tmp_path: pathlib.Path, capsys: Capture) -> None:
     path = tmp_path / "decent.hdf5"
-    arguments = ["--transitions", "600", "--behaviour", "decent", "--seed", "3", "-o", str(path)]
+    arguments = ["native/pendulum", "--transitions", "600", "--behaviour", "decent", "--seed", "3", "-o", str(path)]
     facts = shown(capsys, "generate", *arguments)
     assert facts["transitions"] == 600
     assert facts["return_mean"] > -400  # the good behaviour alone; the mixture is near -1000
     np.testing.assert_array_equal(
-        data.load(path).rewards, generate.generate("pendulum-swingup", 3, 600, "decent").rewards
+        data.load(path).rewards, generate.generate("native/pendulum", 3, 600, "decent").rewards
     )
 
 
@@ -95,7 +95,12 @@ def test_corrupt_changes_one_element_and_reports_it(
         (["info", "SMALL", "--view", "raw"], "view='raw' is unknown"),
         (["verify", "nope.hdf5"], "nope.hdf5: no such file"),
         (["convert", "SMALL", "x.xyz"], "names no format"),
-        (["generate", "pendulum"], "no embedded dataset is called 'pendulum'"),
+        (["generate", "native/pendulm"], "did you mean 'native/pendulum'"),
+        (["generate", "native/pendulum", "--behaviour", "mixd", "-o", "x.hdf5"], "did you mean 'mixed'"),
+        (["generate", "native/pendulum-medium", "--behaviour", "expert", "-o", "x.hdf5"], "name the system"),
+        (["generate", "native/pendulum", "--gap", "wnd", "-o", "x.hdf5"], "did you mean 'wind'"),
+        (["generate", "--transitions", "0", "-o", "x.hdf5"], "--transitions is 0"),
+        (["generate", "--seed", "-1", "-o", "x.hdf5"], "seed -1"),
         (["generate", "--transitions", "5"], "add -o FILE"),
         (["generate", "-o", "SMALL"], "exists already"),
         (["corrupt", "SMALL", "-o", "x.hdf5", "--element", "foo"], "unknown"),
@@ -132,25 +137,25 @@ def test_a_victim_without_critics_is_refused(finished_run: pathlib.Path, small: 
 
 
 def test_the_embedded_dataset_is_generated_once_and_then_read_from_the_cache() -> None:
-    first = generate.load("pendulum-swingup")
-    path = generate.cached_path("pendulum-swingup")
+    first = generate.load("native/pendulum-mixed")
+    path = generate.cached_path("native/pendulum-mixed")
     written = path.stat().st_mtime_ns
-    again = generate.load("pendulum-swingup")
+    again = generate.load("native/pendulum-mixed")
     assert path.stat().st_mtime_ns == written
-    assert (again.name, again.env_id, len(again)) == ("pendulum-swingup", "Pendulum-v1", 50_000)
+    assert (again.name, again.env_id, len(again)) == ("native/pendulum-mixed", "surefoot/Pendulum-v0", 50_000)
     np.testing.assert_array_equal(first.actions, again.actions)
 
 
 def test_a_damaged_file_in_the_cache_is_generated_again() -> None:
-    path = generate.cached("pendulum-swingup")
+    path = generate.cached("native/pendulum-mixed")
     good = path.read_bytes()
     path.write_bytes(good[: len(good) // 2])
-    assert len(generate.load("pendulum-swingup")) == 50_000
+    assert len(generate.load("native/pendulum-mixed")) == 50_000
     assert len(path.read_bytes()) == len(good)
 
 
 def test_generated_episodes_end_where_their_ids_do() -> None:
-    dataset = generate.generate("pendulum-swingup", transitions=600)
+    dataset = generate.generate("native/pendulum-mixed", transitions=600)
     data.validate(dataset)
     assert dataset.episode_lengths.tolist() == [200, 200, 200]
     assert dataset.truncations.nonzero()[0].tolist() == [199, 399, 599]
@@ -158,7 +163,7 @@ def test_generated_episodes_end_where_their_ids_do() -> None:
 
 def test_the_environment_is_the_one_asked_for_else_the_datasets_else_an_error() -> None:
     dataset = small_dataset()
-    assert generate.environment_of(dataset, None) == "Pendulum-v1"
+    assert generate.environment_of(dataset, None) == "surefoot/Pendulum-v0"
     assert generate.environment_of(dataset, "module:Id-v0") == "module:Id-v0"
     assert generate.environment_of(dataset, "none") is None
     with pytest.raises(ConfigError, match="env=none"):

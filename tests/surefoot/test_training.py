@@ -24,7 +24,7 @@ from surefoot.core.errors import (
     EnvironmentMismatchError,
 )
 from surefoot.data.dataset import Dataset
-from surefoot.envs.generate import generate
+from surefoot.generate import generate
 from surefoot.offline import BC, IQL
 from surefoot.plan import Plan
 from surefoot.run import Run
@@ -36,12 +36,7 @@ FAST = {"episodes": 2, "evaluate_episodes": 1, "batch_size": 32}
 
 
 def pendulum(transitions: int = 2000, **changes: object) -> Dataset:
-    arrays = generate(transitions=transitions)
-    arrays.pop("behaviours")
-    ends = arrays["terminations"] | arrays["truncations"]
-    ids = np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64)
-    valid = np.ones(len(ends), bool)
-    return Dataset(**arrays, episode_ids=ids, valid=valid).replace(**changes)
+    return generate("native/pendulum-mixed", transitions=transitions).replace(**changes)
 
 
 def weights(run: Run, seed: int) -> dict[str, torch.Tensor]:
@@ -62,7 +57,7 @@ def three_seeds(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_run_folder_holds_all_that_is_needed_to_repeat_it(three_seeds: Run) -> None:
     summary = three_seeds.summary
     assert summary["algorithm"] == "iql"
-    assert summary["environment"] == "Pendulum-v1"
+    assert summary["environment"] == "surefoot/Pendulum-v0"
     assert len(summary["per_seed_returns"]) == 3
     assert summary["returns"]["low"] < summary["returns"]["mean"] < summary["returns"]["high"]
     assert summary["returns"]["mean"] == pytest.approx(np.mean(summary["per_seed_returns"]))

@@ -37,11 +37,14 @@ def add_parser(commands: Any) -> None:
     _add_loading(made)
 
     made = _add(own, "generate", generate, "record a dataset by scripted behaviours")
-    made.add_argument("name", nargs="?", default="pendulum-swingup")
+    made.add_argument(
+        "name", nargs="?", help="native/<system> or native/<system>-<behaviour> (default: the main job's)"
+    )
     made.add_argument("-o", "--output", help="a new file (default: the cache, where dataset=NAME finds it)")
     made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--transitions", type=int, default=50_000)
-    made.add_argument("--behaviour", default="mixed", help="mixed, or one behaviour of the task")
+    made.add_argument("--transitions", type=int, help="rounded up to whole episodes (default: as embedded)")
+    made.add_argument("--behaviour", help="of the system (default: the one in the name, else mixed)")
+    made.add_argument("--gap", help="preset of altered dynamics, as `surefoot envs info` lists them")
 
     made = _add(own, "corrupt", corrupt, "attack a dataset as RIQL's experiments do")
     made.add_argument("source", help="path or id")
@@ -147,17 +150,21 @@ def generate(arguments: argparse.Namespace) -> int:
     """Record an embedded dataset into the cache or a file."""
     from surefoot import data
     from surefoot import generate as generated
+    from surefoot.config import TrainConfig
 
+    name, transitions = arguments.name or TrainConfig.dataset, arguments.transitions or generated.TRANSITIONS
+    if arguments.transitions is not None and arguments.transitions < 1:
+        raise ConfigError(f"--transitions is {arguments.transitions}; it must be at least 1")
     if arguments.output is None:
-        if (arguments.transitions, arguments.behaviour) != (50_000, "mixed"):
-            raise ConfigError(
-                "other transitions or behaviours than the default go into a file of their own: add -o FILE"
-            )
-        path = generated.cached(arguments.name, arguments.seed)
-        dataset = data.load(path).replace(name=arguments.name)
+        if name not in generated.EMBEDDED:
+            name = f"{generated.system_name(name)}-{arguments.behaviour or 'mixed'}"
+        if transitions != generated.TRANSITIONS or arguments.gap is not None:
+            raise ConfigError("other transitions or dynamics than the default go into a file of their own: add -o FILE")
+        path = generated.cached(name, arguments.seed)
+        dataset = data.load(path).replace(name=name)
     else:
         path = new_file(arguments.output)
-        dataset = generated.generate(arguments.name, arguments.seed, arguments.transitions, arguments.behaviour)
+        dataset = generated.generate(name, arguments.seed, transitions, arguments.behaviour, arguments.gap)
         data.save(dataset, path)
     _report_written(path, dataset, arguments.json)
     return 0

@@ -89,7 +89,10 @@ def listed(members: list[str]) -> str:
 
 def datasets() -> list[str]:
     """Embedded datasets, then the catalogue's ids, those of one task in one line."""
-    rows = list(EMBEDDED.items())
+    behaviours: dict[str, list[str]] = {}
+    for system, behaviour in EMBEDDED.values():
+        behaviours.setdefault(system.alias, []).append(behaviour)
+    rows = [(f"{alias}-...", " ".join(names)) for alias, names in behaviours.items()]
     tasks: dict[str, list[str]] = {}
     for name in CATALOGUE:
         task, _, rest = name.partition("-")

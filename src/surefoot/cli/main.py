@@ -17,6 +17,8 @@ examples:
   surefoot train algo=riql dataset=hopper.hdf5 env=Hopper-v5 steps=100000 seeds=3
   surefoot train -m algo=bc,iql,td3bc dataset=d4rl/hopper-medium-v2
   surefoot evaluate RUN --episodes 100
+  surefoot rollout RUN --env native/quadrotor-2d --envs 65536
+  surefoot certify RUN --env native/dubins-obstacles --episodes 1000000
   surefoot report RUN... -o report.html
   surefoot export RUN -o policy.onnx
 
@@ -24,7 +26,7 @@ exit codes: 0 done, 2 something in the command or the data is wrong, 130 interru
 """
 
 
-COMMANDS = ("algorithms", "datasets", "evaluate", "export", "report", "train")
+COMMANDS = ("algorithms", "certify", "datasets", "envs", "evaluate", "export", "report", "rollout", "train")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -86,7 +88,7 @@ def dispatch(arguments: list[str]) -> int:
 
 def build_parser() -> Parser:
     """All commands but `train`, which reads its own arguments."""
-    from surefoot.cli import algorithms, datasets, results
+    from surefoot.cli import algorithms, datasets, envs, results, rollouts
 
     parser = Parser(
         prog="surefoot",
@@ -98,6 +100,8 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)  # those of COMMANDS
     commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
     results.add_parsers(commands)
+    rollouts.add_parsers(commands)
+    envs.add_parser(commands)
     datasets.add_parser(commands)
     algorithms.add_parser(commands)
     return parser

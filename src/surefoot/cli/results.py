@@ -125,11 +125,16 @@ def report(arguments: argparse.Namespace) -> int:
     path = pathlib.Path(arguments.output)
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file, as in -o report.html")
-    write_report(load_runs(arguments.folders), path)
+    runs = load_runs(arguments.folders)
+    write_report(runs, path)
+    certificates = {run.name: run.certificate for run in runs if run.certificate is not None}
     if arguments.json:
-        output.print_json({"report": str(path), "rows": output.rows_json(arguments.folders)})
+        rows = output.rows_json(arguments.folders)
+        output.print_json({"report": str(path), "rows": rows, "certificates": certificates})
         return 0
     output.print_runs(arguments.folders)
+    for name, found in certificates.items():
+        print(f"{name}, certified in {found['environment']}: {found['sentence']}")
     print(f"\nreport: {output.short(path)}")
     return 0
 

@@ -1,0 +1,415 @@
+"""`Batch` on a GPU: what the native module's `Batch` does, by rollout.cuh and with tensors in the GPU's memory.
+
+One launch on torch's current stream rolls all environments out; no array is copied to or from the host, nothing waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib
+import itertools
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from surefoot.cuda_ext.cubin import GpuError, MissingPackageError, NoDeviceError, Unit, compiler, cubin
+from surefoot.cuda_ext.policy import BEFORE_SQUASH, NativePolicy
+
+THREADS = 128
+"""In a block: four warps, which share the weights."""
+ENOUGH_BLOCKS = 3
+"""Of a multiprocessor that weights in shared memory must leave room for."""
+MOST_BLOCKS = 4
+"""Of a multiprocessor: more would leave a thread fewer than 128 registers, and its sums would spill."""
+ENOUGH_THREADS = 256
+"""Of a multiprocessor: fewer warps don't hide the latency of memory."""
+POLICY, GIVEN, RANDOM = range(3)  # native/rollout.h's Source
+
+SCALARS = ("envs", "horizon", "limit", "many", "shared", "noisy")
+INPUTS = {
+    "matrices": torch.float32,
+    "low": torch.float32,
+    "high": torch.float32,
+    "seeds": torch.int64,
+    "parameters": torch.float32,
+    "given": torch.float32,
+    "weights": torch.float32,
+}
+KEPT = {"states": torch.float32, "episodes": torch.int32, "elapsed": torch.int32}
+SUMS = {
+    "returns": torch.float32,
+    "costs": torch.float32,
+    "margins": torch.float32,
+    "lengths": torch.int32,
+    "terminated": torch.int32,
+    "truncated": torch.int32,
+    "diverged": torch.int32,
+    "finished": torch.int32,
+    "finished_lengths": torch.int32,
+    "finished_returns": torch.float32,
+    "finished_costs": torch.float32,
+}
+RECORDS = {
+    "last_observations": torch.float32,
+    "record_observations": torch.float32,
+    "record_actions": torch.float32,
+    "record_rewards": torch.float32,
+    "record_next_observations": torch.float32,
+    "record_costs": torch.float32,
+    "record_margins": torch.float32,
+    "record_terminated": torch.uint8,
+    "record_truncated": torch.uint8,
+    "record_diverged": torch.uint8,
+}
+ARRAYS = {**INPUTS, **KEPT, **SUMS, **RECORDS}
+ARGUMENTS = (*SCALARS, *ARRAYS)
+"""Of the kernel surefoot_rollout, in its order."""
+RESET = "envs shared mask matrices seeds parameters episodes states last_observations"
+RESET_ARGUMENTS = tuple(RESET.split())
+"""Of the kernel surefoot_reset."""
+
+
+# ---- the policy's weights as the kernel reads them ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """`Layout` of rollout.cuh, for all layers: which packed value lies where."""
+
+    index: Tensor
+    """(weights,) int64: position in `NativePolicy.packed()` of each value; paddings repeat value 0."""
+    rows: int
+    """Activations of an environment that are kept at once."""
+
+    @classmethod
+    def of(cls, header: Sequence[int]) -> Layout:
+        """Of the policy with this `NativePolicy.header`."""
+        layers, _, norm, _, sampling, *widths = header
+        actions = widths[-1] // 2 if sampling == BEFORE_SQUASH else widths[-1]
+        positions = torch.arange(packed_values(header), dtype=torch.float64)
+        names = NativePolicy.unpacked(positions, header)
+        parts = [_padded(torch.arange(2 * widths[0] + 2 * actions + max(2, actions)), 4)]
+        for k, weight in enumerate(names.weights):
+            unit = 4 if k + 1 == layers else 64 if widths[k + 1] > 32 else 32
+            rows = [names.biases[k], *weight.t()]
+            rows += [names.gains[k], names.shifts[k]] if norm and k + 1 < layers else []
+            parts += [_padded(row.long(), unit) for row in rows]
+        in_place = all(width <= 64 for width in widths[1:-1])
+        return cls(torch.cat(parts), max(widths[:-1]) * (1 if in_place else 2))
+
+
+def packed_values(header: Sequence[int]) -> int:
+    """How many values `NativePolicy.packed` has."""
+    _, _, norm, _, sampling, *widths = header
+    actions = widths[-1] // 2 if sampling == BEFORE_SQUASH else widths[-1]
+    layers = sum((a + 1) * b for a, b in itertools.pairwise(widths)) + (2 * sum(widths[1:-1]) if norm else 0)
+    return 2 * widths[0] + 2 * actions + max(2, actions) + layers
+
+
+def _padded(row: Tensor, unit: int) -> Tensor:
+    """`row` with zeros up to a multiple of `unit`."""
+    return torch.nn.functional.pad(row, (0, -len(row) % unit))
+
+
+# ---- how a rollout is cut into threads ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Of a device."""
+
+    architecture: str
+    """Such as "sm_90"."""
+    shared_per_block: int
+    """Bytes of shared memory that a block of threads may have."""
+    shared_per_multiprocessor: int
+    multiprocessors: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Threads and memory of a launch."""
+
+    lanes: int
+    """Threads that share an environment: 1, 2 or 4."""
+    shared_weights: bool
+    """Weights in shared memory; else they are read from global memory through the cache."""
+    shared_bytes: int
+    """Of dynamic shared memory in a block."""
+    blocks_together: int
+    """Blocks that a multiprocessor is to hold at once: it bounds the registers of a thread."""
+
+    def blocks(self, envs: int) -> int:
+        """Of the grid."""
+        return math.ceil(envs * self.lanes / THREADS)
+
+
+def plan(limits: Limits, envs: int, layout: Layout | None) -> Plan:
+    """One thread an environment for many environments, more for few: a GPU with idle threads is slow.
+
+    Raises:
+        ValueError: the policy's layers are so wide that their activations don't fit the shared memory.
+    """
+    if layout is None:
+        return Plan(1, False, 0, MOST_BLOCKS)
+    choices = [_with_lanes(limits, layout, lanes) for lanes in (1, 2, 4)]
+    share = envs / limits.multiprocessors
+    wanted = 0 if share >= ENOUGH_THREADS else 1 if 2 * share >= ENOUGH_THREADS else 2
+    enough = [choice for choice in choices[wanted:] if choice.blocks_together >= ENOUGH_BLOCKS]
+    if enough:  # the cache, where other weights would come from, has what shared memory leaves
+        return next((choice for choice in enough if choice.shared_weights), enough[0])
+    if choices[2].shared_bytes <= limits.shared_per_block:
+        return choices[2]
+    widest = limits.shared_per_block // (4 * THREADS // 4 * (layout.rows // _widest(layout)))
+    raise ValueError(
+        f"the policy's widest layer has {_widest(layout)} values; {limits.architecture} has room for {widest} in its "
+        "shared memory: use device='cpu'"
+    )
+
+
+def _widest(layout: Layout) -> int:
+    return layout.rows if layout.rows <= 64 else layout.rows // 2
+
+
+def _with_lanes(limits: Limits, layout: Layout, lanes: int) -> Plan:
+    activations = 4 * layout.rows * THREADS // lanes
+    with_weights = activations + 4 * len(layout.index)
+    shared = with_weights <= limits.shared_per_block and _fitting(limits, with_weights) >= ENOUGH_BLOCKS
+    total = with_weights if shared else activations
+    return Plan(lanes, shared, total, max(1, min(_fitting(limits, total), MOST_BLOCKS)))
+
+
+def _fitting(limits: Limits, shared_bytes: int) -> int:
+    """Blocks of a multiprocessor; 1 KiB of each is the driver's."""
+    return limits.shared_per_multiprocessor // (shared_bytes + 1024)
+
+
+def unit_of(
+    system: str, sizes: Sequence[int], source: int, header: Sequence[int], chosen: Plan, layout: Layout | None
+) -> Unit:
+    """What is compiled for a rollout."""
+    defines: dict[str, Any] = {"SF_SYSTEM": system, "SF_SIZES": ",".join(map(str, sizes)), "SF_SOURCE": source}
+    defines |= {"SF_LANES": chosen.lanes, "SF_THREADS": THREADS, "SF_BLOCKS": chosen.blocks_together}
+    if layout is not None:
+        _, activation, norm, squash, sampling, *widths = header
+        defines |= {"SF_WIDTHS": ",".join(map(str, widths)), "SF_ACTIVATION": activation, "SF_NORM": norm}
+        defines |= {"SF_SQUASH": squash, "SF_SAMPLING": sampling, "SF_WEIGHTS": len(layout.index)}
+        defines |= {"SF_ROWS": layout.rows, "SF_WEIGHTS_SHARED": int(chosen.shared_weights)}
+    return Unit(system, tuple((name, str(value)) for name, value in defines.items()))
+
+
+# ---- the driver ----
+
+
+class Driver(Protocol):
+    """What `Batch` needs of CUDA; tests put an emulation in its place."""
+
+    device_type: str
+    """Of the tensors."""
+
+    def limits(self) -> Limits:
+        """Of the device."""
+
+    def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, Any]:
+        """The kernels surefoot_rollout and surefoot_reset."""
+
+    def launch(self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any]) -> None:
+        """On the current stream: ints are pointers, ctypes values themselves."""
+
+
+def require_device() -> None:
+    """Raise NoDeviceError where torch sees no GPU."""
+    if not torch.cuda.is_available():
+        built = "this torch is a CPU build" if torch.version.cuda is None else "torch sees no CUDA device"
+        raise NoDeviceError(f"there is no GPU to roll out on: {built}; use device='cpu'")
+
+
+def usable() -> bool:
+    """Whether the packages are there that compile the kernels; a warning says so where they are not."""
+    try:
+        compiler()
+    except MissingPackageError as error:
+        warnings.warn(f"{error}. Until then the GPU runs the slower torch twin", stacklevel=2)
+        return False
+    return True
+
+
+class CudaDriver:
+    """CUDA through cuda-core, on torch's current stream of `device`.
+
+    Raises:
+        NoDeviceError: torch sees no GPU.
+        MissingPackageError: the extra is not installed.
+    """
+
+    device_type = "cuda"
+
+    def __init__(self, device: torch.device) -> None:
+        require_device()
+        compiler()
+        self._core: Any = importlib.import_module("cuda.core")
+        self._index = torch.cuda.current_device() if device.index is None else device.index
+        with torch.cuda.device(self._index):
+            torch.cuda.current_stream().synchronize()  # torch makes the context, which cuda-core then shares
+            self._device = self._core.Device(self._index)
+            self._device.set_current()
+
+    def limits(self) -> Limits:
+        """Of the device."""
+        properties = self._device.properties
+        return Limits(
+            f"sm_{self._device.arch}",
+            properties.max_shared_memory_per_block_optin,
+            properties.max_shared_memory_per_multiprocessor,
+            properties.multiprocessor_count,
+        )
+
+    def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, Any]:
+        """Compile (or find) the unit and load it; kernels stay loaded for the life of the process."""
+        key = (unit, limits, shared_bytes, self._index)
+        if key not in _loaded:
+            code = cubin(unit, limits.architecture)
+            try:
+                module = self._core.ObjectCode.from_cubin(code)
+                kernels = module.get_kernel("surefoot_rollout"), module.get_kernel("surefoot_reset")
+            except Exception as error:  # cuda-core's own classes, which change from release to release
+                raise GpuError(
+                    f"the CUDA driver refused the kernel for {limits.architecture} ({error}); "
+                    "update a driver that is older than CUDA 13"
+                ) from error
+            if shared_bytes > 48 * 1024:  # more must be asked for
+                self._allow_shared(kernels[0], shared_bytes)
+            _loaded[key] = kernels
+        return _loaded[key]
+
+    def _allow_shared(self, kernel: Any, shared_bytes: int) -> None:
+        driver: Any = importlib.import_module("cuda.bindings.driver")
+        name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        (status,) = driver.cuKernelSetAttribute(name, shared_bytes, kernel.handle, self._index)
+        if int(status) != 0:
+            raise GpuError(f"the CUDA driver refused {shared_bytes} bytes of shared memory to a block: {status.name}")
+
+    def launch(self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any]) -> None:
+        """Without waiting for the result."""
+        config = self._core.LaunchConfig(grid=blocks, block=THREADS, shmem_size=shared_bytes)
+        with torch.cuda.device(self._index):
+            stream = self._core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
+            self._core.launch(stream, config, kernel, *arguments)
+
+
+_loaded: dict[Any, tuple[Any, Any]] = {}
+
+
+# ---- the batch ----
+
+
+class Batch:
+    """Environments, the arrays they work on, and how far to roll them out: as `_native.Batch`, on the GPU.
+
+    `arrays` holds contiguous tensors on one device, which are kept and worked on in place: those of `SUMS` and `KEPT`,
+    `low`, `high`, `seeds` and `parameters` always, `policy` (`NativePolicy.packed`) or `given` by the source, others
+    where wanted.
+
+    Raises:
+        ValueError: an array is missing or has another type, size or device; a policy that does not fit.
+        GpuError: no device, a missing package, or a failed compilation.
+    """
+
+    def __init__(
+        self,
+        system: str,
+        sizes: Sequence[int],
+        envs: int,
+        horizon: int,
+        limit: int,
+        many: bool,
+        noisy: bool,
+        source: int,
+        header: Sequence[int],
+        arrays: Mapping[str, Tensor],
+        driver: Driver | None = None,
+    ) -> None:
+        if min(envs, horizon, limit) < 1:
+            raise ValueError("envs, horizon and limit must be 1 or more")
+        self._driver = CudaDriver(arrays["seeds"].device) if driver is None else driver
+        self._envs = envs
+        self._arrays = dict(arrays)
+        layout = self._weights(header, sizes) if source == POLICY else None
+        shared = self._arrays["parameters"].numel() == sizes[3] and envs != 1
+        self._check(sizes, horizon, source, shared)
+        limits = self._driver.limits()
+        self._plan = plan(limits, envs, layout)
+        unit = unit_of(system, sizes, source, header, self._plan, layout)
+        self._kernels = self._driver.load(unit, limits, self._plan.shared_bytes)
+        numbers = (envs, horizon, limit, int(many), int(shared), int(noisy and sizes[5] > 0))
+        self._scalars = {name: ctypes.c_int32(value) for name, value in zip(SCALARS, numbers, strict=True)}
+
+    def run(self, threads: int = 0) -> None:
+        """Roll out once, from the states onwards; `threads` is for the native module."""
+        if self._layout_index is not None:  # the policy may have learned since
+            torch.index_select(self._arrays["policy"], 0, self._layout_index, out=self._arrays["weights"])
+        self._launch(0, ARGUMENTS, self._plan.blocks(self._envs), self._plan.shared_bytes)
+
+    def reset(self, mask: Tensor | None = None, threads: int = 0) -> None:
+        """Begin the episodes that `mask` (envs,) uint8 chooses, all by default."""
+        if mask is not None:
+            self._take("mask", mask, torch.uint8, self._envs)
+        self._launch(1, RESET_ARGUMENTS, math.ceil(self._envs / THREADS), 0, mask)
+
+    def _launch(self, kernel: int, names: Sequence[str], blocks: int, shared: int, mask: Tensor | None = None) -> None:
+        arrays = self._arrays if mask is None else {**self._arrays, "mask": mask}
+        pointers = {name: array.data_ptr() for name, array in arrays.items()}
+        values = [self._scalars[name] if name in self._scalars else pointers.get(name, 0) for name in names]
+        self._driver.launch(self._kernels[kernel], blocks, shared, values)
+
+    def _weights(self, header: Sequence[int], sizes: Sequence[int]) -> Layout:
+        """Room for the weights in the kernel's order."""
+        widths = list(header[5:])
+        if not header or len(widths) != header[0] + 1 or header[0] < 1:
+            raise ValueError("a policy must have 1 to 16 layers")
+        outputs = sizes[1] * (2 if header[4] == BEFORE_SQUASH else 1)
+        if (widths[0], widths[-1]) != (sizes[2], outputs):
+            raise ValueError("the policy's widths do not fit the system")
+        if "policy" not in self._arrays:
+            raise ValueError("the array policy is missing")
+        values = self._arrays["policy"]
+        self._take("policy", values, torch.float32, packed_values(header))
+        layout = Layout.of(header)
+        self._layout_index = layout.index.to(values.device)
+        self._arrays["weights"] = values.new_empty(len(layout.index))
+        return layout
+
+    _layout_index: Tensor | None = None
+
+    def _check(self, sizes: Sequence[int], horizon: int, source: int, shared: bool) -> None:
+        states, actions, observations, parameters = sizes[:4]
+        rows, steps = self._envs, self._envs * horizon
+        counts = dict.fromkeys(SUMS, rows) | {"episodes": rows, "elapsed": rows, "seeds": rows}
+        counts |= {"states": rows * states, "low": actions, "high": actions}
+        counts["parameters"] = parameters if shared else rows * parameters
+        needed = set(counts)
+        if source == GIVEN:
+            needed.add("given")
+        counts |= {"given": steps * actions, "last_observations": rows * observations}
+        widths = {"observations": observations, "next_observations": observations, "actions": actions}
+        for name in RECORDS:
+            if name.startswith("record_"):
+                counts[name] = steps * widths.get(name.removeprefix("record_"), 1)
+        for name in ARRAYS:
+            if name in self._arrays:
+                self._take(name, self._arrays[name], ARRAYS[name], counts.get(name))
+            elif name in needed:
+                raise ValueError(f"the array {name} is missing")
+
+    def _take(self, name: str, array: Tensor, dtype: torch.dtype, count: int | None) -> None:
+        if array.dtype != dtype or not array.is_contiguous():
+            raise ValueError(f"the array {name} has another type, or is not contiguous")
+        if array.device.type != self._driver.device_type:
+            raise ValueError(f"the array {name} is on {array.device}, must be on {self._driver.device_type}")
+        if count is not None and array.numel() != count:
+            raise ValueError(f"the array {name} has {array.numel()} values, must have {count}")

@@ -1,0 +1,52 @@
+"""Arrays of other libraries as torch tensors and back, without a copy where they share a device (DLPack)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import MissingExtraError
+
+PACKAGES = {  # module -> package, our extra
+    "jax": ("jax", "jax"),
+    "mujoco.mjx": ("mujoco-mjx", "jax"),
+    "mujoco_warp": ("mujoco-warp", "warp"),
+    "warp": ("warp-lang", "warp"),
+}
+
+
+def to_torch(array: Any) -> Tensor:
+    """A tensor over the memory of an array of jax, Warp, numpy or any library with `__dlpack__`.
+
+    Writing to it writes to the array, which jax's arrays do not expect: copy before you write to one of those.
+    """
+    if isinstance(array, Tensor):
+        return array
+    if isinstance(array, np.ndarray):
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    return torch.from_dlpack(array)
+
+
+def from_torch(tensor: Tensor, like: Any) -> Any:
+    """The tensor's memory as an array of the library of `like` (jax or numpy)."""
+    tensor = tensor.detach().contiguous()
+    if isinstance(like, np.ndarray):
+        return tensor.cpu().numpy()
+    return require("jax", "brax").dlpack.from_dlpack(tensor)
+
+
+def require(module: str, purpose: str) -> Any:
+    """An optional module, imported where it is needed.
+
+    Raises:
+        MissingExtraError: it is not installed; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package, extra = PACKAGES[module]
+        raise MissingExtraError(package, extra, f"the {purpose} adapter") from error

@@ -1,0 +1,188 @@
+"""A MuJoCo model on a batched engine plus a task (observations, reward, ends) as a contract environment.
+
+MuJoCo Warp and MJX move bodies and nothing else; a `PhysicsTask` says the rest, in torch, on the engine's own tensors.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.envs.interface import Array, Numbers, Tensors, VectorEnvironment, as_numpy, reset_mask, row_seeds
+
+Fields = Mapping[str, Tensor]
+"""Name in MuJoCo's `mjData` -> (N, ...) tensor."""
+
+
+class Outcome(NamedTuple):
+    """What a task says of one step of N rows."""
+
+    reward: Tensor
+    """(N,)."""
+    terminated: Tensor
+    """(N,) bool."""
+    margin: Tensor | None = None
+    """(N,) signed, safe if >= 0, where the task has a constraint; the cost is 1 where it is negative."""
+
+
+class PhysicsTask(abc.ABC):
+    """Observations, reward and ends of a MuJoCo model. Methods are batched, and keep nothing between calls."""
+
+    fields: ClassVar[tuple[str, ...]] = ("qpos", "qvel")
+    """What the methods read of `mjData`; `qpos` and `qvel` are always there."""
+    observation_dim: int
+    substeps: int = 1
+    """Physics steps of one action."""
+    max_steps: int = 1000
+    """Steps after which an episode is truncated."""
+    uniforms: int
+    """Uniform draws in [0, 1) that `begin` reads."""
+
+    @abc.abstractmethod
+    def begin(self, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, nq) positions and (n, nv) velocities to begin episodes with, from (n, uniforms) draws."""
+
+    @abc.abstractmethod
+    def observe(self, data: Fields) -> Tensor:
+        """(N, O) observations."""
+
+    @abc.abstractmethod
+    def outcome(self, before: Fields, after: Fields, actions: Tensor) -> Outcome:
+        """Reward, termination and margin of a step from `before` to `after` with (N, A) actions."""
+
+
+class Engine(Protocol):
+    """What an adapter of a physics engine provides."""
+
+    name: str
+    device: torch.device
+
+    def data(self) -> Fields:
+        """The fields now: live tensors that the next call may change."""
+
+    def advance(self, actions: Tensor, substeps: int) -> None:
+        """Apply (N, A) controls for some physics steps."""
+
+    def place(self, rows: Tensor, positions: Tensor, velocities: Tensor) -> None:
+        """Put rows, (N,) bool, into new states, and compute their derived fields; other rows go on unchanged."""
+
+
+class PhysicsVectorEnv(VectorEnvironment):
+    """A task on a physics engine, behind the contract; `from_mujoco_warp` and `from_mjx` make it.
+
+    A row whose state stops being finite is truncated: `info["diverged"]` marks it, its reward is 0 and its final
+    observation is the one before.
+    """
+
+    def __init__(self, engine: Engine, task: PhysicsTask, num_envs: int, controls: Array, tensors: Tensors) -> None:
+        observations = gymnasium.spaces.Box(-np.inf, np.inf, (task.observation_dim,), np.float32)
+        actions = gymnasium.spaces.Box(controls[:, 0].astype(np.float32), controls[:, 1].astype(np.float32))
+        super().__init__(num_envs, observations, actions, tensors, engine.device)
+        self.engine, self.task = engine, task
+        self._seeds = np.zeros(num_envs, np.uint64)
+        self._episodes = np.zeros(num_envs, np.uint64)
+        self._steps = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
+        self._seen: Tensor | None = None
+        self._draw = np.random.default_rng()
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Numbers, dict[str, Any]]:
+        """Begin new episodes in all rows, or in those of `options["reset_mask"]`."""
+        mask = reset_mask(options, self.num_envs)
+        rows = np.ones(self.num_envs, np.bool_) if mask is None or self._seen is None else mask
+        for row, one in enumerate(row_seeds(seed, self.num_envs)):
+            if rows[row] and (one is not None or self._seen is None):
+                self._seeds[row] = self._draw.integers(2**63) if one is None else one
+                self._episodes[row] = 0
+        self._begin(torch.as_tensor(rows, device=self.device))
+        return self.give(self._now()), {}
+
+    def step(self, actions: Any) -> tuple[Numbers, Numbers, Numbers, Numbers, dict[str, Any]]:
+        """One step of every row: `task.substeps` physics steps."""
+        self.check_actions(actions)
+        if self._seen is None:
+            raise EnvironmentMismatchError("step was called before the first reset: call reset first")
+        given = torch.as_tensor(actions, dtype=torch.float32, device=self.device)
+        before = {key: value.clone() for key, value in self.engine.data().items()}
+        self.engine.advance(given, self.task.substeps)
+        after = self.engine.data()
+        finite = torch.isfinite(after["qpos"]).all(1) & torch.isfinite(after["qvel"]).all(1)
+        outcome = self.task.outcome(before, after, given)
+        self._steps += 1
+        terminated = outcome.terminated & finite
+        truncated = ((self._steps >= self.task.max_steps) & ~terminated) | ~finite
+        final = torch.where(finite[:, None], self.task.observe(after), self._seen)
+        ended = terminated | truncated
+        info: dict[str, Any] = {"final_obs": final, "_final_obs": ended, "diverged": ~finite}
+        if outcome.margin is not None:
+            info |= {"margin": outcome.margin, "cost": (outcome.margin < 0).to(torch.float32)}
+        self._seen = final
+        if bool(ended.any()):
+            self._begin(ended)
+        rewards = torch.where(finite, outcome.reward, 0.0)
+        numbers = (self.give(value) for value in (self._now(), rewards, terminated, truncated))
+        return *numbers, self.give_info(info)  # type: ignore[return-value]
+
+    def _now(self) -> Tensor:
+        assert self._seen is not None
+        return self._seen
+
+    def _begin(self, rows: Tensor) -> None:
+        """New episodes in some rows; only their observations are computed from fresh derived fields."""
+        chosen = as_numpy(rows)
+        uniform = uniform_draws(self._seeds[chosen], self._episodes[chosen], self.task.uniforms)
+        self._episodes[chosen] += np.uint64(1)
+        positions, velocities = self.task.begin(torch.as_tensor(uniform, dtype=torch.float32, device=self.device))
+        self.engine.place(rows, positions, velocities)
+        self._steps[rows] = 0
+        fresh = self.task.observe(self.engine.data())
+        if tuple(fresh.shape) != (self.num_envs, self.task.observation_dim):
+            raise ConfigError(
+                f"{type(self.task).__name__}.observe gives {tuple(fresh.shape)}; observation_dim says "
+                f"({self.num_envs}, {self.task.observation_dim})"
+            )
+        self._seen = fresh.clone() if self._seen is None else torch.where(rows[:, None], fresh, self._seen)
+
+
+def uniform_draws(seeds: Array, episodes: Array, count: int) -> Array:
+    """(n, count) float64 in [0, 1) from (n,) seeds and (n,) numbers of episodes, nothing else.
+
+    Source: Steele, Lea & Flood, "Fast Splittable Pseudorandom Number Generators" (2014): SplitMix64's finaliser.
+    """
+    with np.errstate(over="ignore"):
+        episode = _mix(seeds.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15) * (episodes + np.uint64(1))
+        index = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        return (_mix(_mix(episode)[:, None] + index) >> np.uint64(11)) * 2.0**-53
+
+
+def control_range(model: Any) -> Array:
+    """(A, 2) lowest and highest control of a MuJoCo model; infinite where the model does not limit it."""
+    limited = np.asarray(model.actuator_ctrllimited, np.bool_)
+    return np.where(limited[:, None], model.actuator_ctrlrange, [-np.inf, np.inf])
+
+
+def checked(model: Any, task: PhysicsTask, num_envs: int) -> tuple[str, ...]:
+    """The fields to hold for a task, after a look at its arguments.
+
+    Raises:
+        ConfigError: fewer rows than 1, or a model without actuators.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs}; a vector environment needs at least 1 row")
+    if model.nu < 1:
+        raise ConfigError("the model has no actuators, so there is nothing to act on: add an <actuator>")
+    return tuple(dict.fromkeys(("qpos", "qvel", *task.fields)))
+
+
+def _mix(x: Array) -> Array:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

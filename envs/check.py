@@ -1,0 +1,332 @@
+"""What is wrong with a user's environment, in words: `check_environment`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.envs.check_vector import Finding, Level, check_vector
+from surefoot.envs.interface import Array
+from surefoot.envs.vector import DISCRETE_SPACES, make_vec
+
+STEPS = 300
+ROWS = 3  # of a vector environment made from an id
+
+
+def check_environment(
+    env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], steps: int = STEPS, seed: int = 0
+) -> list[Finding]:
+    """Step an environment with random actions and say what is wrong with it.
+
+    Args:
+        env: a gymnasium id ("Id" or "module:Id"), a single environment or a vector environment. One made from an id
+            is closed at the end. Of an id with a vector entry point, both kinds are checked.
+        steps: number of random steps.
+        seed: of the environment and of the actions.
+
+    Returns:
+        Findings, errors first; empty where nothing is wrong.
+
+    Raises:
+        ConfigError, EnvironmentMismatchError, MissingExtraError: the id is unknown or can't be made.
+    """
+    if not isinstance(env, str):
+        return _sorted(check_vector(env, steps, seed) if isinstance(env, VectorEnv) else _single(env, steps, seed))
+    spec = gymnasium.registry.get(env.rpartition(":")[2])
+    findings: list[Finding] = []
+    if spec is None or spec.entry_point is not None:
+        made = _made(env)
+        findings += _closing(made, lambda: _single(made, steps, seed))
+    spec = gymnasium.registry.get(env.rpartition(":")[2])
+    if spec is not None and spec.vector_entry_point is not None:
+        rows = gymnasium.make_vec(env, ROWS, vectorization_mode="vector_entry_point")
+        findings += _closing(rows, lambda: check_vector(rows, steps, seed))
+    return _sorted(findings)
+
+
+def _sorted(findings: list[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: finding.level)
+
+
+def _made(env_id: str) -> gymnasium.Env[Any, Any]:
+    """The environment as its author wrote it, without gymnasium's own checker in the way."""
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True)
+    except Exception as error:
+        make_vec(env_id, 1).close()  # says in one sentence what is the matter with an id
+        raise EnvironmentMismatchError(f"{env_id} can't be made ({type(error).__name__}: {error})") from error
+
+
+def _closing(env: Any, check: Callable[[], list[Finding]]) -> list[Finding]:
+    try:
+        return check()
+    finally:
+        env.close()
+
+
+def _single(env: gymnasium.Env[Any, Any], steps: int, seed: int) -> list[Finding]:
+    checker = Checker(env, steps, seed)
+    checker.run()
+    return checker.findings
+
+
+class Checker:
+    """Runs one single environment and collects findings, at most one of a kind."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], steps: int, seed: int) -> None:
+        self.env, self.steps, self.seed = env, steps, seed
+        self.findings: list[Finding] = []
+        self.random = np.random.default_rng(seed)
+        self.seen: list[set[str]] = []  # constraint keys of each step
+        self.lengths: list[tuple[int, bool, bool]] = []  # of the episodes that ended
+
+    def run(self) -> None:
+        """All checks; a later one is left out where an earlier one shows that it can't run."""
+        if not self.check_spaces() or not self.check_reset() or not self.check_steps():
+            return
+        self.check_ends()
+        self.check_constraint_keys()
+        if self.check_seeds():
+            self.check_clipping()
+
+    def say(self, level: Level, what: str, advice: str) -> None:
+        """Remember a finding unless its advice, so its kind, has been given already."""
+        if all(finding.advice != advice for finding in self.findings):
+            self.findings.append(Finding(level, what, advice))
+
+    def check_spaces(self) -> bool:
+        """Whether both are gymnasium spaces; says what else surefoot can't use in them."""
+        for name in ("observation_space", "action_space"):
+            space = getattr(self.env, name, None)
+            if not isinstance(space, gymnasium.spaces.Space):
+                self.say("error", f"{name} is {type(space).__name__}, no gymnasium space",
+                         "set it in __init__ to one of gymnasium.spaces (not of the old package gym)")  # fmt: skip
+                return False
+        observation, action = self.env.observation_space, self.env.action_space
+        if isinstance(observation, gymnasium.spaces.Dict):
+            self.say("warning", f"observations are a Dict of {', '.join(observation)}",
+                     "surefoot concatenates them; wrap it in FlattenObservation to choose the order")  # fmt: skip
+        elif not isinstance(observation, gymnasium.spaces.Box) or len(observation.shape) != 1:
+            self.say("error", f"observations are {observation}, and surefoot reads vectors (a one-dimensional Box)",
+                     "wrap the environment in gymnasium.wrappers.FlattenObservation")  # fmt: skip
+        elif observation.dtype == np.float64:
+            self.say("warning", "observations are float64, and surefoot stores and learns from float32",
+                     "declare and return float32 unless the environment needs more digits")  # fmt: skip
+        if isinstance(action, DISCRETE_SPACES):
+            self.say("error", f"actions are discrete ({action}), and the algorithms here choose continuous ones",
+                     "offer a version with a Box action space")  # fmt: skip
+        elif not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
+            self.say("error", f"actions are {action}, and surefoot sends vectors (a one-dimensional Box)",
+                     "flatten them to one vector")  # fmt: skip
+        elif not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
+            self.say("error", f"the action space {action} has no finite bounds to scale a policy by",
+                     "declare the lowest and highest action that the system takes")  # fmt: skip
+        elif not (action.low < action.high).all():
+            at = int(np.flatnonzero(action.low >= action.high)[0])
+            self.say("error", f"action {at} has low {action.low[at]} and high {action.high[at]}",
+                     "give every action a range, or leave it out")  # fmt: skip
+        return True
+
+    def check_reset(self) -> bool:
+        """Whether `reset(seed=...)` gives (observation, info)."""
+        rewrite = "write def reset(self, *, seed=None, options=None), call super().reset(seed=seed), return obs, info"
+        try:
+            result = self.env.reset(seed=self.seed)
+        except TypeError as error:
+            self.say("error", f"reset(seed=...) is refused ({error})", rewrite)
+            return False
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            self.say("error", f"reset returns {_kind(result)}, and gymnasium expects (observation, info)", rewrite)
+            return False
+        self.check_observation(result[0], "the first observation")
+        return True
+
+    def check_steps(self) -> bool:
+        """Random steps, with resets after ends; whether `step` gives five values."""
+        length, before = 0, None
+        for step in range(self.steps):
+            action = self.draw()
+            kept = np.array(action, copy=True)
+            result = self.env.step(action)
+            if not (isinstance(result, tuple) and len(result) == 5):
+                old = "part done into terminated and truncated: return obs, reward, terminated, truncated, info"
+                self.say("error", f"step returns {_kind(result)}, and gymnasium expects five values", old)
+                return False
+            observation, reward, terminated, truncated, info = result
+            if not np.array_equal(kept, action):
+                self.say("warning", "step changes the action array that it is given", "copy the action first")
+            if observation is before and isinstance(observation, np.ndarray):
+                self.say("warning", "step returns the same array every time, so stored observations change later",
+                         "return a copy")  # fmt: skip
+            before = observation
+            self.check_observation(observation, f"the observation of step {step}")
+            self.check_reward(reward, step)
+            self.check_flags(terminated, truncated, step)
+            if not isinstance(info, dict):
+                self.say("error", f"info is {_kind(info)}", "return a dict, {} where there is nothing to say")
+                return False
+            self.check_constraint(info, step)
+            length += 1
+            if terminated or truncated:
+                self.lengths.append((length, bool(terminated), bool(truncated)))
+                length, before = 0, None
+                self.env.reset()
+        return True
+
+    def check_observation(self, observation: Any, which: str) -> None:
+        """Shape, dtype, finite numbers and bounds of one observation."""
+        space = self.env.observation_space
+        if not isinstance(space, gymnasium.spaces.Box):
+            if observation not in space:
+                self.say("error", f"{which} is not in {space}", "return what the space declares")
+            return
+        if not isinstance(observation, np.ndarray):
+            self.say("error", f"{which} is {_kind(observation)}", f"return np.array(..., dtype=np.{space.dtype})")
+            return
+        if observation.shape != space.shape:
+            self.say("error", f"{which} has shape {observation.shape}, and the space has {space.shape}",
+                     "make the space and the observation agree")  # fmt: skip
+            return
+        if observation.dtype != space.dtype:
+            self.say("warning", f"{which} is {observation.dtype}, and the space is {space.dtype}",
+                     f"return observation.astype(np.{space.dtype})")  # fmt: skip
+        if not np.isfinite(observation).all():
+            self.say("error", f"{which} holds {_first(observation, ~np.isfinite(observation))}",
+                     "truncate the episode when the simulation diverges, and return finite numbers")  # fmt: skip
+        elif (outside := (observation < space.low) | (observation > space.high)).any():
+            at = tuple(int(i[0]) for i in np.nonzero(outside))
+            self.say("error", f"{which} holds {_first(observation, outside)}, outside [{space.low[at]}, "
+                     f"{space.high[at]}]", "widen the space to what can happen, or clip the observation")  # fmt: skip
+
+    def check_reward(self, reward: Any, step: int) -> None:
+        """One finite number."""
+        if isinstance(reward, np.ndarray) or not isinstance(reward, (float, int, np.floating, np.integer)):
+            self.say("error", f"the reward of step {step} is {_kind(reward)}", "return float(reward)")
+        elif not np.isfinite(reward):
+            self.say("error", f"the reward of step {step} is {reward}", "return a finite reward")
+
+    def check_flags(self, terminated: Any, truncated: Any, step: int) -> None:
+        """Two booleans."""
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, (bool, np.bool_)):
+                self.say("error", f"{name} of step {step} is {_kind(flag)}", "return bool(...) for both flags")
+
+    def check_constraint(self, info: dict[str, Any], step: int) -> None:
+        """Cost 0 or 1, 1 exactly where the margin is negative."""
+        found = {key: info[key] for key in ("cost", "margin") if key in info}
+        self.seen.append(set(found))
+        numbers = (float, int, bool, np.floating, np.integer, np.bool_)
+        for key, value in found.items():
+            if not isinstance(value, numbers) or not np.isfinite(value):
+                self.say("error", f"info['{key}'] of step {step} is {_kind(value)}", f"make {key} one finite number")
+                return
+        cost, margin = found.get("cost"), found.get("margin")
+        if cost is not None and cost not in (0, 1):
+            self.say("warning", f"info['cost'] of step {step} is {cost}",
+                     "give 0 or 1; limits and violation rates count steps")  # fmt: skip
+        elif cost is not None and margin is not None and bool(cost) != (margin < 0):
+            self.say("error", f"in step {step} the cost is {cost} and the margin {margin}",
+                     "make the cost 1 exactly where the margin is negative (safe if >= 0)")  # fmt: skip
+
+    def check_constraint_keys(self) -> None:
+        """Cost and margin in every step or in none."""
+        for key in ("cost", "margin"):
+            having = sum(key in keys for keys in self.seen)
+            if 0 < having < len(self.seen):
+                missing = next(step for step, keys in enumerate(self.seen) if key not in keys)
+                self.say("error", f"info['{key}'] is in {having} of {len(self.seen)} steps, not in step {missing}",
+                         f"give {key} in every step")  # fmt: skip
+
+    def check_ends(self) -> None:
+        """Ends that look like time limits, and episodes that never end."""
+        limit = self.env.spec.max_episode_steps if self.env.spec is not None else None
+        lengths = {length for length, *_ in self.lengths}
+        if not self.lengths and limit is None:
+            self.say("warning", f"no episode ended in {self.steps} random steps and there is no time limit",
+                     "register it with max_episode_steps=..., or wrap it in gymnasium.wrappers.TimeLimit")  # fmt: skip
+        elif len(self.lengths) > 2 and len(lengths) == 1 and all(ended for _, ended, _ in self.lengths):
+            self.say("warning", f"all {len(self.lengths)} episodes terminated after exactly {lengths.pop()} steps",
+                     "if that is a time limit, return it as truncated: terminated stops bootstrapping")  # fmt: skip
+        elif limit is not None and any(length > limit for length in lengths):
+            self.say("error", f"an episode took {max(lengths)} steps, above its time limit of {limit}",
+                     "let gymnasium.wrappers.TimeLimit count, or truncate at the limit")  # fmt: skip
+
+    def check_seeds(self) -> bool:
+        """Whether equal seeds give equal episodes; other seeds and no seed should give others."""
+        actions = [self.draw() for _ in range(20)]
+        first, second = (self.episode(self.seed, actions) for _ in range(2))
+        if not _same(first, second):
+            self.say("error", "two episodes with the same seed and actions differ",
+                     "draw everything from self.np_random, which super().reset(seed=seed) seeds")  # fmt: skip
+            return False
+        others = [self.episode(None, actions) for _ in range(2)]
+        other_seed = self.episode(self.seed + 1, actions)
+        if _same(first, other_seed):
+            self.say(
+                "warning", "another seed gives the same episode", "if starts should differ, draw them from np_random"
+            )
+        elif _same(*others):
+            self.say("error", "every reset without a seed gives the same episode",
+                     "seed only where a seed is given: super().reset(seed=seed)")  # fmt: skip
+        return True
+
+    def check_clipping(self) -> None:
+        """What an action outside the bounds does."""
+        space = self.env.action_space
+        if not isinstance(space, gymnasium.spaces.Box) or not np.isfinite(space.high).all():
+            return
+        clip = "clip the action at the start of step, or wrap in gymnasium.wrappers.ClipAction"
+        try:
+            beyond = self.episode(self.seed, [(space.high + (space.high - space.low)).astype(space.dtype)] * 5)
+        except Exception as error:
+            self.say("warning", f"an action above its bounds raises {type(error).__name__}", clip)
+            return
+        if not _same(beyond, self.episode(self.seed, [space.high] * 5)):
+            self.say("warning", "an action above its bounds does more than the highest action", clip)
+
+    def episode(self, seed: int | None, actions: list[Any]) -> list[Any]:
+        """Observations and rewards of a sequence of actions, until the episode ends."""
+        numbers = [copy.deepcopy(self.env.reset(seed=seed)[0])]
+        for action in actions:
+            observation, reward, terminated, truncated, _ = self.env.step(copy.deepcopy(action))
+            numbers += copy.deepcopy([observation, reward])
+            if terminated or truncated:
+                break
+        return numbers
+
+    def draw(self) -> Any:
+        """A random action, from this checker's own generator."""
+        space = self.env.action_space
+        if isinstance(space, gymnasium.spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all():
+            return self.random.uniform(space.low, space.high).astype(space.dtype)
+        space.seed(int(self.random.integers(2**31)))
+        return space.sample()
+
+
+def _same(first: list[Any], second: list[Any]) -> bool:
+    return len(first) == len(second) and all(_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return all(_equal(a[key], b[key]) for key in a)
+    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return (
+        f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"{type(value).__name__} {value!r:.40}"
+    )
+
+
+def _first(values: Array, where: Array) -> str:
+    at = tuple(int(i[0]) for i in np.nonzero(where))
+    return f"{values[at]} at index {at[0] if len(at) == 1 else at}"

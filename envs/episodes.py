@@ -1,0 +1,179 @@
+"""One whole episode of each of N environments: by native code with the policy in the loop, or step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.policy import Policy
+from surefoot.envs.interface import Array, as_numpy, step_values
+from surefoot.envs.names import gymnasium_id, is_native
+from surefoot.envs.vector import check_spaces, make_vec
+
+Act = Callable[[Array], Array]
+"""(N, O) observations -> (N, A) actions in the environment's units."""
+MEMORY = 1 << 32
+"""Bytes that environments without a native loop may be stepped with."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeBatch:
+    """What N episodes came to, in the order of their seeds."""
+
+    returns: Array
+    """(N,) float64, undiscounted sum of rewards."""
+    lengths: Array
+    """(N,) int64, steps."""
+    costs: Array | None
+    """(N,) float64, sum of the costs, or None where the environment has no constraint."""
+    margins: Array | None
+    """(N,) float64, lowest safety margin, or None."""
+    terminated: Array
+    """(N,) bool."""
+    diverged: Array
+    """(N,) bool: the simulation broke down, which ended the episode."""
+    seconds: float
+    """Wall-clock time of the episodes."""
+    device: str
+    """What computed them, in words."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of all episodes together."""
+        return int(self.lengths.sum())
+
+    @property
+    def violations(self) -> int | None:
+        """Episodes with any cost in them; None where there is no constraint."""
+        return None if self.costs is None else int((self.costs > 0).sum())
+
+    @classmethod
+    def join(cls, batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
+        """The episodes of several batches as one."""
+        joined: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            values = [getattr(batch, field.name) for batch in batches]
+            joined[field.name] = None if values[0] is None else values[0]
+            if isinstance(values[0], np.ndarray):
+                joined[field.name] = np.concatenate(values)
+        return cls(**{**joined, "seconds": sum(batch.seconds for batch in batches)})
+
+
+def episode_seeds(seed: int, first: int, count: int) -> Array:
+    """(count,) int64 seeds of the episodes `first`, `first` + 1, ...: the same however they are batched."""
+    start = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    return (start + first + np.arange(count, dtype=np.int64)) % (1 << 32)
+
+
+def run_episodes(
+    policy: Policy | Act,
+    env_id: str,
+    seeds: Array,
+    *,
+    steps: int | None = None,
+    gap: str | None = None,
+    threads: int | None = None,
+) -> EpisodeBatch:
+    """One episode of `policy` from each seed, all side by side; an episode ends at its first end or after `steps`.
+
+    Args:
+        policy: a `Policy` (in native systems it runs inside the native loop), or a function.
+        env_id: any id that `make_vec` takes.
+        seeds: (N,) of the environments' resets; N at least 1.
+        steps: cut episodes off after this many; None: the environment's own limit.
+        gap: preset of altered dynamics, or None.
+        threads: of native code; None: all processors.
+
+    Raises:
+        ConfigError: unknown id or gap, no environments, steps below 1 or missing.
+        EnvironmentMismatchError: the policy doesn't fit, or gives actions that are not finite.
+    """
+    if len(seeds) < 1 or (steps is not None and steps < 1):
+        raise ConfigError(f"{len(seeds)} environments and {steps} steps were asked for; both must be at least 1")
+    if isinstance(policy, Policy):
+        check_spaces(gymnasium_id(env_id), policy.observation_dim, policy.action_dim)
+        if is_native(env_id):
+            from surefoot.envs.native_rollout import native_episodes
+
+            return native_episodes(policy, env_id, seeds, steps=steps, gap=gap, threads=threads)
+    return _stepped(policy, env_id, seeds, steps, gap)
+
+
+def _stepped(policy: Policy | Act, env_id: str, seeds: Array, steps: int | None, gap: str | None) -> EpisodeBatch:
+    """Episodes by `step` calls, with the policy between them."""
+    env: Any = make_vec(env_id, len(seeds), **({} if gap is None else {"gap": gap}))
+    try:
+        if steps is None and env.max_episode_steps is None:
+            raise ConfigError(f"{env_id} has no time limit; say after how many steps an episode is cut off")
+        limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
+        act = _act(policy) if isinstance(policy, Policy) else policy
+        return _Stepper(env, limit, env_id).run(act, [int(seed) for seed in seeds])
+    finally:
+        env.close()
+
+
+def _act(policy: Policy) -> Act:
+    def act(observations: Array) -> Array:
+        return policy.act(torch.from_numpy(observations.astype(np.float32))).numpy()
+
+    return act
+
+
+class _Stepper:
+    """The sums of `_stepped`."""
+
+    def __init__(self, env: Any, limit: int, env_id: str) -> None:
+        count = env.num_envs
+        self.env, self.limit, self.env_id = env, limit, env_id
+        self.returns, self.lengths = np.zeros(count), np.zeros(count, np.int64)
+        self.costs, self.margins = np.zeros(count), np.full(count, np.inf)
+        self.terminated, self.diverged = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        self.constrained = True
+
+    def run(self, act: Act, seeds: list[int]) -> EpisodeBatch:
+        """Step until every row's episode has ended."""
+        env, began = self.env, time.perf_counter()
+        observations, _ = env.reset(seed=seeds)
+        low, high = env.single_action_space.low, env.single_action_space.high
+        for _ in range(self.limit):
+            actions = np.clip(np.asarray(act(observations), dtype=np.float32), low, high)
+            if not np.isfinite(actions).all():
+                raise EnvironmentMismatchError(f"{self.env_id}: an action is not finite; check the policy's weights")
+            moved = env.active.copy()
+            observations, rewards, terminations, truncations, info = env.step(actions)
+            self._add(moved, as_numpy(rewards), info)
+            self.terminated |= moved & terminations
+            env.active[:] = moved & ~(terminations | truncations)
+            if not env.active.any():
+                break
+        seconds = time.perf_counter() - began
+        margins = self.margins if np.isfinite(self.margins).all() else None
+        device = f"CPU, {env.metadata.get('simulator') or self.env_id}, stepped from python"
+        return EpisodeBatch(
+            returns=self.returns,
+            lengths=self.lengths,
+            costs=self.costs if self.constrained else None,
+            margins=margins if self.constrained else None,
+            terminated=self.terminated,
+            diverged=self.diverged,
+            seconds=seconds,
+            device=device,
+        )
+
+    def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> None:
+        count = len(moved)
+        self.returns += np.where(moved, rewards, 0.0)
+        self.lengths += moved
+        cost, margin = (step_values(info, key, count) for key in ("cost", "margin"))
+        self.constrained &= cost is not None
+        if cost is not None:
+            self.costs += np.where(moved, cost, 0.0)
+        if margin is not None:
+            self.margins = np.where(moved, np.minimum(self.margins, margin), self.margins)
+        self.diverged |= moved & np.asarray(info.get("diverged", np.zeros(count, np.bool_)))

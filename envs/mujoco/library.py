@@ -1,0 +1,77 @@
+"""The package `mujoco`, imported at first use, new enough to have `mujoco.batch`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import pathlib
+import re
+from typing import Any
+
+from surefoot.core.errors import ConfigError, MissingExtraError
+
+OLDEST = (3, 17)
+"""`mujoco.batch` came with MuJoCo 3.17."""
+
+
+def load(purpose: str = "batched MuJoCo") -> Any:
+    """The module `mujoco` with `mujoco.batch` imported.
+
+    Raises:
+        MissingExtraError: mujoco is not installed.
+        ConfigError: it is older than 3.17.
+    """
+    try:
+        mujoco = importlib.import_module("mujoco")
+    except ImportError as error:
+        raise MissingExtraError("mujoco", "mujoco", purpose) from error
+    if _numbers(mujoco.__version__) < OLDEST:
+        raise ConfigError(
+            f"{purpose} needs MuJoCo 3.17 or newer (mujoco.batch), and {mujoco.__version__} is installed: "
+            "pip install -U 'surefoot[mujoco]' -c constraints.txt"
+        )
+    importlib.import_module("mujoco.batch")
+    return mujoco
+
+
+def version() -> str:
+    """What datasets and runs record, such as "mujoco 4.0.0": trajectories differ between versions."""
+    return f"mujoco {load().__version__}"
+
+
+def compile_model(source: str | pathlib.Path) -> Any:
+    """An `MjModel` from a path to an MJCF (or MJB, URDF) file, from MJCF text, or from a file of gymnasium's.
+
+    Raises:
+        ConfigError: no such file, or MuJoCo refuses it; the message has the compiler's reason.
+    """
+    mujoco = load()
+    text = str(source)
+    try:
+        if text.lstrip().startswith("<"):
+            return mujoco.MjModel.from_xml_string(text)
+        path = _find(pathlib.Path(text).expanduser())
+        if path.suffix == ".mjb":
+            return mujoco.MjModel.from_binary_path(str(path))
+        return mujoco.MjModel.from_xml_path(str(path))
+    except ValueError as error:
+        name = "the MJCF text" if text.lstrip().startswith("<") else text
+        raise ConfigError(f"MuJoCo can't compile {name}: {' '.join(str(error).split())}") from error
+
+
+def _find(path: pathlib.Path) -> pathlib.Path:
+    """The file itself, or gymnasium's asset of that name (its package is not imported for that)."""
+    if path.exists():
+        return path
+    spec = importlib.util.find_spec("gymnasium")
+    assert spec is not None  # gymnasium is a dependency of ours
+    assert spec.origin is not None
+    asset = pathlib.Path(spec.origin).parent / "envs" / "mujoco" / "assets" / path
+    if not path.is_absolute() and asset.exists():
+        return asset
+    raise ConfigError(f"there is no MJCF file {path}; give a path, the text itself, or the name of a gymnasium asset")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -1,0 +1,43 @@
+"""Names of the native systems, read from the text of their files: knowing them imports neither torch nor a system."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+from collections.abc import Mapping
+
+from surefoot.core.errors import ConfigError, nearest
+
+PREFIX = "native/"
+"""Of the names on the command line: `native/quadrotor-2d` is `surefoot/Quadrotor2D-v0`."""
+_GYM_ID = re.compile(r'^    gym_id(?:: [^=]+)? = "(surefoot/[\w-]+-v\d+)"$', re.MULTILINE)
+
+
+@functools.cache
+def native_ids() -> Mapping[str, str]:
+    """Name on the command line -> gymnasium id, of each system in `envs/systems`."""
+    found = {}
+    for path in sorted(pathlib.Path(__file__).with_name("systems").glob("[!_]*.py")):
+        for gym_id in _GYM_ID.findall(path.read_text(encoding="utf-8")):
+            found[PREFIX + path.stem.replace("_", "-")] = gym_id
+    return found
+
+
+def gymnasium_id(env_id: str) -> str:
+    """The gymnasium id that `env_id` stands for: `native/<name>` becomes its id, any other stays as it is.
+
+    Raises:
+        ConfigError: `native/...` of no system; the message names the nearest.
+    """
+    if not env_id.startswith(PREFIX):
+        return env_id
+    name = env_id.replace("_", "-")
+    if name not in native_ids():
+        raise ConfigError(f"there is no system {env_id!r}; {nearest(env_id, list(native_ids()))}")
+    return native_ids()[name]
+
+
+def is_native(env_id: str) -> bool:
+    """Whether an id, of either form, is that of a native system."""
+    return gymnasium_id(env_id) in native_ids().values()

@@ -1,0 +1,241 @@
+"""Rollouts with the policy inside the native loop, and the errors of a user's mistakes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.actors import DeterministicActor, GaussianActor
+from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.policy import Policy
+from surefoot.cuda_ext import native, why_not_native
+from surefoot.cuda_ext.policy import NativePolicy
+from surefoot.cuda_ext.rollout import RECORDS, Carry, Rollout
+from surefoot.cuda_ext.rollout import rollout as roll_out
+from surefoot.cuda_ext.system import System
+from surefoot.envs.episodes import EpisodeBatch
+from surefoot.envs.interface import Array, Numbers, as_numpy
+from surefoot.envs.parameters import parameter_table
+from surefoot.envs.systems import system as find_system
+
+BLOCK = 1 << 18
+"""Environments in one call of `native_episodes`: bounds its memory."""
+
+
+@functools.cache
+def say_twin() -> None:
+    """One line on standard error, once, where the native module is missing."""
+    if native() is None:
+        print(
+            f"surefoot: no native module ({why_not_native()}): native systems run in plain torch, slower",
+            file=sys.stderr,
+        )
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
+    """A policy in the form that native rollouts evaluate.
+
+    Args:
+        policy: as `Policy.load` gives it.
+        sampling: draw actions instead of taking the mean ones; a deterministic policy stays so.
+
+    Raises:
+        ConfigError: an activation that native code doesn't know.
+        CheckpointError: weights that are not finite; the message names the tensor.
+    """
+    for name, value in policy.state_dict().items():
+        if not bool(torch.isfinite(value).all()):
+            raise CheckpointError(
+                f"the policy's {name} holds NaN or infinity; train it again or take another checkpoint"
+            )
+    mlp, actor = policy.actor.mlp, policy.actor
+    if mlp.activation not in ("relu", "tanh", "silu"):
+        raise ConfigError(f"the policy's activation is {mlp.activation!r}; native rollouts know relu, tanh and silu")
+    weights, biases = [w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases]
+    noise: dict[str, Any] = {}
+    if isinstance(actor, GaussianActor) and sampling:
+        noise["std"] = actor.log_std.detach().clamp(*actor.log_std_range).exp()
+    elif not isinstance(actor, (DeterministicActor, GaussianActor)):
+        if sampling:
+            noise["log_std_range"] = actor.log_std_range
+        else:  # the second half of the outputs is the log standard deviation
+            weights[-1], biases[-1] = weights[-1][: policy.action_dim], biases[-1][: policy.action_dim]
+    return NativePolicy(
+        weights,
+        biases,
+        action_middle=(policy.action_high + policy.action_low) / 2,
+        action_half=(policy.action_high - policy.action_low) / 2,
+        activation=mlp.activation,
+        gains=[scale.detach() for scale in mlp.scales],
+        shifts=[shift.detach() for shift in mlp.shifts],
+        mean=policy.normalizer.mean,
+        scale=policy.normalizer.scale,
+        **noise,
+    )
+
+
+def rollout(
+    policy: Policy | NativePolicy | str | os.PathLike[str] | Numbers,
+    env: str | System,
+    envs: int | None = None,
+    steps: int | None = None,
+    *,
+    seeds: int | Numbers = 0,
+    episodes: str = "one",
+    record: Sequence[str] = (),
+    gap: str | Sequence[str | None] | None = None,
+    parameters: Mapping[str, float | Numbers] | None = None,
+    states: Numbers | None = None,
+    carry: Carry | None = None,
+    sampling: bool = False,
+    threads: int | None = None,
+    record_limit: float | None = None,
+    device: str | torch.device = "cpu",
+) -> Rollout:
+    """N environments of a native system over many steps in one call.
+
+    Args:
+        policy: a policy or a policy file, "random" for uniform actions, or actions (T, N, A).
+        env: `native/quadrotor-2d`, a gymnasium id of a native system, or a `System`.
+        envs: N; needed where seeds, states or actions don't say it.
+        steps: most steps; by default those of the actions, else the system's time limit.
+        seeds: (N,), or a base seed.
+        episodes: "one" for each environment, or "many": a new one begins at once, for all steps.
+        record: of `cuda_ext.rollout.RECORDS`: (T, N, ...) tensors in `records`.
+        gap: preset of altered dynamics, or a list of one (or None) for each environment.
+        parameters: physical constants, each one number or (N,); they go over those of `gap`.
+        states: (N, S) to begin in.
+        carry: to go on from where another rollout with these seeds stopped.
+        sampling: draw actions of a stochastic policy instead of taking its mean ones.
+        threads: None: all processors. No result depends on it.
+        record_limit: most bytes of records; half of the free memory by default.
+        device: where the results lie.
+
+    Returns:
+        Sums of each environment and what was recorded, as tensors on the device.
+
+    Raises:
+        ConfigError: an unknown name (nearest ones given) or a value out of its range; records too large for the
+            memory (how much they need is said).
+        EnvironmentMismatchError: policy or actions don't fit the system.
+        CheckpointError: weights that are not finite.
+    """
+    say_twin()
+    system = env if isinstance(env, System) else find_system(env)
+    unknown = [name for name in record if name not in RECORDS]
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} can't be recorded; {nearest(unknown[0], RECORDS)}")
+    if (envs is not None and envs < 1) or (steps is not None and steps < 1) or (threads is not None and threads < 1):
+        raise ConfigError(f"envs is {envs}, steps {steps} and threads {threads}; they must be at least 1")
+    given = _source(policy, system, sampling)
+    physics: Any = None
+    if gap is not None or parameters:
+        same = not isinstance(gap, Sequence) or isinstance(gap, str)
+        shared = same and all(as_numpy(value).ndim == 0 for value in (parameters or {}).values())
+        count = 1 if shared else _count(envs, seeds, states, given.get("actions"))
+        physics = parameter_table(system, count, gap, parameters)
+        physics = physics[0] if shared else physics
+    try:
+        return roll_out(
+            system,
+            **given,
+            num_envs=envs,
+            seeds=seeds if isinstance(seeds, int) else torch.as_tensor(as_numpy(seeds).astype(np.int64)),
+            states=states,
+            carry=carry,
+            horizon=steps,
+            parameters=physics,
+            episodes=episodes,
+            record=record,
+            record_limit=record_limit,
+            threads=threads or processors(),
+            device=device,
+        )
+    except ValueError as error:
+        raise ConfigError(f"{system.alias}: {error}") from error
+
+
+def _source(policy: Any, system: System, sampling: bool) -> dict[str, Any]:
+    """The argument of the rollout that says where actions come from."""
+    if isinstance(policy, str) and policy == "random":
+        return {"random": True}
+    if isinstance(policy, (str, os.PathLike)):
+        policy = Policy.load(policy)
+    if isinstance(policy, Policy):
+        policy = native_policy(policy, sampling)
+    width, wide = len(system.observations), len(system.actions)
+    if isinstance(policy, NativePolicy):
+        has = policy.widths[0], int(policy.action_middle.shape[0])
+        if has != (width, wide):
+            raise EnvironmentMismatchError(
+                f"the policy has {has[0]} observations and {has[1]} actions, {system.alias} has {width} and {wide}; "
+                "choose the environment that it was trained for"
+            )
+        return {"policy": policy}
+    actions = torch.as_tensor(policy, dtype=torch.float32)
+    if actions.dim() != 3 or actions.shape[2] != wide:
+        raise EnvironmentMismatchError(
+            f"actions have shape {tuple(actions.shape)}; {system.alias} takes (steps, environments, {wide})"
+        )
+    if not bool(torch.isfinite(actions).all()):
+        raise EnvironmentMismatchError("the actions hold NaN or infinity")
+    return {"actions": actions}
+
+
+def _count(envs: int | None, seeds: Any, states: Any, actions: Tensor | None) -> int:
+    """N, from whichever argument says it."""
+    if envs is not None:
+        return envs
+    for value in (None if isinstance(seeds, int) else seeds, states):
+        if value is not None:
+            return len(value)
+    if actions is not None:
+        return int(actions.shape[1])
+    raise ConfigError("say how many environments: envs=N, or one seed or state for each")
+
+
+def native_episodes(
+    policy: Policy, env_id: str, seeds: Array, *, steps: int | None, gap: str | None, threads: int | None
+) -> EpisodeBatch:
+    """`envs.episodes.run_episodes` of a policy in a native system."""
+    system = find_system(env_id)
+    packed = native_policy(policy)
+    steps = system.max_steps if steps is None else min(steps, system.max_steps)
+    batches = []
+    for first in range(0, len(seeds), BLOCK):
+        began = time.perf_counter()
+        found = rollout(packed, system, steps=steps, seeds=seeds[first : first + BLOCK], gap=gap, threads=threads)
+        seconds = time.perf_counter() - began
+        values = {name: getattr(found, name).numpy() for name in ("returns", "costs", "margins")}
+        batches.append(
+            EpisodeBatch(
+                **{name: value.astype(np.float64) for name, value in values.items()},
+                lengths=found.lengths.numpy().astype(np.int64),
+                terminated=found.terminated.numpy(),
+                diverged=found.diverged.numpy(),
+                seconds=seconds,
+                device=described_device(threads or processors()),
+            )
+        )
+    return EpisodeBatch.join(batches)
+
+
+def described_device(threads: int) -> str:
+    """What computes native rollouts on this machine, in words."""
+    module = native()
+    if module is None:
+        return "CPU, plain torch (no native module)"
+    return f"CPU, native code for {module.level()}, {threads} thread{'s' if threads > 1 else ''}"

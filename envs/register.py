@@ -1,0 +1,48 @@
+"""The ids that surefoot gives gymnasium, `surefoot/<Name>`, for `gymnasium.make` and `gymnasium.make_vec`.
+
+`import surefoot.envs` registers them, and so does `import gymnasium` where surefoot is installed (surefoot/plugin.py).
+Without an install, an id written "surefoot.envs:surefoot/<Name>" makes gymnasium import us. The classes are named by
+strings, so that registering imports neither mujoco nor torch nor a native module.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+from surefoot.envs.mujoco.tasks import TASKS, VELOCITY_LIMITS
+from surefoot.envs.names import native_ids
+
+
+def register() -> None:
+    """Register all ids that aren't registered yet; calling it again changes nothing."""
+    _register_native()
+    _register_mujoco()
+
+
+def _register_native() -> None:
+    """`surefoot/Pendulum-v0`, ...: each file of `envs/systems`. They truncate their episodes by themselves."""
+    for gym_id in native_ids().values():
+        _add(gym_id, {"system": gym_id}, None, "surefoot.envs.native:make_single", "surefoot.envs.native:make")
+
+
+def _register_mujoco() -> None:
+    """`surefoot/Hopper-v5`, ... and, with a cost above a speed limit, `surefoot/HopperVelocity-v5`, ..."""
+    classes = "surefoot.envs.mujoco.single:make_single", "surefoot.envs.mujoco.factory:make"
+    for name, task in TASKS.items():
+        _add(f"surefoot/{name}-v5", {"task": name}, task.max_episode_steps, *classes)
+    for name, limit in VELOCITY_LIMITS.items():
+        kwargs = {"task": name, "velocity_limit": limit}
+        _add(f"surefoot/{name}Velocity-v5", kwargs, TASKS[name].max_episode_steps, *classes)
+
+
+def _add(env_id: str, kwargs: dict[str, object], max_episode_steps: int | None, single: str, vector: str) -> None:
+    if env_id in gymnasium.registry:
+        return
+    gymnasium.register(
+        env_id,
+        entry_point=single,
+        vector_entry_point=vector,
+        max_episode_steps=max_episode_steps,
+        disable_env_checker=True,
+        kwargs=kwargs,
+    )

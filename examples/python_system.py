@@ -1,0 +1,43 @@
+"""A boat that must stay in its channel, as plain python functions, simulated by the thousand.
+
+python examples/python_system.py
+"""
+
+import math
+
+from surefoot.envs.native_rollout import rollout
+from surefoot.envs.python_system import PythonSystem
+
+
+def derivative(y, heading, rate, rudder, speed, current):  # per second, one for each state
+    return speed * math.sin(heading) + current, rate, 2 * rudder - rate
+
+
+def reward(y, heading, rudder):
+    return -(y**2) - 0.1 * heading**2 - 0.01 * rudder**2
+
+
+def margin(y):  # safe if >= 0: metres to the nearer bank
+    return 5 - abs(y)
+
+
+def reset(uniforms):  # numbers in [0, 1), one for each state
+    return 8 * uniforms[0] - 4, uniforms[1] - 0.5, 0.0
+
+
+boat = PythonSystem(
+    "boat",
+    states=("y", "heading", "rate"),
+    actions={"rudder": (-1, 1)},
+    parameters={"speed": 2.0, "current": 0.1},
+    derivative=derivative,
+    reward=reward,
+    margin=margin,
+    reset=reset,
+    time_step=0.1,
+    max_steps=100,
+)
+
+if __name__ == "__main__":
+    found = rollout("random", boat, envs=10_000)
+    print(f"return {found.returns.mean():.1f}, out of the channel {(found.costs > 0).float().mean():.1%}")

@@ -1,0 +1,78 @@
+"""Who acts in `surefoot rollout` and `surefoot certify`: a run's policy, or a behaviour by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+import numpy as np
+
+from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.policy import Policy
+from surefoot.envs.episodes import Act
+from surefoot.envs.names import is_native
+from surefoot.envs.vector import action_bounds
+from surefoot.run import Run
+
+SCRIPTED_SEED = 0
+"""Of the noise of behaviours."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Actor:
+    """A policy or behaviour, and where it acts."""
+
+    policy: Policy | Act
+    label: str
+    """For people: `seed 0 of RUN`, `behaviour expert`."""
+    env_id: str
+
+
+def actor(
+    run: str | os.PathLike[str] | None, behaviour: str | None, env_id: str | None, policy_seed: int | None = None
+) -> Actor:
+    """The one that a command names by RUN (a run folder or a policy file) or by --policy, never by both.
+
+    Raises:
+        ConfigError: both or neither; a behaviour that the environment doesn't have; no environment known.
+        CheckpointError: the run or policy is damaged.
+    """
+    if (run is None) == (behaviour is None):
+        raise ConfigError("say who acts: a RUN, or --policy with random or a system's behaviour, such as expert")
+    if run is not None:
+        return _trained(pathlib.Path(run), env_id, policy_seed)
+    if env_id is None:
+        raise ConfigError("say where: --env ID, such as native/quadrotor-2d; `surefoot envs list` shows all")
+    if policy_seed is not None:
+        raise ConfigError("--policy-seed is of a RUN's policies; a behaviour has none")
+    assert behaviour is not None
+    return Actor(_behaviour(behaviour, env_id), f"behaviour {behaviour}", env_id)
+
+
+def _trained(path: pathlib.Path, env_id: str | None, seed: int | None) -> Actor:
+    if not path.is_dir():
+        if env_id is None or seed is not None:
+            raise ConfigError(f"{path}: is one policy; say where it acts with --env, and leave --policy-seed out")
+        return Actor(Policy.load(path), str(path), env_id)
+    run = Run.open(path)
+    env_id = env_id or run.plan.environment
+    if env_id is None:
+        raise ConfigError(f"{path}: was trained without a simulator; name one with --env ID")
+    seed = run.plan.seeds[0] if seed is None else seed
+    return Actor(run.policy(seed), f"{run.plan.algorithm}, seed {seed} of {path}", env_id)
+
+
+def _behaviour(name: str, env_id: str) -> Act:
+    generator = np.random.default_rng(SCRIPTED_SEED)
+    if is_native(env_id):
+        from surefoot.envs.systems import system
+
+        behaviours = system(env_id).behaviours
+        if name not in behaviours:
+            raise ConfigError(f"{env_id} has no behaviour {name!r}; {nearest(name, list(behaviours))}")
+        return lambda observations: behaviours[name](observations, generator)
+    if name != "random":
+        raise ConfigError(f"{env_id} has no behaviour {name!r}; --policy random is the only one outside native systems")
+    low, high = action_bounds(env_id)
+    return lambda observations: generator.uniform(low, high, (len(observations), len(low))).astype(np.float32)

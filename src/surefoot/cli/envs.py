@@ -1,0 +1,180 @@
+"""`surefoot envs list | info | check`: the simulators."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from surefoot.cuda_ext.system import System
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command and its own commands."""
+    parser = commands.add_parser("envs", help="list, describe and check simulators")
+    own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    made = _add(own, "list", list_all, "surefoot's simulators: native systems, and MuJoCo tasks stepped in batches")
+    made.add_argument("pattern", nargs="?", default="", help="only those whose name contains this")
+
+    made = _add(own, "info", info, "all that a simulator says of itself")
+    made.add_argument("env_id", metavar="ID", help="native/<system>, or any gymnasium id or module:Id")
+
+    made = _add(own, "check", check, "say what is wrong with an environment; exit code 2 where something is")
+    made.add_argument("env_id", metavar="ID", help="native/<system>, or any gymnasium id or module:Id")
+
+
+def _add(commands: Any, name: str, function: Any, what: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
+    made.add_argument("--json", action="store_true", help="print JSON")
+    made.set_defaults(run=function)
+    return made
+
+
+def list_all(arguments: argparse.Namespace) -> int:
+    """Native systems, then the other ids that surefoot registers."""
+    from surefoot.envs.names import native_ids
+    from surefoot.envs.systems import SYSTEMS
+
+    rows = [_row(known()) for known in SYSTEMS.values()]
+    rows += [_mujoco_row(env_id) for env_id in _registered() if env_id not in native_ids().values()]
+    rows = [row for row in rows if arguments.pattern in row["name"] or arguments.pattern in row["gymnasium_id"]]
+    if arguments.json:
+        output.print_json(rows)
+        return 0
+    if not rows:
+        raise ConfigError(f"no environment's name contains {arguments.pattern!r}; `surefoot envs list` shows all")
+    output.print_rows(rows, ["name", "gymnasium_id", "what", "observations", "actions", "steps", "constraint"])
+    return 0
+
+
+def _registered() -> list[str]:
+    import gymnasium
+
+    import surefoot.envs  # noqa: F401  registers them
+
+    return [str(env_id) for env_id in gymnasium.registry if str(env_id).startswith("surefoot/")]
+
+
+def _row(system: System) -> dict[str, Any]:
+    return {
+        "name": system.alias,
+        "gymnasium_id": system.gym_id,
+        "what": system.title,
+        "observations": len(system.observations),
+        "actions": len(system.actions),
+        "steps": system.max_steps,
+        "constraint": system.margin_of,
+    }
+
+
+def _mujoco_row(env_id: str) -> dict[str, Any]:
+    import gymnasium
+
+    spec = gymnasium.spec(env_id)
+    limit = spec.kwargs.get("velocity_limit")
+    return {
+        "name": env_id,
+        "gymnasium_id": env_id,
+        "what": f"MuJoCo {spec.kwargs['task']}, as gymnasium's {spec.kwargs['task']}-v5",
+        "observations": None,
+        "actions": None,
+        "steps": spec.max_episode_steps,
+        "constraint": None if limit is None else f"speed limit of {limit:g} m/s",
+    }
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """A native system's description, or the spaces of any other environment."""
+    from surefoot.envs.names import is_native
+    from surefoot.envs.systems import system
+
+    facts = describe_system(system(arguments.env_id)) if is_native(arguments.env_id) else _describe(arguments.env_id)
+    if arguments.json:
+        output.print_json(facts)
+        return 0
+    tables = {key: facts.pop(key) for key in ("observations", "actions", "parameters", "gaps") if key in facts}
+    output.print_facts(facts)
+    for title, rows in tables.items():
+        if rows:
+            print()
+            output.print_rows(rows, list(rows[0]), title)
+    return 0
+
+
+def describe_system(system: System) -> dict[str, Any]:
+    """All that a native system says of itself, as JSON values."""
+    from surefoot.data import reference_scores
+
+    reference = reference_scores(system.gym_id)
+    return {
+        "name": system.alias,
+        "gymnasium_id": system.gym_id,
+        "what": system.title,
+        "source": system.source,
+        "states": list(system.states),
+        "time_step": f"{system.time_step:g} s",
+        "steps": system.max_steps,
+        "constraint": f"margin: {system.margin_of}; cost 1 where it is negative",
+        "behaviours": list(system.behaviours),
+        "mixtures": {
+            name: ", ".join(f"{part} {share:g}" for part, share in shares.items())
+            for name, shares in system.mixtures.items()
+        },
+        "datasets": [f"{system.alias}-{name}" for name in [*system.behaviours, *system.mixtures]],
+        "reference_low": None if reference is None else reference[0],
+        "reference_high": None if reference is None else reference[1],
+        "observations": _bounded(system.observations, system.observation_low, system.observation_high),
+        "actions": _bounded(system.actions, system.action_low, system.action_high),
+        "parameters": [
+            {"parameter": p.name, "default": p.default, "low": p.low, "high": p.high, "unit": p.unit, "what": p.meaning}
+            for p in system.parameters
+        ],
+        "gaps": [
+            {"gap": name, "sets": ", ".join(f"{key}={value:g}" for key, value in changes.items())}
+            for name, changes in system.gaps.items()
+        ],
+    }
+
+
+def _bounded(names: tuple[str, ...], low: tuple[float, ...], high: tuple[float, ...]) -> list[dict[str, Any]]:
+    """Names with their ranges; an infinite bound is None."""
+
+    def finite(value: float) -> float | None:
+        return value if abs(value) < float("inf") else None
+
+    return [{"name": n, "low": finite(a), "high": finite(b)} for n, a, b in zip(names, low, high, strict=True)]
+
+
+def _describe(env_id: str) -> dict[str, Any]:
+    from surefoot.envs import describe
+
+    found = describe(env_id)
+    return {
+        "name": found.env_id,
+        "observation_dim": found.observation_dim,
+        "action_dim": found.action_dim,
+        "action_low": found.action_low.tolist(),
+        "action_high": found.action_high.tolist(),
+        "steps": found.max_episode_steps,
+        "simulator": found.simulator,
+    }
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Step an environment with random actions in all the ways that surefoot relies on; 2 where it breaks a promise."""
+    from surefoot.envs.check import check_environment
+    from surefoot.envs.names import gymnasium_id
+
+    findings = check_environment(gymnasium_id(arguments.env_id))
+    if arguments.json:
+        output.print_json([dataclasses.asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            print(finding)
+        print(f"{arguments.env_id}: {len(findings)} findings" if findings else f"{arguments.env_id}: nothing is wrong")
+    return 2 if any(finding.level == "error" for finding in findings) else 0

@@ -1,0 +1,215 @@
+"""`surefoot rollout | certify`: a policy in very many environments at once."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from surefoot.actors import Actor
+    from surefoot.envs.episodes import EpisodeBatch
+
+
+def add_parsers(commands: Any) -> None:
+    """Register the two commands."""
+    parser = commands.add_parser("rollout", help="one episode of a policy in each of many environments")
+    _add_actor(parser)
+    parser.add_argument("--envs", type=int, default=4096, help="environments, one episode each (default 4096)")
+    parser.set_defaults(run=rollout)
+
+    parser = commands.add_parser("certify", help="bound how often a policy breaks its constraint")
+    _add_actor(parser)
+    parser.add_argument("--episodes", type=int, default=1_000_000, help="independent episodes (default 1,000,000)")
+    parser.add_argument("--confidence", type=float, default=0.95, help="of the bounds (default 0.95)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=certify)
+
+
+def _add_actor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("policy_run", metavar="RUN", nargs="?", help="run folder, or a policy's .safetensors")
+    parser.add_argument("--policy", metavar="NAME", help="instead of RUN: random, or a behaviour of the native system")
+    parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's policies (default: its first)")
+    parser.add_argument("--env", help="native/<system> or another id (default: the one that RUN was evaluated in)")
+    parser.add_argument(
+        "--gap", metavar="NAME", help="preset of altered dynamics, as `surefoot envs info ID` lists them"
+    )
+    parser.add_argument("--steps", type=int, help="cut episodes off after this many (default: the environment's limit)")
+    parser.add_argument("--seed", type=int, default=2, help="of initial states and noise (default 2, as evaluate)")
+    parser.add_argument("--threads", type=int, help="of native code (default: all processors)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _actor(arguments: argparse.Namespace) -> Actor:
+    from surefoot.actors import actor
+    from surefoot.cuda_ext import native, why_not_native
+
+    if arguments.threads is not None and arguments.threads < 1:
+        raise ConfigError(f"--threads is {arguments.threads}; it must be at least 1")
+    if arguments.seed < 0:
+        raise ConfigError(f"--seed is {arguments.seed}; it must be 0 or more")
+    chosen = actor(arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed)
+    if native() is None:
+        print(f"note: no native module ({why_not_native()}); plain torch does its work, slower", file=sys.stderr)
+    return chosen
+
+
+def rollout(arguments: argparse.Namespace) -> int:
+    """Episodes side by side, and what they came to."""
+    from surefoot.envs.episodes import episode_seeds, run_episodes
+
+    if arguments.envs < 1:
+        raise ConfigError(f"--envs is {arguments.envs}; there must be at least 1 environment")
+    chosen = _actor(arguments)
+    batch = run_episodes(
+        chosen.policy,
+        chosen.env_id,
+        episode_seeds(arguments.seed, 0, arguments.envs),
+        steps=arguments.steps,
+        gap=arguments.gap,
+        threads=arguments.threads,
+    )
+    facts = {
+        "policy": chosen.label,
+        "environment": chosen.env_id,
+        "gap": arguments.gap,
+        **summary(batch, chosen.env_id),
+    }
+    if arguments.json:
+        output.print_json({**facts, "seed": arguments.seed})
+    else:
+        print_summary(facts)
+    return 0
+
+
+def summary(batch: EpisodeBatch, env_id: str) -> dict[str, Any]:
+    """What the episodes came to as JSON values, with intervals; returns are those of episodes that did not diverge."""
+    from surefoot.data import normalized_score, reference_scores
+    from surefoot.envs.names import gymnasium_id
+    from surefoot.evaluation import certificate, hierarchical_interval
+
+    count, finite = len(batch.returns), batch.returns[~batch.diverged]
+    returns = hierarchical_interval([finite]).to_json() if len(finite) else None
+    reference = reference_scores(gymnasium_id(env_id))
+    normalized = None
+    if returns is not None and reference is not None:
+        normalized = float(normalized_score(returns["mean"], reference))
+    return {
+        "episodes": count,
+        "diverged": int(batch.diverged.sum()),
+        "terminated": int(batch.terminated.sum()),
+        "length_mean": float(batch.lengths.mean()),
+        "returns": returns,
+        "normalized": normalized,
+        "cost": None if batch.costs is None else hierarchical_interval([batch.costs]).to_json(),
+        "margin_min": None if batch.margins is None else float(batch.margins.min()),
+        "violations": None if batch.violations is None else certificate(batch.violations, count).to_json(),
+        "steps": batch.steps,
+        "seconds": batch.seconds,
+        "steps_per_second": batch.steps / batch.seconds,
+        "device": batch.device,
+    }
+
+
+def print_summary(facts: dict[str, Any]) -> None:
+    """The same for people."""
+    from surefoot.evaluation.tables import format_bounds
+
+    shown: dict[str, Any] = {key: facts[key] for key in ("policy", "environment", "gap")}
+    shown["episodes"] = f"{facts['episodes']:,} of {facts['length_mean']:.1f} steps on average"
+    if facts["returns"] is not None:
+        score = "" if facts["normalized"] is None else f", normalised score {facts['normalized']:.1f}"
+        shown["return"] = f"{format_bounds(facts['returns'])}{score}"
+    if facts["cost"] is not None:
+        shown["cost"] = format_bounds(facts["cost"], digits=3)
+    if facts["violations"] is not None:
+        found = facts["violations"]
+        shown["violation_rate"] = (
+            f"{found['rate']:.4g} [{found['low']:.4g}, {found['high']:.4g}] of the episodes (Clopper-Pearson, 95 %)"
+        )
+    if facts["margin_min"] is not None:
+        shown["lowest_margin"] = f"{facts['margin_min']:.4g}"
+    left_out = " (not in the return)" if facts["diverged"] else ""
+    shown["diverged_episodes"] = f"{facts['diverged']:,}{left_out}"
+    shown["speed"] = f"{facts['steps_per_second']:,.0f} steps/s ({facts['steps']:,} in {facts['seconds']:.2f} s)"
+    shown["device"] = facts["device"]
+    output.print_facts(shown)
+
+
+def certify(arguments: argparse.Namespace) -> int:
+    """Count violations, bound their probability, and keep the result in the run folder."""
+    from surefoot import certify as certification
+
+    chosen = _actor(arguments)
+    with _CertifyBar(arguments.quiet or arguments.json) as progress:
+        certified = certification.certify(
+            chosen,
+            arguments.episodes,
+            confidence=arguments.confidence,
+            seed=arguments.seed,
+            steps=arguments.steps,
+            gap=arguments.gap,
+            threads=arguments.threads,
+            progress=progress,
+        )
+    path = None
+    if arguments.policy_run is not None and pathlib.Path(arguments.policy_run).is_dir():
+        path = certification.store(certified, pathlib.Path(arguments.policy_run))
+    if arguments.json:
+        output.print_json({**certified.to_json(), "stored": None if path is None else str(path)})
+        return 0
+    found = certified.certificate
+    print(f"{certified.policy} in {certified.environment}{f' with {certified.gap}' if certified.gap else ''}:")
+    print(found.sentence())
+    print(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] (Clopper-Pearson)")
+    if certified.diverged:
+        print(f"{certified.diverged:,} of the violations are episodes whose simulation diverged")
+    print(f"{certified.steps_per_episode:.1f} steps an episode, {certified.seconds:.1f} s on {certified.device}")
+    if path is not None:
+        print(f"kept in {output.short(path)}; `surefoot report {output.typed(arguments.policy_run)}` shows it")
+    return 0
+
+
+class _CertifyBar:
+    """Says the expected time after the first batch, then shows a bar where standard error is a terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        columns = ("episodes", BarColumn(), MofNCompleteColumn(), "ETA", TimeRemainingColumn())
+        hidden = quiet or not sys.stderr.isatty()
+        self._quiet, self._console = quiet, output.console(stderr=True)
+        self._bar = Progress(*columns, console=self._console, disable=hidden)
+        self._task: Any = None
+
+    def __enter__(self) -> Any:
+        """Begin; gives the function to call with (finished, all, seconds left)."""
+        self._bar.start()
+        return self._show
+
+    def _show(self, done: int, total: int, left: float) -> None:
+        if self._task is None:
+            self._task = self._bar.add_task("", total=total)
+            if not self._quiet and done < total:
+                rate = f"{done:,} episodes measured"
+                self._console.print(f"{rate}: the other {total - done:,} will take about {_spoken(left)}")
+        self._bar.update(self._task, completed=done, total=total)
+
+    def __exit__(self, *unused: object) -> None:
+        """End."""
+        self._bar.stop()
+
+
+def _spoken(seconds: float) -> str:
+    """A duration as one says it.
+
+    >>> _spoken(3.2), _spoken(400)
+    ('3 s', '7 minutes')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

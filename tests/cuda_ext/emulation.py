@@ -1,0 +1,56 @@
+"""A driver for `gpu.Batch` without a GPU: g++ compiles rollout.cuh, and arguments go as cuLaunchKernel takes them."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import pathlib
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from surefoot.cuda_ext.cubin import Unit
+from surefoot.cuda_ext.gpu import THREADS, Limits
+
+HERE = pathlib.Path(__file__).parent
+H200 = Limits("sm_90", 227 * 1024, 228 * 1024, multiprocessors=132)
+SMALL = Limits("sm_90", 227 * 1024, 228 * 1024, multiprocessors=1)
+
+
+class Emulation:
+    """Runs kernels on the processor; `launches` holds (kernel, blocks, shared bytes) of each."""
+
+    device_type = "cpu"
+
+    def __init__(self, folder: pathlib.Path, limits: Limits = H200, backwards: bool = False) -> None:
+        self.folder, self._limits, self._backwards = folder, limits, backwards
+        self.launches: list[tuple[str, int, int]] = []
+        self.units: list[Unit] = []
+
+    def limits(self) -> Limits:
+        return self._limits
+
+    def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, Any]:
+        self.units.append(unit)
+        library = ctypes.CDLL(str(self._compiled(unit)))
+        return ("rollout", library.emulate_rollout), ("reset", library.emulate_reset)
+
+    def launch(self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any]) -> None:
+        name, function = kernel
+        self.launches.append((name, blocks, shared_bytes))
+        values = [ctypes.c_void_p(value) if isinstance(value, int) else value for value in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        status = function(blocks, THREADS, pointers, int(self._backwards))
+        assert status == 0, "threads of a warp came to different barriers"
+
+    def _compiled(self, unit: Unit) -> pathlib.Path:
+        name = hashlib.sha256(repr((unit.system, unit.defines)).encode()).hexdigest()[:16]
+        path = self.folder / f"{name}.so"
+        if not path.exists():
+            defines = [f"-D{key}={value}" for key, value in unit.defines]
+            options = "-O1 -std=c++17 -shared -fPIC -fno-strict-aliasing -Wall -Wextra -Werror"
+            options += " -Wno-unknown-pragmas -Wno-dangling-pointer -Wno-unused-parameter"
+            files = [f"-I{unit.folder}", f'-DSF_HEADER="systems/{unit.system}.h"', str(HERE / "emulate.cpp")]
+            command = ["g++", *options.split(), *defines, *files, "-o", str(path)]
+            subprocess.run(command, check=True, timeout=120)
+        return path
