@@ -104,6 +104,22 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
 
 
 @needs_native
+def test_the_builds_for_all_instruction_sets_agree() -> None:
+    module = cuda_ext.native()
+    assert module is not None
+    s, best = system("cartpole_swingup"), module.level()
+    given = {"policy": random_policy(s, [19, 8], sampling="after"), "num_envs": 200, "horizon": 20}
+    reference = rollout(s, backend="twin", **given)
+    lower = {"v4": ["v2", "v3", "v4"], "v3": ["v2", "v3"]}.get(best, [best])
+    try:
+        for level in lower:
+            module.set_level(level)
+            assert max(largest_differences(rollout(s, **given), reference).values()) < 1e-4, level
+    finally:
+        module.set_level(best)
+
+
+@needs_native
 def test_an_environment_does_not_depend_on_those_beside_it() -> None:
     s = system("cartpole_balance")
     seeds = torch.randint(0, 2**32, (300,), generator=torch.Generator().manual_seed(0))
