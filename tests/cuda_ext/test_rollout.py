@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from problems import largest_differences, random_policy
+from rollout_problems import largest_differences, random_policy
 
 from surefoot import cuda_ext
 from surefoot.cuda_ext.rollout import RECORDS, Rollout, operator, rollout
