@@ -164,8 +164,8 @@ def test_a_gymnasium_user_never_imports_surefoot(folder: pathlib.Path) -> None:
 
 def test_ppo_of_stable_baselines3_trains_on_a_native_system(folder: pathlib.Path) -> None:
     pytest.importorskip("stable_baselines3", reason="the sb3 extra is not installed")
-    printed = run([str(ROOT / "examples" / "sb3_user.py"), "--steps", "4096"], folder)
-    assert re.fullmatch(r"return -?\d+\.\d \+- \d+\.\d after 4,096 steps\n", printed)
+    printed = run([str(ROOT / "examples" / "sb3_user.py"), "--steps", "16384"], folder)
+    assert re.fullmatch(r"return -?\d+\.\d \+- \d+\.\d after 16,384 steps\n", printed)
 
 
 def test_the_custom_environment_can_be_recorded_loaded_and_evaluated_in(folder: pathlib.Path) -> None:
