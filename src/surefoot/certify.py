@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,10 @@ from surefoot.core.files import write_json
 from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
 from surefoot.evaluation.certificates import Certificate, certificate
 
-FIRST = 2048
-"""Episodes that are measured before the expected time is told."""
+WARM = 64
+"""Episodes of the first batch, which is not measured: the first call loads and prepares."""
+FIRST = 4096
+"""Episodes that are then measured before the expected time is told."""
 BATCH = 1 << 16
 """Episodes between two reports of progress."""
 FILE = "certificate.json"
@@ -79,16 +82,19 @@ def certify(
         )
     certificate(0, 1, confidence)  # a bad confidence is told before the episodes are run
     done = violations = diverged = steps_taken = 0
-    seconds, size, computed_by = 0.0, FIRST, ""
+    seconds, computed_by, sizes = 0.0, "", itertools.chain((WARM, FIRST), itertools.repeat(BATCH))
+    measured, timed = 0, 0.0
     while done < episodes:
-        seeds = episode_seeds(seed, done, min(size, episodes - done))
+        seeds = episode_seeds(seed, done, min(next(sizes), episodes - done))
         batch = run_episodes(actor.policy, actor.env_id, seeds, steps=steps, gap=gap, threads=threads, device=device)
         violations += _violations(batch, actor.env_id)
         diverged += int(batch.diverged.sum())
         steps_taken, seconds, computed_by = steps_taken + batch.steps, seconds + batch.seconds, batch.device
-        done, size = done + len(seeds), BATCH
-        if progress is not None:
-            progress(done, episodes, (episodes - done) * seconds / done)
+        if done > 0:
+            measured, timed = measured + len(seeds), timed + batch.seconds
+        done += len(seeds)
+        if progress is not None and measured > 0:
+            progress(done, episodes, (episodes - done) * timed / measured)
     return Certified(
         certificate=certificate(violations, episodes, confidence),
         policy=actor.label,

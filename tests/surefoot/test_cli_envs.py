@@ -109,7 +109,8 @@ def test_a_gpu_that_is_not_there_is_told(finished_run: pathlib.Path, capsys: Cap
 def test_certify_counts_bounds_stores_and_the_report_shows_it(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certify, "FIRST", 100)
+    monkeypatch.setattr(certify, "WARM", 20)
+    monkeypatch.setattr(certify, "FIRST", 80)
     arguments = ["certify", str(finished_run), "--env", "native/pendulum", "--episodes", "250"]
     assert main([*arguments, "--steps", "40"]) == 0
     captured = capsys.readouterr()
