@@ -77,24 +77,30 @@ def normal(key: int, step: int, index: int) -> float:
 
 
 @inlined
+def whole(x: float) -> float:
+    """The whole number nearest to a float64 between +-2^51."""
+    return (x + _TO_WHOLE) - _TO_WHOLE
+
+
+@inlined
 def floor(x: float) -> float:
     """In place of math.floor: of a float64 between +-2^51, and it stays one."""
-    nearest = (x + _TO_WHOLE) - _TO_WHOLE
+    nearest = whole(x)
     return nearest - 1.0 if nearest > x else nearest
 
 
 @inlined
 def sine_cosine(x: float) -> tuple[float, float]:
     """Of a float64 below 1e6: Taylor's series on +-pi/4 after taking off quarter turns; absolute error 1e-11."""
-    turns = floor(x * (2 / math.pi) + 0.5)
+    turns = whole(x * (2 / math.pi))
     r = x - turns * 1.5707963267341256  # pi / 2 as a sum of two, the first with 33 bits
     r = r - turns * 6.0771005065061922e-11
     q = r * r
     s = r + r * q * (_S1 + q * (_S2 + q * (_S3 + q * (_S4 + q * _S5))))
     c = 1.0 + q * (_C1 + q * (_C2 + q * (_C3 + q * (_C4 + q * (_C5 + q * _C6)))))
     half = turns * 0.5
-    odd = half != floor(half)
-    quarter = turns - 4 * floor(turns * 0.25)  # 0, 1, 2 or 3
+    odd = half != whole(half)
+    quarter = turns - 4.0 * whole(turns * 0.25 - 0.375)  # 0, 1, 2 or 3
     a, b = (c if odd else s), (s if odd else c)
     return (-a if quarter >= 2 else a), (-b if (quarter == 1) | (quarter == 2) else b)
 

@@ -228,8 +228,6 @@ class PythonSystem(System):
     def compiled(self) -> Any:
         """The system as `numba_backend.Functions`: made at first use, kept for the life of this object."""
         _need_numba(self.name)
-        from numba.core.errors import NumbaError
-
         from surefoot.cuda_ext.numba_backend import Functions
         from surefoot.cuda_ext.numba_maths import REPLACED, inlined
 
@@ -238,7 +236,7 @@ class PythonSystem(System):
         done: dict[Any, Any] = dict(REPLACED)
         for kind, function in self._functions.items():
             ready = compiled(function, inlined, done)
-            self._compile_alone(kind, ready, NumbaError)
+            self._compile_alone(kind, ready)
             spaces[f"_call_{kind}"] = inlined(_as_tuple(ready)) if kind in self._scalars else ready
         arguments = self._arguments
         sources = {
@@ -253,7 +251,7 @@ class PythonSystem(System):
         widths = (len(self.states), len(self.actions), len(self.observations), len(self.parameters))
         return Functions(**made, sizes=(*widths, self.uniforms, self.normals))
 
-    def _compile_alone(self, kind: str, function: Any, failure: type[Exception]) -> None:
+    def _compile_alone(self, kind: str, function: Any) -> None:
         """Compile one function for numbers, so that its own name is in the message where that fails."""
         import numba
 
@@ -264,11 +262,15 @@ class PythonSystem(System):
         kinds = [numba.types.UniTuple(number, tuples[n]) if n in tuples else number for n in self._arguments[kind]]
         try:
             function.compile(tuple(kinds))
-        except failure as error:
+        except Exception as error:  # numba's own failures are of many kinds
             raise ConfigError(
                 f"{self.name}: numba can't compile {kind}(): {_reason(error)}; use numbers, math and plain functions of "
                 "numbers only (docs/python_systems.md)"
             ) from error
+        result = function.nopython_signatures[-1].return_type
+        parts = list(result) if isinstance(result, numba.types.BaseTuple) else [result]
+        if not all(isinstance(part, (numba.types.Number, numba.types.Boolean)) for part in parts):
+            raise ConfigError(f"{self.name}: {kind}() doesn't always return numbers (but {result}); return them in every case")
 
     def batch(self, device: torch.device) -> Callable[..., Any]:
         """Maker of its rollouts, with the arguments of the native module's `Batch` behind the name."""
@@ -315,7 +317,13 @@ class PythonSystem(System):
             return NativeEnv(self, **options)
 
         gymnasium.registry.pop(self.gym_id, None)
-        gymnasium.register(self.gym_id, make_single, vector_entry_point=make, disable_env_checker=True)
+        gymnasium.register(
+            self.gym_id,
+            make_single,
+            vector_entry_point=make,
+            max_episode_steps=self.max_steps,
+            disable_env_checker=True,
+        )
         return self.gym_id
 
 
