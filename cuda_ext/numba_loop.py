@@ -56,44 +56,44 @@ def common(lanes: int) -> Common:
 
     @jit
     def enter(first, numbers, parameters, P, states, S, s, p):  # type: ignore[no-untyped-def]
-        for l in range(lanes):  # noqa: E741
-            env = min(first + l, numbers[0] - 1)
+        for lane in range(lanes):
+            env = min(first + lane, numbers[0] - 1)
             row = 0 if numbers[4] else env
             for k in range(S):
-                s[k * lanes + l] = states[env * S + k]
+                s[k * lanes + lane] = states[env * S + k]
             for k in range(P):
-                p[k * lanes + l] = parameters[row * P + k]
+                p[k * lanes + lane] = parameters[row * P + k]
 
     @jit
-    def leave(first: int, envs: int, width: int, lane: Array, rows: Array) -> None:
-        for l in range(min(lanes, envs - first)):  # noqa: E741
+    def leave(first: int, envs: int, width: int, values: Array, rows: Array) -> None:
+        for lane in range(min(lanes, envs - first)):
             for k in range(width):
-                rows[(first + l) * width + k] = lane[k * lanes + l]
+                rows[(first + lane) * width + k] = values[k * lanes + lane]
 
     @jit
     def draw(stream: int, count: int, seeds: Array, episodes: Array, elapsed: Array, z: Array) -> None:
-        for l in range(len(seeds)):  # noqa: E741
-            key = episode_key(seeds[l], episodes[l], stream)
+        for lane in range(len(seeds)):
+            key = episode_key(seeds[lane], episodes[lane], stream)
             for k in range(count):
-                z[k * lanes + l] = normal(key, elapsed[l], k)
+                z[k * lanes + lane] = normal(key, elapsed[lane], k)
 
     @jit
     def settle(going: Array, outcomes: Array, returns: Array, costs: Array, lowest: Array, elapsed: Array) -> None:
         margins = outcomes[MARGIN * lanes :]
-        for l in range(len(going)):  # noqa: E741
-            ran, margin = going[l] != 0, margins[l]
-            returns[l] += outcomes[l] if ran else _ZERO
-            costs[l] += _ONE if ran & (margin < 0) else _ZERO
-            lowest[l] = margin if ran & (margin < lowest[l]) else lowest[l]
-            elapsed[l] += going[l]
+        for lane in range(len(going)):
+            ran, margin = going[lane] != 0, margins[lane]
+            returns[lane] += outcomes[lane] if ran else _ZERO
+            costs[lane] += _ONE if ran & (margin < 0) else _ZERO
+            lowest[lane] = margin if ran & (margin < lowest[lane]) else lowest[lane]
+            elapsed[lane] += going[lane]
 
     @jit
-    def record(going: Array, row: int, lane: Array, width: int, rows: Array) -> None:
+    def record(going: Array, row: int, values: Array, width: int, rows: Array) -> None:
         if len(rows) > 0:
-            for l in range(len(going)):  # noqa: E741
-                if going[l] != 0:
+            for lane in range(len(going)):
+                if going[lane] != 0:
                     for k in range(width):
-                        rows[(row + l) * width + k] = lane[k * lanes + l]
+                        rows[(row + lane) * width + k] = values[k * lanes + lane]
 
     return Common(enter, leave, draw, _actor(lanes, draw), settle, record)
 
@@ -111,14 +111,14 @@ def _actor(lanes: int, draw: Callable[..., None]) -> Callable[..., None]:
             policy(header, weights, o, a, z, x, y)
         elif numbers[6] == GIVEN:
             for k in range(width):
-                for l in range(len(seeds)):  # noqa: E741
-                    a[k * lanes + l] = min(max(given[l * width + k], low[k]), high[k])
+                for lane in range(len(seeds)):
+                    a[k * lanes + lane] = min(max(given[lane * width + k], low[k]), high[k])
         else:
             for k in range(width):
                 least, size, here = low[k], high[k] - low[k], a[k * lanes : (k + 1) * lanes]
-                for l in range(len(seeds)):  # noqa: E741
-                    key = episode_key(seeds[l], episodes[l], ACTION)
-                    here[l] = least + size * np.float32(uniform(key, elapsed[l], k))
+                for lane in range(len(seeds)):
+                    key = episode_key(seeds[lane], episodes[lane], ACTION)
+                    here[lane] = least + size * np.float32(uniform(key, elapsed[lane], k))
 
     return act
 
@@ -129,30 +129,30 @@ def _phases(system: Any, lanes: int) -> tuple[Callable[..., None], ...]:
     uniforms = system.sizes[4]
 
     @jit
-    def begin(l: int, seed: int, episode: int, s: Array, p: Array, z: Array) -> None:  # noqa: E741
+    def begin(lane: int, seed: int, episode: int, s: Array, p: Array, z: Array) -> None:
         key = episode_key(seed, episode, RESET)
         for k in range(uniforms):
-            z[k * lanes + l] = uniform(key, 0, k)
-        system_begin(s, l, p, l, z, l, lanes)
+            z[k * lanes + lane] = uniform(key, 0, k)
+        system_begin(s, lane, p, lane, z, lane, lanes)
 
     @jit
     def observe(o: Array, s: Array, p: Array) -> None:
-        for l in range(lanes):  # noqa: E741
-            system_observe(o, l, s, l, p, l, lanes)
+        for lane in range(lanes):
+            system_observe(o, lane, s, lane, p, lane, lanes)
 
     @jit
     def step(going: Array, s: Array, a: Array, p: Array, z: Array, outcomes: Array) -> None:
         """Lanes that do not run keep their states."""
         running = outcomes[RAN * lanes :]
-        for l in range(len(going)):  # noqa: E741
-            running[l] = going[l]
-        for l in range(lanes):  # noqa: E741
-            ran = outcomes[RAN * lanes + l] > 0
-            reward, margin, ended, finite = system_step(s, l, a, l, p, l, z, l, lanes, ran)
-            outcomes[l] = reward if finite else 0.0
-            outcomes[MARGIN * lanes + l] = margin if finite else DIVERGED_MARGIN
-            outcomes[ENDED * lanes + l] = 1.0 if ended & finite else 0.0
-            outcomes[FINITE * lanes + l] = 1.0 if finite else 0.0
+        for lane in range(len(going)):
+            running[lane] = going[lane]
+        for lane in range(lanes):
+            ran = outcomes[RAN * lanes + lane] > 0
+            reward, margin, ended, finite = system_step(s, lane, a, lane, p, lane, z, lane, lanes, ran)
+            outcomes[lane] = reward if finite else 0.0
+            outcomes[MARGIN * lanes + lane] = margin if finite else DIVERGED_MARGIN
+            outcomes[ENDED * lanes + lane] = 1.0 if ended & finite else 0.0
+            outcomes[FINITE * lanes + lane] = 1.0 if finite else 0.0
 
     return begin, observe, step
 
@@ -161,19 +161,19 @@ def _booker(lanes: int, begin: Callable[..., None]) -> Callable[..., None]:
     """Books the episodes that a step ended, and begins others."""
 
     @jit
-    def book(
+    def book(  # type: ignore[no-untyped-def]
         first, t, numbers, floats, counts, seeds, episodes, elapsed, s, p, z, outcomes, costs, terminated, truncated,
         diverged,
-    ):  # type: ignore[no-untyped-def]  # fmt: skip
+    ):  # fmt: skip
         envs, limit, many = numbers[0], numbers[2], numbers[3]
-        for l in range(len(seeds)):  # noqa: E741
-            env, row = first + l, t * envs + first + l
+        for lane in range(len(seeds)):
+            env, row = first + lane, t * envs + first + lane
             if counts[RUNNING, env] == 0:
                 continue
-            ended, broken = outcomes[ENDED * lanes + l] > 0, outcomes[FINITE * lanes + l] == 0
-            late = broken or (elapsed[l] >= limit and not ended)
+            ended, broken = outcomes[ENDED * lanes + lane] > 0, outcomes[FINITE * lanes + lane] == 0
+            late = broken or (elapsed[lane] >= limit and not ended)
             if len(costs) > 0:
-                costs[row] = outcomes[MARGIN * lanes + l] < 0
+                costs[row] = outcomes[MARGIN * lanes + lane] < 0
             if len(terminated) > 0:
                 terminated[row] = ended
             if len(truncated) > 0:
@@ -188,10 +188,10 @@ def _booker(lanes: int, begin: Callable[..., None]) -> Callable[..., None]:
             counts[4, env] += 1
             counts[5, env] = t + 1
             floats[3, env], floats[4, env] = floats[0, env], floats[1, env]
-            episodes[l] += 1
-            elapsed[l] = 0
+            episodes[lane] += 1
+            elapsed[lane] = 0
             if many:
-                begin(l, seeds[l], episodes[l], s, p, z)
+                begin(lane, seeds[lane], episodes[lane], s, p, z)
             else:
                 counts[0, env] = t + 1
                 counts[RUNNING, env] = 0
@@ -207,13 +207,13 @@ def loops(system: Any, lanes: int) -> tuple[Callable[..., None], Callable[..., N
     enter, leave, draw, act, settle, record = common(lanes)
     begin, observe, step = _phases(system, lanes)
     book = _booker(lanes, begin)
-    S, A, O, P, _, Z = system.sizes  # noqa: E741
+    S, A, SEEN, P, _, Z = system.sizes
 
     @jit
-    def roll(
-        first, numbers, scratch, header, weights, low, high, seeds, parameters, given, states, episodes, elapsed, floats,
-        counts, last_observations, floats_recorded, flags_recorded,
-    ):  # type: ignore[no-untyped-def]  # fmt: skip
+    def roll(  # type: ignore[no-untyped-def]
+        first, numbers, scratch, header, weights, low, high, seeds, parameters, given, states, episodes, elapsed,
+        floats, counts, last_observations, floats_recorded, flags_recorded,
+    ):  # fmt: skip
         s, a, o, p, z, outcomes, x, y = scratch
         observations, actions, rewards, next_observations, costs, margins = floats_recorded
         envs, last = numbers[0], min(first + lanes, numbers[0])
@@ -223,15 +223,16 @@ def loops(system: Any, lanes: int) -> tuple[Callable[..., None], Callable[..., N
         enter(first, numbers, parameters, P, states, S, s, p)
         for t in range(numbers[1]):
             running = 0
-            for l in range(len(going)):  # noqa: E741
-                running += going[l]
+            for lane in range(len(going)):
+                running += going[lane]
             if running == 0:
                 break
             if numbers[6] == BY_POLICY or len(observations) > 0:
                 observe(o, s, p)
-            act(numbers, header, weights, low, high, given[(t * envs + first) * A :], seeds, episodes, elapsed, o, a, z, x, y)
-            record(going, t * envs + first, o, O, observations)
-            record(going, t * envs + first, a, A, actions)
+            row = t * envs + first
+            act(numbers, header, weights, low, high, given[row * A :], seeds, episodes, elapsed, o, a, z, x, y)
+            record(going, row, o, SEEN, observations)
+            record(going, row, a, A, actions)
             if numbers[5]:
                 draw(PROCESS, Z, seeds, episodes, elapsed, z)
             else:
@@ -241,25 +242,25 @@ def loops(system: Any, lanes: int) -> tuple[Callable[..., None], Callable[..., N
             settle(going, outcomes, returns, totals, lowest, elapsed)
             if len(next_observations) > 0:
                 observe(o, s, p)
-                record(going, t * envs + first, o, O, next_observations)
-            record(going, t * envs + first, outcomes, 1, rewards)
-            record(going, t * envs + first, outcomes[MARGIN * lanes :], 1, margins)
+                record(going, row, o, SEEN, next_observations)
+            record(going, row, outcomes, 1, rewards)
+            record(going, row, outcomes[MARGIN * lanes :], 1, margins)
             book(first, t, numbers, floats, counts, seeds, episodes, elapsed, s, p, z, outcomes, costs, *flags_recorded)
         leave(first, envs, S, s, states)
         if len(last_observations) > 0:
             observe(o, s, p)
-            leave(first, envs, O, o, last_observations)
+            leave(first, envs, SEEN, o, last_observations)
 
     @jit
     def reset(first, numbers, scratch, mask, seeds, parameters, states, episodes, last_observations):  # type: ignore[no-untyped-def]
         s, o, p, z = scratch[0], scratch[2], scratch[3], scratch[4]
         enter(first, numbers, parameters, P, states, S, s, p)
-        for l in range(min(lanes, numbers[0] - first)):  # noqa: E741
-            if mask[first + l]:
-                begin(l, seeds[first + l], episodes[first + l], s, p, z)
+        for lane in range(min(lanes, numbers[0] - first)):
+            if mask[first + lane]:
+                begin(lane, seeds[first + lane], episodes[first + lane], s, p, z)
         leave(first, numbers[0], S, s, states)
         if len(last_observations) > 0:
             observe(o, s, p)
-            leave(first, numbers[0], O, o, last_observations)
+            leave(first, numbers[0], SEEN, o, last_observations)
 
     return roll, reset

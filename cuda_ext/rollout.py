@@ -200,7 +200,7 @@ def default_backend(device: torch.device, system: System) -> str:
 
 
 def batch_maker(device: torch.device, system: System) -> Callable[..., Any]:
-    """What makes rollouts in compiled code: called with the arguments of native/rollout.cpp's `Batch` behind the name."""
+    """What makes rollouts in compiled code: by the arguments of native/rollout.cpp's `Batch` behind the name."""
     own = system.batch(device)
     if own is not None:
         return own

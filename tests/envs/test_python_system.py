@@ -109,7 +109,9 @@ class TestNumbers:
         assert found.costs.tolist() == [1, 1, 1]
 
     def test_normals_are_drawn_where_no_parameter_is_called_noise(self) -> None:
-        noisy = spring(derivative=lambda normals: (normals[0], normals[1]), normals=2, integrator="euler", time_step=1.0)
+        noisy = spring(
+            derivative=lambda normals: (normals[0], normals[1]), normals=2, integrator="euler", time_step=1.0
+        )
         states = rollout(noisy, random=True, num_envs=4000, horizon=1).carry.states - torch.tensor([1.0, 0.0])
         assert states.mean(0).abs().max() < 0.07
         assert (states.std(0) - 1).abs().max() < 0.05
@@ -154,7 +156,9 @@ class TestInterface:
 
 
 @needs_numba
-def test_the_page_example_runs_and_says_what_it_prints(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_example_runs_and_says_what_it_prints(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (code, printed) = re.findall(r"^```(?:python|text)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[:2]
     (tmp_path / "page.py").write_text(code, encoding="utf-8")
     runpy.run_path(str(tmp_path / "page.py"))
@@ -192,21 +196,30 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"margin": lambda x: x}, r"give margin= or cost=, not both"),
     ({"observe": lambda x: x}, r"observe= needs observations="),
     ({"observations": ("x",)}, r"observations= needs observe="),
-    ({"observe": lambda x: (x, x), "observations": ("x",)}, r"observe\(\) returns 2 values; it must return 1 observation"),
+    (
+        {"observe": lambda x: (x, x), "observations": ("x",)},
+        r"observe\(\) returns 2 values; it must return 1 observation",
+    ),
     ({"actions": {"u": (1, -1)}}, r"bounds must be finite, low < high"),
+    ({"actions": {"u": 2}}, r"actions= has 2 for 'u'; give \(low, high\)"),
     ({"actions": {}}, r"give 1 or more"),
     ({"states": ("x", "speed x")}, r"'speed x' can't be a name"),
     ({"states": ("x", "u")}, r"'u' is named twice"),
     ({"parameters": [Parameter("lambda", 1, 0, 2)]}, r"'lambda' can't be a name"),
     ({"integrator": "rk5"}, r"integrator is 'rk5'; did you mean 'rk4'"),
-    ({"states": ("x", "v", "w"), "integrator": "semi_implicit"}, r"semi_implicit needs positions, then as many velocities"),
+    (
+        {"states": ("x", "v", "w"), "integrator": "semi_implicit"},
+        r"semi_implicit needs positions, then as many velocities",
+    ),
     ({"substeps": 0}, r"must be above 0"),
     ({"normals": 65}, r"must be 0 to 64"),
     ({"limits": {"y": (0, 1)}}, r"there are no such states"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "words"), MISTAKES, ids=lambda value: None if isinstance(value, dict) else value[:40])
+@pytest.mark.parametrize(
+    ("changes", "words"), MISTAKES, ids=lambda value: None if isinstance(value, dict) else value[:40]
+)
 def test_a_mistake_is_told_in_one_sentence_when_the_system_is_made(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         spring(**changes)
