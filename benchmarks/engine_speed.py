@@ -25,9 +25,14 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.files import write_json
+from surefoot.cuda_ext import native, why_not_native
 from surefoot.workers import at_once
 
 HERE = pathlib.Path(__file__).parent
+OFFICIAL, CORL = "surefoot, official order", "surefoot, CORL's order"
+PLAIN = "surefoot, CORL's order, SUREFOOT_NATIVE=0"
+BARS = {"corl": 1.5, "d3rlpy": 2.5, "jax": 1.0}
+"""Peer -> what our slower order must reach of its rate (issue 2, point 6; issue 3, point 8 for JAX)."""
 ROWS, OBSERVATION, ACTION, BATCH = 200_000, 17, 6, 256
 SECONDS_OF_MATRIX_PRODUCTS = 2.0
 
@@ -66,7 +71,13 @@ def measure_ours(algorithm: str, preset: str | None, updates: int, seed: int) ->
     wall, cpu = time.perf_counter(), time.process_time()
     trained.run(updates)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return {"updates": updates, "seconds": wall, "cpu_seconds": cpu, "updates_per_second": updates / wall}
+    return {
+        "updates": updates,
+        "seconds": wall,
+        "cpu_seconds": cpu,
+        "updates_per_second": updates / wall,
+        "eager": trained.eager_because(),
+    }
 
 
 def measure_limit() -> dict[str, Any]:
@@ -83,7 +94,12 @@ def measure_limit() -> dict[str, Any]:
         for _ in range(20):
             torch.mm(a, b, out=out)
         best = max(best, 20 * 2 * BATCH * 256 * 256 / (time.process_time_ns() - start))
-    return {"gflops_per_second": best, "updates_per_second": best * 1e9 / flops_of_update()}
+    module = native()
+    return {
+        "gflops_per_second": best,
+        "updates_per_second": best * 1e9 / flops_of_update(),
+        "multiply_add_gflops_per_second": None if module is None else module.peak(),
+    }
 
 
 def flops_of_update() -> float:
@@ -145,12 +161,35 @@ def together(seeds: int, updates: int) -> dict[str, Any]:
     }
 
 
+def peak(limit: dict[str, Any]) -> str:
+    """What the processor does without memory, where the native module can measure it."""
+    rate = limit["multiply_add_gflops_per_second"]
+    if rate is None:
+        return ""
+    return (
+        f" Multiply-adds on registers alone reach {rate:.0f} GFLOP/s here, which would be "
+        f"{rate * 1e9 / flops_of_update():.0f} updates/s."
+    )
+
+
+def bars(summary: dict[str, dict[str, float]]) -> list[str]:
+    """One line a peer that was measured: what our slower order reaches of it, and what it must."""
+    slower = min(summary[name]["updates_per_cpu_second"] for name in (OFFICIAL, CORL))
+    lines = []
+    for peer, bar in BARS.items():
+        if peer in summary:
+            ratio = slower / summary[peer]["updates_per_cpu_second"]
+            lines.append(f"- {peer}: {ratio:.2f} times, at least {bar} wanted: {'met' if ratio >= bar else 'MISSED'}")
+    return ["Bars, per CPU second, for the slower of our two orders:", "", *lines] if lines else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="ours alone, 100 updates, once")
     parser.add_argument("--updates", type=int, default=1500)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=8, help="trained together at the end; 0: not measured")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -159,9 +198,13 @@ def main() -> None:
         return
     updates, repeats = (100, 1) if arguments.quick else (arguments.updates, arguments.repeats)
     commands = {
-        "surefoot, official order": ours("iql", None, updates, 0, arguments.core),
-        "surefoot, CORL's order": ours("iql", "corl", updates, 0, arguments.core),
+        OFFICIAL: ours("iql", None, updates, 0, arguments.core),
+        CORL: ours("iql", "corl", updates, 0, arguments.core),
+        PLAIN: ["env", "SUREFOOT_NATIVE=0", *ours("iql", "corl", updates, 0, arguments.core)],
     }
+    if native() is None:
+        print(f"the native module is not measured: {why_not_native()}")
+        del commands[PLAIN]
     if not arguments.quick:
         sys.path.insert(0, str(HERE / "peers"))
         import speed
@@ -181,7 +224,7 @@ def main() -> None:
         }
         for name, items in rates.items()
     }
-    first = summary["surefoot, CORL's order"]["updates_per_cpu_second"]
+    first = summary[CORL]["updates_per_cpu_second"]
     lines = [
         "# IQL updates per second on one core",
         "",
@@ -198,17 +241,20 @@ def main() -> None:
         "",
         f"Limit: {flops_of_update() / 1e9:.2f} GFLOP an update at {limit['gflops_per_second']:.0f} GFLOP/s (best "
         f"float32 product of 256x256x256, one thread) is {limit['updates_per_second']:.0f} updates/s; we reach "
-        f"{first / limit['updates_per_second']:.2f} of it.",
+        f"{first / limit['updates_per_second']:.2f} of it.{peak(limit)}",
+        "",
+        *bars(summary),
     ]
     record: dict[str, Any] = {"repeats": repeats, "updates": updates, "summary": summary, "limit": limit, "runs": rates}
-    if not arguments.quick:
-        record["together"] = together(8, updates // 2)
+    if not arguments.quick and arguments.seeds:
+        record["together"] = together(arguments.seeds, updates // 2)
         lines += [
             "",
-            f"8 seeds on {record['together']['cores']} cores, as many at once as a run has: "
+            f"{arguments.seeds} seeds on {record['together']['cores']} cores, as many at once as a run has: "
             f"{record['together']['fraction']:.2f} of the rate of one alone, per core (measured once, {updates // 2} "
             "updates a seed, start-up of the processes left out).",
         ]
+    if not arguments.quick:
         write_json(HERE / "results" / "engine_speed.json", record)
         (HERE / "results" / "engine_speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))

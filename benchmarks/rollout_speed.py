@@ -159,8 +159,7 @@ def table(results: dict[str, Any]) -> list[str]:
     lines = [
         "# Native rollouts: environment steps per second",
         "",
-        f"{ENVS:,} environments, {STEPS} steps a call, best of {results['rounds']} rounds in turn. {results['machine']}."
-        " "
+        f"{results['machine']}; {ENVS:,} environments, {STEPS} steps a call, best of {results['rounds']} rounds. "
         f"Millions of steps per second of CPU time; multiply-add limit of a core, measured: {peak:.0f} GFLOP/s. "
         "`python benchmarks/rollout_speed.py`",
         "",

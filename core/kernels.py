@@ -2,10 +2,11 @@
 
 On a CPU the updates of this library are matrix products of a few hundred rows. What eager PyTorch adds
 around them (a graph node per operation, page faults for activations, a slow BLAS path for some shapes)
-costs a third of the time. Here a whole MLP is one node, gradients are written where the optimiser reads
-them, and each matrix product takes the fastest of the installed libraries for its shape, measured once a
-machine. Algorithms don't see any of it: `networks.MLP` asks `active()` and otherwise runs plain PyTorch,
-which gives the same numbers within rounding.
+costs a third of the time. Here a whole MLP is one node and gradients are written where the optimiser reads
+them. Its arithmetic is the native module's (`core.native`), or, where that was not built or does a shape
+clearly slower, each matrix product is done by the fastest of the installed libraries (`core.products`); both
+are measured once a machine. Algorithms don't see any of it: `networks.MLP` asks `active()` and otherwise
+runs plain PyTorch, which gives the same numbers within rounding.
 """
 
 from __future__ import annotations
@@ -13,86 +14,41 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-Kernel = Callable[..., Tensor]
-
-
-def _torch_forward(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
-    out = torch.addmm(bias, x, weight.t())
-    return out.relu_() if relu else out
-
-
-def _numpy_forward(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
-    out = torch.empty(x.shape[0], weight.shape[0])
-    np.dot(x.numpy(), weight.numpy().T, out=out.numpy())
-    out.add_(bias)
-    return out.relu_() if relu else out
-
-
-def _onednn_forward(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu" if relu else "none", [], "")
-    return out
-
-
-def _torch_down(gradient: Tensor, weight: Tensor) -> Tensor:
-    return torch.mm(gradient, weight)
-
-
-def _numpy_down(gradient: Tensor, weight: Tensor) -> Tensor:
-    out = torch.empty(gradient.shape[0], weight.shape[1])
-    np.dot(gradient.numpy(), weight.numpy(), out=out.numpy())
-    return out
-
-
-def _onednn_down(gradient: Tensor, weight: Tensor) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(gradient, weight.t(), None, "none", [], "")
-    return out
-
-
-def _torch_weight(gradient: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    return torch.mm(gradient.t(), x, out=out)
-
-
-def _numpy_weight(gradient: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    np.dot(gradient.numpy().T, x.numpy(), out=out.numpy())
-    return out
-
-
-def _onednn_weight(gradient: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    return out.copy_(torch.ops.mkldnn._linear_pointwise(gradient.t(), x.t(), None, "none", [], ""))
-
-
-KERNELS: dict[str, dict[str, Kernel]] = {
-    "forward": {"torch": _torch_forward, "numpy": _numpy_forward, "onednn": _onednn_forward},
-    "down": {"torch": _torch_down, "numpy": _numpy_down, "onednn": _onednn_down},
-    "weight": {"torch": _torch_weight, "numpy": _numpy_weight, "onednn": _onednn_weight},
-}
-"""What is computed -> library -> function. forward: x W' + b and ReLU, (B, in), (out, in) -> (B, out); down: g W,
-(B, out) -> (B, in); weight: g' x -> (out, in). Libraries: torch's BLAS (MKL), numpy's (OpenBLAS), oneDNN."""
+from surefoot.core import native
+from surefoot.core.errors import CheckpointError
+from surefoot.core.products import KERNELS, Kernel
 
 SMALLEST_MEASURED = 1_000_000
 CLEAR_WIN = 0.8
 """Products of fewer multiplications, and those that no other library does in this fraction of torch's time, are
 left to torch: noise must not decide what rounding a run gets."""
 
-Shape = tuple[str, int, int, int]
+NATIVE, PRODUCTS = "native", "products"
+"""How a whole MLP is computed: by the native module, or product by product."""
+
+Product = tuple[str, int, int, int]
 """(what is computed, rows, inputs, outputs)."""
+Shape = tuple[str | int, ...]
+"""A `Product`, or ("mlp", rows, widths of the layers from the input on)."""
 
 
 @dataclasses.dataclass
 class KernelTable:
-    """Which library multiplies which shape. Fixed for a run: saved in checkpoints, reused on resume."""
+    """Which library computes which shape. Fixed for a run: saved in checkpoints, reused on resume."""
 
     machine: str
     """Processor and library versions that the choices were measured on."""
@@ -107,6 +63,24 @@ class KernelTable:
             name = self.choices[shape] = measure(shape)
         return KERNELS[what][name]
 
+    def mlp(self, rows: int, sizes: Sequence[int]) -> str:
+        """`NATIVE` or `PRODUCTS` for an MLP of these widths; one met for the first time is measured first.
+
+        Raises:
+            CheckpointError: the table says native, and the native module is not there.
+        """
+        shape: Shape = ("mlp", rows, *sizes)
+        choice = self.choices.get(shape)
+        if choice is None:
+            with native.recording(None), _disable_current_modes():
+                choice = self.choices[shape] = measure_mlp(rows, sizes)
+        if choice == NATIVE and native.library() is None:
+            raise CheckpointError(
+                f"this run was begun with surefoot's native module, and here {native.why_not()}; going on without it "
+                "would give other numbers. Build it, or start anew with init="
+            )
+        return choice
+
     def to_json(self) -> dict[str, Any]:
         """The table as JSON values."""
         rows = [[*shape, name] for shape, name in sorted(self.choices.items())]
@@ -115,12 +89,14 @@ class KernelTable:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> KernelTable:
         """The table written by `to_json`."""
-        choices = {(str(r[0]), int(r[1]), int(r[2]), int(r[3])): str(r[4]) for r in value["choices"]}
+        choices: dict[Shape, str] = {(str(row[0]), *map(int, row[1:-1])): str(row[-1]) for row in value["choices"]}
+        if any(len(shape) < 4 for shape in choices):
+            raise ValueError("a shape has at least a name and three sizes")
         return cls(str(value["machine"]), choices)
 
 
 def machine_name() -> str:
-    """Processor, torch and numpy versions: the key of measured choices."""
+    """Processor, torch and numpy versions and the native module, if it is there: the key of measured choices."""
     processor = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
@@ -128,11 +104,11 @@ def machine_name() -> str:
                 processor += " " + line.split(":", 1)[1].strip()
             if not line:
                 break
-    return f"{processor} torch-{torch.__version__} numpy-{np.__version__}"
+    return f"{processor} torch-{torch.__version__} numpy-{np.__version__} {native.name()}".rstrip()
 
 
-def measure(shape: Shape, repeats: int = 9) -> str:
-    """Name of the library that computes `shape` fastest on one thread (median CPU time); torch unless it is clear."""
+def measure(shape: Product, repeats: int = 9) -> str:
+    """Name of the library that computes `shape` fastest on one thread (least CPU time); torch unless it is clear."""
     what, rows, inputs, outputs = shape
     if rows * inputs * outputs < SMALLEST_MEASURED:
         return "torch"
@@ -154,9 +130,33 @@ def measure(shape: Shape, repeats: int = 9) -> str:
             for _ in range(calls):
                 kernel(*arguments[what])
             times[name].append(time.process_time_ns() - start)
-    medians = {name: sorted(values)[repeats // 2] for name, values in times.items()}
-    best = min(medians, key=lambda name: medians[name])
-    return best if medians[best] < CLEAR_WIN * medians["torch"] else "torch"
+    least = {name: min(values) for name, values in times.items()}  # what else the machine does can only add
+    best = min(least, key=lambda name: least[name])
+    return best if least[best] < CLEAR_WIN * least["torch"] else "torch"
+
+
+def measure_mlp(rows: int, sizes: Sequence[int], repeats: int = 9) -> str:
+    """`NATIVE` where the module is there, unless doing the products one by one is clearly faster (least CPU time)."""
+    if native.library() is None:
+        return PRODUCTS
+    if rows * sum(before * after for before, after in itertools.pairwise(sizes)) < SMALLEST_MEASURED:
+        return NATIVE
+    inputs = torch.randn(rows, sizes[0])
+    weights = [torch.randn(after, before).requires_grad_() for before, after in itertools.pairwise(sizes)]
+    biases = [torch.randn(after).requires_grad_() for after in sizes[1:]]
+    slots = Slots(KernelTable("measured"))
+    functions: dict[str, type[torch.autograd.Function]] = {NATIVE: _NativeMLP, PRODUCTS: _ProductsMLP}
+    times: dict[str, list[int]] = {name: [] for name in functions}
+    with torch.enable_grad():
+        for turn in range(-1, repeats):  # in turn, and once before that for what is made at first use
+            for name, function in functions.items():
+                start = time.process_time_ns()
+                outputs: Tensor = function.apply(slots, len(weights), inputs, *weights, *biases)
+                torch.autograd.grad(outputs.sum(), [*weights, *biases])
+                if turn >= 0:
+                    times[name].append(time.process_time_ns() - start)
+    best = {name: min(values) for name, values in times.items()}  # what else the machine does can only add
+    return PRODUCTS if best[PRODUCTS] < CLEAR_WIN * best[NATIVE] else NATIVE
 
 
 def load_table() -> KernelTable:
@@ -164,7 +164,7 @@ def load_table() -> KernelTable:
     machine = machine_name()
     with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError):
         table = KernelTable.from_json(json.loads(_cache_file().read_text()))
-        if table.machine == machine and set(table.choices.values()) <= set(KERNELS["forward"]):
+        if table.machine == machine and set(table.choices.values()) <= {*KERNELS["forward"], NATIVE, PRODUCTS}:
             return table
     return KernelTable(machine)
 
@@ -244,10 +244,55 @@ def mlp(slots: Slots, inputs: Tensor, weights: Sequence[Tensor], biases: Sequenc
     Returns:
         (B, out) or (E, B, out).
     """
-    return _MLP.apply(slots, len(weights), inputs, *weights, *biases)  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return _traced(inputs, weights, biases)
+    parameters = (*weights, *biases)
+    if (
+        not native.fits(inputs, weights, biases)
+        or slots.table.mlp(inputs.shape[0], native.mlp_sizes(weights)) != NATIVE
+    ):
+        recorder = native.recorder()
+        if recorder is not None:
+            recorder.refuse("an MLP that is computed product by product")
+        return _ProductsMLP.apply(slots, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+    if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
+        return _NativeMLP.apply(slots, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+    return native.forward(inputs, weights, biases, keep=False)[0]
 
 
-class _MLP(torch.autograd.Function):
+def _traced(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """Under `torch.compile` the MLP is one node of the graph; `vmap` and its like take plain PyTorch."""
+    if torch._C._are_functorch_transforms_active() or native.library() is None:
+        return plain_mlp(inputs, weights, biases)
+    outputs: Tensor = native.mlp_operator(inputs, list(weights), list(biases))[0]
+    return outputs
+
+
+class _NativeMLP(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, slots: Slots, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
+        outputs, saved = native.forward(inputs, parameters[:layers], parameters[layers:], keep=True)
+        ctx.slots, ctx.layers = slots, layers
+        ctx.save_for_backward(inputs, saved, *parameters)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        layers: int = ctx.layers
+        inputs, saved, *parameters = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return (None, None, *_plain_gradients(ctx, inputs, parameters, layers, outputs[0]))
+        inputs_wanted, *wanted = ctx.needs_input_grad[2:]
+        slots: Slots = ctx.slots
+        found = [slots.gradient(p) if needed else None for p, needed in zip(parameters, wanted, strict=True)]
+        weights, biases = parameters[:layers], parameters[layers:]
+        below = native.backward(
+            inputs, weights, biases, saved, outputs[0], found[:layers], found[layers:], inputs_wanted
+        )
+        return (None, None, below, *found)
+
+
+class _ProductsMLP(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, slots: Slots, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
         weights, biases = parameters[:layers], parameters[layers:]

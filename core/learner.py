@@ -2,8 +2,8 @@
 
 It owns the parameters' storage, the optimisers, the target averages, the random streams and the order of
 steps. S agents of one kind train together, stacked by `torch.func` (what a GPU wants); one agent alone on
-a CPU runs its losses as they stand, over the kernels of `core.kernels` (what a core wants). Both give the
-same numbers within rounding.
+a CPU runs its losses over the kernels of `core.kernels`, and records a training step to run it again without
+python (`core.tape`: what a core wants). All give the same numbers within rounding.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import contextlib
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
-from surefoot.core import kernels
+from surefoot.core import kernels, native
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.random import Noise, Stream
+from surefoot.core.tape import Recorder, Tape
 
 Gather = Callable[[Tensor], Batch]
 """Row indices (S, B) or (B,) -> a batch whose tensors start with the same dimensions."""
@@ -54,13 +55,14 @@ class Network:
 class Optimizer:
     """Fused Adam over the flat storage of the networks that one update trains."""
 
-    def __init__(self, settings: Adam, networks: Sequence[Network], planned: int) -> None:
+    def __init__(self, settings: Adam, networks: Sequence[Network], planned: int, fused: bool = False) -> None:
         """Start with zero moments.
 
         Args:
             settings: learning rate, betas, schedule.
             networks: what it steps.
             planned: optimiser steps until a cosine schedule ends.
+            fused: take steps and target averages in the native module.
         """
         self.settings, self.networks, self.planned = settings, list(networks), max(1, planned)
         device = networks[0].value.device
@@ -68,7 +70,12 @@ class Optimizer:
         self.second = [torch.zeros_like(n.value) for n in networks]
         # Adam's count, on the device for CUDA graphs; `taken` is the same number for the schedule.
         self.counts = [torch.zeros((), dtype=torch.float32, device=device) for _ in networks]
-        self.rate = torch.zeros((), device=device) if device.type == "cuda" else None
+        self.fused = fused
+        self.rate: Tensor | None = None  # where a CUDA graph or a tape reads the rate
+        if device.type == "cuda" or fused:
+            self.rate = torch.zeros((), device=device, dtype=torch.float64 if fused else torch.float32)
+        self._host = self.rate.numpy() if fused and self.rate is not None else None  # quicker to write than a tensor
+        self._written = math.nan
         self.taken = 0
 
     def learning_rate(self) -> float:
@@ -79,16 +86,57 @@ class Optimizer:
         return self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
     def before(self) -> None:
-        """What must happen on the host before a step: on a GPU the rate goes where a graph reads it."""
-        if self.rate is not None:
-            self.rate.fill_(self.learning_rate())
+        """What must happen on the host before a step: the rate goes where a CUDA graph or a tape reads it."""
+        rate = self.learning_rate()
+        if self.rate is not None and rate != self._written:
+            self._written = rate
+            if self._host is not None:
+                self._host[()] = rate
+            else:
+                self.rate.fill_(rate)
 
-    def step(self) -> None:
-        """Take the gradients in the networks' storage one Adam step down."""
+    def step(self, averages: Sequence[tuple[Network, Network, float]] = ()) -> None:
+        """Take the gradients in the networks' storage one Adam step down, then average the targets.
+
+        Args:
+            averages: (target, network, rate): target += rate * (network - target).
+        """
         s = self.settings
         gradients = [network.gradient for network in self.networks]
         if s.max_gradient_norm is not None:
             clip_per_seed(gradients, s.max_gradient_norm)
+        left = list(averages)
+        if self.fused:
+            self._step_fused(left)
+        else:
+            self._step_torch(gradients)
+        for target, source, rate in left:
+            target.value.lerp_(source.value, rate)
+
+    def _step_fused(self, averages: list[tuple[Network, Network, float]]) -> None:
+        """The native step; takes from `averages` what it has done with it."""
+        s = self.settings
+        assert self.rate is not None
+        for network, first, second, count in zip(self.networks, self.first, self.second, self.counts, strict=True):
+            target, _, rate = mine = next((a for a in averages if a[1] is network), (None, network, 0.0))
+            if target is not None:
+                averages.remove(mine)  # type: ignore[arg-type]
+            native.adam(
+                network.value,
+                network.gradient,
+                first,
+                second,
+                count,
+                self.rate,
+                betas=s.betas,
+                epsilon=s.epsilon,
+                decay=s.weight_decay,
+                average=None if target is None else target.value,
+                average_rate=rate,
+            )
+
+    def _step_torch(self, gradients: list[Tensor]) -> None:
+        s = self.settings
         torch._foreach_add_(self.counts, 1)
         fused = torch._fused_adamw_ if s.weight_decay else torch._fused_adam_
         fused(
@@ -141,7 +189,8 @@ class Learner:
         Args:
             agents: S agents of one class and config.
             seeds: S numbers that fix each agent's batches and noise.
-            gather: row indices -> batch, on `device`.
+            gather: row indices -> batch, on `device`; a method of an object with `workspace(rows)`, as of a
+                `Store`, is handed one on a CPU as second argument, and so fills the same memory at every step.
             population: rows that may be drawn.
             batch_size: rows per update, unless the update says otherwise.
             planned_steps: training steps that the schedules count on.
@@ -176,16 +225,17 @@ class Learner:
         self.networks = {name: Network(group) for name, group in groups.items()}
         self._check_names()
         self._bind()
+        plain = self.stacked or self.device.type != "cpu" or dtype != torch.float32 or mixed_precision or compiled
+        self.slots = None if table is None or plain else kernels.Slots(table)
+        fused = self.slots is not None and native.library() is not None
         self.optimizers = [
-            Optimizer(u.optimizer, [self.networks[n] for n in u.trains], planned_steps // u.every * u.repeat)
+            Optimizer(u.optimizer, [self.networks[n] for n in u.trains], planned_steps // u.every * u.repeat, fused)
             for u in self.updates
         ]
         noises: dict[str, Noise] = {}
         for update in self.updates:
             noises.update(update.noise)
         self.stream = Stream(self.seeds, population, self.rows, noises, self.device, dtype)
-        plain = self.stacked or self.device.type != "cpu" or dtype != torch.float32 or mixed_precision or compiled
-        self.slots = None if table is None or plain else kernels.Slots(table)
         self._compute = [self._loss_function(u) for u in self.updates]
         if compiled:
             self._compute = [torch.compile(f) for f in self._compute]
@@ -193,6 +243,9 @@ class Learner:
         self._losses = torch.zeros(len(self.updates), len(agents), dtype=dtype, device=self.device)
         self._metrics: dict[str, Tensor] = {}
         self._graphs: dict[int, _Graph] = {}
+        self._tapes: dict[int, _Taped] | None = {} if fused else None
+        maker = getattr(getattr(gather, "__self__", None), "workspace", None) if fused else None
+        self._space = None if maker is None else maker(self.rows)
 
     def _check_names(self) -> None:
         for update in self.updates:
@@ -278,15 +331,15 @@ class Learner:
                 if slot.data_ptr() != gradient.data_ptr():
                     slot.copy_(gradient)
             self._losses[index].copy_(loss)
-        for name, value in metrics.items():
-            self._metrics[name] = value.detach()
+        for name, value in metrics.items():  # a tape goes on writing what it made, but a batch comes and goes
+            self._metrics[name] = value.detach() if native.recorder() is None else value.detach().clone()
 
     def _apply(self, index: int) -> None:
         """Step the optimiser of update `index` and average its targets."""
         with torch.no_grad():
-            self.optimizers[index].step()
-            for target, (source, rate) in self.updates[index].then.items():
-                self.networks[target].value.lerp_(self.networks[source].value, rate)
+            then = self.updates[index].then.items()
+            averages = [(self.networks[target], self.networks[source], rate) for target, (source, rate) in then]
+            self.optimizers[index].step(averages)
 
     def _slice(self, batch: Batch, start: int, rows: int) -> Batch:
         if start == 0 and rows == self.rows:
@@ -296,9 +349,48 @@ class Learner:
 
     def _one_step(self, indices: Tensor, noise: dict[str, Tensor], due: Sequence[int]) -> None:
         """All updates that are due, on the rows `indices` (S, rows)."""
-        batch = self.gather(indices if self.stacked else indices[0])
+        batch = self._batch(indices if self.stacked else indices[0])
         if not self.stacked:
             noise = {name: value[0] for name, value in noise.items()}
+        if self._tapes is None or not self._repeat(batch, noise, due):
+            self._work(batch, noise, due)
+
+    def _batch(self, indices: Tensor) -> Batch:
+        if self._space is None:
+            return self.gather(indices)
+        return self.gather(indices, self._space)  # type: ignore[call-arg]
+
+    def _repeat(self, batch: Batch, noise: dict[str, Tensor], due: Sequence[int]) -> bool:
+        """Run the tape of these updates, recorded when they are first due; False where there is none."""
+        assert self._tapes is not None
+        key = sum(1 << index for index in due)
+        inputs = [*batch.values(), *noise.values()]
+        taped = self._tapes.get(key)
+        if taped is None:
+            before = self._metrics
+            self._metrics = {}
+            recorder = Recorder(inputs)
+            with recorder.watching():
+                self._work(batch, noise, due)
+            taped = self._tapes[key] = _Taped(recorder.tape(), self._metrics, recorder.problem)
+            self._metrics = before
+        if taped.tape is None or not taped.tape.run(inputs):
+            return False
+        self._metrics.update(taped.metrics)
+        return True
+
+    def eager_because(self) -> dict[str, str]:
+        """Updates that are due together -> why they are not repeated from a tape; empty where all are."""
+        if self._tapes is None:
+            return {"all": native.why_not() or "kernels are off, or agents are stacked, compiled or not float32"}
+        named = {
+            ", ".join(u.name for i, u in enumerate(self.updates) if key >> i & 1): taped.problem
+            for key, taped in self._tapes.items()
+        }
+        return {names: problem for names, problem in named.items() if problem}
+
+    def _work(self, batch: Batch, noise: dict[str, Tensor], due: Sequence[int]) -> None:
+        """All updates that are due, on a batch."""
         with torch.no_grad():
             if self.stacked:
                 batch = self._annotate_stacked(self._named(), self._buffers, batch)
@@ -333,13 +425,20 @@ class Learner:
             DivergenceError: a loss was not finite; says which, when and for which seed.
         """
         log = torch.zeros(min(steps, self.log_length), *self._losses.shape, dtype=self.dtype, device=self.device)
+        rows: Any = log
+        losses: Any = self._losses
+        if self.device.type == "cpu" and self.dtype in {torch.float32, torch.float64}:
+            rows, losses = log.numpy(), self._losses.numpy()  # the same memory, and quicker to copy
         total = torch.zeros_like(self._losses, dtype=torch.float64)
         counts = torch.zeros(len(self.updates), 1, dtype=torch.float64, device=self.device)
         done = 0
         with kernels.use(self.slots), self._autocast(), _without_collection():
             while done < steps:
                 part = min(steps - done, self.log_length)
-                taken = [self._advance(log[row]) for row in range(part)]
+                taken = []
+                for row in range(part):
+                    taken.append(self._advance())
+                    rows[row] = losses
                 self._check_finite(log[:part], self.step - part)
                 mask = torch.tensor(taken, dtype=torch.float64, device=self.device).unsqueeze(-1)
                 total += (log[:part] * mask).sum(0)
@@ -351,7 +450,7 @@ class Learner:
                 result[name] = value.reshape(len(self.seeds), -1).double().mean(1).tolist()
         return result
 
-    def _advance(self, log: Tensor) -> list[bool]:
+    def _advance(self) -> list[bool]:
         indices, noise = self.stream.at(self.step)
         due = [i for i, u in enumerate(self.updates) if (self.step + 1) % u.every == 0]
         for index in due:
@@ -362,7 +461,6 @@ class Learner:
             self._one_step(indices, noise, due)
         for index in due:
             self.optimizers[index].taken += self.updates[index].repeat
-        log.copy_(self._losses)
         self.step += 1
         return [i in due for i in range(len(self.updates))]
 
@@ -452,6 +550,15 @@ def _without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+class _Taped(NamedTuple):
+    """What became of recording a training step."""
+
+    tape: Tape | None
+    metrics: Metrics
+    """Tensors that the tape writes."""
+    problem: str
 
 
 class _Graph:

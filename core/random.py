@@ -78,7 +78,7 @@ class Stream:
         self.seeds, self.population, self.rows, self.noises = seeds, population, rows, noises
         self.device, self.dtype = device, dtype
         self._block = -1
-        self._indices = torch.empty(0)
+        self._steps: tuple[Tensor, ...] = ()
         self._noise: dict[str, Tensor] = {}
 
     def at(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -86,12 +86,12 @@ class Stream:
         block, offset = divmod(step, STEPS_PER_BLOCK)
         if block != self._block:
             self._fill(block)
-        return self._indices[:, offset], {name: value[:, offset] for name, value in self._noise.items()}
+        return self._steps[offset], {name: value[:, offset] for name, value in self._noise.items()}
 
     def _fill(self, block: int) -> None:
         shape = (STEPS_PER_BLOCK, self.rows)
         indices = [generator(s, "batch", block).integers(0, self.population, shape) for s in self.seeds]
-        self._indices = torch.from_numpy(np.stack(indices)).to(self.device)
+        self._steps = torch.from_numpy(np.stack(indices)).to(self.device).unbind(1)
         for name, noise in self.noises.items():
             drawn = [noise.draw(generator(s, name, block), shape) for s in self.seeds]
             self._noise[name] = torch.from_numpy(np.stack(drawn)).to(self.device, self.dtype)

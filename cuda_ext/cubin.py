@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -124,19 +125,17 @@ def compiler() -> tuple[Any, Any, str]:
         MissingPackageError: naming the package and the extra that brings it.
     """
     try:
-        from cuda.core import Program, ProgramOptions
+        core: Any = importlib.import_module("cuda.core")
     except ImportError as error:
         package = "cuda-bindings" if "bindings" in str(error) else "cuda-core"
         raise MissingPackageError(package) from error
     try:
-        from cuda.bindings import nvrtc
-
-        status, major, minor = nvrtc.nvrtcVersion()
+        status, major, minor = importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise MissingPackageError("nvidia-cuda-nvrtc") from error
     if int(status) != 0:
         raise MissingPackageError("nvidia-cuda-nvrtc")
-    return Program, ProgramOptions, f"{major}.{minor}"
+    return core.Program, core.ProgramOptions, f"{major}.{minor}"
 
 
 def cache_folder() -> pathlib.Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib
 import itertools
 import math
 import warnings
@@ -86,11 +87,12 @@ class Layout:
     """Activations of an environment that are kept at once."""
 
     @classmethod
-    def of(cls, header: Sequence[int], packed: int) -> Layout:
-        """Of the policy with this `NativePolicy.header` and so many packed values."""
+    def of(cls, header: Sequence[int]) -> Layout:
+        """Of the policy with this `NativePolicy.header`."""
         layers, _, norm, _, sampling, *widths = header
         actions = widths[-1] // 2 if sampling == BEFORE_SQUASH else widths[-1]
-        names = NativePolicy.unpacked(torch.arange(packed, dtype=torch.float64), header)  # positions as values
+        positions = torch.arange(packed_values(header), dtype=torch.float64)
+        names = NativePolicy.unpacked(positions, header)
         parts = [_padded(torch.arange(2 * widths[0] + 2 * actions + max(2, actions)), 4)]
         for k, weight in enumerate(names.weights):
             unit = 4 if k + 1 == layers else 64 if widths[k + 1] > 32 else 32
@@ -99,6 +101,14 @@ class Layout:
             parts += [_padded(row.long(), unit) for row in rows]
         in_place = all(width <= 64 for width in widths[1:-1])
         return cls(torch.cat(parts), max(widths[:-1]) * (1 if in_place else 2))
+
+
+def packed_values(header: Sequence[int]) -> int:
+    """How many values `NativePolicy.packed` has."""
+    _, _, norm, _, sampling, *widths = header
+    actions = widths[-1] // 2 if sampling == BEFORE_SQUASH else widths[-1]
+    layers = sum((a + 1) * b for a, b in itertools.pairwise(widths)) + (2 * sum(widths[1:-1]) if norm else 0)
+    return 2 * widths[0] + 2 * actions + max(2, actions) + layers
 
 
 def _padded(row: Tensor, unit: int) -> Tensor:
@@ -242,13 +252,11 @@ class CudaDriver:
     def __init__(self, device: torch.device) -> None:
         require_device()
         compiler()
-        import cuda.core
-
-        self._core = cuda.core
+        self._core: Any = importlib.import_module("cuda.core")
         self._index = torch.cuda.current_device() if device.index is None else device.index
         with torch.cuda.device(self._index):
             torch.cuda.current_stream().synchronize()  # torch makes the context, which cuda-core then shares
-            self._device = cuda.core.Device(self._index)
+            self._device = self._core.Device(self._index)
             self._device.set_current()
 
     def limits(self) -> Limits:
@@ -280,8 +288,7 @@ class CudaDriver:
         return _loaded[key]
 
     def _allow_shared(self, kernel: Any, shared_bytes: int) -> None:
-        from cuda.bindings import driver
-
+        driver: Any = importlib.import_module("cuda.bindings.driver")
         name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (status,) = driver.cuKernelSetAttribute(name, shared_bytes, kernel.handle, self._index)
         if int(status) != 0:
@@ -370,12 +377,9 @@ class Batch:
             raise ValueError("the policy's widths do not fit the system")
         if "policy" not in self._arrays:
             raise ValueError("the array policy is missing")
-        norms = 2 * sum(widths[1:-1]) if header[2] else 0
-        count = 2 * sizes[2] + 2 * sizes[1] + max(2, sizes[1]) + norms
-        count += sum((a + 1) * b for a, b in itertools.pairwise(widths))
         values = self._arrays["policy"]
-        self._take("policy", values, torch.float32, count)
-        layout = Layout.of(header, count)
+        self._take("policy", values, torch.float32, packed_values(header))
+        layout = Layout.of(header)
         self._layout_index = layout.index.to(values.device)
         self._arrays["weights"] = values.new_empty(len(layout.index))
         return layout

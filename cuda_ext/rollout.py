@@ -200,7 +200,7 @@ def default_backend(device: torch.device, system: System) -> str:
 
 
 def batch_maker(device: torch.device, system: System) -> Callable[..., Any]:
-    """What makes rollouts in compiled code: by the arguments of native/rollout.cpp's `Batch` behind the name."""
+    """What makes rollouts in compiled code; called as native/rollout.cpp's `Batch` is, behind the name."""
     own = system.batch(device)
     if own is not None:
         return own
@@ -469,7 +469,8 @@ def _twin(
     none = torch.zeros_like(seeds)
     table = parameters if parameters.dim() == 2 else parameters.expand(count, -1)
     network = None if policy is None else NativePolicy.unpacked(policy, header)
-    task = Task(system, seeds, table, *steps, many, is_noisy(system, parameters), network, given)
+    horizon, limit = steps
+    task = Task(system, seeds, table, horizon, limit, many, is_noisy(system, parameters), network, given)
     loop = TwinLoop(task, none, none if episodes is None else episodes, none if elapsed is None else elapsed)
     loop.states = loop.initial(seeds, loop.episodes) if states is None else states.clone()
     names = [RECORDS[index] for index in record]

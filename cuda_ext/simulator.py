@@ -125,9 +125,8 @@ class Simulator:
         width = len(self.system.parameters)
         if table.shape not in ((width,), (self.num_envs, width)):
             names = ", ".join(parameter.name for parameter in self.system.parameters)
-            raise ValueError(
-                f"parameters have shape {tuple(table.shape)}, must have ({width},) or ({self.num_envs}, {width}): {names}"
-            )
+            fitting = f"({width},) or ({self.num_envs}, {width})"
+            raise ValueError(f"parameters have shape {tuple(table.shape)}, must have {fitting}: {names}")
         self._parameters = table
         self._bind()
 

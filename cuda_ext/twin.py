@@ -84,9 +84,8 @@ class TwinLoop:
     def __init__(self, task: Task, states: Tensor, episodes: Tensor, elapsed: Tensor) -> None:
         self.task = task
         self.states, self.episodes, self.elapsed = states, episodes.long(), elapsed.long()
-        like = {"dtype": task.parameters.dtype, "device": task.parameters.device}
-        self.low = torch.tensor(task.system.action_low, **like)
-        self.high = torch.tensor(task.system.action_high, **like)
+        self.low = torch.tensor(task.system.action_low, dtype=torch.float64).to(task.parameters)
+        self.high = torch.tensor(task.system.action_high, dtype=torch.float64).to(task.parameters)
 
     def initial(self, seeds: Tensor, episodes: Tensor) -> Tensor:
         """(N, S) states that the episodes begin in."""

@@ -123,6 +123,8 @@ class Collector:
         self._running = torch.zeros(self.num_envs, 3, dtype=torch.float64, device=self.device)  # return, length, cost
         self._ended = torch.zeros(4, dtype=torch.float64, device=self.device)  # their sums over episodes, and the count
         self._has_costs = False
+        self._inserts_rows = bool(getattr(env, "inserts_rows", False))
+        self._said_valid = False  # whether the last step said which of its rows are transitions
         self._finite = torch.ones((), dtype=torch.bool, device=self.device)
 
     def reset(self, seed: int | list[int] | None = None) -> Tensor:
@@ -157,6 +159,7 @@ class Collector:
         }
         batch |= {column: self._tensor(info[key]) for column, key in CONSTRAINT_KEYS.items() if key in info}
         batch |= {key: value.to(self.device) for key, value in more.items()}
+        self._said_valid = "valid" in info
         self.observations = self._tensor(after).clone()  # the environment may write into its tensors again
         self._count(batch)
         return batch
@@ -174,15 +177,15 @@ class Collector:
         """
         if buffer.num_envs != self.num_envs:
             raise ConfigError(f"the buffer is for {buffer.num_envs} environments, and these are {self.num_envs}")
-        if getattr(self.env, "inserts_rows", False) and not isinstance(buffer, TransitionBuffer):
-            raise ConfigError(
-                f"{type(self.env).__name__} inserts rows that are no transitions, and a RingBuffer would sample them: "
-                "make the buffer with surefoot.data.collect.replay_buffer"
-            )
         for _ in range(steps):
             batch = self.step(act)
-            if not getattr(self.env, "inserts_rows", False):
+            if not self._said_valid or (not self._inserts_rows and bool(batch["valid"].all())):
                 del batch["valid"]
+            elif not isinstance(buffer, TransitionBuffer):
+                raise ConfigError(
+                    f"{type(self.env).__name__} gives rows that are no transitions, and a RingBuffer would sample "
+                    "them: make the buffer with surefoot.data.collect.replay_buffer"
+                )
             buffer.add(batch)
         self._check_finite()
         return steps * self.num_envs
@@ -272,7 +275,7 @@ def replay_buffer(
     device: str | torch.device | None = None,
     more: Mapping[str, tuple[int, ...]] | None = None,
     constraints: bool = False,
-) -> RingBuffer:
+) -> TransitionBuffer:
     """An empty buffer whose columns are those of an environment, on the environment's device.
 
     Args:
@@ -299,8 +302,7 @@ def replay_buffer(
     rows = capacity - capacity % env.num_envs
     if rows < 1:
         raise ConfigError(f"capacity {capacity} is below the number of environments, {env.num_envs}")
-    kind = TransitionBuffer if getattr(env, "inserts_rows", False) else RingBuffer
-    return kind(rows, shapes, where, env.num_envs, dtypes)
+    return TransitionBuffer(rows, shapes, where, env.num_envs, dtypes)
 
 
 def uniform_actions(env: Any, generator: torch.Generator) -> Act:

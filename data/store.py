@@ -12,6 +12,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from surefoot.core import native
 from surefoot.core.errors import DataError, DeviceError, nearest
 from surefoot.data.dataset import Dataset
 
@@ -180,7 +181,8 @@ class Store:
             raise DataError(f"the workspace is for indices of shape {out.shape}, not {shape}: make another")
         flat = indices.reshape(-1)
         for key, group in self.groups.items():
-            torch.index_select(group, 0, flat, out=out.buffers[key])
+            if not native.gather(group, flat, out.buffers[key]):
+                torch.index_select(group, 0, flat, out=out.buffers[key])
         return dict(out.batch)
 
     def gather_groups(self, indices: Tensor) -> dict[str, Tensor]:

@@ -19,8 +19,15 @@ from surefoot.envs.vector import (
 if TYPE_CHECKING:
     from surefoot.envs.mujoco import MujocoVectorEnv as MujocoVectorEnv
     from surefoot.envs.native import NativeVectorEnv as NativeVectorEnv
+    from surefoot.envs.native_rollout import native_policy as native_policy
+    from surefoot.envs.native_rollout import rollout as rollout
 
-_HOMES = {"MujocoVectorEnv": "mujoco", "NativeVectorEnv": "native"}
+_HOMES = {
+    "MujocoVectorEnv": "mujoco",
+    "NativeVectorEnv": "native",
+    "native_policy": "native_rollout",
+    "rollout": "native_rollout",
+}
 """Names that need torch or mujoco -> the module that has them, imported at first use."""
 
 __all__ = [
@@ -33,7 +40,9 @@ __all__ = [
     "check_spaces",
     "describe",
     "make_vec",
+    "native_policy",
     "register",
+    "rollout",
 ]
 
 

@@ -169,5 +169,5 @@ class VectorChecker:
         if getattr(self.env, "tensors", "numpy") == "torch":
             import torch
 
-            return torch.as_tensor(actions, device=self.env.device)  # type: ignore[attr-defined]
+            return torch.as_tensor(actions, device=getattr(self.env, "device", "cpu"))
         return actions

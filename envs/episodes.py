@@ -154,10 +154,16 @@ class _Stepper:
                 break
         seconds = time.perf_counter() - began
         margins = self.margins if np.isfinite(self.margins).all() else None
-        constraint = (self.costs, margins) if self.constrained else (None, None)
         device = f"CPU, {env.metadata.get('simulator') or self.env_id}, stepped from python"
         return EpisodeBatch(
-            self.returns, self.lengths, *constraint, self.terminated, self.diverged, seconds, device
+            returns=self.returns,
+            lengths=self.lengths,
+            costs=self.costs if self.constrained else None,
+            margins=margins if self.constrained else None,
+            terminated=self.terminated,
+            diverged=self.diverged,
+            seconds=seconds,
+            device=device,
         )
 
     def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> None:

@@ -103,12 +103,13 @@ def _record(system: System, names: Array, seed: int, generator: np.random.Genera
     env = NativeVectorEnv(system, count, gap=gap)
     observations, _ = env.reset(seed=[(seed + i) % (1 << 32) for i in range(count)])
     rows_of = {behaviour: np.flatnonzero(names == behaviour) for behaviour in sorted(set(names.tolist()))}
+    low, high = np.array(system.action_low, np.float32), np.array(system.action_high, np.float32)
     steps: dict[str, list[Array]] = {}
     while env.active.any():
         actions = np.zeros((count, len(system.actions)), dtype=np.float32)
         for behaviour, rows in rows_of.items():
             actions[rows] = system.behaviours[behaviour](observations[rows], generator)
-        actions = np.clip(actions, env.single_action_space.low, env.single_action_space.high)
+        actions = np.clip(actions, low, high)
         moved = env.active.copy()
         new, rewards, terminations, truncations, info = env.step(actions)
         step = {

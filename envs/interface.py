@@ -6,8 +6,8 @@ A contract environment is a `gymnasium.vector.VectorEnv` with these promises on 
   observation is the first of the next episode and `info["final_obs"]` holds the last of the old one. `final_obs` is
   dense, (N, ...), and equal to the observations in all other rows; `info["_final_obs"]` (N,) bool marks the rows that
   ended. Both may be absent from a step in which no episode ended. `final_observations` reads either form.
-* **Termination is not truncation.** Only termination stops bootstrapping; a time limit or a divergence of the
-  simulator truncates. Both may be true in one step.
+* **Termination is not truncation.** Only termination stops bootstrapping; a time limit truncates. Both may be true in
+  one step. A state that stops being finite ends its episode, with finite numbers and `info["diverged"]` (N,) bool.
 * **Rows that are no transitions.** `info["valid"]` (N,) bool is False there: the action was ignored, the reward is 0,
   no flag is set. Absent means all True. Sources that insert a row after each episode (gymnasium's NEXT_STEP, Isaac
   Gym) have `inserts_rows = True`: their observation after an end is still the last one, and the inserted row leads

@@ -55,7 +55,7 @@ class NativeVectorEnv(VectorEnvironment):
         num_envs: int = 1,
         *,
         max_episode_steps: int | None = None,
-        gap: str | None | Sequence[str | None] = None,
+        gap: str | Sequence[str | None] | None = None,
         parameters: Mapping[str, float | Numbers] | None = None,
         threads: int | None = None,
         tensors: Tensors = "numpy",
@@ -143,8 +143,8 @@ class NativeVectorEnv(VectorEnvironment):
             info |= _final(ended, np.where(ended[:, None], done.final_observations, done.observations), info)
             rows = np.flatnonzero(ended)
             self._begin(rows, [self.next_seeds[row] for row in rows])
-        results = (self._given(done.observations), *map(self.give, (rewards, terminations, truncations)))
-        return (*results, self.give_info(info))
+        given_back = self._given(done.observations), self.give(rewards), self.give(terminations), self.give(truncations)
+        return (*given_back, self.give_info(info))
 
     def _actions(self, given: Any) -> Array:
         self.check_actions(given)
@@ -178,8 +178,8 @@ class NativeVectorEnv(VectorEnvironment):
             raise EnvironmentMismatchError(
                 f"the state has shape {states.shape}; {tuple(now.states.shape)} of finite numbers is needed"
             )
-        states = torch.from_numpy(states.astype(np.float32))
-        self._simulator.state = Carry(states, now.episodes, now.elapsed)
+        chosen = torch.from_numpy(states.astype(np.float32))
+        self._simulator.state = Carry(chosen, now.episodes, now.elapsed)
 
     @property
     def observations(self) -> Numbers:
@@ -262,7 +262,11 @@ class NativeEnv(gymnasium.Env[Array, Array]):
         """One control step under an action (A,); `info` has `cost`, `margin` and `diverged`."""
         observations, rewards, terminations, truncations, info = self._rows.step(np.asarray(action)[None])
         observation = info.get("final_obs", observations)[0]
-        own = {"cost": float(info["cost"][0]), "margin": float(info["margin"][0]), "diverged": bool(info["diverged"][0])}
+        own = {
+            "cost": float(info["cost"][0]),
+            "margin": float(info["margin"][0]),
+            "diverged": bool(info["diverged"][0]),
+        }
         return observation, float(rewards[0]), bool(terminations[0]), bool(truncations[0]), own
 
     @property

@@ -34,7 +34,10 @@ BLOCK = 1 << 18
 def say_twin() -> None:
     """One line on standard error, once, where the native module is missing."""
     if native() is None:
-        print(f"surefoot: no native module ({why_not_native()}): native systems run in plain torch, slower", file=sys.stderr)
+        print(
+            f"surefoot: no native module ({why_not_native()}): native systems run in plain torch, slower",
+            file=sys.stderr,
+        )
 
 
 def processors() -> int:
@@ -55,7 +58,9 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
     """
     for name, value in policy.state_dict().items():
         if not bool(torch.isfinite(value).all()):
-            raise CheckpointError(f"the policy's {name} holds NaN or infinity; train it again or take another checkpoint")
+            raise CheckpointError(
+                f"the policy's {name} holds NaN or infinity; train it again or take another checkpoint"
+            )
     mlp, actor = policy.actor.mlp, policy.actor
     if mlp.activation not in ("relu", "tanh", "silu"):
         raise ConfigError(f"the policy's activation is {mlp.activation!r}; native rollouts know relu, tanh and silu")
@@ -91,7 +96,7 @@ def rollout(
     seeds: int | Numbers = 0,
     episodes: str = "one",
     record: Sequence[str] = (),
-    gap: str | None | Sequence[str | None] = None,
+    gap: str | Sequence[str | None] | None = None,
     parameters: Mapping[str, float | Numbers] | None = None,
     states: Numbers | None = None,
     carry: Carry | None = None,

@@ -15,7 +15,7 @@ from surefoot.envs.interface import Array, Numbers, as_numpy
 def parameter_table(
     system: System,
     num_envs: int,
-    gap: str | None | Sequence[str | None] = None,
+    gap: str | Sequence[str | None] | None = None,
     values: Mapping[str, float | Numbers] | None = None,
 ) -> Array:
     """(N, P) float32 parameters: the defaults, with those of gap presets, with `values` (one number or (N,)) over them.

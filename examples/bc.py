@@ -1,6 +1,6 @@
 """Behaviour cloning, of all episodes or of the best tenth.
 
-python examples/bc.py                                    the embedded pendulum dataset
+python examples/bc.py                                    the embedded quadrotor dataset
 python examples/bc.py hopper.hdf5 --fraction 0.1         10%BC on a file of your own
 """
 
@@ -16,7 +16,7 @@ from surefoot.generate import load  # surefoot.data.load, and the embedded datas
 def main() -> None:
     """Train, evaluate, and print the score beside the data's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", nargs="?", default="native/pendulum-mixed", help="path or id")
+    parser.add_argument("dataset", nargs="?", default="native/quadrotor-2d-mixed", help="path or id")
     parser.add_argument("--env", default="auto", help="gymnasium id (default: the dataset's)")
     parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=3)

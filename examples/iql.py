@@ -1,6 +1,6 @@
 """Implicit Q-learning on a dataset: train, evaluate, act.
 
-python examples/iql.py                                        the embedded pendulum dataset
+python examples/iql.py                                        the embedded quadrotor dataset
 python examples/iql.py hopper.hdf5 --env Hopper-v5 --steps 100000
 """
 
@@ -23,7 +23,7 @@ def show(event: dict[str, Any]) -> None:
 def main() -> None:
     """Train three seeds, print the score with its interval, and ask the policy for one action."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", nargs="?", default="native/pendulum-mixed", help="path or id")
+    parser.add_argument("dataset", nargs="?", default="native/quadrotor-2d-mixed", help="path or id")
     parser.add_argument("--env", default="auto", help="gymnasium id (default: the dataset's)")
     parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=3)

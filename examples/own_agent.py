@@ -89,7 +89,7 @@ def returns_to_go(dataset: Dataset, discount: float) -> np.ndarray:
 def main() -> None:
     """Train it as any algorithm of the library."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", nargs="?", default="native/pendulum-mixed", help="path or id")
+    parser.add_argument("dataset", nargs="?", default="native/quadrotor-2d-mixed", help="path or id")
     parser.add_argument("--env", default="auto", help="gymnasium id (default: the dataset's)")
     parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,6 +1,6 @@
 """RIQL and IQL on a dataset whose rows were corrupted at random.
 
-python examples/riql.py                                                   the embedded pendulum dataset
+python examples/riql.py                                                   the embedded quadrotor dataset
 python examples/riql.py hopper.hdf5 --element dynamics --steps 50000
 """
 
@@ -17,7 +17,7 @@ from surefoot.generate import load  # surefoot.data.load, and the embedded datas
 def main() -> None:
     """Corrupt, train both algorithms on equal terms, and print their scores in the clean simulator."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", nargs="?", default="native/pendulum-mixed", help="path or id")
+    parser.add_argument("dataset", nargs="?", default="native/quadrotor-2d-mixed", help="path or id")
     parser.add_argument("--env", default="auto", help="gymnasium id (default: the dataset's)")
     parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,7 +1,7 @@
 """Runs an exported policy where surefoot and torch are not installed: needs numpy, onnxruntime and a simulator.
 
 surefoot export RUN -o policy.onnx
-python examples/run_onnx.py policy.onnx --env Pendulum-v1
+python examples/run_onnx.py policy.onnx --env surefoot/Quadrotor2D-v0
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TD3+BC on a dataset.
 
-python examples/td3_bc.py                                     the embedded pendulum dataset
+python examples/td3_bc.py                                     the embedded quadrotor dataset
 python examples/td3_bc.py hopper.hdf5 --env Hopper-v5 --steps 100000 --alpha 2.5
 """
 
@@ -16,7 +16,7 @@ from surefoot.generate import load  # surefoot.data.load, and the embedded datas
 def main() -> None:
     """Train, evaluate, and print the score beside the data's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", nargs="?", default="native/pendulum-mixed", help="path or id")
+    parser.add_argument("dataset", nargs="?", default="native/quadrotor-2d-mixed", help="path or id")
     parser.add_argument("--env", default="auto", help="gymnasium id (default: the dataset's)")
     parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=3)

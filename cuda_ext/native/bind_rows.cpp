@@ -1,4 +1,4 @@
-// Python's door to the rows of levels/rows.cpp: sizes are checked by tests/cuda_ext/agreement.py's caller, here too.
+// Python's door to the rows of levels/rows.cpp.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>

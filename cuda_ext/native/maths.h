@@ -80,22 +80,23 @@ SF_INLINE float float_of(uint32 bits) {
 
 // ---- sine and cosine ----
 
-/// Absolute error 1e-7 for |x| < 1e4, growing with the rounding of x beyond.
+/// Absolute error 2e-7 for |x| < 1e3, growing with the rounding of x beyond.
 SF_INLINE void sine_cosine(float x, float& sine, float& cosine) {
-  const float turns = floor(x * 0.636619772f + 0.5f);  // quarter turns
-  // x - turns * pi / 2, with pi / 2 as a sum of three floats whose first two have few bits
-  float r = x - turns * 1.5703125f;
-  r = r - turns * 4.8375129699707031e-4f;
-  r = r - turns * 7.5497899548918821e-8f;
-  const int quarter = static_cast<int>(turns);
+  const float turns = floor(x * 0.318309886f + 0.5f);  // half turns: both functions change their sign at odd ones
+#if defined(__FMA__) || defined(__CUDACC__)
+  float r = x - turns * 3.14159274f;  // a fused multiply-add rounds once, so two parts of pi are enough
+  r = r + turns * 8.74227766e-8f;
+#else
+  float r = x - turns * 3.140625f;  // the first two parts have few bits: their products are exact
+  r = r - turns * 9.67502593994140625e-4f;
+  r = r - turns * 1.509957990978376432e-7f;
+#endif
+  const uint32 flip = static_cast<uint32>(static_cast<int>(turns)) << 31;
   const float q = r * r;
-  const float s = r + r * q * (-0.166666552f + q * (8.33217800e-3f + q * -1.95172994e-4f));
-  const float c = 1.0f - 0.5f * q + q * q * (4.16666456e-2f + q * (-1.38873677e-3f + q * 2.44384519e-5f));
-  const bool swap = (quarter & 1) != 0;
-  const float a = swap ? c : s;
-  const float b = swap ? s : c;
-  sine = (quarter & 2) != 0 ? -a : a;
-  cosine = ((quarter + 1) & 2) != 0 ? -b : b;
+  const float s = -0.166666567f + q * (8.33301712e-3f + q * (-1.98066147e-4f + q * 2.60005481e-6f));
+  const float c = 4.16654386e-2f + q * (-1.38652313e-3f + q * 2.33793853e-5f);
+  sine = float_of(bits_of(r + r * q * s) ^ flip);
+  cosine = float_of(bits_of((1.0f - 0.5f * q) + q * q * c) ^ flip);
 }
 SF_INLINE void sine_cosine(double x, double& sine, double& cosine) {
   sine = SF_LIBRARY(sin)(x);
@@ -123,8 +124,7 @@ SF_INLINE T tan(T x) {
 /// The angle in [-pi, pi) that is x up to whole turns.
 template <class T>
 SF_INLINE T wrap(T x) {
-  const T pi = T(3.14159265358979323846);
-  return x - T(2) * pi * floor((x + pi) * T(0.159154943091895336));
+  return x - T(6.28318530717958648) * floor(x * T(0.159154943091895336) + T(0.5));
 }
 
 // ---- inverse tangent ----
@@ -171,14 +171,23 @@ SF_INLINE float log(float x) {
 }
 SF_INLINE double log(double x) { return SF_LIBRARY(log)(x); }
 
-/// Absolute error 4e-7.
-SF_INLINE float tanh(float x) {
-  const float c = clip(x, -8.5f, 8.5f);
-  const float q = c * c;
+/// x with its magnitude clipped to `most`, by whole-number operations: no comparison, so that no branch can come of it
+/// before an outer loop is vectorised. What is no number becomes +-`most`.
+SF_INLINE float limited(float x, float most) {
+  const uint32 sign = bits_of(x) & 0x80000000u, magnitude = bits_of(x) & 0x7fffffffu, bound = bits_of(most);
+  return float_of((magnitude < bound ? magnitude : bound) | sign);
+}
+
+/// Absolute error 4e-7 for |x| <= 8.5.
+SF_INLINE float tanh_of_limited(float x) {
+  const float q = x * x;
   const float p = 0.126540750f + q * (2.63874838e-3f + q * (6.75165847e-6f + q * -5.45105738e-9f));
   const float d = 1.0f + q * (0.459868729f + q * (0.0226005372f + q * 1.89512502e-4f));
-  return c * (0.999998450f + q * p) / d;
+  return x * (0.999998450f + q * p) / d;
 }
+
+/// Absolute error 4e-7.
+SF_INLINE float tanh(float x) { return tanh_of_limited(clip(x, -8.5f, 8.5f)); }
 SF_INLINE double tanh(double x) { return SF_LIBRARY(tanh)(x); }
 
 }  // namespace surefoot

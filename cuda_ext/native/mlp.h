@@ -67,79 +67,59 @@ SF_INLINE Policy unpack(const int* header, const float* values) {
   return p;
 }
 
-template <Activation activation, class T>
-SF_INLINE T activate(T x) {
-  if constexpr (activation == Activation::relu) return max(x, T(0));
-  if constexpr (activation == Activation::tanh) return tanh(x);
-  if constexpr (activation == Activation::silu) return x * (T(0.5) + T(0.5) * tanh(T(0.5) * x));
+/// Without comparisons (see `limited`): it ends the inner loops of layers whose outer loops vectorise.
+template <Activation activation>
+SF_INLINE float activate(float x) {
+  if constexpr (activation == Activation::relu) {
+    const uint32 negative = static_cast<uint32>(static_cast<int>(bits_of(x)) >> 31);
+    return float_of(bits_of(x) & ~negative);
+  }
+  if constexpr (activation == Activation::tanh) return tanh_of_limited(limited(x, 8.5f));
+  if constexpr (activation == Activation::silu) {
+    return x * (0.5f + 0.5f * tanh_of_limited(limited(0.5f * x, 8.5f)));
+  }
   return x;
 }
 
-template <Activation activation, int count>
-SF_FUNCTION void activate_all(float* y) {
-  if constexpr (activation == Activation::none) return;
-#pragma omp simd
-  for (int l = 0; l < count; ++l) y[l] = activate<activation>(y[l]);  // vectorised
-}
-
-/// Eight outputs at once: eight sums in registers hide the latency of the multiply-adds. Lanes are the outer loop and
-/// the one that vectorises, so no branch may be left in it: inputs > 0 is taken for granted, and the activations, whose
-/// selects are branches until an innermost loop removes them, come after it.
-template <int L>
-SF_FUNCTION void eight_outputs(int inputs, const float* w, const float* x, float* y) {
-#pragma omp simd
-  for (int l = 0; l < L; ++l) {  // vectorised
-    float s0 = w[0], s1 = w[1], s2 = w[2], s3 = w[3], s4 = w[4], s5 = w[5], s6 = w[6], s7 = w[7];
-    int i = 0;
-    do {
-      const float v = x[i * L + l];
-      const float* const row = w + 8 * (i + 1);
-      s0 += row[0] * v;
-      s1 += row[1] * v;
-      s2 += row[2] * v;
-      s3 += row[3] * v;
-      s4 += row[4] * v;
-      s5 += row[5] * v;
-      s6 += row[6] * v;
-      s7 += row[7] * v;
-    } while (++i < inputs);
-    y[0 * L + l] = s0;
-    y[1 * L + l] = s1;
-    y[2 * L + l] = s2;
-    y[3 * L + l] = s3;
-    y[4 * L + l] = s4;
-    y[5 * L + l] = s5;
-    y[6 * L + l] = s6;
-    y[7 * L + l] = s7;
-  }
-}
-
-template <int L>
+/// Four outputs (of `stride` in their bundle) for lanes l and l + L / 2 at once: eight sums in registers hide the
+/// latency of the multiply-adds, and every weight that is loaded serves two of them. Lanes are the outer loop and the
+/// one that vectorises, so no branch may be left in it: inputs > 0 is taken for granted.
+template <Activation activation, int stride, int L>
 SF_FUNCTION void four_outputs(int inputs, const float* w, const float* x, float* y) {
+  constexpr int h = L / 2;
 #pragma omp simd
-  for (int l = 0; l < L; ++l) {  // vectorised
+  for (int l = 0; l < h; ++l) {  // vectorised
     float s0 = w[0], s1 = w[1], s2 = w[2], s3 = w[3];
+    float r0 = w[0], r1 = w[1], r2 = w[2], r3 = w[3];
     int i = 0;
     do {
-      const float v = x[i * L + l];
-      const float* const row = w + 4 * (i + 1);
+      const float v = x[i * L + l], u = x[i * L + h + l];
+      const float* const row = w + stride * (i + 1);
       s0 += row[0] * v;
+      r0 += row[0] * u;
       s1 += row[1] * v;
+      r1 += row[1] * u;
       s2 += row[2] * v;
+      r2 += row[2] * u;
       s3 += row[3] * v;
+      r3 += row[3] * u;
     } while (++i < inputs);
-    y[0 * L + l] = s0;
-    y[1 * L + l] = s1;
-    y[2 * L + l] = s2;
-    y[3 * L + l] = s3;
+    y[0 * L + l] = activate<activation>(s0);
+    y[1 * L + l] = activate<activation>(s1);
+    y[2 * L + l] = activate<activation>(s2);
+    y[3 * L + l] = activate<activation>(s3);
+    y[0 * L + h + l] = activate<activation>(r0);
+    y[1 * L + h + l] = activate<activation>(r1);
+    y[2 * L + h + l] = activate<activation>(r2);
+    y[3 * L + h + l] = activate<activation>(r3);
   }
 }
 
 /// One output as four partial sums, for the same reason.
-template <int L>
+template <Activation activation, int L>
 SF_FUNCTION void one_output(int inputs, const float* w, const float* x, float* y) {
   const int fours = inputs / 4;
-  for (int l = 0; l < L; ++l) y[l] = w[0];  // vectorised
+  for (int l = 0; l < L; ++l) y[l] = w[0];
   if (fours > 0) {
 #pragma omp simd
     for (int l = 0; l < L; ++l) {  // vectorised
@@ -158,6 +138,8 @@ SF_FUNCTION void one_output(int inputs, const float* w, const float* x, float* y
 #pragma omp simd
     for (int l = 0; l < L; ++l) y[l] += w[i + 1] * x[i * L + l];  // vectorised
   }
+#pragma omp simd
+  for (int l = 0; l < L; ++l) y[l] = activate<activation>(y[l]);  // vectorised
 }
 
 template <Activation activation, int L>
@@ -165,17 +147,12 @@ SF_FUNCTION void linear(const Layer& layer, const float* x, float* y) {
   const float* w = layer.weights;
   int k = 0;
   for (; k + 8 <= layer.outputs; k += 8, w += 8 * (layer.inputs + 1)) {
-    eight_outputs<L>(layer.inputs, w, x, y + k * L);
-    activate_all<activation, 8 * L>(y + k * L);
+    four_outputs<activation, 8, L>(layer.inputs, w, x, y + k * L);
+    four_outputs<activation, 8, L>(layer.inputs, w + 4, x, y + (k + 4) * L);
   }
-  for (; k + 4 <= layer.outputs; k += 4, w += 4 * (layer.inputs + 1)) {
-    four_outputs<L>(layer.inputs, w, x, y + k * L);
-    activate_all<activation, 4 * L>(y + k * L);
-  }
-  for (; k < layer.outputs; ++k, w += layer.inputs + 1) {
-    one_output<L>(layer.inputs, w, x, y + k * L);
-    activate_all<activation, L>(y + k * L);
-  }
+  for (; k + 4 <= layer.outputs; k += 4, w += 4 * (layer.inputs + 1))
+    four_outputs<activation, 4, L>(layer.inputs, w, x, y + k * L);
+  for (; k < layer.outputs; ++k, w += layer.inputs + 1) one_output<activation, L>(layer.inputs, w, x, y + k * L);
 }
 
 /// Layer norm over the outputs (variance + 1e-5, as torch's), then the activation, in place.
@@ -221,13 +198,13 @@ SF_FUNCTION void hidden(const Layer& layer, const float* x, float* y) {
   }
 }
 
-/// (actions x L) from (observations x L). `noise` (actions x L) is read where the policy samples; `one` and `two` are
-/// scratch of width x L each.
-template <int L>
+/// Actions of L lanes from their observations. Element k of lane l is x[k * stride + l] for observations, actions and
+/// `noise`, which is read where the policy samples; `one` and `two` are scratch of width * L each.
+template <int L, int stride>
 SF_FUNCTION void policy_actions(const Policy& p, const float* observations, const float* noise, float* one, float* two,
                     float* actions) {
   for (int k = 0; k < p.observations; ++k) {
-    const float* const o = observations + k * L;
+    const float* const o = observations + k * stride;
     float* const to = one + k * L;
     const float mean = p.mean[k], scale = p.inverse_scale[k];
 #pragma omp simd
@@ -245,8 +222,8 @@ SF_FUNCTION void policy_actions(const Policy& p, const float* observations, cons
   }
   linear<Activation::none, L>(p.layer[p.layers - 1], one, two);
   for (int k = 0; k < p.actions; ++k) {
-    float *const y = two + k * L, *const action = actions + k * L;
-    const float* const z = noise + k * L;
+    float *const y = two + k * L, *const action = actions + k * stride;
+    const float* const z = noise + k * stride;
     if (p.sampling == Sampling::before_squash) {
       const float* const log_deviation = two + (p.actions + k) * L;
       const float low = p.deviation[0], high = p.deviation[1];

@@ -14,6 +14,9 @@ namespace nb = nanobind;
 namespace surefoot {
 void bind_rows(nb::module_& m);
 void bind_rollout(nb::module_& m);
+void bind_dense(nb::module_& m);
+void bind_tape(nb::module_& m);
+void bind_gather(nb::module_& m);
 }
 
 namespace {
@@ -58,4 +61,7 @@ NB_MODULE(_native, m) {
   m.def("peak", &peak, nb::arg("repeats") = 9, "Best measured float32 GFLOP/s of one core, multiply-adds on registers.");
   surefoot::bind_rows(m);
   surefoot::bind_rollout(m);
+  surefoot::bind_dense(m);
+  surefoot::bind_tape(m);
+  surefoot::bind_gather(m);
 }

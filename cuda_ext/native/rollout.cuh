@@ -36,7 +36,8 @@ struct Environment {
 template <class System = SF_SYSTEM>
 SF_INLINE void observe(Environment& e, const float* matrices) {
   if constexpr (block_style<System>) {
-    System::template observe<float, 1>(sizes, matrices, e.o, e.s, e.p);
+    const Sizes n = {SF_SIZES};  // of this function: nvcc has no addresses of global constants
+    System::template observe<float, 1>(n, matrices, e.o, e.s, e.p);
   } else {
     System::template observe<float>(e.o, e.s, e.p);
   }
@@ -46,7 +47,8 @@ template <class System = SF_SYSTEM>
 SF_INLINE Outcome<float> step(Environment& e, const float (&z)[drawn_normals], const float* matrices) {
   if constexpr (block_style<System>) {
     Outcome<float> outcome;
-    System::template step<float, 1>(sizes, matrices, e.s, e.a, e.p, z, &outcome.reward, &outcome.margin,
+    const Sizes n = {SF_SIZES};
+    System::template step<float, 1>(n, matrices, e.s, e.a, e.p, z, &outcome.reward, &outcome.margin,
                                     &outcome.terminated);
     return outcome;
   } else {
@@ -61,7 +63,8 @@ SF_INLINE void reset(Environment& e, uint32 seed, uint32 episode, const float* m
 #pragma unroll
   for (int k = 0; k < drawn_uniforms; ++k) u[k] = uniform<float>(key, 0, static_cast<uint32>(k));
   if constexpr (block_style<System>) {
-    System::template reset<float, 1>(sizes, matrices, e.s, u, e.p);
+    const Sizes n = {SF_SIZES};
+    System::template reset<float, 1>(n, matrices, e.s, u, e.p);
   } else {
     System::template reset<float>(e.s, u, e.p);
   }
@@ -344,14 +347,14 @@ SF_INLINE void record_outcome(const Job& job, long at, float reward, float margi
   if (job.record_diverged != nullptr) job.record_diverged[at] = (ended & diverged) != 0;
 }
 
-SF_INLINE void leave(const Job& job, int row, Environment& e, const Account& sums, uint32 episode, int start) {
+SF_INLINE void leave(const Job& job, int row, Environment& e, const Account& sums, uint32 episode, int elapsed) {
   write(job.states, e.s, row);
   if (job.last_observations != nullptr) {
     observe(e, job.matrices);
     write(job.last_observations, e.o, row);
   }
   job.episodes[row] = static_cast<int>(episode);
-  job.elapsed[row] = job.horizon - start;
+  job.elapsed[row] = elapsed;
   job.returns[row] = sums.total;
   job.costs[row] = sums.cost;
   job.margins[row] = sums.lowest;
@@ -430,7 +433,7 @@ SF_INLINE void roll(const Job& job, const float* weights) {
       if (writes) job.lengths[row] = t + 1;
     }
   }
-  if (writes) leave(job, row, e, sums, episode, start);
+  if (writes) leave(job, row, e, sums, episode, running ? job.horizon - start : 0);
 }
 
 }  // namespace gpu

@@ -146,7 +146,8 @@ class ConvertedVectorEnv(VectorEnvironment):
     def __init__(self, env: Any, tensors: Tensors, device: str | torch.device = "cpu") -> None:
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space, tensors, device)
         self.env = env
-        self.exact_final_obs, self.inserts_rows = env.exact_final_obs, env.inserts_rows
+        self.exact_final_obs = getattr(env, "exact_final_obs", True)
+        self.inserts_rows = getattr(env, "inserts_rows", False)
         self.spec, self.metadata, self.render_mode = env.spec, env.metadata, env.render_mode
 
     def __getattr__(self, name: str) -> Any:
@@ -184,7 +185,9 @@ class ConvertedVectorEnv(VectorEnvironment):
 
     def _take(self, values: Any) -> Numbers:
         """Values of either kind as the wrapped environment takes them."""
-        return torch.as_tensor(values, device=self.env.device) if self.env.tensors == "torch" else as_numpy(values)
+        if self.env.tensors == "numpy":
+            return as_numpy(values)
+        return torch.as_tensor(values, device=getattr(self.env, "device", "cpu"))
 
 
 def adapt(
@@ -205,9 +208,9 @@ def adapt(
         EnvironmentMismatchError: no gymnasium environment, or one that can't be adapted; the message says why.
         ConfigError: an empty sequence, an unknown mode or kind of numbers.
     """
-    if hasattr(env, "tensors") and hasattr(env, "device"):  # a contract environment already
+    if hasattr(env, "tensors"):  # a contract environment already
         check_contract(env)
-        same = (env.tensors, torch.device(env.device)) == (tensors, torch.device(device))
+        same = (env.tensors, torch.device(getattr(env, "device", "cpu"))) == (tensors, torch.device(device))
         return env if same else ConvertedVectorEnv(env, tensors, device)
     if isinstance(env, gymnasium.Env):
         return GymnasiumVectorEnv(_side_by_side([lambda: env]), None, tensors, device)

@@ -179,7 +179,7 @@ def _like(env: Any, actions: Any) -> Any:
         return as_numpy(actions)
     import torch
 
-    return torch.as_tensor(as_numpy(actions), device=env.device)
+    return torch.as_tensor(as_numpy(actions), device=getattr(env, "device", "cpu"))
 
 
 def _numpy_info(info: dict[str, Any]) -> dict[str, Any]:

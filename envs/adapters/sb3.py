@@ -145,7 +145,9 @@ def _vec_env_class() -> Any:
 
         def step_wait(self) -> Any:
             torch_kind = getattr(self.env, "tensors", "numpy") == "torch"
-            actions = torch.as_tensor(self.actions, device=self.env.device) if torch_kind else self.actions
+            actions = (
+                torch.as_tensor(self.actions, device=getattr(self.env, "device", "cpu")) if torch_kind else self.actions
+            )
             observations, rewards, terminations, truncations, info = self.env.step(actions)
             terminations, truncations = as_numpy(terminations), as_numpy(truncations)
             dones = terminations | truncations

@@ -179,11 +179,11 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         still = ~moving | diverged
         observations[still] = self._last[still]
         rewards = np.where(still, 0.0, rewards)
-        terminations = (terminations & moving) | diverged
+        terminations &= moving & ~diverged
         self._elapsed += moving
-        truncations = np.zeros(self.num_envs, np.bool_)
+        truncations = diverged.copy()  # a failure of the simulator is no end of the task
         if self.max_episode_steps is not None:
-            truncations = moving & (self._elapsed >= self.max_episode_steps)
+            truncations |= moving & (self._elapsed >= self.max_episode_steps)
         info = self._complete(info, still, moving, diverged)
         ended = terminations | truncations
         self._last = observations

@@ -18,7 +18,8 @@ def _discover() -> dict[str, type[System]]:
         contents = vars(importlib.import_module(f"{__name__}.{module.name}"))
         for value in contents.values():
             if isinstance(value, type) and issubclass(value, System) and value.__module__ == contents["__name__"]:
-                found[value.name] = value
+                kind: type[System] = value
+                found[kind.name] = kind
     return dict(sorted(found.items()))
 
 

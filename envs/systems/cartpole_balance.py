@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -106,12 +106,12 @@ class CartPoleBalance(System):
     time_step, max_steps = 0.02, 500
     margin_of = "the smaller of 2.4 m less |position| and 0.2 rad less |angle|"
     gaps = GAPS
-    behaviours: Mapping[str, Behaviour] = {
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": random_force,
         "medium": functools.partial(balance, noise=10.0),
         "expert": functools.partial(balance, noise=0.1),
     }
-    mixtures: Mapping[str, Mapping[str, float]] = {"mixed": {"random": 0.4, "medium": 0.4, "expert": 0.2}}
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {"mixed": {"random": 0.4, "medium": 0.4, "expert": 0.2}}
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
         """Each in +-0.05, as in gymnasium."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -63,18 +64,18 @@ class CartPoleSwingUp(System):
     time_step, max_steps = 0.02, 500
     margin_of = "2.0 m less |position|"
     gaps = GAPS
-    behaviours: Mapping[str, Behaviour] = {
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": random_force,
         "medium": functools.partial(swing_up, gain=1.0, noise=6.0),
         "expert": functools.partial(swing_up, gain=5.0, noise=0.1),
     }
-    mixtures: Mapping[str, Mapping[str, float]] = {"mixed": {"random": 0.4, "medium": 0.4, "expert": 0.2}}
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {"mixed": {"random": 0.4, "medium": 0.4, "expert": 0.2}}
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
         """Hanging within 0.1 rad, the cart within 0.1 m of the middle, velocities within 0.05."""
-        like = {"dtype": uniforms.dtype, "device": uniforms.device}
-        width = torch.tensor([0.2, 0.1, 0.2, 0.1], **like)
-        return torch.tensor([0.0, 0.0, math.pi, 0.0], **like) + width * (uniforms - 0.5)
+        width = torch.tensor([0.2, 0.1, 0.2, 0.1], dtype=torch.float64).to(uniforms)
+        middle = torch.tensor([0.0, 0.0, math.pi, 0.0], dtype=torch.float64).to(uniforms)
+        return middle + width * (uniforms - 0.5)
 
     def observe(self, state: Tensor, parameters: Tensor) -> Tensor:
         """The state with cosine and sine for the angle."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -96,13 +96,13 @@ class Pendulum(System):
     uniforms, normals = 2, 1
     time_step, max_steps = 0.05, 200
     margin_of = "angle outside the forbidden sector of 20 to 30 degrees, rad"
-    gaps: Mapping[str, Mapping[str, float]] = {
+    gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "gravity2": {"gravity": 20.0},
         "friction0.3": {"damping": 0.3},
         "noise1": {"action_noise": 1.0},
         "wind": {"wind": 1.0},
     }
-    behaviours: Mapping[str, Behaviour] = {
+    behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": uniform,
         "braking": functools.partial(braking, gain=0.5, noise=0.8),
         "pumping": functools.partial(pumping, torque=1.0, noise=0.8),
@@ -110,7 +110,7 @@ class Pendulum(System):
         "decent": functools.partial(swing_up, gain=0.5, noise=0.5),
         "expert": functools.partial(swing_up, gain=1.0, noise=0.1),
     }
-    mixtures: Mapping[str, Mapping[str, float]] = {
+    mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "mixed": {"braking": 0.35, "random": 0.1, "pumping": 0.15, "medium": 0.3, "decent": 0.1}
     }
 

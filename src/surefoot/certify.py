@@ -72,7 +72,9 @@ def certify(
         ConfigError: a number out of range, or an environment without a constraint.
     """
     if episodes < 1 or seed < 0:
-        raise ConfigError(f"{episodes} episodes and seed {seed}: at least 1 episode, and a seed of 0 or more, are needed")
+        raise ConfigError(
+            f"{episodes} episodes and seed {seed}: at least 1 episode, and a seed of 0 or more, are needed"
+        )
     certificate(0, 1, confidence)  # a bad confidence is told before the episodes are run
     done = violations = diverged = steps_taken = 0
     seconds, size, device = 0.0, FIRST, ""
@@ -100,7 +102,9 @@ def certify(
 
 def _violations(batch: EpisodeBatch, env_id: str) -> int:
     if batch.violations is None:
-        raise ConfigError(f"{env_id}: gives no cost, so there is no constraint to certify; `surefoot envs list` says which do")
+        raise ConfigError(
+            f"{env_id}: gives no cost, so there is no constraint to certify; `surefoot envs list` says which do"
+        )
     return batch.violations
 
 

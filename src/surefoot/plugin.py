@@ -1,6 +1,6 @@
 """Gives gymnasium the ids `surefoot/...` without anyone importing surefoot.
 
-gymnasium 1.0 dropped the plug-ins of its 0.x versions: it imports no package by itself. So an install of surefoot brings
+gymnasium 1.0 dropped the plug-ins of its 0.x versions: it imports no package by itself. So an install of surefoot has
 the one-line file `surefoot-gymnasium.pth`, by which python imports this module when it starts. It imports nothing of
 weight; it waits for `import gymnasium` and then registers the ids, whose classes are imported at first use.
 """

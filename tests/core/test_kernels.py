@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import kernels
-from surefoot.core.kernels import KERNELS, KernelTable, Slots, load_table, machine_name, measure, store_table
+from surefoot.core import kernels, native
+from surefoot.core.errors import CheckpointError
+from surefoot.core.kernels import (
+    KERNELS,
+    NATIVE,
+    PRODUCTS,
+    KernelTable,
+    Slots,
+    load_table,
+    machine_name,
+    measure,
+    store_table,
+)
 from surefoot.core.networks import MLP
 
 
@@ -23,8 +36,11 @@ class Only(KernelTable):
     def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> kernels.Kernel:
         return KERNELS[what][self.library]
 
+    def mlp(self, rows: int, sizes: Sequence[int]) -> str:
+        return NATIVE if self.library == NATIVE else PRODUCTS
 
-LIBRARIES = sorted(KERNELS["forward"])
+
+LIBRARIES = [*sorted(KERNELS["forward"]), *([NATIVE] if native.library() is not None else [])]
 
 
 def strided(rows: int, width: int) -> Tensor:
@@ -142,7 +158,7 @@ def test_a_gradient_can_be_differentiated_again(members: int | None) -> None:
 
 def test_only_float32_rows_take_the_kernels_and_others_still_work() -> None:
     class Refusing(KernelTable):
-        def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> kernels.Kernel:
+        def mlp(self, rows: int, sizes: Sequence[int]) -> str:
             raise AssertionError("a kernel was asked for")
 
     network, silu = MLP(3, 1, (4,)), MLP(3, 1, (4,), activation="silu")
@@ -246,3 +262,96 @@ def test_no_measured_choice_is_pathological(what: str) -> None:
     for _ in range(5):
         kernel(*arguments[what])
     assert (time.process_time() - start) / 5 < 0.01
+
+
+needs_native = pytest.mark.skipif(native.library() is None, reason=f"no native module: {native.why_not()}")
+
+
+@needs_native
+@pytest.mark.parametrize("members", [None, 2])
+def test_functional_call_and_vmap_see_the_kernels_or_plain_pytorch(members: int | None) -> None:
+    networks = [MLP(7, 2, (24, 16), members=members) for _ in range(3)]
+    inputs = strided(40, 7)
+    parameters, _ = torch.func.stack_module_state(networks)
+
+    def loss(own: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(networks[0], own, (inputs,)).square().mean()
+
+    with kernels.use(Slots(Only(NATIVE))):
+        stacked = torch.func.vmap(torch.func.grad(loss))(parameters)
+        for position, network in enumerate(networks):
+            own = dict(network.named_parameters())
+            alone = torch.autograd.grad(loss(own), list(own.values()))
+            for name, gradient in zip(own, alone, strict=True):
+                torch.testing.assert_close(stacked[name][position], gradient, rtol=1e-5, atol=2e-6)
+
+
+@needs_native
+@pytest.mark.parametrize("members", [None, 2])
+def test_torch_compile_keeps_the_mlp_as_one_node_with_the_same_gradients(members: int | None) -> None:
+    network, inputs = MLP(7, 2, (24, 16), members=members), strided(40, 7)
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Tensor]) -> torch.fx.GraphModule:
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    def loss(x: Tensor) -> Tensor:
+        return network(x).square().mean()
+
+    plain = torch.autograd.grad(loss(inputs), list(network.parameters()))
+    for how in (backend, "aot_eager"):
+        torch.compiler.reset()
+        with kernels.use(Slots(Only(NATIVE))):
+            compiled = torch.compile(loss, backend=how, fullgraph=True)
+            found = torch.autograd.grad(compiled(inputs), list(network.parameters()))
+        for one, other in zip(found, plain, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-6)
+    assert any("surefoot.mlp" in target for target in seen)
+    torch.compiler.reset()
+
+
+@needs_native
+@pytest.mark.parametrize("members", [None, 3])
+def test_the_operator_keeps_torchs_rules(members: int | None) -> None:
+    """Shapes without numbers, autograd and aliasing, as torch itself checks them."""
+    network = MLP(7, 2, (24, 16), members=members)
+    weights, biases = list(network.weights), list(network.biases)
+    arguments = (torch.randn(40, 7, requires_grad=True), weights, biases)
+    tests = ("test_schema", "test_faketensor", "test_autograd_registration")
+    torch.library.opcheck(native.mlp_operator, arguments, test_utils=tests)
+
+
+def test_without_the_native_module_a_new_table_takes_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "library", lambda: None)
+    table = KernelTable("test")
+    assert table.mlp(256, [17, 256, 256, 1]) == PRODUCTS
+    assert machine_name().endswith(f"numpy-{np.__version__}")
+
+
+def test_a_run_begun_with_the_native_module_stops_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = KernelTable("test", {("mlp", 40, 7, 24, 2): NATIVE})
+    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(native, "why_not", lambda: "SUREFOOT_NATIVE=0 is set")
+    with (
+        kernels.use(Slots(table)),
+        pytest.raises(CheckpointError, match="begun with surefoot's native module, and here SUREFOOT_NATIVE=0 is set"),
+    ):
+        MLP(7, 2, (24,))(torch.randn(40, 7))
+
+
+@needs_native
+def test_an_mlp_is_measured_once_and_small_ones_are_native() -> None:
+    table = KernelTable("test")
+    assert table.mlp(16, [3, 8, 1]) == NATIVE
+    assert table.mlp(256, [17, 64, 64, 1]) in {NATIVE, PRODUCTS}
+    assert KernelTable.from_json(table.to_json()) == table
+    assert machine_name().endswith(native.name())
+
+
+@needs_native
+def test_parameters_that_do_not_lie_together_take_the_products() -> None:
+    weights, biases = [torch.randn(7, 24).t(), torch.randn(2, 24)], [torch.randn(24), torch.randn(2)]
+    inputs = strided(40, 7)
+    found = kernels.mlp(Slots(KernelTable("test")), inputs, weights, biases)
+    torch.testing.assert_close(found, kernels.plain_mlp(inputs, weights, biases), rtol=1e-5, atol=2e-6)

@@ -14,11 +14,12 @@ import torch
 from emulation import H200
 from test_gpu_emulated import arrays_of, policy_of
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from surefoot.cuda_ext import cubin, gpu
 from surefoot.cuda_ext.cubin import CompileError, MissingPackageError, NoDeviceError, Unit
 from surefoot.cuda_ext.gpu import Layout, Limits, plan
-from surefoot.cuda_ext.rollout import POLICY, RANDOM, RECORDS, SUMS, rollout, sizes_of
+from surefoot.cuda_ext.rollout import POLICY, RANDOM, RECORDS, SUMS, _native, rollout, sizes_of
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import SYSTEMS, system
 
@@ -36,7 +37,7 @@ def nvrtc() -> None:
 
 def unit_for(s: System, hidden: tuple[int, ...] = (16,), envs: int = 100, limits: Limits = H200) -> Unit:
     policy = policy_of(s, hidden)
-    layout = Layout.of(policy.header, len(policy.packed()))
+    layout = Layout.of(policy.header)
     return gpu.unit_of(s.name, sizes_of(s), POLICY, policy.header, plan(limits, envs, layout), layout)
 
 
@@ -162,7 +163,7 @@ def test_a_rollout_on_cuda_without_a_gpu_says_so() -> None:
 
 def layout_of(*hidden: int, name: str = "cartpole_balance") -> Layout:
     policy = policy_of(system(name), hidden)
-    return Layout.of(policy.header, len(policy.packed()))
+    return Layout.of(policy.header)
 
 
 @pytest.mark.parametrize(
@@ -374,3 +375,36 @@ def test_a_policy_for_another_system_is_refused(fake: Any) -> None:
     arrays = arrays_of(s, 7, 10, (), None) | {"policy": policy.packed()}
     with pytest.raises(ValueError, match="the policy's widths do not fit the system"):
         gpu.Batch(s.name, sizes_of(s), 7, 10, 200, False, False, POLICY, policy.header, arrays)
+
+
+def test_rollout_hands_the_kernel_arrays_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {}
+
+    class Recorded:
+        def __init__(self, *arguments: Any) -> None:
+            made["arguments"], made["calls"] = arguments, []
+
+        def reset(self, mask: Tensor | None, threads: int) -> None:
+            made["calls"].append("reset")
+
+        def run(self, threads: int) -> None:
+            made["calls"].append("run")
+
+    monkeypatch.setattr(gpu, "Batch", Recorded)
+    s = system("linear_quadratic")
+    with FakeTensorMode():  # tensors that say they are on a GPU, and hold nothing
+        seeds = torch.zeros(6, dtype=torch.int64, device="cuda")
+        parameters = torch.zeros(6, len(s.parameters), device="cuda")
+        policy = torch.zeros(9, device="cuda")
+        monkeypatch.setattr("surefoot.cuda_ext.rollout.is_noisy", lambda *_: True)
+        given = (s, seeds, parameters, None, None, None, None, policy, [1], [10, 99], True, [0, 4], 0)
+        returned = _native(*given)
+    name, sizes, envs, horizon, limit, many, noisy, source, header, arrays = made["arguments"]
+    assert (name, sizes, envs, horizon, limit) == (s.name, sizes_of(s), 6, 10, 99)
+    assert (many, noisy, source, header) == (True, True, POLICY, [1])
+    assert {array.device.type for array in arrays.values()} == {"cuda"}
+    wanted = {*gpu.SUMS, *gpu.KEPT, "seeds", "parameters", "low", "high", "matrices", "policy"}
+    assert set(arrays) == wanted | {"record_observations", "record_terminated"}
+    assert all(array.dtype == gpu.ARRAYS[key] for key, array in arrays.items() if key in gpu.ARRAYS)
+    assert made["calls"] == ["reset", "run"]
+    assert len(returned) == len(gpu.SUMS) + 3 + 2

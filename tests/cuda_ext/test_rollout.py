@@ -1,4 +1,4 @@
-"""Rollouts: the native loop says what its torch twin says, and a result depends on seeds, parameters and policy only."""
+"""Rollouts: the native loop says what its twin says; a result depends on seeds, parameters and policy only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from problems import largest_differences, random_policy
+from rollout_problems import largest_differences, random_policy
 
 from surefoot import cuda_ext
 from surefoot.cuda_ext.rollout import RECORDS, Rollout, operator, rollout
@@ -45,11 +45,11 @@ def test_native_rollouts_of_random_actions_equal_the_twin(name: str, episodes: s
     s = system(name)
     given = {
         "random": True,
-        "num_envs": 70,  # more than one block, and not whole blocks
+        "num_envs": 150,  # more than one block, and not whole blocks
         "seeds": 5,
         "horizon": 12,
         "max_steps": 9,
-        "parameters": mixed_parameters(s, 70),
+        "parameters": mixed_parameters(s, 150),
         "episodes": episodes,
         "record": RECORDS,
     }
@@ -101,6 +101,22 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
     given = {"policy": random_policy(s, [16]), "num_envs": 1000, "horizon": 60, "episodes": "many", "record": RECORDS}
     one, three = rollout(s, threads=1, **given), rollout(s, threads=3, **given)
     assert max(largest_differences(one, three).values()) == 0
+
+
+@needs_native
+def test_the_builds_for_all_instruction_sets_agree() -> None:
+    module = cuda_ext.native()
+    assert module is not None
+    s, best = system("cartpole_swingup"), module.level()
+    given = {"policy": random_policy(s, [19, 8], sampling="after"), "num_envs": 200, "horizon": 20}
+    reference = rollout(s, backend="twin", **given)
+    lower = {"v4": ["v2", "v3", "v4"], "v3": ["v2", "v3"]}.get(best, [best])
+    try:
+        for level in lower:
+            module.set_level(level)
+            assert max(largest_differences(rollout(s, **given), reference).values()) < 1e-4, level
+    finally:
+        module.set_level(best)
 
 
 @needs_native

@@ -15,6 +15,7 @@ from surefoot.data.collect import Collector, TransitionBuffer, replay_buffer, un
 from surefoot.data.ring import RingBuffer
 from surefoot.data.samplers import Windows
 from surefoot.envs.adapters import adapt
+from surefoot.envs.vector import make_vec
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -60,7 +61,7 @@ def test_every_sampled_row_is_a_transition_that_happened(mode: AutoresetMode, te
     collector.reset(seed=0)
     assert collector.fill(buffer, act, 30) == 60
     uniform = torch.rand(4000, dtype=torch.float64)
-    rows = buffer.rows(uniform) if isinstance(buffer, TransitionBuffer) else (uniform * len(buffer)).long()
+    rows = buffer.rows(uniform)
     batch = buffer.gather(rows)
     before, after = batch["observations"], batch["next_observations"]
     assert (after[:, 0] == before[:, 0] + 1).all()
@@ -79,7 +80,6 @@ def test_inserted_rows_are_never_drawn_and_end_sequences() -> None:
     collector, buffer = Collector(env), replay_buffer(env, 60)
     collector.reset(seed=0)
     collector.fill(buffer, act, 30)
-    assert isinstance(buffer, TransitionBuffer)
     drawn = set(buffer.rows(torch.rand(20000, dtype=torch.float64)).tolist())
     inserted = {row for row in range(60) if buffer["observations"][row, 1] != buffer["next_observations"][row, 1]}
     stands_still = {r for r in range(60) if buffer["next_observations"][r, 0] == 0}
@@ -101,8 +101,6 @@ def test_a_buffer_with_inserted_rows_resumes_with_the_same_rows() -> None:
     other = replay_buffer(env, 20)
     other.load_state_dict(buffer.state_dict())
     uniform = torch.rand(100, dtype=torch.float64)
-    assert isinstance(buffer, TransitionBuffer)
-    assert isinstance(other, TransitionBuffer)
     assert torch.equal(buffer.rows(uniform), other.rows(uniform))
     state = buffer.state_dict()
     del state["valid"]
@@ -117,6 +115,21 @@ def test_without_inserted_rows_the_draw_is_the_plain_uniform_one() -> None:
         buffer.rows(torch.zeros(1, dtype=torch.float64))
     buffer.add({"rewards": torch.ones(2), **flags})
     assert buffer.rows(torch.tensor([0.0, 0.5, 0.99], dtype=torch.float64)).tolist() == [0, 1, 1]
+
+
+def test_rows_that_stand_still_are_not_drawn_either() -> None:
+    env = make_vec("Pendulum-v1", 2)
+    collector, buffer = Collector(env), replay_buffer(env, 40)
+    collector.reset(seed=0)
+    still = uniform_actions(env, torch.Generator().manual_seed(0))
+    collector.fill(buffer, still, 5)
+    env.active[1] = False
+    collector.fill(buffer, still, 5)
+    drawn = set(buffer.rows(torch.rand(2000, dtype=torch.float64)).tolist())
+    assert drawn == set(range(20)) - {11, 13, 15, 17, 19}
+    plain = RingBuffer(4, {"observations": (3,), "actions": (1,)}, num_envs=2)
+    with pytest.raises(ConfigError, match="replay_buffer"):
+        collector.fill(plain, still, 1)
 
 
 @MODES
@@ -214,11 +227,11 @@ def test_integer_observations_keep_their_type() -> None:
 
 def test_misuse_is_refused_in_words() -> None:
     env = walks(AutoresetMode.NEXT_STEP)
-    columns = {"observations": (2,), "actions": (1,)}
+    shapes: dict[str, tuple[int, ...]] = {"observations": (2,), "actions": (1,)}
     with pytest.raises(ConfigError, match="replay_buffer"):
-        Collector(env).fill(RingBuffer(4, columns, num_envs=2), act, 1)
+        Collector(env).fill(RingBuffer(4, shapes, num_envs=2), act, 1)
     with pytest.raises(ConfigError, match="for 4 environments, and these are 2"):
-        Collector(env).fill(RingBuffer(4, columns, num_envs=4), act, 1)
+        Collector(env).fill(RingBuffer(4, shapes, num_envs=4), act, 1)
     with pytest.raises(ConfigError, match="capacity 1"):
         replay_buffer(env, 1)
     with pytest.raises(ConfigError, match="horizon is 0"):

@@ -12,7 +12,7 @@ from counting import expected, transitions
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.data.collect import Collector, TransitionBuffer, replay_buffer
+from surefoot.data.collect import Collector, replay_buffer
 from surefoot.envs.adapters import KeepFinalObservations, from_isaac_gym, from_isaac_lab
 
 SPACE = gymnasium.spaces.Box(0.0, 1000.0, (3,), np.float32)
@@ -196,7 +196,6 @@ def test_a_replay_buffer_filled_from_isaac_gym_samples_no_mixed_row() -> None:
     env = from_isaac_gym(GymTask())
     collector, buffer = Collector(env), replay_buffer(env, 80)
     collector.fill(buffer, lambda o: torch.zeros(2, 2), 40)
-    assert isinstance(buffer, TransitionBuffer)
     batch = buffer.gather(buffer.rows(torch.rand(2000, dtype=torch.float64)))
     assert (batch["next_observations"][:, 0] == batch["observations"][:, 0] + 1).all()
     assert collector.episodes().count == 40 // 4 + 40 // 5

@@ -185,8 +185,8 @@ def test_a_diverged_simulation_ends_its_episode_and_is_counted(poison: float) ->
     env.sim.qvel[1, 0] = poison
     with pytest.warns(RuntimeWarning, match="simulation 1 diverged"):
         observations, rewards, terminations, truncations, info = env.step(np.zeros((3, 6), np.float32))
-    assert terminations.tolist() == [False, True, False]
-    assert not truncations.any()
+    assert not terminations.any()
+    assert truncations.tolist() == [False, True, False]
     assert info["diverged"].tolist() == [False, True, False]
     assert env.diverged_episodes == 1
     assert rewards[1] == 0

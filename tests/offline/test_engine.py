@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 
 import pytest
 import torch
 from problems import VARIANTS, agents, learner, random_store, relative
 
+from surefoot.core import native
 from surefoot.core.agent import Agent
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
-from surefoot.core.kernels import KERNELS, Kernel, KernelTable
+from surefoot.core.kernels import KERNELS, NATIVE, PRODUCTS, Kernel, KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.random import Stream
 from surefoot.offline import ALGORITHMS
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")]
 SEEDS = [3, 0, 17]
+LIBRARIES = [*sorted(KERNELS["forward"]), *([NATIVE] if native.library() is not None else [])]
 
 
 def worst(found: Learner, position: int, expected: Learner, place: int = 0) -> tuple[float, str]:
@@ -77,8 +80,12 @@ class Only(KernelTable):
         self.asked += 1
         return KERNELS[what][self.library]
 
+    def mlp(self, rows: int, sizes: Sequence[int]) -> str:
+        self.asked += 1
+        return NATIVE if self.library == NATIVE else PRODUCTS
 
-@pytest.mark.parametrize("library", sorted(KERNELS["forward"]))
+
+@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_kernels_equal_plain_pytorch_after_one_step_in_float32(variant: str, library: str) -> None:
     store, steps = random_store(), 2 if variant == "td3bc" else 1
@@ -93,7 +100,7 @@ def test_kernels_equal_plain_pytorch_after_one_step_in_float32(variant: str, lib
         assert relative(names[name], value) < 1e-5, name
 
 
-@pytest.mark.parametrize("library", sorted(KERNELS["forward"]))
+@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_gradients_over_kernels_equal_plain_ones(variant: str, library: str) -> None:
     """Adam's first step hides the size of a gradient, so gradients are compared themselves."""
@@ -108,10 +115,11 @@ def test_gradients_over_kernels_equal_plain_ones(variant: str, library: str) -> 
         assert gradient.any() == (not name.startswith("target"))
 
 
+@pytest.mark.parametrize("library", ["numpy", LIBRARIES[-1]])
 @pytest.mark.parametrize("stop", [1, 33])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(variant: str, stop: int) -> None:
-    store, table = random_store(), Only("numpy")
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(variant: str, stop: int, library: str) -> None:
+    store, table = random_store(), Only(library)
 
     def new() -> Learner:
         return learner(agents(variant, [3]), [3], store, table=table, planned_steps=50)

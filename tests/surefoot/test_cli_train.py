@@ -69,11 +69,11 @@ def test_the_main_job_compares_behaviour_bc_and_iql_and_says_what_to_do_next(
     assert rows == ["behaviour", "bc", "iql"]
     assert "step 20 of 20" in captured  # log lines, since this is no terminal
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("iql-pendulum-swingup-")
+    assert folder.name.startswith("iql-quadrotor-2d-mixed-")
     assert (folder / "comparison.png").is_file()
     assert (folder / "bc" / "summary.json").is_file()
     after = captured[captured.index("next:") :].splitlines()[1:]
-    assert [line.split()[1] for line in after] == ["evaluate", "report", "export"]
+    assert [line.split()[1] for line in after] == ["evaluate", "certify", "report", "export"]
     assert all(f"runs/{folder.name}" in line for line in after)
 
 
@@ -91,7 +91,7 @@ def test_the_main_job_trains_iql_on_three_seeds_of_the_embedded_data_without_arg
         main(["train", "--quiet"])
     (request,) = asked
     assert (request.algorithm, request.fields["seeds"], request.fields["episodes"]) == ("iql", (0, 1, 2), 50)
-    assert request.fields["dataset"] == "pendulum-swingup"
+    assert request.fields["dataset"] == "native/quadrotor-2d-mixed"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ SHORT = ["--steps", "2", "--seeds", "1", "--episodes", "2"]
 
 def blocks(page: pathlib.Path, language: str = "") -> list[str]:
     """The fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [code for named, code in found if named == language]
 
 
 def commands(page: pathlib.Path) -> list[str]:
@@ -39,9 +40,10 @@ def commands(page: pathlib.Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder that holds pendulum.hdf5, as `surefoot datasets generate -o pendulum.hdf5` makes it, but small."""
+    """A folder that holds quadrotor.hdf5, as the README's command makes it, but small."""
     made = tmp_path_factory.mktemp("readme")
-    assert main(["datasets", "generate", "-o", str(made / "pendulum.hdf5"), "--transitions", "400"]) == 0
+    arguments = ["native/quadrotor-2d", "-o", str(made / "quadrotor.hdf5"), "--transitions", "400"]
+    assert main(["datasets", "generate", *arguments]) == 0
     return made
 
 
@@ -54,14 +56,16 @@ def run(arguments: list[str], folder: pathlib.Path) -> str:
 
 
 def test_the_readmes_example_runs(folder: pathlib.Path) -> None:
-    (code,) = blocks(ROOT / "README.md", "python")
+    code, of_gymnasium = blocks(ROOT / "README.md", "python")
     small, found = re.subn(
         r"steps=\d+, seeds=\d+, episodes=\d+", "steps=20, seeds=1, episodes=2, evaluate_every=20", code
     )
     assert found == 1
     printed = run(["-c", small + "\nprint(action.shape, action.dtype, run.complete)"], folder)
     assert "'low'" in printed
-    assert printed.splitlines()[-1] == "(1,) float32 True"
+    assert printed.splitlines()[-1] == "(2,) float32 True"
+    assert "surefoot\n" not in of_gymnasium
+    assert run(["-c", of_gymnasium + "\nprint(observations.shape)"], folder) == "(4096, 5)\n"
 
 
 def test_the_two_commands_stand_in_the_readme_and_in_the_makefile() -> None:
@@ -93,7 +97,8 @@ def test_every_command_in_the_pages_is_one_that_the_command_line_takes(line: str
 def test_the_pages_show_the_commands_that_a_new_user_needs() -> None:
     shown = commands(ROOT / "README.md")
     names = ("list", "info", "verify", "convert", "generate", "corrupt")
-    for name in ("train", "train -m", "evaluate", "report", "export", *(f"datasets {name}" for name in names)):
+    own = ("train", "train -m", "evaluate", "report", "export", "rollout", "certify", "envs list", "envs info")
+    for name in (*own, *(f"datasets {name}" for name in names)):
         assert any(line.startswith(f"surefoot {name} ") for line in [f"{line} " for line in shown]), name
 
 
@@ -145,7 +150,7 @@ def test_every_example_says_what_it_takes(path: pathlib.Path, tmp_path: pathlib.
 
 @pytest.mark.parametrize("name", ["iql.py", "own_agent.py"])
 def test_examples_train_and_print_a_score(name: str, folder: pathlib.Path) -> None:
-    printed = run([str(ROOT / "examples" / name), "pendulum.hdf5", *SHORT], folder)
+    printed = run([str(ROOT / "examples" / name), "quadrotor.hdf5", *SHORT], folder)
     assert re.search(
         r"^(IQL|AWR): +-?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\], 1 seeds, 2 episodes each$", printed, re.MULTILINE
     )
@@ -172,8 +177,8 @@ def test_the_onnx_example_runs_a_policy_without_surefoot(sampling: bool, folder:
     script = ROOT / "examples" / "run_onnx.py"
     imported = {n.names[0].name for n in ast.walk(ast.parse(script.read_text())) if isinstance(n, ast.Import)}
     assert not imported & {"surefoot", "torch"}
-    dataset = surefoot.data.load(folder / "pendulum.hdf5")
+    dataset = surefoot.data.load(folder / "quadrotor.hdf5")
     path = folder / f"policy{sampling}.onnx"
     surefoot.offline.IQL(dataset, hidden=(8, 8)).policy().export(path, sampling=sampling)
-    printed = run([str(script), str(path), "--env", "Pendulum-v1", "--episodes", "1"], folder)
-    assert re.fullmatch(r"mean return -\d+\.\d over 1 episodes\n", printed)
+    printed = run([str(script), str(path), "--env", "surefoot/Quadrotor2D-v0", "--episodes", "1"], folder)
+    assert re.fullmatch(r"mean return \d+\.\d over 1 episodes\n", printed)

@@ -3,9 +3,13 @@
 #include "block.h"
 #include "systems.inc"
 
+#include <limits.h>
+
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 namespace {
+
+enum { process_key, policy_key, action_key };
 
 const Operations table[] = {
 #define SUREFOOT_OPERATIONS(name) operations<::surefoot::name>(),
@@ -30,14 +34,22 @@ void to_rows(const Block& b, const float* from, int width, const float* mask, fl
   }
 }
 
-void keys(Block& b) {
+bool any_running(const Block& b, int from, int to) {
+  float any = 0.0f;
+  for (int l = from; l < to; ++l) any = b.running[l] > any ? b.running[l] : any;
+  return any > 0.0f;
+}
+
+/// Keys, for the episode that is `ahead` of the present one, of the streams that this job draws from.
+void make_keys(Block& b, int ahead, uint32 (*to)[lanes]) {
+  const auto fill = [&b, ahead](uint32 stream, uint32* key) {
 #pragma omp simd
-  for (int l = 0; l < lanes; ++l) {  // vectorised
-    const uint32 episode = static_cast<uint32>(b.episode[l]);
-    b.process_key[l] = episode_key(b.seed[l], episode, process_stream);
-    b.policy_key[l] = episode_key(b.seed[l], episode, policy_stream);
-    b.action_key[l] = episode_key(b.seed[l], episode, action_stream);
-  }
+    for (int l = 0; l < lanes; ++l)  // vectorised
+      key[l] = episode_key(b.seed[l], static_cast<uint32>(b.episode[l] + ahead), stream);
+  };
+  if (b.job->noisy) fill(process_stream, to[process_key]);
+  if (b.job->source == Source::policy && b.job->policy.sampling != Sampling::none) fill(policy_stream, to[policy_key]);
+  if (b.job->source == Source::random) fill(action_stream, to[action_key]);
 }
 
 void random_actions(Block& b, int t) {
@@ -45,9 +57,10 @@ void random_actions(Block& b, int t) {
   for (int k = 0; k < job.sizes.actions; ++k) {
     const float low = job.low[k], width = job.high[k] - job.low[k];
     float* const a = b.actions + k * lanes;
+    const uint32* const key = b.key[action_key];
 #pragma omp simd
     for (int l = 0; l < lanes; ++l)  // vectorised
-      a[l] = low + width * uniform<float>(b.action_key[l], static_cast<uint32>(t - b.start[l]), static_cast<uint32>(k));
+      a[l] = low + width * uniform<float>(key[l], static_cast<uint32>(t - b.start[l]), static_cast<uint32>(k));
   }
 }
 
@@ -83,8 +96,10 @@ void choose_actions(Block& b, int t) {
     case Source::random: random_actions(b, t); break;
     case Source::given: given_actions(b, t); break;
     case Source::policy:
-      if (job.policy.sampling != Sampling::none) draw_normals(b, b.policy_key, t, job.policy.actions, b.noise);
-      policy_actions<lanes>(job.policy, b.observations, b.noise, b.one, b.two, b.actions);
+      if (job.policy.sampling != Sampling::none) draw_normals(b, b.key[policy_key], t, job.policy.actions, b.noise);
+      for (int l = 0; l < b.valid; l += policy_lanes)
+        if (any_running(b, l, l + policy_lanes))
+          policy_actions<policy_lanes, lanes>(job.policy, b.observations + l, b.noise + l, b.one, b.two, b.actions + l);
       break;
   }
 }
@@ -118,33 +133,59 @@ void record_after(Block& b, int t, const Operations& operations) {
   }
 }
 
-/// Book the episodes that ended at step t; begin others or let their lanes wait. Returns how many lanes wait since.
-int finish(Block& b, int t, const Operations& operations) {
-  int waiting = 0;
-  for (int l = 0; l < lanes; ++l) {
-    if (b.ended[l] == 0) continue;
-    b.terminated[l] += (b.ended[l] & terminated) != 0;
-    b.truncated[l] += (b.ended[l] & truncated) != 0;
-    b.diverged[l] += (b.ended[l] & diverged) != 0;
-    b.finished[l] += 1;
-    b.finished_return[l] += b.total[l] - b.from_total[l];
-    b.finished_cost[l] += b.cost[l] - b.from_cost[l];
-    b.finished_length[l] += t + 1 - (b.start[l] > 0 ? b.start[l] : 0);
-    b.from_total[l] = b.total[l];
-    b.from_cost[l] = b.cost[l];
-    b.episode[l] += 1;
-    b.start[l] = t + 1;
-    if (!b.job->many) {
-      b.running[l] = 0.0f;
-      b.length[l] = t + 1;
-      waiting += l < b.valid;
+bool any_of(const int* lane, int from, int to) {
+  int any = 0;
+  for (int l = from; l < to; ++l) any |= lane[l];
+  return any != 0;
+}
+
+/// Begin the prepared episodes in the lanes of a group that have ended.
+void begin(Block& b, int from) {
+  const auto exchange = [&b, from](auto* to, const auto* value) {
+#pragma omp simd
+    for (int l = from; l < from + group; ++l) to[l] = b.ended[l] != 0 ? value[l] : to[l];  // vectorised
+  };
+  for (int k = 0; k < b.job->sizes.states; ++k) exchange(b.states + k * lanes, b.fresh + k * lanes);
+  for (int k = 0; k < 3; ++k) exchange(b.key[k], b.next_key[k]);
+}
+
+/// Book the episodes of a group that ended at step t.
+void book(Block& b, int t, int from) {
+  const float going_on = b.job->many ? 1.0f : 0.0f;
+#pragma omp simd
+  for (int l = from; l < from + group; ++l) {  // vectorised
+    const int ended = b.ended[l], one = ended != 0 ? 1 : 0;
+    b.truncated[l] += (ended >> 1) & 1;
+    b.diverged[l] += (ended >> 2) & 1;
+    b.from_total[l] = ended != 0 ? b.total[l] : b.from_total[l];
+    b.from_cost[l] = ended != 0 ? b.cost[l] : b.from_cost[l];
+    b.start[l] = ended != 0 ? t + 1 : b.start[l];
+    b.episode[l] += one;
+    b.used[l] |= one;
+    b.running[l] = ended != 0 ? going_on : b.running[l];
+  }
+}
+
+/// Book the episodes that ended at step t; begin others or let their lanes wait.
+void finish(Block& b, int t, const Operations& operations) {
+  if (b.job->many) {
+    int again = 0;
+    for (int l = 0; l < lanes; ++l) again |= (b.ended[l] != 0 ? 1 : 0) & b.used[l];
+    if (again != 0) {
+      operations.prepare(b, 1);
+      make_keys(b, 1, b.next_key);
+      for (int l = 0; l < lanes; ++l) b.used[l] = 0;
     }
   }
-  if (b.job->many) {
-    operations.reset(b);
-    keys(b);
+  for (int from = 0; from < lanes; from += group) {
+    if (!any_of(b.ended, from, from + group)) continue;
+    if (b.job->many) begin(b, from);
+    book(b, t, from);
   }
-  return waiting;
+  b.all_running = b.job->many;
+  int first = b.start[0];
+  for (int l = 0; l < lanes; ++l) first = b.start[l] < first ? b.start[l] : first;
+  b.deadline = b.job->limit > INT_MAX / 2 ? INT_MAX : first + b.job->limit;
 }
 
 void enter(Block& b, const Job& job, int first) {
@@ -152,6 +193,8 @@ void enter(Block& b, const Job& job, int first) {
   b.first = first;
   b.valid = job.envs - first < lanes ? job.envs - first : lanes;
   b.shared = job.parameters;
+  b.all_running = true;
+  b.deadline = -INT_MAX;
   to_lanes(b, job.states, job.sizes.states, b.states);
   if (!job.shared) to_lanes(b, job.parameters, job.sizes.parameters, b.parameters);
   for (int k = 0; job.shared && k < job.sizes.parameters; ++k)
@@ -162,13 +205,14 @@ void enter(Block& b, const Job& job, int first) {
     b.episode[l] = job.episodes[row];
     b.start[l] = -job.elapsed[row];
     b.running[l] = 1.0f;
-    b.length[l] = job.horizon;
-    b.total[l] = b.cost[l] = b.from_total[l] = b.from_cost[l] = b.finished_return[l] = b.finished_cost[l] = 0.0f;
+    b.used[l] = 1;
+    b.total[l] = b.cost[l] = b.from_total[l] = b.from_cost[l] = 0.0f;
     b.lowest[l] = 3.4e38f;
-    b.terminated[l] = b.truncated[l] = b.diverged[l] = b.finished[l] = b.finished_length[l] = 0;
+    b.ended[l] = b.truncated[l] = b.diverged[l] = 0;
   }
   for (int k = 0; k < (job.sizes.normals + 1) * lanes; ++k) b.normals[k] = 0.0f;
-  keys(b);
+  for (int k = 0; k < job.sizes.actions * lanes; ++k) b.actions[k] = 0.0f;
+  make_keys(b, 0, b.key);
 }
 
 void leave(Block& b, const Operations& operations) {
@@ -179,20 +223,21 @@ void leave(Block& b, const Operations& operations) {
     to_rows(b, b.observations, job.sizes.observations, nullptr, job.last_observations);
   }
   for (int l = 0; l < b.valid; ++l) {
-    const int row = b.first + l;
+    const int row = b.first + l, finished = b.episode[l] - job.episodes[row];
+    const bool waits = b.running[l] == 0.0f;
     job.episodes[row] = b.episode[l];
-    job.elapsed[row] = b.running[l] != 0.0f ? job.horizon - b.start[l] : 0;
+    job.elapsed[row] = waits ? 0 : job.horizon - b.start[l];
     job.returns[row] = b.total[l];
     job.costs[row] = b.cost[l];
     job.margins[row] = b.lowest[l];
-    job.lengths[row] = b.length[l];
-    job.terminated[row] = b.terminated[l];
+    job.lengths[row] = waits ? b.start[l] : job.horizon;
+    job.terminated[row] = finished - b.truncated[l];
     job.truncated[row] = b.truncated[l];
     job.diverged[row] = b.diverged[l];
-    job.finished[row] = b.finished[l];
-    job.finished_lengths[row] = b.finished_length[l];
-    job.finished_returns[row] = b.finished_return[l];
-    job.finished_costs[row] = b.finished_cost[l];
+    job.finished[row] = finished;
+    job.finished_lengths[row] = finished > 0 ? b.start[l] : 0;  // the step that the last of them ended before
+    job.finished_returns[row] = b.from_total[l];
+    job.finished_costs[row] = b.from_cost[l];
   }
 }
 
@@ -203,15 +248,18 @@ void run(Block& b, const Operations& operations) {
                        job.record_costs != nullptr || job.record_margins != nullptr ||
                        job.record_terminated != nullptr || job.record_truncated != nullptr ||
                        job.record_diverged != nullptr;
-  int running = b.valid;
-  for (int t = 0; t < job.horizon && running > 0; ++t) {
+  bool going_on = true;
+  for (int t = 0; t < job.horizon && going_on; ++t) {
     if (sees) operations.observe(b);
     choose_actions(b, t);
     record_before(b, t);
-    if (job.noisy) draw_normals(b, b.process_key, t, job.sizes.normals, b.normals);
+    if (job.noisy) draw_normals(b, b.key[process_key], t, job.sizes.normals, b.normals);
     operations.step(b, t);
     if (records) record_after(b, t, operations);
-    if (b.any_ended != 0) running -= finish(b, t, operations);
+    if (b.any_ended) {
+      finish(b, t, operations);
+      going_on = job.many || any_running(b, 0, b.valid);
+    }
   }
 }
 
@@ -219,12 +267,12 @@ void run(Block& b, const Operations& operations) {
 long lay_out(Block& b, const Job& job, float* scratch) {
   const Sizes& n = job.sizes;
   const int width = job.source == Source::policy ? job.policy.width : 0;
-  float** const arrays[] = {&b.states,  &b.fresh, &b.actions,  &b.observations, &b.parameters,
+  float** const arrays[] = {&b.states,  &b.next, &b.fresh, &b.actions,  &b.observations, &b.parameters,
                             &b.normals, &b.noise, &b.uniforms, &b.one,          &b.two};
-  const int widths[] = {n.states,      n.states,      n.actions,  n.observations, n.parameters,
+  const int widths[] = {n.states,      n.states,      n.states,     n.actions,  n.observations, n.parameters,
                         n.normals + 2, n.actions + 2, n.uniforms, width,          width};
   long used = 0;
-  for (int k = 0; k < 10; ++k) {
+  for (int k = 0; k < 11; ++k) {
     if (scratch != nullptr) *arrays[k] = scratch + used;
     used += static_cast<long>(widths[k]) * lanes;
   }
@@ -232,6 +280,63 @@ long lay_out(Block& b, const Job& job, float* scratch) {
 }
 
 }  // namespace
+
+/// Some lane waits, or has diverged.
+static void settle_with_care(Block& b, int steps) {
+  const int states = b.job->sizes.states, limit = b.job->limit;
+  alignas(64) float size[lanes], kept[lanes];
+#pragma omp simd
+  for (int l = 0; l < lanes; ++l) size[l] = 1e-20f * (abs(b.reward[l]) + abs(b.margin[l]));  // vectorised
+  for (int k = 0; k < states; ++k) {
+    const float* const value = b.next + k * lanes;
+#pragma omp simd
+    for (int l = 0; l < lanes; ++l) size[l] += abs(value[l]);  // vectorised
+  }
+#pragma omp simd
+  for (int l = 0; l < lanes; ++l) {  // vectorised
+    const float last = steps - b.start[l] >= limit ? 1.0f : 0.0f;
+    b.ended[l] = settle(b.running[l], size[l], b.ends[l], last, b.reward[l], b.margin[l], b.total[l], b.cost[l],
+                        b.lowest[l], kept[l]);
+  }
+  for (int k = 0; k < states; ++k) {
+    float* const value = b.next + k * lanes;
+    const float* const old = b.states + k * lanes;
+#pragma omp simd
+    for (int l = 0; l < lanes; ++l) value[l] = kept[l] > 0.5f ? value[l] : old[l];  // vectorised
+  }
+}
+
+static void settle_plainly(Block& b, int steps, bool some_end) {
+#pragma omp simd
+  for (int l = 0; l < lanes; ++l) {  // vectorised
+    b.total[l] += b.reward[l];
+    b.cost[l] += b.margin[l] < 0.0f ? 1.0f : 0.0f;
+    b.lowest[l] = b.margin[l] < b.lowest[l] ? b.margin[l] : b.lowest[l];
+  }
+  if (!some_end) {
+    for (int l = 0; l < lanes; ++l) b.ended[l] = 0;
+    return;
+  }
+  const int limit = b.job->limit;
+#pragma omp simd
+  for (int l = 0; l < lanes; ++l) {  // vectorised
+    const int late = steps - b.start[l] >= limit ? truncated : going;
+    b.ended[l] = b.ends[l] > 0.5f ? terminated : late;
+  }
+}
+
+void settle_block(Block& b, int steps, bool any_diverged, bool any_terminated) {
+  const bool some_end = any_terminated || any_diverged || steps >= b.deadline;
+  if (b.all_running && !any_diverged) {
+    settle_plainly(b, steps, some_end);
+  } else {
+    settle_with_care(b, steps);
+  }
+  b.any_ended = some_end && any_of(b.ended, 0, lanes);
+  float* const old = b.states;
+  b.states = b.next;
+  b.next = old;
+}
 
 int block_lanes() { return lanes; }
 
@@ -254,8 +359,9 @@ void reset_block(int system, const Job& job, int first, const unsigned char* mas
   Block& b = *reinterpret_cast<Block*>(memory);
   lay_out(b, job, reinterpret_cast<float*>(memory + sizeof(Block)));
   enter(b, job, first);
-  for (int l = 0; l < lanes; ++l) b.ended[l] = l < b.valid && (mask == nullptr || mask[first + l] != 0);
-  table[system].reset(b);
+  for (int l = 0; l < b.valid; ++l) b.ended[l] = mask == nullptr || mask[first + l] != 0;
+  table[system].prepare(b, 0);
+  for (int from = 0; from < lanes; from += group) begin(b, from);
   to_rows(b, b.states, job.sizes.states, nullptr, job.states);
   if (job.last_observations != nullptr) {
     table[system].observe(b);

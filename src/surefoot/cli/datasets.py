@@ -37,7 +37,9 @@ def add_parser(commands: Any) -> None:
     _add_loading(made)
 
     made = _add(own, "generate", generate, "record a dataset by scripted behaviours")
-    made.add_argument("name", nargs="?", help="native/<system> or native/<system>-<behaviour> (default: the main job's)")
+    made.add_argument(
+        "name", nargs="?", help="native/<system> or native/<system>-<behaviour> (default: the main job's)"
+    )
     made.add_argument("-o", "--output", help="a new file (default: the cache, where dataset=NAME finds it)")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--transitions", type=int, help="rounded up to whole episodes (default: as embedded)")
@@ -148,7 +150,6 @@ def generate(arguments: argparse.Namespace) -> int:
     """Record an embedded dataset into the cache or a file."""
     from surefoot import data
     from surefoot import generate as generated
-
     from surefoot.config import TrainConfig
 
     name, transitions = arguments.name or TrainConfig.dataset, arguments.transitions or generated.TRANSITIONS

@@ -35,7 +35,9 @@ def _add_actor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="NAME", help="instead of RUN: random, or a behaviour of the native system")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's policies (default: its first)")
     parser.add_argument("--env", help="native/<system> or another id (default: the one that RUN was evaluated in)")
-    parser.add_argument("--gap", metavar="NAME", help="preset of altered dynamics, as `surefoot envs info ID` lists them")
+    parser.add_argument(
+        "--gap", metavar="NAME", help="preset of altered dynamics, as `surefoot envs info ID` lists them"
+    )
     parser.add_argument("--steps", type=int, help="cut episodes off after this many (default: the environment's limit)")
     parser.add_argument("--seed", type=int, default=2, help="of initial states and noise (default 2, as evaluate)")
     parser.add_argument("--threads", type=int, help="of native code (default: all processors)")
@@ -71,7 +73,12 @@ def rollout(arguments: argparse.Namespace) -> int:
         gap=arguments.gap,
         threads=arguments.threads,
     )
-    facts = {"policy": chosen.label, "environment": chosen.env_id, "gap": arguments.gap, **summary(batch, chosen.env_id)}
+    facts = {
+        "policy": chosen.label,
+        "environment": chosen.env_id,
+        "gap": arguments.gap,
+        **summary(batch, chosen.env_id),
+    }
     if arguments.json:
         output.print_json({**facts, "seed": arguments.seed})
     else:

@@ -275,14 +275,17 @@ def _present_estimates(summary: dict[str, Any]) -> None:
 
 
 def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
-    """Three commands worth trying after a run."""
+    """Commands worth trying after a run."""
+    from surefoot.envs.names import is_native
+
     run_text = output.typed(finished.folder)
     commands = [
         f"surefoot report {' '.join(output.typed(folder) for folder in folders)} -o report.html",
         f"surefoot export {run_text} -o policy.onnx",
     ]
     if finished.plan.environment is not None:
-        return [f"surefoot evaluate {run_text} --episodes 100", *commands]
+        certify = [f"surefoot certify {run_text} --episodes 100000"] if is_native(finished.plan.environment) else []
+        return [f"surefoot evaluate {run_text} --episodes 100", *certify, *commands]
     dataset = finished.plan.dataset
     quoted = output.typed(dataset) if pathlib.Path(dataset).exists() else dataset
     return [*commands, f"surefoot datasets info {quoted}"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -30,7 +32,7 @@ def random_policy(
     widths = [observations, *hidden, actions * (2 if sampling == "before" else 1)]
     low, high = torch.tensor(system.action_low), torch.tensor(system.action_high)
     return NativePolicy(
-        weights=[draw(b, a) for a, b in zip(widths, widths[1:])],
+        weights=[draw(b, a) for a, b in itertools.pairwise(widths)],
         biases=[draw(b) for b in widths[1:]],
         action_middle=(low + high) / 2,
         action_half=(high - low) / 2,

@@ -1,0 +1,314 @@
+"""The native MLP and Adam of `cuda_ext`, for tensors: core's one door to that room.
+
+Float32 on a CPU, one thread, the same bits for the same inputs. Nothing here chooses: `core.kernels` does.
+The same MLP is registered with torch as `surefoot::mlp`, which `torch.compile` keeps as one node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from surefoot import cuda_ext
+
+Network = tuple[list[int], int, int, list[int], list[int]]
+"""Widths, members, rows, and the addresses of weights and biases, as the native module takes them."""
+_LANES = 32  # rows of a panel in dense.h: only `register_fake` below must know
+
+
+def library() -> ModuleType | None:
+    """The compiled module, or None where it was not built or is refused."""
+    return cuda_ext.native()
+
+
+def why_not() -> str:
+    """Why `library()` is None, as a clause for a sentence."""
+    return cuda_ext.why_not_native()
+
+
+def name() -> str:
+    """What numbers depend on: instruction set and revision of the arithmetic; empty without the module."""
+    module = library()
+    return "" if module is None else f"native-{module.level()}-{module.dense_revision}"
+
+
+def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> bool:
+    """Whether the native MLP can be run on these: contiguous float32 parameters and 2-d inputs on the CPU."""
+    return inputs.dim() == 2 and all(
+        t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in (*weights, *biases)
+    )
+
+
+def mlp_sizes(weights: Sequence[Tensor]) -> list[int]:
+    """Widths of the layers, the input's first."""
+    return [weights[0].shape[-1], *(weight.shape[-2] for weight in weights)]
+
+
+def forward(
+    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], keep: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Outputs of a ReLU MLP, and what `backward` needs if `keep`.
+
+    Args:
+        inputs: (B, in) float32.
+        weights: a layer each, (out, in) or (E, out, in), contiguous.
+        biases: a layer each, (out,) or (E, out), contiguous.
+        keep: save the hidden activations.
+
+    Returns:
+        (B, out) or (E, B, out), and a flat tensor or None.
+    """
+    module, network = _module(), _network(inputs, weights, biases)
+    sizes, members, rows = network[:3]
+    inputs, row_stride = _rows(inputs)
+    outputs = torch.empty((*weights[0].shape[:-2], rows, sizes[-1]))
+    saved = torch.empty(module.mlp_saved_floats(sizes, members, rows)) if keep else None
+    if _recorder is not None:
+        _recorder.mlp_forward(network, inputs, row_stride, saved, outputs)
+    module.mlp_forward(*network, inputs.data_ptr(), row_stride, _address(saved), outputs.data_ptr())
+    return outputs, saved
+
+
+def backward(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    saved: Tensor,
+    output_gradients: Tensor,
+    weight_gradients: Sequence[Tensor | None],
+    bias_gradients: Sequence[Tensor | None],
+    inputs_wanted: bool,
+) -> Tensor | None:
+    """Write the gradients of what `forward` computed into the tensors given, None where not wanted.
+
+    Args:
+        inputs: as given to `forward`, with `weights` and `biases`.
+        weights: of each layer.
+        biases: of each layer.
+        saved: from `forward`.
+        output_gradients: (B, out) or (E, B, out).
+        weight_gradients: contiguous, of the weights' shapes; overwritten.
+        bias_gradients: contiguous, of the biases' shapes; overwritten.
+        inputs_wanted: whether the inputs' gradient is.
+
+    Returns:
+        (B, in), summed over the members, if `inputs_wanted`.
+    """
+    network = _network(inputs, weights, biases)
+    inputs, row_stride = _rows(inputs)
+    output_gradients, gradient_stride = _rows(output_gradients)
+    member_stride = output_gradients.stride(0) if output_gradients.dim() == 3 else 0
+    input_gradients = torch.empty(inputs.shape[0], inputs.shape[1]) if inputs_wanted else None
+    if _recorder is not None:
+        given, wanted = (inputs, saved, output_gradients), (weight_gradients, bias_gradients, input_gradients)
+        _recorder.mlp_backward(network, given, (row_stride, gradient_stride, member_stride), *wanted)
+    _module().mlp_backward(
+        *network,
+        inputs.data_ptr(),
+        row_stride,
+        saved.data_ptr(),
+        output_gradients.data_ptr(),
+        gradient_stride,
+        member_stride,
+        [_address(g) for g in weight_gradients],
+        [_address(g) for g in bias_gradients],
+        _address(input_gradients),
+    )
+    return input_gradients
+
+
+def adam(
+    value: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    count: Tensor,
+    rate: Tensor,
+    *,
+    betas: tuple[float, float],
+    epsilon: float,
+    decay: float,
+    average: Tensor | None = None,
+    average_rate: float = 0.0,
+) -> None:
+    """One Adam step in place on contiguous float32 storage; then average += average_rate * (value - average).
+
+    Args:
+        value: parameters.
+        gradient: of the loss.
+        first: Adam's first moment.
+        second: Adam's second moment.
+        count: () float32, steps taken so far; 1 is added.
+        rate: () float64, the learning rate.
+        betas: decay of the moments.
+        epsilon: added to the root of the second moment.
+        decay: decoupled weight decay.
+        average: target network's storage.
+        average_rate: in [0, 1].
+
+    Source: Kingma and Ba (2015), algorithm 1.
+    """
+    changed = [value, first, second, count, *([] if average is None else [average])]
+    places = [_address(t) for t in (value, gradient, first, second, average, count, rate)]
+    numbers = (value.numel(), *places, *betas, epsilon, decay, average_rate)
+    if _recorder is not None:
+        _recorder.adam(numbers, changed, [gradient, rate])
+    _module().adam(*numbers)
+
+
+def gather(table: Tensor, indices: Tensor, out: Tensor) -> bool:
+    """Copy the rows of `table` at `indices` into `out`, if the native module can.
+
+    Args:
+        table: (N, ...) on any device.
+        indices: (B,) int64, each in [0, N).
+        out: (B, ...) contiguous, of the table's type.
+
+    Returns:
+        Whether it has been done.
+
+    Raises:
+        IndexError: an index is out of range.
+    """
+    module = library()
+    if module is None or table.device.type != "cpu" or not (table.is_contiguous() and indices.is_contiguous()):
+        return False
+    row_bytes = table.stride(0) * table.itemsize
+    module.gather_rows(table.data_ptr(), len(table), row_bytes, indices.data_ptr(), len(indices), out.data_ptr())
+    return True
+
+
+class Recorder(Protocol):
+    """What `core.tape` does with the calls that torch can't show it."""
+
+    def mlp_forward(
+        self, network: Network, inputs: Tensor, row_stride: int, saved: Tensor | None, outputs: Tensor
+    ) -> None:
+        """`forward` is about to be run."""
+
+    def mlp_backward(
+        self,
+        network: Network,
+        given: tuple[Tensor, Tensor, Tensor],
+        strides: tuple[int, int, int],
+        weight_gradients: Sequence[Tensor | None],
+        bias_gradients: Sequence[Tensor | None],
+        input_gradients: Tensor | None,
+    ) -> None:
+        """`backward` is about to be run."""
+
+    def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None:
+        """`adam` is about to be run."""
+
+    def refuse(self, what: str) -> None:
+        """Something that can't be recorded is about to be done."""
+
+
+_recorder: Recorder | None = None
+
+
+def recorder() -> Recorder | None:
+    """Who records just now."""
+    return _recorder
+
+
+@contextlib.contextmanager
+def recording(by: Recorder | None) -> Iterator[None]:
+    """Tell `by` of every call while the block runs, or nobody."""
+    global _recorder
+    before, _recorder = _recorder, by
+    try:
+        yield
+    finally:
+        _recorder = before
+
+
+def _network(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Network:
+    members = 1 if weights[0].dim() == 2 else weights[0].shape[0]
+    addresses = [w.data_ptr() for w in weights], [b.data_ptr() for b in biases]
+    return mlp_sizes(weights), members, inputs.shape[0], *addresses
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _module() -> ModuleType:
+    module = library()
+    assert module is not None
+    return module
+
+
+def _rows(tensor: Tensor) -> tuple[Tensor, int]:
+    """The tensor with adjacent numbers in its rows, copied if need be, and the stride of its rows."""
+    if tensor.shape[-1] != 1 and tensor.stride(-1) != 1:
+        tensor = tensor.contiguous()
+    return tensor, tensor.stride(-2)
+
+
+# -- as an operator of torch ---------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("surefoot::mlp", mutates_args=())
+def mlp_operator(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Outputs and saved activations of `forward`, as a node that `torch.compile` and autograd see."""
+    weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
+    outputs, saved = forward(inputs, weights, biases, keep=True)
+    assert saved is not None
+    return outputs, saved
+
+
+@mlp_operator.register_fake
+def _(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    single, rows = weights[0].dim() == 2, inputs.shape[0]
+    members, lanes = 1 if single else weights[0].shape[0], _LANES
+    width = sum(weight.shape[-2] for weight in weights[:-1])
+    outputs = inputs.new_empty((*weights[0].shape[:-2], rows, weights[-1].shape[-2]))
+    return outputs, inputs.new_empty(members * ((rows + lanes - 1) // lanes) * width * lanes)
+
+
+@torch.library.custom_op("surefoot::mlp_backward", mutates_args=())
+def mlp_backward_operator(
+    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor, output_gradients: Tensor
+) -> list[Tensor]:
+    """Gradients of inputs, weights and biases, in that order."""
+    weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
+    to_weights, to_biases = [torch.empty_like(w) for w in weights], [torch.empty_like(b) for b in biases]
+    found = backward(inputs, weights, biases, saved, output_gradients, to_weights, to_biases, inputs_wanted=True)
+    assert found is not None
+    return [found, *to_weights, *to_biases]
+
+
+@mlp_backward_operator.register_fake
+def _(
+    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor, output_gradients: Tensor
+) -> list[Tensor]:
+    shapes = [inputs.shape, *(w.shape for w in weights), *(b.shape for b in biases)]
+    return [inputs.new_empty(shape) for shape in shapes]
+
+
+def _keep_for_backward(
+    ctx: torch.autograd.function.FunctionCtx,
+    inputs: tuple[Tensor, list[Tensor], list[Tensor]],
+    output: tuple[Tensor, Tensor],
+) -> None:
+    ctx.save_for_backward(inputs[0], *inputs[1], *inputs[2], output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _operator_gradients(
+    ctx: torch.autograd.function.FunctionCtx, output_gradients: Tensor, _: Tensor
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    inputs, *parameters, saved = ctx.saved_tensors  # type: ignore[attr-defined]
+    layers = len(parameters) // 2
+    weights, biases = parameters[:layers], parameters[layers:]
+    found = mlp_backward_operator(inputs, weights, biases, saved, output_gradients)
+    return found[0], found[1 : layers + 1], found[layers + 1 :]
+
+
+mlp_operator.register_autograd(_operator_gradients, setup_context=_keep_for_backward)

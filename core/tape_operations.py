@@ -1,0 +1,299 @@
+"""How operations of torch are written on a tape: the ones that losses are made of, float32 and bool, on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Unknown(Exception):
+    """An operation, or a form of it, that a tape does not have."""
+
+
+class Writer(Protocol):
+    """Where instructions go: `tape.Recorder`."""
+
+    def element(self, name: str, out: Tensor, *operands: Tensor, strides: Sequence[int] | None = None) -> None:
+        """Write down out = name(operands)."""
+
+
+def write(to: Writer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Write down `result = func(*args, **kwargs)`, which has been run.
+
+    Raises:
+        Unknown: it can't be written.
+    """
+    name = func._schema.name.removeprefix("aten::")
+    name = name if name.startswith("_") else name.removesuffix("_")
+    if name in WITHOUT_EFFECT:
+        return
+    how = OPERATIONS.get(name)
+    if name == "sort" and not kwargs:
+        result = result[0]  # the places are int64, which nothing on a tape reads
+    if how is None or not isinstance(result, Tensor) or result.device.type != "cpu":
+        raise Unknown(str(func))
+    if result.dtype not in (torch.float32, torch.bool):
+        raise Unknown(f"{func} giving {result.dtype}")
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+    how(to, result, {**named, **kwargs})
+
+
+Given = dict[str, Any]
+"""Arguments by the names of the operation's schema."""
+How = Callable[[Writer, Tensor, Given], None]
+
+
+def _number(to: Writer, value: Any) -> Tensor:
+    """A float32 operand of a tensor or number."""
+    if not isinstance(value, Tensor):
+        return torch.tensor(float(value), dtype=torch.float32)
+    if value.dtype == torch.float32:
+        return value
+    if value.dtype == torch.bool:
+        converted = torch.empty(value.shape)
+        to.element("to_float", converted, value)
+        return converted
+    raise Unknown(f"an operand of {value.dtype}")
+
+
+def _truth(value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value.dtype == torch.bool:
+        return value
+    raise Unknown("a condition that is not bool")
+
+
+def _floats(instruction: str, *names: str) -> How:
+    """An instruction of float operands, named as in torch's schema."""
+
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        if result.dtype != torch.float32:
+            raise Unknown(f"{instruction} giving {result.dtype}")
+        to.element(instruction, result, *(_number(to, given[name]) for name in names))
+
+    return how
+
+
+def _compare(instruction: str) -> How:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        to.element(instruction, result, _number(to, given["self"]), _number(to, given["other"]))
+
+    return how
+
+
+def _logical(instruction: str) -> How:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        operands = [_truth(given[name]) for name in ("self", "other") if name in given]
+        to.element(instruction, result, *operands)
+
+    return how
+
+
+def _scaled(instruction: str) -> How:
+    """add, sub, rsub: the second operand times alpha."""
+
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        if result.dtype != torch.float32:
+            raise Unknown(f"{instruction} giving {result.dtype}")
+        operands = (given["self"], given["other"], given.get("alpha", 1))
+        to.element(instruction, result, *(_number(to, value) for value in operands))
+
+    return how
+
+
+def _div(to: Writer, result: Tensor, given: Given) -> None:
+    if given.get("rounding_mode") is not None:
+        raise Unknown("a rounding division")
+    _floats("div", "self", "other")(to, result, given)
+
+
+def _pow(to: Writer, result: Tensor, given: Given) -> None:
+    exponent = given["exponent"]
+    if not isinstance(exponent, Tensor) and exponent == 2:
+        _floats("square", "self")(to, result, given)
+    else:
+        _floats("pow", "self", "exponent")(to, result, given)
+
+
+def _copy(to: Writer, result: Tensor, given: Given) -> None:
+    source = given["src"] if "src" in given else given["self"]
+    if result.dtype == torch.bool:
+        to.element("logical_and", result, _truth(source), _truth(source))
+    elif source.dtype == torch.bool:
+        to.element("to_float", result, source)
+    else:
+        to.element("copy", result, _number(to, source))
+
+
+def _where(to: Writer, result: Tensor, given: Given) -> None:
+    if result.dtype != torch.float32:
+        raise Unknown(f"where giving {result.dtype}")
+    to.element("where", result, _truth(given["condition"]), _number(to, given["self"]), _number(to, given["other"]))
+
+
+def _clamp(to: Writer, result: Tensor, given: Given) -> None:
+    low, high = given.get("min"), given.get("max")
+    bounds = (-math.inf if low is None else low, math.inf if high is None else high)
+    to.element("clamp", result, _number(to, given["self"]), *(_number(to, bound) for bound in bounds))
+
+
+def _softplus(to: Writer, result: Tensor, given: Given) -> None:
+    operands = (given["self"], given.get("beta", 1), given.get("threshold", 20))
+    to.element("softplus", result, *(_number(to, value) for value in operands))
+
+
+def _constant(value: float | None = None) -> How:
+    """Filled with a number: `value`, or the one given."""
+
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        names = ("fill_value", "value", "s")
+        number = value if value is not None else next(given[name] for name in names if name in given)
+        if result.dtype != torch.float32 or isinstance(number, Tensor):
+            raise Unknown(f"a constant of {result.dtype}")
+        to.element("copy", result, _number(to, number))
+
+    return how
+
+
+def _dims(source: Tensor, given: Given) -> set[int]:
+    """The dimensions that are reduced."""
+    wanted = given.get("dim")
+    if source.dim() == 0:
+        return set()
+    dims = range(source.dim()) if wanted is None else [wanted] if isinstance(wanted, int) else wanted
+    return {dim % source.dim() for dim in dims} or set(range(source.dim()))
+
+
+def _strides(result: Tensor, source: Tensor, reduced: set[int], keepdim: bool) -> list[int]:
+    """Strides of `result` over the shape of `source`: 0 where it is reduced."""
+    left = [stride for dim, stride in enumerate(result.stride()) if not (keepdim and dim in reduced)]
+    kept = iter(left)
+    return [0 if dim in reduced else next(kept) for dim in range(source.dim())]
+
+
+def _reduction(instruction: str, mean: bool = False) -> How:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        source = _number(to, given["self"])
+        if result.dtype != torch.float32:
+            raise Unknown(f"{instruction} giving {result.dtype}")
+        reduced = _dims(source, given)
+        strides = _strides(result, source, reduced, bool(given.get("keepdim")))
+        to.element(instruction, result, source, strides=strides)
+        if mean:
+            to.element("div", result, result, _number(to, _count(source, reduced)))
+
+    return how
+
+
+def _count(source: Tensor, dims: set[int]) -> int:
+    return math.prod(source.shape[dim] for dim in dims)
+
+
+def _spread(root: bool) -> How:
+    """Variance or standard deviation: squares of the distances from the mean, in two passes."""
+
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        source = _number(to, given["self"])
+        if given.get("unbiased") is False or result.dtype != torch.float32:
+            raise Unknown("a spread in an old form, or not of float32")
+        reduced = _dims(source, given)
+        degrees = _count(source, reduced) - (1 if given.get("correction") is None else given["correction"])
+        mean = torch.empty([1 if dim in reduced else size for dim, size in enumerate(source.shape)])
+        _reduction("sum", mean=True)(to, mean, {"self": source, "dim": list(reduced), "keepdim": True})
+        distance = torch.empty(source.shape)
+        to.element("sub", distance, source, mean, _number(to, 1))
+        to.element("square", distance, distance)
+        to.element("sum", result, distance, strides=_strides(result, source, reduced, bool(given.get("keepdim"))))
+        to.element("div", result, result, _number(to, max(degrees, 0)))
+        if root:
+            to.element("sqrt", result, result)
+
+    return how
+
+
+def _sort(to: Writer, result: Tensor, given: Given) -> None:
+    source = _number(to, given["self"])
+    dim = given.get("dim", -1)
+    if result.dtype != torch.float32 or given.get("descending") or source.dim() == 0 or source.shape[dim] > MOST_SORTED:
+        raise Unknown("a sort that descends, is long or is not of float32")
+    to.element("sort", result.movedim(dim, -1), source.movedim(dim, -1))
+
+
+def _cat(to: Writer, result: Tensor, given: Given) -> None:
+    dim, start = given.get("dim", 0), 0
+    for tensor in given["tensors"]:
+        if tensor.numel() == 0:  # torch lets these be of any shape
+            continue
+        part = result.narrow(dim, start, tensor.shape[dim])
+        _copy(to, part, {"src": tensor})
+        start += tensor.shape[dim]
+
+
+def _stack(to: Writer, result: Tensor, given: Given) -> None:
+    for position, tensor in enumerate(given["tensors"]):
+        _copy(to, result.select(given.get("dim", 0), position), {"src": tensor})
+
+
+def _select_backward(to: Writer, result: Tensor, given: Given) -> None:
+    _constant(0.0)(to, result, given)
+    _copy(to, result.select(given["dim"], given["index"]), {"src": given["grad_output"]})
+
+
+def _slice_backward(to: Writer, result: Tensor, given: Given) -> None:
+    _constant(0.0)(to, result, given)
+    length = result.shape[given["dim"]]
+    where = range(length)[slice(given["start"], given["end"], given["step"])]
+    part = result.narrow(given["dim"], where.start, length - where.start) if len(where) else result
+    if given["step"] != 1:
+        raise Unknown("a slice with steps")
+    _copy(to, part.narrow(given["dim"], 0, len(where)), {"src": given["grad_output"]})
+
+
+MOST_SORTED = 64
+"""The native sort is by insertion: for the members of an ensemble, not for a batch."""
+
+WITHOUT_EFFECT = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "resize"}
+"""Operations after which no number is another."""
+
+OPERATIONS: dict[str, How] = {
+    **{name: _floats(name, "self") for name in ("neg", "abs", "sqrt", "reciprocal", "exp", "log", "log1p")},
+    **{name: _floats(name, "self") for name in ("tanh", "sigmoid", "relu", "sign")},
+    "sgn": _floats("sign", "self"),
+    **{name: _floats(name, "self", "other") for name in ("mul", "maximum", "minimum")},
+    **{name: _compare(name) for name in ("gt", "ge", "lt", "le", "eq", "ne")},
+    **{name: _logical(name) for name in ("logical_and", "logical_or", "logical_not")},
+    "bitwise_and": _logical("logical_and"),
+    "bitwise_or": _logical("logical_or"),
+    "bitwise_not": _logical("logical_not"),
+    **{name: _scaled(name) for name in ("add", "sub", "rsub")},
+    "div": _div,
+    "pow": _pow,
+    "copy": _copy,
+    "clone": _copy,
+    "_to_copy": _copy,
+    "where": _where,
+    **{name: _clamp for name in ("clamp", "clamp_min", "clamp_max")},
+    "lerp": _floats("lerp", "self", "end", "weight"),
+    "tanh_backward": _floats("tanh_backward", "grad_output", "output"),
+    "sigmoid_backward": _floats("sigmoid_backward", "grad_output", "output"),
+    "threshold_backward": _floats("threshold_backward", "grad_output", "self", "threshold"),
+    "softplus": _softplus,
+    "sum": _reduction("sum"),
+    "mean": _reduction("sum", mean=True),
+    "var": _spread(root=False),
+    "std": _spread(root=True),
+    "amin": _reduction("amin"),
+    "amax": _reduction("amax"),
+    **{name: _constant(1.0) for name in ("ones", "ones_like", "new_ones")},
+    **{name: _constant(0.0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
+    **{name: _constant() for name in ("full", "full_like", "new_full", "fill", "scalar_tensor")},
+    "sort": _sort,
+    "cat": _cat,
+    "stack": _stack,
+    "select_backward": _select_backward,
+    "slice_backward": _slice_backward,
+}
+"""Name of an operation, in place or not -> how it is written."""

@@ -1,0 +1,130 @@
+// Binds levels/dense.cpp: python passes addresses of float32 memory, and has checked shapes and strides.
+#include "dense.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+namespace nb = nanobind;
+
+namespace surefoot {
+namespace {
+
+/// Memory of this thread that grows to the largest call's need and stays: fresh pages cost more than the arithmetic.
+float* scratch(long size) {
+  thread_local std::unique_ptr<float[]> memory;
+  thread_local long there = 0;
+  constexpr long per_line = 64 / sizeof(float);
+  if (size > there) {
+    memory.reset(new float[size + per_line]);
+    there = size;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.get());
+  return memory.get() + (64 - address % 64) % 64 / sizeof(float);
+}
+
+template <class T>
+T* to(std::uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+void forward(std::vector<long> sizes, long members, long rows, const Addresses& weights, const Addresses& biases,
+             std::uintptr_t inputs, long row_stride, std::uintptr_t saved, std::uintptr_t outputs) {
+  const Network network(std::move(sizes), members, rows, weights, biases);
+  const nb::gil_scoped_release release;
+  network.forward({to<const float>(inputs), row_stride, 0}, to<float>(saved), to<float>(outputs));
+}
+
+void backward(std::vector<long> sizes, long members, long rows, const Addresses& weights, const Addresses& biases,
+              std::uintptr_t inputs, long row_stride, std::uintptr_t saved, std::uintptr_t output_gradients,
+              long gradient_row_stride, long gradient_member_stride, const Addresses& weight_gradients,
+              const Addresses& bias_gradients, std::uintptr_t input_gradients) {
+  const Network network(std::move(sizes), members, rows, weights, biases);
+  const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients);
+  if (to_weights.size() != weights.size() || to_biases.size() != weights.size())
+    throw std::invalid_argument("a gradient address, or 0, is needed for each weight and bias");
+  const nb::gil_scoped_release release;
+  network.backward({to<const float>(inputs), row_stride, 0}, to<const float>(saved),
+                   {to<const float>(output_gradients), gradient_row_stride, gradient_member_stride},
+                   {to_weights.data(), to_biases.data(), to<float>(input_gradients)});
+}
+
+long saved_floats(const std::vector<long>& sizes, long members, long rows) {
+  const Mlp mlp = {sizes.data(), nullptr, nullptr, static_cast<int>(sizes.size()) - 1, members, rows};
+  return saved_size(mlp);
+}
+
+void adam(long size, std::uintptr_t parameters, std::uintptr_t gradients, std::uintptr_t first, std::uintptr_t second,
+          std::uintptr_t average, std::uintptr_t count, std::uintptr_t rate, double beta1, double beta2,
+          double epsilon, double decay, double average_rate) {
+  const nb::gil_scoped_release release;
+  Adam{size, to<float>(parameters), to<float>(gradients), to<float>(first), to<float>(second), to<float>(average),
+       to<float>(count), to<const double>(rate), beta1, beta2, epsilon, decay, average_rate}
+      .step();
+}
+
+}  // namespace
+
+std::vector<float*> pointers(const Addresses& addresses) {
+  std::vector<float*> found;
+  found.reserve(addresses.size());
+  for (const auto address : addresses) found.push_back(to<float>(address));
+  return found;
+}
+
+Network::Network(std::vector<long> sizes, long members, long rows, const Addresses& weights, const Addresses& biases)
+    : sizes_(std::move(sizes)), weights_(pointers(weights)), biases_(pointers(biases)), members_(members), rows_(rows) {
+  if (weights.empty() || sizes_.size() != weights.size() + 1 || biases.size() != weights.size() || members < 0 ||
+      rows < 0)
+    throw std::invalid_argument("an MLP of n layers needs n + 1 sizes, n weights and n biases");
+}
+
+Mlp Network::mlp() const { return {sizes_.data(), weights_.data(), biases_.data(), layers(), members_, rows_}; }
+
+void Network::forward(const Rows& inputs, float* saved, float* outputs) const {
+  const Mlp own = mlp();
+  SUREFOOT_CALL(mlp_forward, own, inputs, saved, outputs, scratch(scratch_size(own)));
+}
+
+void Network::backward(const Rows& inputs, const float* saved, const Rows& output_gradients,
+                       const Gradients& wanted) const {
+  const Mlp own = mlp();
+  SUREFOOT_CALL(mlp_backward, own, inputs, saved, output_gradients, wanted, scratch(scratch_size(own)));
+}
+
+void Adam::step() const {
+  const double number = *count += 1;
+  const AdamStep numbers = {static_cast<float>(beta1),
+                            static_cast<float>(beta2),
+                            static_cast<float>(epsilon),
+                            static_cast<float>(*rate / (1 - std::pow(beta1, number))),
+                            static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, number))),
+                            static_cast<float>(1 - *rate * decay),
+                            static_cast<float>(average_rate)};
+  SUREFOOT_CALL(adam_step, numbers, size, parameters, gradients, first, second, average);
+}
+
+void bind_dense(nb::module_& m) {
+  m.attr("dense_revision") = 1;  // another number wherever the same inputs may give other bits
+  m.def("mlp_forward", &forward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("weights"),
+        nb::arg("biases"), nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"),
+        "Outputs (members, rows, out) of a ReLU MLP; saved may be 0.");
+  m.def("mlp_backward", &backward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("weights"),
+        nb::arg("biases"), nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("output_gradients"),
+        nb::arg("gradient_row_stride"), nb::arg("gradient_member_stride"), nb::arg("weight_gradients"),
+        nb::arg("bias_gradients"), nb::arg("input_gradients"),
+        "Gradients of what mlp_forward saved; an address of 0 is a gradient that is not wanted.");
+  m.def("mlp_saved_floats", &saved_floats, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"),
+        "Floats that mlp_forward saves for mlp_backward.");
+  m.def("adam", &adam, nb::arg("size"), nb::arg("parameters"), nb::arg("gradients"), nb::arg("first"),
+        nb::arg("second"), nb::arg("average"), nb::arg("count"), nb::arg("rate"), nb::arg("beta1"), nb::arg("beta2"),
+        nb::arg("epsilon"), nb::arg("decay"), nb::arg("average_rate"),
+        "One Adam step in place, which adds 1 to the float32 count and reads the float64 rate; then average += "
+        "average_rate * (parameter - average) unless average is 0.");
+}
+
+}  // namespace surefoot

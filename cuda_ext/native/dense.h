@@ -1,0 +1,115 @@
+// Multilayer perceptrons with ReLU between their layers, forward and backward, in float32 on one core.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "level.h"
+
+namespace surefoot {
+
+/// An ensemble of `members` MLPs of the same sizes; `members` is 1 for a single network.
+struct Mlp {
+  const long* sizes;            // layers + 1 widths, the input's first
+  const float* const* weights;  // a layer each: (members, out, in), contiguous
+  const float* const* biases;   // a layer each: (members, out), contiguous
+  int layers;
+  long members;
+  long rows;  // of the batch
+
+  const float* weight(int layer, long member) const {
+    return weights[layer] + member * sizes[layer + 1] * sizes[layer];
+  }
+  const float* bias(int layer, long member) const { return biases[layer] + member * sizes[layer + 1]; }
+};
+
+/// Rows of a batch: row b of member e begins at data + e * member_stride + b * row_stride; its numbers are adjacent.
+struct Rows {
+  const float* data;
+  long row_stride;
+  long member_stride;  // 0 where all members read the same rows
+};
+
+/// Where gradients are wanted; null where they are not.
+struct Gradients {
+  float* const* weights;  // a layer each, as Mlp::weights
+  float* const* biases;
+  float* inputs;  // (rows, in), summed over the members
+};
+
+/// Numbers of one optimiser step over flat storage.
+struct AdamStep {
+  float beta1, beta2, epsilon;
+  float step_size;      // learning rate over the first bias correction
+  float second_scale;   // one over the square root of the second bias correction
+  float keep;           // what decoupled weight decay leaves of a parameter; 1 without it
+  float average_rate;   // of the target average
+};
+
+/// Batches are held in panels of this many rows, each feature's numbers adjacent: (panels, features, lanes).
+constexpr long lanes = 32;
+inline long panels(long rows) { return (rows + lanes - 1) / lanes; }
+
+/// Floats that the forward pass saves for the backward pass: the hidden activations.
+inline long saved_size(const Mlp& mlp) {
+  long width = 0;
+  for (int layer = 1; layer < mlp.layers; ++layer) width += mlp.sizes[layer];
+  return mlp.members * panels(mlp.rows) * width * lanes;
+}
+
+/// Floats of scratch that `mlp_forward` and `mlp_backward` need, whichever is more.
+inline long scratch_size(const Mlp& mlp) {
+  long widest = lanes;
+  for (int layer = 0; layer <= mlp.layers; ++layer) {
+    const long width = (mlp.sizes[layer] + lanes - 1) / lanes * lanes;
+    widest = width > widest ? width : widest;
+  }
+  return (panels(mlp.rows) + 1) * lanes * 4 * widest;
+}
+
+}  // namespace surefoot
+
+// What levels/dense.cpp defines.
+SUREFOOT_DECLARE(void mlp_forward(const Mlp&, const Rows&, float* saved, float* outputs, float* scratch))
+SUREFOOT_DECLARE(void mlp_backward(const Mlp&, const Rows&, const float* saved, const Rows& output_gradients,
+                                   const Gradients&, float* scratch))
+SUREFOOT_DECLARE(void adam_step(const AdamStep&, long size, float* parameters, const float* gradients, float* first,
+                                float* second, float* average))
+
+// What dense.cpp defines: calls with the memory that they need, as python and tape.cpp make them.
+namespace surefoot {
+
+using Addresses = std::vector<std::uintptr_t>;  // of float32 memory; 0 where there is none
+
+/// An `Mlp` and the lists that it points at.
+class Network {
+ public:
+  /// Throws std::invalid_argument where the lists' lengths disagree.
+  Network(std::vector<long> sizes, long members, long rows, const Addresses& weights, const Addresses& biases);
+
+  void forward(const Rows& inputs, float* saved, float* outputs) const;
+  void backward(const Rows& inputs, const float* saved, const Rows& output_gradients, const Gradients& wanted) const;
+  int layers() const { return static_cast<int>(weights_.size()); }
+
+ private:
+  std::vector<long> sizes_;
+  std::vector<float*> weights_, biases_;
+  Mlp mlp() const;
+  long members_, rows_;
+};
+
+std::vector<float*> pointers(const Addresses& addresses);
+
+/// Adam over flat storage; the step's number and learning rate are read where they lie when it runs.
+struct Adam {
+  long size;
+  float *parameters, *gradients, *first, *second;
+  float* average;      // of a target network, or null
+  float* count;        // steps so far; one more afterwards
+  const double* rate;  // learning rate
+  double beta1, beta2, epsilon, decay, average_rate;
+
+  void step() const;
+};
+
+}  // namespace surefoot

@@ -1,0 +1,384 @@
+// ReLU MLPs on panels of 32 batch rows: one register tile does all three products, weights are read where they lie.
+//
+// An activation is held as (panels, features, 32 lanes), so that a layer is out[n][lane] = sum_k w[n][k] in[k][lane]:
+// numbers of the weight are broadcast, lanes are vectors, and neither needs packing. The way back to the input of a
+// layer is the same product with columns of the weight. The gradient of a weight sums over the batch, so activations are
+// transposed once into (features / 32, rows, 32) and the same tile runs over rows. Sizes were chosen on a Zen 4.
+#include "../dense.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace surefoot {
+namespace SUREFOOT_NAMESPACE {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr long width = 16;  // floats of a vector register
+constexpr int tile_rows = 8;
+#elif defined(__AVX__)
+constexpr long width = 8;
+constexpr int tile_rows = 6;
+#else
+constexpr long width = 4;
+constexpr int tile_rows = 6;
+#endif
+constexpr int tile_vectors = 2;
+constexpr long tile_lanes = tile_vectors * width;
+constexpr long few = 2;  // so few outputs of a layer, or inputs beside full tiles, are done by dot products
+
+typedef float Vector __attribute__((vector_size(width * sizeof(float))));
+typedef float Unaligned __attribute__((vector_size(width * sizeof(float)), aligned(4), may_alias));
+typedef int Indices __attribute__((vector_size(width * sizeof(int))));
+
+inline Vector load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
+inline void store(float* to, Vector value) { *reinterpret_cast<Unaligned*>(to) = value; }
+
+/// A register tile: M rows of V vectors.
+template <int M, int V = tile_vectors>
+struct Tile {
+  Vector sum[M][V];
+};
+
+/// tile[m][lane] += sum over k < depth of a[m * a_row + k * a_step] * b[k * lanes + lane].
+template <int M, int V>
+[[gnu::always_inline]] inline void multiply(Tile<M, V>& tile, const float* a, long a_row, long a_step, const float* b,
+                                            long depth) {
+  for (long k = 0; k < depth; ++k) {
+    Vector row[V];
+    for (int v = 0; v < V; ++v) row[v] = load(b + k * lanes + v * width);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const float scale = a[m * a_row + k * a_step];
+      for (int v = 0; v < V; ++v) tile.sum[m][v] += scale * row[v];
+    }
+  }
+}
+
+template <int M>
+struct Count {
+  static constexpr int value = M;
+};
+
+/// Call `f(Count<count>)` for 1 <= count <= tile_rows.
+template <class F, int M = tile_rows>
+[[gnu::always_inline]] inline void with_rows(long count, const F& f) {
+  if constexpr (M >= 1) {
+    if (count >= M)
+      f(Count<M>{});
+    else
+      with_rows<F, M - 1>(count, f);
+  }
+}
+
+/// out[n][lane] = activation(bias[n] + sum_k weight[n][k] in[k][lane]) for one panel; NaN stays NaN.
+template <bool relu>
+void layer_forward(const float* weight, const float* bias, const float* in, float* out, long inputs, long outputs) {
+  for (long lane = 0; lane < lanes; lane += tile_lanes) {
+    for (long n = 0; n < outputs; n += tile_rows) {
+      with_rows(outputs - n, [&](auto count) {
+        constexpr int M = decltype(count)::value;
+        Tile<M> tile;
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+          for (int v = 0; v < tile_vectors; ++v) tile.sum[m][v] = Vector{} + bias[n + m];
+        }
+        multiply(tile, weight + n * inputs, inputs, 1, in + lane, inputs);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+          for (int v = 0; v < tile_vectors; ++v) {
+            Vector value = tile.sum[m][v];
+            if (relu) value = value < 0.0f ? Vector{} : value;
+            store(out + (n + m) * lanes + lane + v * width, value);
+          }
+        }
+      });
+    }
+  }
+}
+
+/// below[k][lane] = sum_n weight[n][k] above[n][lane] in all panels, zero where `activation` is not positive.
+void layer_down(const float* weight, const float* above, const float* activation, float* below, long inputs,
+                long outputs, long count_panels) {
+  for (long k = 0; k < inputs; k += tile_rows) {
+    with_rows(inputs - k, [&](auto count) {
+      constexpr int M = decltype(count)::value;
+      for (long panel = 0; panel < count_panels; ++panel) {
+        const float* from = above + panel * outputs * lanes;
+        for (long lane = 0; lane < lanes; lane += tile_lanes) {
+          const long place = (panel * inputs + k) * lanes + lane;
+          Tile<M> tile = {};
+          multiply(tile, weight + k, 1, inputs, from + lane, outputs);
+#pragma GCC unroll 16
+          for (int m = 0; m < M; ++m) {
+            for (int v = 0; v < tile_vectors; ++v) {
+              const long at = place + m * lanes + v * width;
+              Vector value = tile.sum[m][v];
+              if (activation) value = load(activation + at) <= 0.0f ? Vector{} : value;
+              store(below + at, value);
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+/// rows[i] becomes what was column i.
+inline void transpose(Vector (&rows)[width]) {
+  Indices low, high;
+  for (int i = 0; i < width; ++i) {
+    low[i] = (i & 1) * width + i / 2;
+    high[i] = low[i] + width / 2;
+  }
+#pragma GCC unroll 4
+  for (long round = 1; round < width; round *= 2) {
+    Vector next[width];
+#pragma GCC unroll 16
+    for (int i = 0; i < width / 2; ++i) {
+      next[2 * i] = __builtin_shuffle(rows[i], rows[i + width / 2], low);
+      next[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + width / 2], high);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < width; ++i) rows[i] = next[i];
+  }
+}
+
+/// (panels, features, lanes) to (features / lanes, batch rows, lanes); features are filled up with zeros.
+void batch_major(const float* from, float* to, long features, long rows) {
+  const long padded = panels(rows) * lanes;
+  for (long panel = 0; panel < panels(rows); ++panel) {
+    for (long feature = 0; feature < features; feature += width) {
+      const long there = features - feature < width ? features - feature : width;
+      float* block = to + (feature / lanes * padded + panel * lanes) * lanes + feature % lanes;
+      for (long lane = 0; lane < lanes; lane += width) {
+        Vector values[width] = {};
+        const float* source = from + (panel * features + feature) * lanes + lane;
+        if (there == width) {
+#pragma GCC unroll 16
+          for (long i = 0; i < width; ++i) values[i] = load(source + i * lanes);
+        } else {
+          for (long i = 0; i < there; ++i) values[i] = load(source + i * lanes);
+        }
+        transpose(values);
+#pragma GCC unroll 16
+        for (long i = 0; i < width; ++i) store(block + (lane + i) * lanes, values[i]);
+      }
+    }
+  }
+}
+
+/// out[i * step] = sum over the batch of features i of `values` times `factor`, or of the features alone.
+///
+/// values: (panels, features, lanes); factor: panels `factor_stride` floats apart, or null.
+void dots(const float* values, const float* factor, long factor_stride, float* out, long step, long features,
+          long count_panels) {
+  for (long feature = 0; feature < features; feature += width) {
+    const long there = features - feature < width ? features - feature : width;
+    Vector sums[width] = {};
+    for (long panel = 0; panel < count_panels; ++panel) {
+      const float* source = values + (panel * features + feature) * lanes;
+      for (long lane = 0; lane < lanes; lane += width) {
+        const Vector scale = factor ? load(factor + panel * factor_stride + lane) : Vector{} + 1.0f;
+        if (there == width) {
+#pragma GCC unroll 16
+          for (long i = 0; i < width; ++i) sums[i] += scale * load(source + i * lanes + lane);
+        } else {
+          for (long i = 0; i < there; ++i) sums[i] += scale * load(source + i * lanes + lane);
+        }
+      }
+    }
+    transpose(sums);
+    Vector total = {};
+    for (long i = 0; i < width; ++i) total += sums[i];
+    for (long i = 0; i < there; ++i) out[(feature + i) * step] = total[i];
+  }
+}
+
+/// gradient[n][k] for k < there <= V * width, of a gradient with rows of `inputs` numbers: sums over the batch.
+template <int V>
+void gradient_columns(const float* above, const float* column, float* gradient, long there, long inputs, long outputs,
+                      long rows) {
+  for (long n = 0; n < outputs; n += tile_rows) {
+    with_rows(outputs - n, [&](auto count) {
+      constexpr int M = decltype(count)::value;
+      Tile<M, V> tile = {};
+      for (long first = 0; first < rows; first += lanes) {
+        const long some = rows - first < lanes ? rows - first : lanes;
+        multiply(tile, above + first * outputs + n * lanes, lanes, 1, column + first * lanes, some);
+      }
+      float* to = gradient + n * inputs;
+      if (there == V * width) {
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+          for (int v = 0; v < V; ++v) store(to + m * inputs + v * width, tile.sum[m][v]);
+        }
+      } else {
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) std::memcpy(to + m * inputs, &tile.sum[m], there * sizeof(float));
+      }
+    });
+  }
+}
+
+/// gradient[n][k] = sum over rows b of above[b][n] * in[b][k]; both in panels. `turned` is scratch as large as `in`.
+void weight_gradient(const float* above, const float* in, float* gradient, long inputs, long outputs, long rows,
+                     float* turned) {
+  const long count = panels(rows), padded = count * lanes;
+  if (outputs <= few) {
+    for (long n = 0; n < outputs; ++n)
+      dots(in, above + n * lanes, outputs * lanes, gradient + n * inputs, 1, inputs, count);
+    return;
+  }
+  batch_major(in, turned, inputs, rows);
+  for (long k = 0; k < inputs; k += tile_lanes) {
+    const float* column = turned + k / lanes * padded * lanes + k % lanes;
+    const long there = inputs - k < tile_lanes ? inputs - k : tile_lanes;
+    const long beside = there > width ? there - width : 0;
+    if (there > width && beside > few) {
+      gradient_columns<2>(above, column, gradient + k, there, inputs, outputs, rows);
+      continue;
+    }
+    gradient_columns<1>(above, column, gradient + k, there < width ? there : width, inputs, outputs, rows);
+    for (long i = k + width; i < k + there; ++i)
+      dots(above, in + i * lanes, inputs * lanes, gradient + i, inputs, outputs, count);
+  }
+}
+
+/// Rows of a batch into panels; lanes beyond the last row become zero.
+void into_panels(const float* data, long stride, long features, long rows, float* to) {
+  for (long first = 0; first < rows; first += lanes, to += features * lanes) {
+    const long some = rows - first < lanes ? rows - first : lanes;
+    if (some < lanes) std::memset(to, 0, features * lanes * sizeof(float));
+    for (long lane = 0; lane < some; ++lane) {
+      const float* row = data + (first + lane) * stride;
+      for (long i = 0; i < features; ++i) to[i * lanes + lane] = row[i];
+    }
+  }
+}
+
+/// Panels to rows that lie one after the other.
+void from_panels(const float* from, long features, long rows, float* to) {
+  for (long first = 0; first < rows; first += lanes, from += features * lanes) {
+    const long some = rows - first < lanes ? rows - first : lanes;
+    if (features == 1) {
+      std::memcpy(to + first, from, some * sizeof(float));
+      continue;
+    }
+    for (long lane = 0; lane < some; ++lane) {
+      for (long i = 0; i < features; ++i) to[(first + lane) * features + i] = from[i * lanes + lane];
+    }
+  }
+}
+
+template <bool averaged>
+void adam(const AdamStep& s, long size, float* __restrict__ parameters, const float* __restrict__ gradients,
+          float* __restrict__ first, float* __restrict__ second, float* __restrict__ average) {
+  for (long i = 0; i < size; ++i) {
+    const float gradient = gradients[i];
+    const float mean = first[i] + (gradient - first[i]) * (1.0f - s.beta1);
+    const float square = second[i] * s.beta2 + (1.0f - s.beta2) * gradient * gradient;
+    first[i] = mean;
+    second[i] = square;
+    const float value = parameters[i] * s.keep - s.step_size * mean / (std::sqrt(square) * s.second_scale + s.epsilon);
+    parameters[i] = value;
+    if (averaged) average[i] += s.average_rate * (value - average[i]);
+  }
+}
+
+inline long round_up(long value, long multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+long widest(const Mlp& mlp) {
+  long found = 0;
+  for (int layer = 0; layer <= mlp.layers; ++layer) found = mlp.sizes[layer] > found ? mlp.sizes[layer] : found;
+  return found;
+}
+
+}  // namespace
+
+/// outputs: (members, rows, out); saved: `saved_size` floats, or null where no gradient is wanted.
+void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* outputs, float* scratch) {
+  const long count = panels(mlp.rows), wide = round_up(widest(mlp), 16) * lanes;
+  float* first = scratch;
+  float* buffers[2] = {scratch + count * mlp.sizes[0] * lanes, scratch + count * mlp.sizes[0] * lanes + wide};
+  float* last = buffers[1] + wide;
+  const long out = mlp.sizes[mlp.layers];
+  for (long member = 0; member < mlp.members; ++member) {
+    if (member == 0 || inputs.member_stride != 0)
+      into_panels(inputs.data + member * inputs.member_stride, inputs.row_stride, mlp.sizes[0], mlp.rows, first);
+    for (long panel = 0; panel < count; ++panel) {
+      const float* in = first + panel * mlp.sizes[0] * lanes;
+      float* place = saved;
+      for (int layer = 0; layer < mlp.layers; ++layer) {
+        const long before = mlp.sizes[layer], after = mlp.sizes[layer + 1];
+        const float* weight = mlp.weight(layer, member);
+        const float* bias = mlp.bias(layer, member);
+        if (layer == mlp.layers - 1) {
+          layer_forward<false>(weight, bias, in, last + panel * out * lanes, before, after);
+        } else {
+          float* to = saved ? place + panel * after * lanes : buffers[layer % 2];
+          layer_forward<true>(weight, bias, in, to, before, after);
+          in = to;
+          if (saved) place += count * after * lanes;
+        }
+      }
+    }
+    for (int layer = 1; saved && layer < mlp.layers; ++layer) saved += count * mlp.sizes[layer] * lanes;
+    from_panels(last, out, mlp.rows, outputs + member * mlp.rows * out);
+  }
+}
+
+/// Gradients of what `mlp_forward` computed, for (members, rows, out) output gradients.
+void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const Rows& output_gradients,
+                  const Gradients& wanted, float* scratch) {
+  const long count = panels(mlp.rows), wide = count * round_up(widest(mlp), lanes) * lanes;
+  float* above = scratch;
+  float* below = above + wide;
+  float* turned = below + wide;
+  float* first = turned + wide;
+  for (long member = 0; member < mlp.members; ++member) {
+    const float* activations = saved;
+    for (int layer = 1; layer < mlp.layers; ++layer) activations += count * mlp.sizes[layer] * lanes;
+    saved = activations;
+    into_panels(output_gradients.data + member * output_gradients.member_stride, output_gradients.row_stride,
+                mlp.sizes[mlp.layers], mlp.rows, above);
+    for (int layer = mlp.layers - 1; layer >= 0; --layer) {
+      const long before = mlp.sizes[layer], after = mlp.sizes[layer + 1];
+      const float* in = first;
+      if (layer > 0) {
+        activations -= count * before * lanes;
+        in = activations;
+      } else if (wanted.weights[0] && (member == 0 || inputs.member_stride != 0)) {
+        into_panels(inputs.data + member * inputs.member_stride, inputs.row_stride, before, mlp.rows, first);
+      }
+      if (wanted.biases[layer]) dots(above, nullptr, 0, wanted.biases[layer] + member * after, 1, after, count);
+      if (wanted.weights[layer])
+        weight_gradient(above, in, wanted.weights[layer] + member * before * after, before, after, mlp.rows, turned);
+      if (layer > 0) {
+        layer_down(mlp.weight(layer, member), above, activations, below, before, after, count);
+        float* swap = above;
+        above = below;
+        below = swap;
+      } else if (wanted.inputs) {
+        // Summed over the members in panels: `first` is not needed again when the last member's sum is written.
+        float* sum = turned;
+        layer_down(mlp.weight(0, member), above, nullptr, sum, before, after, count);
+        from_panels(sum, before, mlp.rows, below);
+        const long numbers = mlp.rows * before;
+        for (long i = 0; i < numbers; ++i) wanted.inputs[i] = member == 0 ? below[i] : wanted.inputs[i] + below[i];
+      }
+    }
+  }
+}
+
+/// One step of Adam (Kingma and Ba, algorithm 1) in the form of `AdamStep`; then average += rate (parameter - average).
+void adam_step(const AdamStep& s, long size, float* __restrict__ parameters, const float* __restrict__ gradients,
+               float* __restrict__ first, float* __restrict__ second, float* __restrict__ average) {
+  if (average)
+    adam<true>(s, size, parameters, gradients, first, second, average);
+  else
+    adam<false>(s, size, parameters, gradients, first, second, average);
+}
+
+}  // namespace SUREFOOT_NAMESPACE
+}  // namespace surefoot

@@ -1,0 +1,234 @@
+"""A tape repeats what torch did, on other numbers; what it can't repeat is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from surefoot.core import kernels, native
+from surefoot.core.networks import MLP
+from surefoot.core.tape import Recorder, Tape
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no native module: {native.why_not()}")
+
+
+def record(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tape | None, Tensor, str]:
+    """The tape, what it writes, and why there is none."""
+    recorder = Recorder(list(inputs))
+    with recorder.watching():
+        result = function(*inputs)
+    return recorder.tape(), result, recorder.problem
+
+
+def others(inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    return [i.logical_not() if i.dtype == torch.bool else i.flip(0) * 1.5 + 0.25 for i in inputs]
+
+
+def check(function: Callable[..., Tensor], *inputs: Tensor) -> None:
+    """The tape gives torch's numbers on inputs other than the recorded ones."""
+    tape, result, problem = record(function, *inputs)
+    assert tape is not None, problem
+    again = [torch.empty_strided(i.shape, i.stride()).copy_(o) for i, o in zip(inputs, others(inputs), strict=True)]
+    expected = function(*again)
+    assert not torch.equal(result, expected)
+    assert tape.run(again)
+    torch.testing.assert_close(result, expected, rtol=2e-6, atol=2e-6)
+
+
+def wide(*shape: int) -> Tensor:
+    """Numbers on both sides of everything."""
+    return torch.randn(*shape) * 3
+
+
+UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "square": torch.square,
+    "cube": lambda x: x.pow(3),
+    "root": lambda x: x.abs().sqrt(),
+    "log": lambda x: (x.abs() + 0.1).log() + x.abs().log1p(),
+    "exp": torch.exp,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "relu": torch.relu,
+    "softplus": torch.nn.functional.softplus,
+    "reciprocal": lambda x: 1 / (x.abs() + 1),
+    "sign": torch.sign,
+    "clamp": lambda x: x.clamp(-1, 2) + x.clamp(max=0.5) + x.clamp(min=-0.5),
+    "compare": lambda x: (x > 0.3) * x + (x <= -0.3) * 2.0 + ((x == x) & (x != 1)).float(),
+    "where": lambda x: torch.where(x > 0, 0.7, 0.3) * torch.where((x > 2) | ~(x < 1), x, -x),
+    "powers": lambda x: 2 ** x.clamp(-2, 2) + x.abs() ** 1.5,
+    "scalars": lambda x: (2 - x) / 3 + x * 0.5 - 1.25,
+    "alpha": lambda x: torch.add(x, x, alpha=0.3) - torch.sub(x, 1.0, alpha=2),
+    "lerp": lambda x: torch.lerp(x, x.square(), 0.2),
+    "in place": lambda x: x.clone().mul_(2).add_(1).clamp_(min=0).tanh_(),
+    "filled": lambda x: torch.zeros_like(x) + torch.ones_like(x) * x + x.new_full((5,), 2.0).sum(),
+    "sorted": lambda x: x.sort(0).values[1] + x.sort(-1).values[..., :1],
+    "joined": lambda x: torch.cat([x, torch.zeros(0), x * 2], -1)[..., 1:4] + torch.stack([x, -x]).sum(0)[..., :3],
+    "chunks": lambda x: x.split([2, x.shape[-1] - 2], -1)[1] * x.chunk(2, 0)[0][:1].sum(),
+}
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda x: x.sum(),
+    "rows": lambda x: x.sum(-1),
+    "columns": lambda x: x.sum(0, keepdim=True),
+    "both": lambda x: x.mean((0, -1)),
+    "mean": lambda x: x.mean(),
+    "least": lambda x: x.amin(0) - x.amax(-1, keepdim=True)[0],
+    "spread": lambda x: x.std(0) + x.var(-1, keepdim=True, correction=0)[:1],
+    "all of it": lambda x: x.sum().sum().mean() + x.std() + x.mean(0).square().sum(),
+}
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_elementwise_operations_are_repeated(name: str) -> None:
+    check(UNARY[name], wide(6, 9))
+    check(UNARY[name], wide(4, 40)[:, 3:12])
+    check(UNARY[name], wide(9, 6).t())
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_are_repeated(name: str) -> None:
+    check(REDUCTIONS[name], wide(6, 37))
+    check(REDUCTIONS[name], wide(37, 6).t())
+    check(REDUCTIONS[name], wide(3, 5, 7))
+
+
+@pytest.mark.parametrize(
+    "shapes", [((5, 7), (7,)), ((5, 1), (1, 7)), ((2, 5, 7), (5, 1)), ((3, 1, 4, 2), (6, 1, 2)), ((), (4,))]
+)
+def test_operands_are_broadcast(shapes: tuple[tuple[int, ...], ...]) -> None:
+    first, second = (torch.tensor(1.5) if shape == () else wide(*shape) for shape in shapes)
+    check(lambda b: first * b - b.maximum(first) / (b.minimum(first).abs() + 1), second)
+
+
+def test_gradients_of_a_loss_are_repeated() -> None:
+    weight = torch.randn(6, requires_grad=True)
+
+    def gradient(x: Tensor, y: Tensor) -> Tensor:
+        spread = (torch.tanh(x * weight) - y).square()
+        loss = torch.where(spread > 0.5, spread, 0.1 * spread).sum(-1).mean() + (x.exp().clamp(max=9) * weight).mean()
+        return torch.autograd.grad(loss + torch.nn.functional.relu(weight).sum(), weight)[0]
+
+    check(gradient, torch.randn(31, 6), torch.randn(31, 6))
+
+
+@pytest.mark.parametrize("members", [None, 2])
+def test_networks_and_their_gradients_are_repeated(members: int | None) -> None:
+    network = MLP(5, 2, (20, 16), members=members)
+    table = kernels.KernelTable("test")
+
+    def gradient(x: Tensor) -> Tensor:
+        parameters = list(network.parameters())
+        with kernels.use(kernels.Slots(table)):
+            found = torch.autograd.grad(network(x).square().mean(), parameters)
+            with torch.no_grad():
+                return torch.cat([g.flatten() for g in (*found, network(x[:3]))])
+
+    check(gradient, torch.randn(40, 30)[:, 3:8])
+
+
+def test_nan_and_inf_go_the_same_ways() -> None:
+    def function(x: Tensor) -> Tensor:
+        parts = [x.clamp(-1, 1), x.relu(), x.maximum(x * 0), x.minimum(x * 0), x.exp(), x.amin(0).expand_as(x)]
+        return torch.cat([*parts, x.amax(0).expand_as(x), x.sort(0).values, x.sum(0).expand_as(x)])
+
+    given = torch.tensor([[1.0, torch.nan, torch.inf, -torch.inf], [2.0, -1.0, 0.5, 3.0]])
+    tape, result, problem = record(function, torch.zeros(2, 4))
+    assert tape is not None, problem
+    assert tape.run([given])
+    torch.testing.assert_close(result, function(given), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda x: x + torch.randn(3), "aten.randn.default"),
+        (lambda x: x @ torch.ones(3), "aten.mv.default"),
+        (lambda x: x * (2 if x.sum().item() > 0 else 3), "aten._local_scalar_dense.default"),
+        (lambda x: x[x > 0].sum(), "aten.index.Tensor"),
+        (lambda x: x.double().sum().float(), "giving torch.float64"),
+        (lambda x: torch.div(x, 2, rounding_mode="floor"), "a rounding division"),
+    ],
+)
+def test_what_a_tape_cannot_repeat_is_refused_by_name(function: Callable[..., Tensor], problem: str) -> None:
+    tape, _, found = record(function, torch.randn(5, 3))
+    assert tape is None
+    assert problem in found
+
+
+def test_what_torch_does_not_see_is_found_by_running_the_tape() -> None:
+    total = torch.zeros(3)
+    calls = []
+
+    def function(x: Tensor) -> Tensor:
+        calls.append(1)
+        total.add_(x.sum(0) * torch.from_numpy(np.full(3, 1.0, np.float32) * len(calls)))
+        hidden = torch.zeros(3)
+        hidden.numpy()[:] = x.numpy().sum(0)
+        return total.add_(hidden)
+
+    tape, _, problem = record(function, torch.ones(5, 3))
+    assert tape is None
+    assert "not a function of parameters, batch and noise" in problem
+    assert torch.equal(total, torch.zeros(3))  # recording leaves everything as it was
+
+
+def test_recording_leaves_the_state_as_it_was_and_a_run_moves_it_once() -> None:
+    state = torch.zeros(3)
+
+    def function(x: Tensor) -> Tensor:
+        return state.add_(x)
+
+    tape, _, _ = record(function, torch.ones(3))
+    assert tape is not None
+    assert torch.equal(state, torch.zeros(3))
+    assert tape.run([torch.full((3,), 2.0)])
+    assert torch.equal(state, torch.full((3,), 2.0))
+
+
+def test_inputs_of_another_layout_are_refused_and_nothing_is_done() -> None:
+    state = torch.zeros(3)
+    rows = torch.ones(4, 8)
+    tape, _, _ = record(lambda x, y: state.add_(x.sum(0) + y.sum(0)), rows[:, :3], rows[:, 4:7])
+    assert tape is not None
+    moved = torch.ones(4, 8)
+    for wrong in (
+        [moved[:, :3], moved[:, 5:8]],
+        [moved[:, :3], torch.ones(4, 3)],
+        [moved[:2, :3], moved[:2, 4:7]],
+        [moved[:, :3].double(), moved[:, 4:7]],
+    ):
+        assert not tape.run(wrong)
+    assert not state.any()
+    assert tape.run([moved[:, :3], moved[:, 4:7]])
+    assert torch.equal(state, torch.full((3,), 8.0))
+
+
+def test_a_network_evaluated_twice_is_computed_once_unless_it_changed_in_between() -> None:
+    network, table = MLP(5, 2, (20, 16)).requires_grad_(False), kernels.KernelTable("test")
+    weight = network.weights[1].data
+
+    def twice(x: Tensor) -> Tensor:
+        with kernels.use(kernels.Slots(table)):
+            return network(x) + 2 * network(x)
+
+    def changed(x: Tensor) -> Tensor:
+        with kernels.use(kernels.Slots(table)):
+            first = network(x)
+            weight.mul_(2)
+            second = network(x)
+            weight.mul_(0.5)
+            own = x * 1
+            third = network(own)
+            own.mul_(3)
+            return first + 2 * second + 3 * third + 4 * network(own)
+
+    check(twice, torch.randn(40, 5))
+    check(changed, torch.randn(40, 5))
+    tape, _, _ = record(twice, torch.randn(40, 5))
+    assert tape is not None
+    assert tape.calls == {"mlp_forward": 1, "element": 3}

@@ -1,0 +1,160 @@
+"""`surefoot envs`, `rollout` and `certify`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+from surefoot import certify
+from surefoot.cli import main
+from surefoot.envs.systems import SYSTEMS
+from surefoot.evaluation import certificate
+
+Capture = pytest.CaptureFixture[str]
+
+
+def shown(capsys: Capture, *arguments: str) -> object:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_list_has_every_native_system_and_the_mujoco_tasks(capsys: Capture) -> None:
+    rows = {row["name"]: row for row in shown(capsys, "envs", "list")}
+    assert {known().alias for known in SYSTEMS.values()} <= set(rows)
+    assert rows["native/quadrotor-2d"]["actions"] == 2
+    assert rows["surefoot/HopperVelocity-v5"]["constraint"].startswith("speed limit")
+    assert [row["name"] for row in shown(capsys, "envs", "list", "dubins")] == ["native/dubins-obstacles"]
+    assert main(["envs", "list"]) == 0
+    assert "native/bicycle" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_info_tells_all_of_a_system(name: str, capsys: Capture) -> None:
+    known = SYSTEMS[name]()
+    facts = shown(capsys, "envs", "info", known.alias)
+    assert [row["parameter"] for row in facts["parameters"]] == [parameter.name for parameter in known.parameters]
+    assert set(facts["datasets"]) >= {f"{known.alias}-{kind}" for kind in ("random", "medium", "mixed", "expert")}
+    assert facts["reference_low"] < facts["reference_high"]
+    assert main(["envs", "info", known.gym_id]) == 0
+    assert known.margin_of in capsys.readouterr().out
+
+
+def test_info_describes_any_other_environment(capsys: Capture) -> None:
+    assert shown(capsys, "envs", "info", "Pendulum-v1")["observation_dim"] == 3
+
+
+def test_check_finds_nothing_wrong_with_ours_and_ends_with_2_for_a_broken_one(
+    capsys: Capture, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["envs", "check", "native/pendulum"]) == 0
+    assert capsys.readouterr().out == "native/pendulum: nothing is wrong\n"
+    (tmp_path / "broken_robots.py").write_text(
+        "import gymnasium, numpy as np\n"
+        "class Broken(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)\n"
+        "    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        super().reset(seed=seed)\n"
+        "        return np.zeros(2, np.float32), {}\n"
+        "    def step(self, action):\n"
+        "        return np.full(2, np.nan, np.float32), 0.0, False, False, {}\n"
+        "gymnasium.register('Broken-v0', entry_point=Broken, max_episode_steps=5)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["envs", "check", "broken_robots:Broken-v0", "--json"]) == 2
+    assert any(finding["level"] == "error" for finding in json.loads(capsys.readouterr().out))
+    sys.modules.pop("broken_robots")
+
+
+def test_rollout_of_a_run_gives_speed_return_cost_and_violations(finished_run: pathlib.Path, capsys: Capture) -> None:
+    arguments = ["rollout", str(finished_run), "--env", "native/pendulum", "--envs", "300", "--steps", "50"]
+    facts = shown(capsys, *arguments, "--policy-seed", "5")
+    assert (facts["episodes"], facts["steps"], facts["diverged"]) == (300, 300 * 50, 0)
+    assert facts["returns"]["low"] < facts["returns"]["mean"] < facts["returns"]["high"] < 0
+    found = facts["violations"]
+    exact = certificate(found["violations"], 300)
+    assert (found["low"], found["high"]) == (exact.low, exact.high)
+    assert facts["steps_per_second"] > 0
+    assert "seed 5 of" in facts["policy"]
+    assert shown(capsys, *arguments, "--policy-seed", "5", "--threads", "1")["returns"] == facts["returns"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    for words in ("steps/s", "violation rate", "Clopper-Pearson", "diverged episodes  0", "lowest margin", "score"):
+        assert words in out
+
+
+def test_rollout_of_behaviours_and_of_other_environments(capsys: Capture) -> None:
+    facts = shown(capsys, "rollout", "--policy", "expert", "--env", "native/dubins-obstacles", "--envs", "50")
+    assert facts["violations"]["violations"] == 0
+    assert facts["terminated"] == 50  # all arrive
+    assert 95 < facts["normalized"] < 105
+    windy = shown(
+        capsys, "rollout", "--policy", "expert", "--env", "native/dubins-obstacles", "--envs", "50", "--gap", "wind"
+    )
+    assert windy["returns"] != facts["returns"]
+    facts = shown(capsys, "rollout", "--policy", "random", "--env", "Pendulum-v1", "--envs", "2", "--steps", "5")
+    assert (facts["steps"], facts["cost"], facts["violations"], facts["normalized"]) == (10, None, None, None)
+
+
+def test_certify_counts_bounds_stores_and_the_report_shows_it(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certify, "FIRST", 100)
+    arguments = ["certify", str(finished_run), "--env", "native/pendulum", "--episodes", "250"]
+    assert main([*arguments, "--steps", "40"]) == 0
+    captured = capsys.readouterr()
+    assert "with 95 % confidence, the probability of a violation in an episode is below" in captured.out
+    assert "100 episodes measured: the other 150 will take about" in captured.err
+    stored = json.loads((finished_run / "certificate.json").read_text())
+    exact = certificate(stored["violations"], 250)
+    assert (stored["episodes"], stored["upper"], stored["low"]) == (250, exact.upper, exact.low)
+    rolled = shown(capsys, "rollout", str(finished_run), "--env", "native/pendulum", "--envs", "250", "--steps", "40")
+    assert rolled["violations"]["violations"] == stored["violations"]  # batches don't change the episodes
+    page = tmp_path / "report.html"
+    assert main(["report", str(finished_run), "-o", str(page)]) == 0
+    assert stored["sentence"] in capsys.readouterr().out
+    assert "<h2>Certificates</h2>" in page.read_text()
+    (finished_run / "certificate.json").unlink()
+
+
+def test_certify_a_behaviour_and_say_the_same_twice(capsys: Capture) -> None:
+    arguments = ["certify", "--policy", "expert", "--env", "native/dubins-obstacles", "--episodes", "60"]
+    first, again = (shown(capsys, *arguments) for _ in range(2))
+    assert first["violations"] == again["violations"] == 0
+    assert first["stored"] is None
+    assert first["upper"] == pytest.approx(1 - 0.05 ** (1 / 60))  # no violation: 1 - alpha^(1/n)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["envs", "info", "native/quadrotr"], "'native/quadrotor-2d' or"),
+        (["envs", "list", "zzz"], "contains 'zzz'"),
+        (["envs", "check", "Pendulm-v1"], "Pendulum-v1"),
+        (["rollout"], "say who acts"),
+        (["rollout", "RUN", "--policy", "expert"], "say who acts"),
+        (["rollout", "--policy", "expert"], "say where"),
+        (["rollout", "--policy", "exprt", "--env", "native/pendulum"], "did you mean 'expert'"),
+        (["rollout", "--policy", "expert", "--env", "Pendulum-v1"], "--policy random is the only one"),
+        (["rollout", "--policy", "random", "--env", "native/pendulum", "--envs", "0"], "--envs is 0"),
+        (["rollout", "--policy", "random", "--env", "native/pendulum", "--steps", "0"], "0 steps"),
+        (["rollout", "--policy", "random", "--env", "native/pendulum", "--gap", "wnd"], "did you mean 'wind'"),
+        (["rollout", "--policy", "random", "--env", "native/pendulum", "--threads", "0"], "--threads is 0"),
+        (["rollout", "RUN", "--env", "native/quadrotor-2d"], "observations don't fit"),
+        (["rollout", "nowhere", "--env", "native/pendulum"], "nowhere"),
+        (["rollout", "RUN", "--policy-seed", "3"], "has no seed 3"),
+        (["certify", "RUN", "--episodes", "0"], "0 episodes"),
+        (["certify", "RUN", "--confidence", "95", "--episodes", "9"], "confidence is 95"),
+        (["certify", "--policy", "random", "--env", "Pendulum-v1", "--episodes", "3"], "gives no cost"),
+    ],
+)
+def test_bad_commands_end_with_code_2_and_one_sentence(
+    arguments: list[str], message: str, finished_run: pathlib.Path, capsys: Capture
+) -> None:
+    assert main([str(finished_run) if argument == "RUN" else argument for argument in arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("surefoot: error: ")
+    assert message in line
