@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.errors import ConfigError, DeviceError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
 from surefoot.envs.interface import Array, as_numpy, step_values
 from surefoot.envs.names import gymnasium_id, is_native
@@ -18,8 +18,7 @@ from surefoot.envs.vector import check_spaces, make_vec
 
 Act = Callable[[Array], Array]
 """(N, O) observations -> (N, A) actions in the environment's units."""
-MEMORY = 1 << 32
-"""Bytes that environments without a native loop may be stepped with."""
+DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +78,7 @@ def run_episodes(
     steps: int | None = None,
     gap: str | None = None,
     threads: int | None = None,
+    device: str = "auto",
 ) -> EpisodeBatch:
     """One episode of `policy` from each seed, all side by side; an episode ends at its first end or after `steps`.
 
@@ -89,19 +89,25 @@ def run_episodes(
         steps: cut episodes off after this many; None: the environment's own limit.
         gap: preset of altered dynamics, or None.
         threads: of native code; None: all processors.
+        device: "cpu", "cuda" or "auto", of a policy in a native system; auto takes a GPU where there is one.
 
     Raises:
         ConfigError: unknown id or gap, no environments, steps below 1 or missing.
         EnvironmentMismatchError: the policy doesn't fit, or gives actions that are not finite.
+        DeviceError: a GPU was asked for where there is none, or where no policy runs inside a native system.
     """
     if len(seeds) < 1 or (steps is not None and steps < 1):
         raise ConfigError(f"{len(seeds)} environments and {steps} steps were asked for; both must be at least 1")
+    if device not in DEVICES:
+        raise ConfigError(f"device {device!r} is unknown; {nearest(device, DEVICES)}")
     if isinstance(policy, Policy):
         check_spaces(gymnasium_id(env_id), policy.observation_dim, policy.action_dim)
         if is_native(env_id):
             from surefoot.envs.native_rollout import native_episodes
 
-            return native_episodes(policy, env_id, seeds, steps=steps, gap=gap, threads=threads)
+            return native_episodes(policy, env_id, seeds, steps=steps, gap=gap, threads=threads, device=device)
+    if device == "cuda":
+        raise DeviceError("only a trained policy in a native system runs on a GPU; use device cpu or auto")
     return _stepped(policy, env_id, seeds, steps, gap)
 
 

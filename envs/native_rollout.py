@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors import DeterministicActor, GaussianActor
-from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
 from surefoot.cuda_ext import native, why_not_native
+from surefoot.cuda_ext.cubin import GpuError
 from surefoot.cuda_ext.policy import NativePolicy
 from surefoot.cuda_ext.rollout import RECORDS, Carry, Rollout
 from surefoot.cuda_ext.rollout import rollout as roll_out
@@ -132,6 +133,7 @@ def rollout(
             memory (how much they need is said).
         EnvironmentMismatchError: policy or actions don't fit the system.
         CheckpointError: weights that are not finite.
+        DeviceError: a GPU was asked for where there is none.
     """
     say_twin()
     system = env if isinstance(env, System) else find_system(env)
@@ -164,6 +166,8 @@ def rollout(
             threads=threads or processors(),
             device=device,
         )
+    except GpuError as error:
+        raise DeviceError(str(error)) from error
     except ValueError as error:
         raise ConfigError(f"{system.alias}: {error}") from error
 
@@ -208,33 +212,38 @@ def _count(envs: int | None, seeds: Any, states: Any, actions: Tensor | None) ->
 
 
 def native_episodes(
-    policy: Policy, env_id: str, seeds: Array, *, steps: int | None, gap: str | None, threads: int | None
+    policy: Policy, env_id: str, seeds: Array, *, steps: int | None, gap: str | None, threads: int | None, device: str
 ) -> EpisodeBatch:
     """`envs.episodes.run_episodes` of a policy in a native system."""
     system = find_system(env_id)
     packed = native_policy(policy)
     steps = system.max_steps if steps is None else min(steps, system.max_steps)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     batches = []
     for first in range(0, len(seeds), BLOCK):
         began = time.perf_counter()
-        found = rollout(packed, system, steps=steps, seeds=seeds[first : first + BLOCK], gap=gap, threads=threads)
+        own = seeds[first : first + BLOCK]
+        found = rollout(packed, system, steps=steps, seeds=own, gap=gap, threads=threads, device=device)
+        values = {name: getattr(found, name).cpu().numpy() for name in ("returns", "costs", "margins")}
         seconds = time.perf_counter() - began
-        values = {name: getattr(found, name).numpy() for name in ("returns", "costs", "margins")}
         batches.append(
             EpisodeBatch(
                 **{name: value.astype(np.float64) for name, value in values.items()},
-                lengths=found.lengths.numpy().astype(np.int64),
-                terminated=found.terminated.numpy(),
-                diverged=found.diverged.numpy(),
+                lengths=found.lengths.cpu().numpy().astype(np.int64),
+                terminated=found.terminated.cpu().numpy(),
+                diverged=found.diverged.cpu().numpy(),
                 seconds=seconds,
-                device=described_device(threads or processors()),
+                device=described_device(threads or processors(), device),
             )
         )
     return EpisodeBatch.join(batches)
 
 
-def described_device(threads: int) -> str:
-    """What computes native rollouts on this machine, in words."""
+def described_device(threads: int, device: str) -> str:
+    """What computes native rollouts, in words."""
+    if device == "cuda":
+        return f"GPU, {torch.cuda.get_device_name()}"
     module = native()
     if module is None:
         return "CPU, plain torch (no native module)"

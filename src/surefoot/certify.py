@@ -54,6 +54,7 @@ def certify(
     steps: int | None = None,
     gap: str | None = None,
     threads: int | None = None,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> Certified:
     """Count the episodes with any cost in them among `episodes` independent ones, and bound their probability.
@@ -66,6 +67,7 @@ def certify(
         steps: cut episodes off after this many; None: the environment's limit.
         gap: preset of altered dynamics, or None.
         threads: of native code; None: all processors.
+        device: as in `run_episodes`.
         progress: called when the expected time is known, and after each batch.
 
     Raises:
@@ -77,13 +79,13 @@ def certify(
         )
     certificate(0, 1, confidence)  # a bad confidence is told before the episodes are run
     done = violations = diverged = steps_taken = 0
-    seconds, size, device = 0.0, FIRST, ""
+    seconds, size, computed_by = 0.0, FIRST, ""
     while done < episodes:
         seeds = episode_seeds(seed, done, min(size, episodes - done))
-        batch = run_episodes(actor.policy, actor.env_id, seeds, steps=steps, gap=gap, threads=threads)
+        batch = run_episodes(actor.policy, actor.env_id, seeds, steps=steps, gap=gap, threads=threads, device=device)
         violations += _violations(batch, actor.env_id)
         diverged += int(batch.diverged.sum())
-        steps_taken, seconds, device = steps_taken + batch.steps, seconds + batch.seconds, batch.device
+        steps_taken, seconds, computed_by = steps_taken + batch.steps, seconds + batch.seconds, batch.device
         done, size = done + len(seeds), BATCH
         if progress is not None:
             progress(done, episodes, (episodes - done) * seconds / done)
@@ -96,7 +98,7 @@ def certify(
         steps_per_episode=steps_taken / episodes,
         diverged=diverged,
         seconds=seconds,
-        device=device,
+        device=computed_by,
     )
 
 

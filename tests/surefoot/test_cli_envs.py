@@ -7,6 +7,7 @@ import pathlib
 import sys
 
 import pytest
+import torch
 
 from surefoot import certify
 from surefoot.cli import main
@@ -99,6 +100,12 @@ def test_rollout_of_behaviours_and_of_other_environments(capsys: Capture) -> Non
     assert (facts["steps"], facts["cost"], facts["violations"], facts["normalized"]) == (10, None, None, None)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_told(finished_run: pathlib.Path, capsys: Capture) -> None:
+    assert main(["rollout", str(finished_run), "--env", "native/pendulum", "--device", "cuda"]) == 2
+    assert "there is no GPU to roll out on" in capsys.readouterr().err
+
+
 def test_certify_counts_bounds_stores_and_the_report_shows_it(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +150,8 @@ def test_certify_a_behaviour_and_say_the_same_twice(capsys: Capture) -> None:
         (["rollout", "--policy", "random", "--env", "native/pendulum", "--steps", "0"], "0 steps"),
         (["rollout", "--policy", "random", "--env", "native/pendulum", "--gap", "wnd"], "did you mean 'wind'"),
         (["rollout", "--policy", "random", "--env", "native/pendulum", "--threads", "0"], "--threads is 0"),
+        (["rollout", "RUN", "--env", "native/pendulum", "--device", "gpu"], "device 'gpu' is unknown"),
+        (["rollout", "--policy", "random", "--env", "native/pendulum", "--device", "cuda"], "only a trained policy"),
         (["rollout", "RUN", "--env", "native/quadrotor-2d"], "observations don't fit"),
         (["rollout", "nowhere", "--env", "native/pendulum"], "nowhere"),
         (["rollout", "RUN", "--policy-seed", "3"], "has no seed 3"),

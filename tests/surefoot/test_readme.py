@@ -156,6 +156,18 @@ def test_examples_train_and_print_a_score(name: str, folder: pathlib.Path) -> No
     )
 
 
+def test_a_gymnasium_user_never_imports_surefoot(folder: pathlib.Path) -> None:
+    script = ROOT / "examples" / "gymnasium_user.py"
+    assert "import surefoot" not in script.read_text(encoding="utf-8")
+    assert re.fullmatch(r"mean return \d+\.\d\d, \d+ of 4096 off the safe track\n", run([str(script)], folder))
+
+
+def test_ppo_of_stable_baselines3_trains_on_a_native_system(folder: pathlib.Path) -> None:
+    pytest.importorskip("stable_baselines3", reason="the sb3 extra is not installed")
+    printed = run([str(ROOT / "examples" / "sb3_user.py"), "--steps", "16384"], folder)
+    assert re.fullmatch(r"return -?\d+\.\d \+- \d+\.\d after 16,384 steps\n", printed)
+
+
 def test_the_custom_environment_can_be_recorded_loaded_and_evaluated_in(folder: pathlib.Path) -> None:
     script = (
         "from surefoot.evaluation import RandomPolicy, evaluate; from surefoot.data import load; import numpy as np\n"

@@ -41,21 +41,18 @@ def _add_actor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="cut episodes off after this many (default: the environment's limit)")
     parser.add_argument("--seed", type=int, default=2, help="of initial states and noise (default 2, as evaluate)")
     parser.add_argument("--threads", type=int, help="of native code (default: all processors)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda: of a RUN in a native system")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _actor(arguments: argparse.Namespace) -> Actor:
     from surefoot.actors import actor
-    from surefoot.cuda_ext import native, why_not_native
 
     if arguments.threads is not None and arguments.threads < 1:
         raise ConfigError(f"--threads is {arguments.threads}; it must be at least 1")
     if arguments.seed < 0:
         raise ConfigError(f"--seed is {arguments.seed}; it must be 0 or more")
-    chosen = actor(arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed)
-    if native() is None:
-        print(f"note: no native module ({why_not_native()}); plain torch does its work, slower", file=sys.stderr)
-    return chosen
+    return actor(arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed)
 
 
 def rollout(arguments: argparse.Namespace) -> int:
@@ -72,6 +69,7 @@ def rollout(arguments: argparse.Namespace) -> int:
         steps=arguments.steps,
         gap=arguments.gap,
         threads=arguments.threads,
+        device=arguments.device,
     )
     facts = {
         "policy": chosen.label,
@@ -154,6 +152,7 @@ def certify(arguments: argparse.Namespace) -> int:
             steps=arguments.steps,
             gap=arguments.gap,
             threads=arguments.threads,
+            device=arguments.device,
             progress=progress,
         )
     path = None
