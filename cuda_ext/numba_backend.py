@@ -31,8 +31,8 @@ FLAG_RECORDS = ("terminated", "truncated", "diverged")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Functions:
-    """A system compiled by numba. Arguments are flat arrays, each with the place of an environment's first number in it;
-    the others follow `n` apart.
+    """A system compiled by numba. Arguments are flat arrays, each with the place of an environment's first number in
+    it; the others follow `n` apart.
 
     begin(states, s, parameters, p, uniforms, u, n); observe(observations, o, states, s, parameters, p, n);
     step(states, s, actions, a, parameters, p, normals, z, n, running) -> (reward, margin, terminated, finite): leaves
@@ -220,7 +220,7 @@ class CudaBatch(Batch):
 
         if array.is_cuda:
             return cuda.as_cuda_array(array)
-        if numba.config.ENABLE_CUDASIM:  # numba's simulator of a GPU in python, for tests
+        if numba.config.ENABLE_CUDASIM:  # type: ignore[attr-defined]  # numba's simulator of a GPU in python, for tests
             return array.numpy()
         raise ValueError(f"an array is on {array.device}, must be on a GPU")
 

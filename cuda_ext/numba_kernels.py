@@ -19,7 +19,7 @@ def kernels(system: Any, width: int) -> tuple[Any, Any]:
         numbers, header, weights, low, high, seeds, parameters, given, states, episodes, elapsed, floats, counts,
         last_observations, floats_recorded, flags_recorded,
     ):  # fmt: skip
-        first = cuda.grid(1)
+        first: Any = cuda.grid(1)  # type: ignore[call-arg]
         if first < numbers[0]:
             s, a, o = cuda.local.array(one, float32), cuda.local.array(two, float32), cuda.local.array(three, float32)
             p, z, c = cuda.local.array(four, float32), cuda.local.array(five, float32), cuda.local.array(six, float32)
@@ -31,7 +31,7 @@ def kernels(system: Any, width: int) -> tuple[Any, Any]:
 
     @cuda.jit
     def reset_kernel(numbers, mask, seeds, parameters, states, episodes, last_observations):  # type: ignore[no-untyped-def]
-        first = cuda.grid(1)
+        first: Any = cuda.grid(1)  # type: ignore[call-arg]
         if first < numbers[0]:
             s, a, o = cuda.local.array(one, float32), cuda.local.array(two, float32), cuda.local.array(three, float32)
             p, z, c = cuda.local.array(four, float32), cuda.local.array(five, float32), cuda.local.array(six, float32)

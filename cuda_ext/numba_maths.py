@@ -1,7 +1,7 @@
 """What numba compiles for every system: counted random numbers, functions for lanes, and the policy.
 
 The counterparts of native/random.h, native/maths.h and native/mlp.h. Lanes are environments that advance together:
-element k of lane l of an array is x[k * lanes + l], and loops over lanes vectorise.
+element k of lane i of an array is x[k * lanes + i], and loops over lanes vectorise.
 """
 
 from __future__ import annotations
@@ -77,24 +77,30 @@ def normal(key: int, step: int, index: int) -> float:
 
 
 @inlined
+def whole(x: float) -> float:
+    """The whole number nearest to a float64 between +-2^51."""
+    return (x + _TO_WHOLE) - _TO_WHOLE
+
+
+@inlined
 def floor(x: float) -> float:
     """In place of math.floor: of a float64 between +-2^51, and it stays one."""
-    nearest = (x + _TO_WHOLE) - _TO_WHOLE
+    nearest = whole(x)
     return nearest - 1.0 if nearest > x else nearest
 
 
 @inlined
 def sine_cosine(x: float) -> tuple[float, float]:
     """Of a float64 below 1e6: Taylor's series on +-pi/4 after taking off quarter turns; absolute error 1e-11."""
-    turns = floor(x * (2 / math.pi) + 0.5)
+    turns = whole(x * (2 / math.pi))
     r = x - turns * 1.5707963267341256  # pi / 2 as a sum of two, the first with 33 bits
     r = r - turns * 6.0771005065061922e-11
     q = r * r
     s = r + r * q * (_S1 + q * (_S2 + q * (_S3 + q * (_S4 + q * _S5))))
     c = 1.0 + q * (_C1 + q * (_C2 + q * (_C3 + q * (_C4 + q * (_C5 + q * _C6)))))
     half = turns * 0.5
-    odd = half != floor(half)
-    quarter = turns - 4 * floor(turns * 0.25)  # 0, 1, 2 or 3
+    odd = half != whole(half)
+    quarter = turns - 4.0 * whole(turns * 0.25 - 0.375)  # 0, 1, 2 or 3
     a, b = (c if odd else s), (s if odd else c)
     return (-a if quarter >= 2 else a), (-b if (quarter == 1) | (quarter == 2) else b)
 
@@ -153,23 +159,23 @@ def activate(kind: int, count: int, y: Array) -> None:
 
 @functools.cache
 def linear_for(lanes: int) -> Callable[..., Any]:
-    """linear(w, at, inputs, outputs, x, y): y = bias + W x; w holds from `at` on the biases, then W (outputs, inputs)."""
+    """linear(w, at, inputs, outputs, x, y): y = bias + W x; from `at` on w holds biases, then W (outputs, inputs)."""
 
     @jit
     def eight_inputs(a: Array, b: Array, x: Array, y: Array, z: Array) -> None:
         """Eight inputs x into two outputs y and z, by eight weights a and b of each."""
         a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
         b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
-        for l in range(lanes):  # noqa: E741
-            x0, x1, x2, x3 = x[l], x[l + lanes], x[l + 2 * lanes], x[l + 3 * lanes]
-            x4, x5, x6, x7 = x[l + 4 * lanes], x[l + 5 * lanes], x[l + 6 * lanes], x[l + 7 * lanes]
-            y[l] += (a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3) + (a4 * x4 + a5 * x5 + a6 * x6 + a7 * x7)
-            z[l] += (b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3) + (b4 * x4 + b5 * x5 + b6 * x6 + b7 * x7)
+        for lane in range(lanes):
+            x0, x1, x2, x3 = x[lane], x[lane + lanes], x[lane + 2 * lanes], x[lane + 3 * lanes]
+            x4, x5, x6, x7 = x[lane + 4 * lanes], x[lane + 5 * lanes], x[lane + 6 * lanes], x[lane + 7 * lanes]
+            y[lane] += (a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3) + (a4 * x4 + a5 * x5 + a6 * x6 + a7 * x7)
+            z[lane] += (b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3) + (b4 * x4 + b5 * x5 + b6 * x6 + b7 * x7)
 
     @jit
     def one_input(weight: Any, x: Array, y: Array) -> None:
-        for l in range(lanes):  # noqa: E741
-            y[l] += weight * x[l]
+        for lane in range(lanes):
+            y[lane] += weight * x[lane]
 
     @jit
     def linear(w: Array, at: int, inputs: int, outputs: int, x: Array, y: Array) -> None:
@@ -177,8 +183,8 @@ def linear_for(lanes: int) -> Callable[..., Any]:
         for j in range(outputs):
             row = at + outputs + j * inputs
             here, bias = y[j * lanes : (j + 1) * lanes], w[at + j]
-            for l in range(lanes):  # noqa: E741
-                here[l] = bias
+            for lane in range(lanes):
+                here[lane] = bias
             for i in range(0 if j >= paired else eights, inputs):
                 one_input(w[row + i], x[i * lanes : (i + 1) * lanes], here)
         for j in range(0, paired, 2):
@@ -197,15 +203,15 @@ def normalise_for(lanes: int) -> Callable[..., Any]:
     @jit
     def normalise(w: Array, gain: int, count: int, y: Array) -> None:
         share = _ONE / np.float32(count)
-        for l in range(lanes):  # noqa: E741
+        for lane in range(lanes):
             mean, squares = _ZERO, _ZERO
             for k in range(count):
-                mean += y[k * lanes + l] * share
+                mean += y[k * lanes + lane] * share
             for k in range(count):
-                squares += (y[k * lanes + l] - mean) * (y[k * lanes + l] - mean) * share
+                squares += (y[k * lanes + lane] - mean) * (y[k * lanes + lane] - mean) * share
             scale = _ONE / np.float32(math.sqrt(squares + _TINY))
             for k in range(count):
-                y[k * lanes + l] = (y[k * lanes + l] - mean) * scale * w[gain + k] + w[gain + count + k]
+                y[k * lanes + lane] = (y[k * lanes + lane] - mean) * scale * w[gain + k] + w[gain + count + k]
 
     return normalise
 
@@ -214,8 +220,8 @@ def normalise_for(lanes: int) -> Callable[..., Any]:
 def policy_for(lanes: int) -> Callable[..., Any]:
     """policy(header, w, observations, actions, noise, x, y): (actions x lanes) from (observations x lanes).
 
-    `header` and `w` are those of `NativePolicy` by `numba_backend.flat_weights`; `noise` (actions x lanes) is read where
-    the policy samples; x and y are scratch of the widest layer x lanes each.
+    `header` is `NativePolicy.header`, `w` of `numba_backend.flat_weights`; `noise` (actions x lanes) is read where the
+    policy samples; x and y are scratch of the widest layer x lanes each.
     """
     linear, normalise = linear_for(lanes), normalise_for(lanes)
 
@@ -224,8 +230,8 @@ def policy_for(lanes: int) -> Callable[..., Any]:
         inputs, outputs, sampling = header[HEADER], len(actions) // lanes, header[4]
         for k in range(inputs):
             mean, scale = w[k], w[inputs + k]
-            for l in range(lanes):  # noqa: E741
-                x[k * lanes + l] = (observations[k * lanes + l] - mean) * scale
+            for lane in range(lanes):
+                x[k * lanes + lane] = (observations[k * lanes + lane] - mean) * scale
         middle, half, deviation = 2 * inputs, 2 * inputs + outputs, 2 * (inputs + outputs)
         at = deviation + max(2, outputs)
         for k in range(header[0]):

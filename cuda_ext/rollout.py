@@ -426,13 +426,13 @@ def _native(
     count, sizes = len(seeds), sizes_of(system)
     sums = {name: torch.empty(count, dtype=dtype, device=device) for name, dtype in SUMS.items()}
     carry = {
-        "states": torch.zeros(count, sizes[0], device=device) if states is None else states.clone(),
-        "episodes": (torch.zeros_like(seeds) if episodes is None else episodes).to(torch.int32, copy=True),
-        "elapsed": (torch.zeros_like(seeds) if elapsed is None else elapsed).to(torch.int32, copy=True),
+        "states": _zeros((count, sizes[0]), torch.float32, device) if states is None else states.clone(),
+        "episodes": _zeros((count,), torch.int32, device) if episodes is None else episodes.to(torch.int32, copy=True),
+        "elapsed": _zeros((count,), torch.int32, device) if elapsed is None else elapsed.to(torch.int32, copy=True),
     }
-    make = torch.empty if many else torch.zeros  # rows after the end of an only episode stay 0
+    make = torch.empty if many else _zeros  # rows after the end of an only episode stay 0
     shapes = _shapes(record, steps[0], count, [sizes[0], sizes[1], sizes[2]])
-    empty = [make(*shape, dtype=dtype, device=device) for shape, dtype in shapes]
+    empty = [make(shape, dtype=dtype, device=device) for shape, dtype in shapes]
     records = {"record_" + RECORDS[k]: array for k, array in zip(record, empty)}
     constants = {name: value.to(device) for name, value in constants_of(system).items()}
     arrays = {**constants, "seeds": seeds, "parameters": parameters, **sums, **carry, **records}
@@ -449,6 +449,13 @@ def _native(
         batch.reset(None, workers)
     batch.run(workers)
     return [*sums.values(), *carry.values(), *records.values()]
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on the processor numpy's, whose pages come from the system when they are first used."""
+    if device.type != "cpu":
+        return torch.zeros(*shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(shape, dtype=str(dtype).removeprefix("torch.")))
 
 
 def _twin(

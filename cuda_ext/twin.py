@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,8 +58,20 @@ def environment_seeds(base: int, count: int, device: torch.device | str = "cpu")
     start, rest = base & _32, base >> 32
     while rest not in (0, -1):
         start, rest = int(mix(torch.tensor(start))) ^ (rest & _32), rest >> 32
+    if torch.device(device).type == "cpu" and not torch.compiler.is_compiling():
+        first_number = _numpy_mix(np.array([start], np.uint32))
+        return torch.from_numpy(_numpy_mix(first_number + np.arange(count, dtype=np.uint32)).astype(np.int64))
     first = mix(torch.tensor(start, device=device))
     return mix((first + torch.arange(count, device=device)) & _32)
+
+
+def _numpy_mix(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """`mix` on uint32: torch shares work on many numbers among threads, which costs more than the work itself."""
+    x = x ^ (x >> np.uint32(16))
+    x = x * np.uint32(0x7FEB352D)
+    x = x ^ (x >> np.uint32(15))
+    x = x * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
 
 
 @dataclasses.dataclass

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import inspect
-import keyword
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, MissingExtraError, nearest
+from surefoot.core.errors import ConfigError
 from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.envs.python_checks import Given, check_options, need_numba, pairs, reason, tried, wanted
 from surefoot.envs.python_source import (
-    INTEGRATORS,
     begin_source,
     compiled,
     defined,
@@ -29,7 +25,6 @@ from surefoot.envs.python_source import (
 Function = Callable[..., Any]
 Bounds = tuple[float, float]
 ANY = (-np.inf, np.inf)
-RESERVED = ("uniforms", "normals")
 
 
 class PythonSystem(System):
@@ -99,22 +94,22 @@ class PythonSystem(System):
         title: str = "",
         margin_of: str = "",
     ) -> None:
-        bounds = np.array([actions[key] for key in actions], dtype=np.float64).reshape(-1, 2)
-        seen = _bounded(observations if observe is not None and observations is not None else states)
+        bounds = np.array([*pairs(name, "actions", actions).values()], dtype=np.float64).reshape(-1, 2)
+        seen = _bounded(name, observations if observe is not None and observations is not None else states)
         if isinstance(parameters, Mapping):
             parameters = [Parameter(key, float(value), *ANY) for key, value in parameters.items()]
         described: dict[str, Any] = {
             "name": name,
             "gym_id": f"python/{name}-v0",
             "title": title or f"{name}, in python",
-            "source": inspect.getsourcefile(getattr(derivative, "py_func", derivative)) or "python",
+            "source": getattr(getattr(derivative, "__code__", None), "co_filename", "python"),
             "states": tuple(states),
             "actions": tuple(actions),
             "action_low": tuple(bounds[:, 0].tolist()),
             "action_high": tuple(bounds[:, 1].tolist()),
             "observations": tuple(seen),
-            "observation_low": tuple(float(low) for low, _ in seen.values()),
-            "observation_high": tuple(float(high) for _, high in seen.values()),
+            "observation_low": tuple(low for low, _ in seen.values()),
+            "observation_high": tuple(high for _, high in seen.values()),
             "parameters": tuple(parameters),
             "uniforms": len(states) if uniforms is None else uniforms,
             "normals": normals,
@@ -131,116 +126,18 @@ class PythonSystem(System):
         functions |= {"observe": observe, "terminated": terminated}
         self._functions: dict[str, Function] = {kind: f for kind, f in functions.items() if f is not None}
         self._integrator, self._substeps = integrator, substeps
-        self._limits = {key: (float(low), float(high)) for key, (low, high) in (limits or {}).items()}
-        self._check_options(bounds, observe is not None, observations)
-        self._arguments = {kind: self._wanted(kind, function) for kind, function in self._functions.items()}
-        self._scalars = self._try()
-
-    # ---- checks: a mistake is told when the system is made ----
-
-    def _check_options(self, bounds: np.ndarray[Any, Any], observed: bool, observations: object) -> None:
-        parameters = [parameter.name for parameter in self.parameters]
-        names = [*self.states, *self.actions, *parameters]
-        for name in [self.name, *names]:
-            if (
-                not name.isidentifier()
-                or keyword.iskeyword(name)
-                or name.startswith(("_", "next_"))
-                or name in RESERVED
-            ):
-                raise ConfigError(
-                    f"{self.name}: {name!r} can't be a name here; use letters, digits and _, as in 'speed_x'"
-                )
-        twice = sorted({name for name in names if names.count(name) > 1})
-        problems = {
-            f"there are {len(self.states)} states and {len(self.actions)} actions; give 1 or more": not self.states
-            or not self.actions,
-            f"{', '.join(map(repr, twice))} is named twice; states, actions and parameters need names of their own": twice,
-            "an action's bounds must be finite, low < high, as in {'torque': (-2, 2)}": not np.isfinite(bounds).all()
-            or (bounds[:, 0] >= bounds[:, 1]).any(),
-            f"integrator is {self._integrator!r}; {nearest(str(self._integrator), list(INTEGRATORS))}": self._integrator
-            not in INTEGRATORS,
-            "semi_implicit needs positions, then as many velocities": self._integrator == "semi_implicit"
-            and len(self.states) % 2,
-            "time_step, substeps and max_steps must be above 0": min(self.time_step, self._substeps, self.max_steps)
-            <= 0,
-            "uniforms and normals must be 0 to 64": not min(self.uniforms, self.normals) >= 0
-            or max(self.uniforms, self.normals) > 64,
-            "give margin= or cost=, not both": {"margin", "cost"} <= set(self._functions),
-            "observe= needs observations=, the names of what it returns": observed and observations is None,
-            "observations= needs observe=, the function that returns them": observations is not None and not observed,
-            f"limits of {sorted(set(self._limits) - set(self.states))}: there are no such states": set(self._limits)
-            - set(self.states),
-        }
-        for sentence, wrong in problems.items():
-            if wrong:
-                raise ConfigError(f"{self.name}: {sentence}")
-
-    def _wanted(self, kind: str, function: Function) -> tuple[str, ...]:
-        """Names of the arguments of a function, all of them known."""
-        known = {parameter.name for parameter in self.parameters}
-        known |= {"uniforms"} if kind == "reset" else set(self.states)
-        known |= set(self.actions) if kind not in ("reset", "observe") else set()
-        known |= {"normals"} if kind == "derivative" else set()
-        known |= {f"next_{name}" for name in self.states} if kind == "reward" else set()
-        if not callable(function):
-            raise ConfigError(f"{self.name}: {kind}= is {function!r}; give a function")
-        wanted = inspect.signature(getattr(function, "py_func", function)).parameters
-        for name, argument in wanted.items():
-            if argument.kind not in (argument.POSITIONAL_OR_KEYWORD, argument.POSITIONAL_ONLY) or name not in known:
-                raise ConfigError(f"{self.name}: {kind}() asks for {name!r}; {nearest(name, sorted(known))}")
-        return tuple(wanted)
-
-    def _try(self) -> set[str]:
-        """Call every function once, in python; those that return one number instead of a sequence."""
-        values: dict[str, Any] = {parameter.name: float(parameter.default) for parameter in self.parameters}
-        pairs = zip(self.actions, self.action_low, self.action_high)
-        values |= {name: 0.6 * low + 0.4 * high for name, low, high in pairs}
-        values["uniforms"] = tuple((0.381966 * (k + 1)) % 1 for k in range(self.uniforms))
-        values["normals"] = tuple(0.1 * (k + 1) for k in range(max(1, self.normals)))
-        state, names = self.states, {"reset": "state", "observe": "observation", "derivative": "rate"}
-        scalars: set[str] = set()
-        counts = {"reset": len(state), "derivative": len(state), "observe": len(self.observations)}
-        for kind in sorted(self._functions, key=lambda kind: kind != "reset"):
-            result = self._called(kind, values)
-            several = isinstance(result, tuple)
-            numbers = result if several else (result,)
-            if not all(isinstance(number, (int, float, np.number, np.bool_)) for number in numbers):
-                raise ConfigError(
-                    f"{self.name}: {kind}() returns {result!r}; it must return numbers, separated by commas"
-                )
-            wanted = counts.get(kind, 1)
-            if len(numbers) != wanted or (several and kind not in counts):
-                what = f"{wanted} {names[kind]}{'s' if wanted > 1 else ''}" if kind in counts else "one number"
-                listed = ", ".join(self.observations if kind == "observe" else state) if kind in counts else ""
-                raise ConfigError(
-                    f"{self.name}: {kind}() returns {len(numbers)} value{'s' if len(numbers) != 1 else ''}; it must return "
-                    f"{what}" + (f": of {listed}" if listed else "")
-                )
-            scalars |= {kind} if not several and kind in counts else set()
-            if kind == "reset":
-                values |= {name: float(number) for name, number in zip(state, numbers)}
-                values |= {f"next_{name}": float(number) for name, number in zip(state, numbers)}
-        return scalars
-
-    def _called(self, kind: str, values: Mapping[str, Any]) -> Any:
-        given = {name: values[name] for name in self._arguments[kind]}
-        try:
-            return self._functions[kind](*given.values())
-        except Exception as error:
-            raise ConfigError(
-                f"{self.name}: {kind}() fails ({type(error).__name__}: {error}) when it is called with "
-                f"{', '.join(f'{name}={value}' for name, value in given.items()) or 'nothing'}; make it work for any numbers"
-            ) from error
+        self._limits = pairs(name, "limits", limits or {})
+        given = Given(self, self._functions, integrator, substeps, self._limits, observations is not None)
+        check_options(given)
+        self._arguments = {kind: wanted(given, kind) for kind in self._functions}
+        self._scalars = tried(given, self._arguments)
 
     # ---- compilation ----
 
     @functools.cached_property
     def compiled(self) -> Any:
         """The system as `numba_backend.Functions`: made at first use, kept for the life of this object."""
-        _need_numba(self.name)
-        from numba.core.errors import NumbaError
-
+        need_numba(self.name)
         from surefoot.cuda_ext.numba_backend import Functions
         from surefoot.cuda_ext.numba_maths import REPLACED, inlined
 
@@ -249,7 +146,7 @@ class PythonSystem(System):
         done: dict[Any, Any] = dict(REPLACED)
         for kind, function in self._functions.items():
             ready = compiled(function, inlined, done)
-            self._compile_alone(kind, ready, NumbaError)
+            self._compile_alone(kind, ready)
             spaces[f"_call_{kind}"] = inlined(_as_tuple(ready)) if kind in self._scalars else ready
         arguments = self._arguments
         sources = {
@@ -264,22 +161,29 @@ class PythonSystem(System):
         widths = (len(self.states), len(self.actions), len(self.observations), len(self.parameters))
         return Functions(**made, sizes=(*widths, self.uniforms, self.normals))
 
-    def _compile_alone(self, kind: str, function: Any, failure: type[Exception]) -> None:
+    def _compile_alone(self, kind: str, function: Any) -> None:
         """Compile one function for numbers, so that its own name is in the message where that fails."""
         import numba
 
-        if numba.config.DISABLE_JIT:  # NUMBA_DISABLE_JIT=1 leaves them plain python, for a debugger
+        # NUMBA_DISABLE_JIT=1 leaves everything plain python, for a debugger
+        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
             return
         tuples = {"uniforms": self.uniforms, "normals": max(1, self.normals)}
         number = numba.float64
         kinds = [numba.types.UniTuple(number, tuples[n]) if n in tuples else number for n in self._arguments[kind]]
         try:
             function.compile(tuple(kinds))
-        except failure as error:
+        except Exception as error:  # numba's own failures are of many kinds
             raise ConfigError(
-                f"{self.name}: numba can't compile {kind}(): {_reason(error)}; use numbers, math and plain functions of "
+                f"{self.name}: numba can't compile {kind}(): {reason(error)}; use numbers, math and plain functions of "
                 "numbers only (docs/python_systems.md)"
             ) from error
+        result = function.nopython_signatures[-1].return_type
+        parts = getattr(result, "types", [result])
+        if not all(isinstance(part, (numba.types.Number, numba.types.Boolean)) for part in parts):
+            raise ConfigError(
+                f"{self.name}: {kind}() doesn't always return numbers (but {result}); return them in every case"
+            )
 
     def batch(self, device: torch.device) -> Callable[..., Any]:
         """Maker of its rollouts, with the arguments of the native module's `Batch` behind the name."""
@@ -326,12 +230,18 @@ class PythonSystem(System):
             return NativeEnv(self, **options)
 
         gymnasium.registry.pop(self.gym_id, None)
-        gymnasium.register(self.gym_id, make_single, vector_entry_point=make, disable_env_checker=True)
+        gymnasium.register(
+            self.gym_id,
+            make_single,
+            vector_entry_point=make,
+            max_episode_steps=self.max_steps,
+            disable_env_checker=True,
+        )
         return self.gym_id
 
 
-def _bounded(names: Mapping[str, Bounds] | Sequence[str]) -> Mapping[str, Bounds]:
-    return names if isinstance(names, Mapping) else dict.fromkeys(names, ANY)
+def _bounded(name: str, given: Mapping[str, Bounds] | Sequence[str]) -> Mapping[str, Bounds]:
+    return pairs(name, "observations", given) if isinstance(given, Mapping) else dict.fromkeys(given, ANY)
 
 
 def _uniform(observations: np.ndarray[Any, Any], generator: np.random.Generator, bounds: Any) -> np.ndarray[Any, Any]:
@@ -357,18 +267,3 @@ def _array(values: Tensor) -> np.ndarray[Any, Any]:
 
 def _like(values: np.ndarray[Any, Any], other: Tensor) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(other)
-
-
-def _need_numba(name: str) -> None:
-    if importlib.util.find_spec("numba") is None:
-        raise MissingExtraError("numba", "numba", f"{name}, a system written in python,")
-
-
-def _reason(error: Exception) -> str:
-    """The first telling line of numba's message, with the line of the user's file where it knows it."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    lines = [line.strip(" -*>") for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Failed in", "During", "File", "<source"))]
-    where = re.search(r'File "([^"]+)", line (\d+)', text)
-    place = f" (line {where[2]} of {where[1]})" if where else ""
-    return (told[0].rstrip(".") if told else type(error).__name__) + place

@@ -9,19 +9,23 @@ from surefoot.envs.native_rollout import rollout
 from surefoot.envs.python_system import PythonSystem
 
 
-def derivative(y, heading, rate, rudder, speed, current):  # per second, one for each state
+def derivative(y, heading, rate, rudder, speed, current):
+    """Per second, one for each state."""
     return speed * math.sin(heading) + current, rate, 2 * rudder - rate
 
 
 def reward(y, heading, rudder):
+    """Middle of the channel, straight ahead, little rudder."""
     return -(y**2) - 0.1 * heading**2 - 0.01 * rudder**2
 
 
-def margin(y):  # safe if >= 0: metres to the nearer bank
+def margin(y):
+    """Safe if >= 0: metres to the nearer bank."""
     return 5 - abs(y)
 
 
-def reset(uniforms):  # numbers in [0, 1), one for each state
+def reset(uniforms):
+    """From numbers in [0, 1), one for each state."""
     return 8 * uniforms[0] - 4, uniforms[1] - 0.5, 0.0
 
 

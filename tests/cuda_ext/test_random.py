@@ -62,6 +62,8 @@ def test_seeds_of_environments_differ_and_depend_on_all_of_the_base_seed() -> No
         assert len(torch.unique(twin.environment_seeds(base, 50_000))) == 50_000
     assert not torch.equal(twin.environment_seeds(0, 5), twin.environment_seeds(2**40, 5))
     assert torch.equal(twin.environment_seeds(7, 5), twin.environment_seeds(7, 9)[:5])
+    by_hand = [mix_of_integers((mix_of_integers(7) + environment) % 2**32) for environment in range(5)]
+    assert twin.environment_seeds(7, 5).tolist() == by_hand
 
 
 @needs_native

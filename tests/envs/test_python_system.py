@@ -6,10 +6,8 @@ import functools
 import importlib.util
 import math
 import pathlib
-import random
 import re
-import subprocess
-import sys
+import runpy
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +60,7 @@ def stepped(system: PythonSystem, state: list[float], action: float) -> tuple[li
     """One step of one row, by hand."""
     p = system.default_parameters()[None]
     tensor = torch.tensor([state], dtype=torch.float64)
-    step = system.step(tensor, torch.tensor([[action]]), p, torch.zeros(1, 1))
+    step = system.step(tensor, torch.tensor([[action]], dtype=torch.float64), p, torch.zeros(1, 1))
     return step.state[0].tolist(), float(step.reward), float(step.margin), bool(step.terminated)
 
 
@@ -104,7 +102,7 @@ class TestNumbers:
         assert float(found.returns) == pytest.approx(total, rel=1e-5)
 
     def test_a_state_that_is_no_number_ends_the_episode_and_is_counted(self) -> None:
-        blows_up = spring(derivative=lambda x, v, stiffness: (v, x / (stiffness - 4.0)), reward=lambda: 1.0)
+        blows_up = spring(derivative=lambda x, v: (v, 1e30 * x), reward=lambda: 1.0)
         found = rollout(blows_up, random=True, num_envs=3, horizon=5)
         assert found.diverged.all()
         assert found.returns.tolist() == [0, 0, 0]
@@ -158,19 +156,20 @@ class TestInterface:
 
 
 @needs_numba
-def test_the_page_example_runs_and_says_what_it_prints() -> None:
+def test_the_page_example_runs_and_says_what_it_prints(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (code, printed) = re.findall(r"^```(?:python|text)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[:2]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == printed
+    (tmp_path / "page.py").write_text(code, encoding="utf-8")
+    runpy.run_path(str(tmp_path / "page.py"))
+    assert capsys.readouterr().out == printed
 
 
 @needs_numba
-def test_the_example_of_25_lines_runs() -> None:
+def test_the_example_runs_and_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / "examples" / "python_system.py"
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"return -\d+\.\d, out of the channel 7\d\.\d%\n", done.stdout)
+    runpy.run_path(str(path), run_name="__main__")
+    assert re.fullmatch(r"return -\d+\.\d, out of the channel 7\d\.\d%\n", capsys.readouterr().out)
 
 
 def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +179,7 @@ def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def unsupported(x: float) -> float:
-    return float(str(x) + random.choice(["0", "1"]) + "".join(f"{y}" for y in (x,)))
+    return float(str(x))
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
@@ -202,6 +201,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         r"observe\(\) returns 2 values; it must return 1 observation",
     ),
     ({"actions": {"u": (1, -1)}}, r"bounds must be finite, low < high"),
+    ({"actions": {"u": 2}}, r"actions= has 2 for 'u'; give \(low, high\)"),
     ({"actions": {}}, r"give 1 or more"),
     ({"states": ("x", "speed x")}, r"'speed x' can't be a name"),
     ({"states": ("x", "u")}, r"'u' is named twice"),
@@ -232,11 +232,11 @@ def test_a_mistake_is_told_in_one_sentence_when_the_system_is_made(changes: dict
     ("reward", "words"),
     [
         (unsupported, r"can't compile reward\(\): .*docs/python_systems\.md"),
-        (lambda x: {1: x}[1], r"can't compile reward"),
+        (lambda x: eval("x"), r"can't compile reward\(\): .*eval.* \(line \d+ of .*test_python_system\.py\)"),
+        (lambda x: x if x > 0 else None, r"reward\(\) doesn't always return numbers"),
     ],
 )
 def test_a_function_that_numba_can_not_compile_is_named(reward: Callable[..., Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         rollout(spring(reward=reward), random=True, num_envs=1)
     assert "\n" not in str(caught.value)
-    assert "test_python_system.py" in str(caught.value)

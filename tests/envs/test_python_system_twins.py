@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -39,7 +40,7 @@ def policy(observations: int, bound: float, **options: Any) -> NativePolicy:
     """Two hidden layers of odd widths, so that every remainder of the unrolled loops is met."""
     generator = torch.Generator().manual_seed(3)
     widths = [observations, 19, 33, 2 if "log_std_range" in options else 1]
-    weights = [torch.randn(b, a, generator=generator) / a**0.5 for a, b in zip(widths, widths[1:], strict=False)]
+    weights = [torch.randn(b, a, generator=generator) / a**0.5 for a, b in itertools.pairwise(widths)]
     biases = [0.1 * torch.randn(b, generator=generator) for b in widths[1:]]
     if options.pop("norm", False):
         options["gains"] = [1 + 0.1 * torch.randn(b, generator=generator) for b in widths[1:-1]]
@@ -186,7 +187,8 @@ from surefoot.cuda_ext import numba_backend
 from surefoot.cuda_ext.rollout import rollout
 numba_backend.Batch = numba_backend.CudaBatch
 found = rollout(python_twins.pendulum(), **tests.few())
-print(json.dumps({name: value.tolist() for name, value in {**vars(found), **found.records}.items() if hasattr(value, "tolist")}))
+named = {**vars(found), **found.records}
+print(json.dumps({name: value.tolist() for name, value in named.items() if hasattr(value, "tolist")}))
 """
 
 

@@ -1,0 +1,171 @@
+"""What a `PythonSystem` is told of its mistakes: one sentence each, when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+import keyword
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.errors import ConfigError, MissingExtraError, nearest
+from surefoot.cuda_ext.system import System
+from surefoot.envs.python_source import INTEGRATORS
+
+Function = Callable[..., Any]
+RESERVED = ("uniforms", "normals")
+MOST_DRAWS = 64
+"""In a step: as many numbers are counted for each."""
+COUNTED = {"reset": "state", "derivative": "rate", "observe": "observation"}
+"""Functions that return one number for each of several names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A system with what its user gave."""
+
+    system: System
+    functions: Mapping[str, Function]
+    integrator: str
+    substeps: int
+    limits: Mapping[str, tuple[float, float]]
+    observations: bool
+    """Whether names of observations were given."""
+
+
+def pairs(system: str, option: str, bounds: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Name -> (low, high) as floats; ConfigError where a value is no such pair."""
+    found = {}
+    for name in bounds:
+        try:
+            low, high = bounds[name]
+            found[name] = float(low), float(high)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{system}: {option}= has {bounds[name]!r} for {name!r}; give (low, high)") from error
+    return found
+
+
+def check_options(given: Given) -> None:
+    """Raise ConfigError where names, bounds or numbers can't be."""
+    system, limits = given.system, given.limits
+    parameters = [parameter.name for parameter in system.parameters]
+    names = [*system.states, *system.actions, *parameters]
+    for name in [system.name, *names]:
+        known = name in RESERVED or keyword.iskeyword(name) or name.startswith(("_", "next_"))
+        if known or not name.isidentifier():
+            _refuse(system, f"{name!r} can't be a name here; use letters, digits and _, as in 'speed_x'")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        _refuse(system, f"{twice[0]!r} is named twice; states, actions and parameters need names of their own")
+    if not system.states or not system.actions:
+        _refuse(system, f"there are {len(system.states)} states and {len(system.actions)} actions; give 1 or more")
+    for low, high in zip(system.action_low, system.action_high):
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            _refuse(system, "an action's bounds must be finite, low < high, as in {'torque': (-2, 2)}")
+    if given.integrator not in INTEGRATORS:
+        _refuse(system, f"integrator is {given.integrator!r}; {nearest(str(given.integrator), list(INTEGRATORS))}")
+    if given.integrator == "semi_implicit" and len(system.states) % 2:
+        _refuse(system, "semi_implicit needs positions, then as many velocities")
+    if min(system.time_step, given.substeps, system.max_steps) <= 0:
+        _refuse(system, "time_step, substeps and max_steps must be above 0")
+    if min(system.uniforms, system.normals) < 0 or max(system.uniforms, system.normals) > MOST_DRAWS:
+        _refuse(system, f"uniforms and normals must be 0 to {MOST_DRAWS}")
+    unknown = sorted(set(limits) - set(system.states))
+    if unknown:
+        _refuse(system, f"limits of {unknown[0]!r}: there are no such states; {nearest(unknown[0], system.states)}")
+    if {"margin", "cost"} <= set(given.functions):
+        _refuse(system, "give margin= or cost=, not both")
+    if "observe" in given.functions and not given.observations:
+        _refuse(system, "observe= needs observations=, the names of what it returns")
+    if given.observations and "observe" not in given.functions:
+        _refuse(system, "observations= needs observe=, the function that returns them")
+
+
+def wanted(given: Given, kind: str) -> tuple[str, ...]:
+    """Names of the arguments of a function; ConfigError where one is not known."""
+    system, function = given.system, given.functions[kind]
+    known = {parameter.name for parameter in system.parameters}
+    known |= {"uniforms"} if kind == "reset" else set(system.states)
+    known |= set(system.actions) if kind not in ("reset", "observe") else set()
+    known |= {"normals"} if kind == "derivative" else set()
+    known |= {f"next_{name}" for name in system.states} if kind == "reward" else set()
+    if not callable(function):
+        _refuse(system, f"{kind}= is {function!r}; give a function")
+    asked = inspect.signature(getattr(function, "py_func", function)).parameters
+    for name, argument in asked.items():
+        if argument.kind not in (argument.POSITIONAL_OR_KEYWORD, argument.POSITIONAL_ONLY) or name not in known:
+            _refuse(system, f"{kind}() asks for {name!r}; {nearest(name, sorted(known))}")
+    return tuple(asked)
+
+
+def tried(given: Given, arguments: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """Call every function once, in python; those that return a number instead of a tuple of one.
+
+    Raises:
+        ConfigError: a function fails, or returns something else, or another number of values.
+    """
+    system = given.system
+    values: dict[str, Any] = {parameter.name: float(parameter.default) for parameter in system.parameters}
+    bounds = zip(system.actions, system.action_low, system.action_high)
+    values |= {name: 0.6 * low + 0.4 * high for name, low, high in bounds}
+    values["uniforms"] = tuple((0.381966 * (k + 1)) % 1 for k in range(system.uniforms))
+    values["normals"] = tuple(0.1 * (k + 1) for k in range(max(1, system.normals)))
+    scalars: set[str] = set()
+    for kind in sorted(given.functions, key=lambda kind: kind != "reset"):  # its states are the others' arguments
+        result = _called(given, kind, {name: values[name] for name in arguments[kind]})
+        numbers = result if isinstance(result, tuple) else (result,)
+        _check_result(system, kind, result, numbers)
+        if kind in COUNTED and not isinstance(result, tuple):
+            scalars.add(kind)
+        if kind == "reset":
+            values |= {name: float(number) for name, number in zip(system.states, numbers)}
+            values |= {f"next_{name}": float(number) for name, number in zip(system.states, numbers)}
+    return scalars
+
+
+def _called(given: Given, kind: str, arguments: Mapping[str, Any]) -> Any:
+    try:
+        return given.functions[kind](*arguments.values())
+    except Exception as error:
+        listed = ", ".join(f"{name}={value}" for name, value in arguments.items()) or "nothing"
+        raise ConfigError(
+            f"{given.system.name}: {kind}() fails ({type(error).__name__}: {error}) when it is called with {listed}; "
+            "make it work for any numbers"
+        ) from error
+
+
+def _check_result(system: System, kind: str, result: Any, numbers: tuple[Any, ...]) -> None:
+    if not all(isinstance(number, (int, float, np.number, np.bool_)) for number in numbers):
+        _refuse(system, f"{kind}() returns {result!r}; it must return numbers, separated by commas")
+    found = f"{kind}() returns {len(numbers)} value{'s' if len(numbers) != 1 else ''}"
+    if kind not in COUNTED and isinstance(result, tuple):
+        _refuse(system, f"{found}; it must return one number")
+    names = system.observations if kind == "observe" else system.states
+    if kind in COUNTED and len(numbers) != len(names):
+        what = f"{len(names)} {COUNTED[kind]}{'s' if len(names) > 1 else ''}: of {', '.join(names)}"
+        _refuse(system, f"{found}; it must return {what}")
+
+
+def need_numba(name: str) -> None:
+    """Raise MissingExtraError where numba is not installed."""
+    if importlib.util.find_spec("numba") is None:
+        raise MissingExtraError("numba", "numba", f"{name}, a system written in python,")
+
+
+def reason(error: Exception) -> str:
+    """The first telling line of numba's message, with the line of the user's file where it knows it."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip(" -*>") for line in text.splitlines()]
+    told = [line for line in lines if line and not line.startswith(("Failed in", "During", "File", "<source"))]
+    where = re.search(r'File "([^"]+)", line (\d+)', text)
+    place = f" (line {where[2]} of {where[1]})" if where else ""
+    return (told[0].rstrip(".") if told else type(error).__name__) + place
+
+
+def _refuse(system: System, sentence: str) -> None:
+    raise ConfigError(f"{system.name}: {sentence}")
