@@ -60,11 +60,11 @@ def test_every_system_compiles_to_a_cubin_for_three_architectures(name: str) -> 
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("name", ["pendulum", "cartpole_balance"])
 @pytest.mark.parametrize("envs", [4096, 20_000, 65_536])
-def test_two_layers_of_64_spill_hardly_a_register_on_a_data_centre_gpu(name: str, envs: int) -> None:
+def test_two_layers_of_64_spill_hardly_any_register_on_a_data_centre_gpu(name: str, envs: int) -> None:
     _, report = cubin.compile_now(unit_for(system(name), (64, 64), envs), "sm_90")
     spills = [int(count) for count in re.findall(r"(\d+) bytes spill", report)]
     assert len(spills) == 4  # stores and loads of two kernels
-    assert sum(spills) <= 16  # two registers, stored and loaded, outside the layers' loops
+    assert sum(spills) <= (64 if envs == 65_536 else 0)  # one thread per environment has 128 registers: a few too few
     assert max(int(count) for count in re.findall(r"Used (\d+) registers", report)) <= 128
 
 
