@@ -61,7 +61,7 @@ def episode_key(seed: int, episode: int, stream: int) -> int:
 @inlined
 def uniform(key: int, step: int, index: int) -> float:
     """[0, 1) in steps of 2^-24."""
-    return (mix((key + int(step) * 64 + index) & _32) >> 8) * 2.0**-24
+    return (mix((key + (int(step) * 64 + index) * 0x9E3779B9) & _32) >> 8) * 2.0**-24
 
 
 @jit

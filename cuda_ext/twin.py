@@ -41,6 +41,7 @@ def uniform(key: Tensor, step: Tensor | int, count: int, dtype: torch.dtype) -> 
     """(N, count) draws in [0, 1): indices 0 to count - 1 of one step."""
     index = torch.arange(count, device=key.device)
     position = torch.as_tensor(step, device=key.device).reshape(-1, 1) * DRAWS_PER_STEP + index
+    position = position * 0x9E3779B9  # wraps around; its last 32 bits count
     return (mix((key[:, None] + position) & _32) >> 8).to(dtype) * 2.0**-24
 
 

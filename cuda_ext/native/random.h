@@ -26,7 +26,10 @@ SF_INLINE uint32 episode_key(uint32 seed, uint32 episode, uint32 stream) {
   return mix(mix(seed ^ (stream * 0x9e3779b9u)) + episode * 0x85ebca6bu);
 }
 
-SF_INLINE uint32 draw(uint32 key, uint32 step, uint32 index) { return mix(key + step * draws_per_step + index); }
+/// The factor spreads the counter: the hash of numbers that follow each other is not independent enough.
+SF_INLINE uint32 draw(uint32 key, uint32 step, uint32 index) {
+  return mix(key + (step * draws_per_step + index) * 0x9e3779b9u);
+}
 
 /// [0, 1) in steps of 2^-24; `T` is float or double, the value the same.
 template <class T>

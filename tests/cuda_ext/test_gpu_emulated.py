@@ -168,7 +168,7 @@ def test_a_policy_too_large_for_shared_memory_reads_its_weights_through_the_cach
 def test_episodes_begin_again_with_the_same_bookkeeping(folder: pathlib.Path) -> None:
     s = system("cartpole_balance")
     policy = policy_of(s, (16,))
-    native, kernel = both(Emulation(folder), s, 70, 60, limit=14, many=True, policy=policy, record=RECORD, times=2)
+    native, kernel = both(Emulation(folder), s, 70, 60, limit=11, many=True, policy=policy, record=RECORD, times=2)
     assert_equal(native, kernel, 2e-3)
     assert native["finished"].min() >= 1
     assert native["terminated"].sum() > 0

@@ -32,7 +32,7 @@ def test_the_hash_on_tensors_is_that_on_integers_and_a_bijection() -> None:
 def test_a_draw_is_the_documented_function_of_seed_episode_step_and_index() -> None:
     seed, episode, step, stream, index = 77, 5, 12, 3, 2
     key = mix_of_integers((mix_of_integers(seed ^ (stream * 0x9E3779B9 % 2**32)) + episode * 0x85EBCA6B) % 2**32)
-    expected = (mix_of_integers((key + step * 64 + index) % 2**32) >> 8) / 2**24
+    expected = (mix_of_integers((key + (step * 64 + index) * 0x9E3779B9) % 2**32) >> 8) / 2**24
     keys = twin.episode_key(torch.tensor([seed]), torch.tensor([episode]), stream)
     assert float(twin.uniform(keys, step, 3, torch.float64)[0, index]) == expected
 
@@ -55,6 +55,14 @@ def test_normal_draws_have_the_normal_distribution_and_do_not_follow_each_other(
         assert scipy.stats.kstest(column.numpy(), "norm").pvalue > 1e-3
     correlation = torch.corrcoef(draws.T) - torch.eye(6)
     assert float(correlation.abs().max()) < 0.03  # four standard errors
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (0, 2), (1, 3)])
+def test_pairs_of_draws_fill_the_square_evenly(pair: tuple[int, int]) -> None:
+    seeds = twin.environment_seeds(11, 4_000_000)
+    draws = twin.uniform(twin.episode_key(seeds, torch.zeros_like(seeds), twin.RESET), 0, 4, torch.float32)
+    cells = (draws[:, pair[0]] * 64).long() * 64 + (draws[:, pair[1]] * 64).long()
+    assert scipy.stats.chisquare(torch.bincount(cells, minlength=4096).numpy()).pvalue > 1e-4
 
 
 def test_seeds_of_environments_differ_and_depend_on_all_of_the_base_seed() -> None:
