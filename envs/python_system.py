@@ -157,7 +157,7 @@ class PythonSystem(System):
                 self._substeps, self._limits, arguments,
             ),
         }  # fmt: skip
-        made = {name: inlined(defined(source, name, spaces)) for name, source in sources.items()}
+        made: dict[str, Any] = {name: inlined(defined(source, name, spaces)) for name, source in sources.items()}
         widths = (len(self.states), len(self.actions), len(self.observations), len(self.parameters))
         return Functions(**made, sizes=(*widths, self.uniforms, self.normals))
 
