@@ -1,16 +1,15 @@
 """`Learner`: everything of training that is not the algorithm, once for all agents.
 
-It owns the parameters' storage, the optimisers, the target averages, the random streams and the order of
-steps. S agents of one kind train together, stacked by `torch.func` (what a GPU wants); one agent alone on
-a CPU runs its losses over the kernels of `core.kernels`, and records a training step to run it again without
-python (`core.tape`: what a core wants). All give the same numbers within rounding.
+It owns the parameters' storage, the optimisers (`core.optimizer`), the random streams and the order of steps.
+S agents of one kind train together, stacked by `torch.func` (what a GPU wants); one agent alone on a CPU runs
+its losses over the kernels of `core.kernels`, and records a training step to run it again without python
+(`core.tape`: what a core wants). All give the same numbers within rounding.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,149 +18,14 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from surefoot.core import kernels, native
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update
+from surefoot.core.agent import Agent, Batch, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
+from surefoot.core.optimizer import Network, Optimizer
 from surefoot.core.random import Noise, Stream
 from surefoot.core.tape import Recorder, Tape
 
 Gather = Callable[[Tensor], Batch]
 """Row indices (S, B) or (B,) -> a batch whose tensors start with the same dimensions."""
-
-
-class Network:
-    """One network of S agents in flat storage: parameters are views of a row each of `value`."""
-
-    def __init__(self, stacked: Mapping[str, Tensor]) -> None:
-        """Copy stacked (S, ...) parameters into flat storage.
-
-        Args:
-            stacked: full parameter name -> (S, ...) tensor.
-        """
-        first = next(iter(stacked.values()))
-        self.names = list(stacked)
-        self.shapes = [tuple(value.shape[1:]) for value in stacked.values()]
-        sizes = [math.prod(shape) for shape in self.shapes]
-        self.value = torch.cat([value.detach().reshape(first.shape[0], -1) for value in stacked.values()], 1)
-        self.gradient = torch.zeros_like(self.value)
-        self._sizes = sizes
-
-    def views(self, flat: Tensor) -> list[Tensor]:
-        """(S, ...) views of (S, P) storage, in the order of `names`."""
-        lead = flat.shape[:-1]
-        parts = flat.split(self._sizes, dim=-1)
-        return [part.view(*lead, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
-
-
-class Optimizer:
-    """Fused Adam over the flat storage of the networks that one update trains."""
-
-    def __init__(self, settings: Adam, networks: Sequence[Network], planned: int, fused: bool = False) -> None:
-        """Start with zero moments.
-
-        Args:
-            settings: learning rate, betas, schedule.
-            networks: what it steps.
-            planned: optimiser steps until a cosine schedule ends.
-            fused: take steps and target averages in the native module.
-        """
-        self.settings, self.networks, self.planned = settings, list(networks), max(1, planned)
-        device = networks[0].value.device
-        self.first = [torch.zeros_like(n.value) for n in networks]
-        self.second = [torch.zeros_like(n.value) for n in networks]
-        # Adam's count, on the device for CUDA graphs; `taken` is the same number for the schedule.
-        self.counts = [torch.zeros((), dtype=torch.float32, device=device) for _ in networks]
-        self.fused = fused
-        self.rate: Tensor | None = None  # where a CUDA graph or a tape reads the rate
-        if device.type == "cuda" or fused:
-            self.rate = torch.zeros((), device=device, dtype=torch.float64 if fused else torch.float32)
-        self._host = self.rate.numpy() if fused and self.rate is not None else None  # quicker to write than a tensor
-        self._written = math.nan
-        self.taken = 0
-
-    def learning_rate(self) -> float:
-        """The rate of the next step."""
-        if self.settings.schedule == "constant":
-            return self.settings.learning_rate
-        progress = min(1.0, self.taken / self.planned)
-        return self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
-
-    def before(self) -> None:
-        """What must happen on the host before a step: the rate goes where a CUDA graph or a tape reads it."""
-        rate = self.learning_rate()
-        if self.rate is not None and rate != self._written:
-            self._written = rate
-            if self._host is not None:
-                self._host[()] = rate
-            else:
-                self.rate.fill_(rate)
-
-    def step(self, averages: Sequence[tuple[Network, Network, float]] = ()) -> None:
-        """Take the gradients in the networks' storage one Adam step down, then average the targets.
-
-        Args:
-            averages: (target, network, rate): target += rate * (network - target).
-        """
-        s = self.settings
-        gradients = [network.gradient for network in self.networks]
-        if s.max_gradient_norm is not None:
-            clip_per_seed(gradients, s.max_gradient_norm)
-        left = list(averages)
-        if self.fused:
-            self._step_fused(left)
-        else:
-            self._step_torch(gradients)
-        for target, source, rate in left:
-            target.value.lerp_(source.value, rate)
-
-    def _step_fused(self, averages: list[tuple[Network, Network, float]]) -> None:
-        """The native step; takes from `averages` what it has done with it."""
-        s = self.settings
-        assert self.rate is not None
-        for network, first, second, count in zip(self.networks, self.first, self.second, self.counts, strict=True):
-            target, _, rate = mine = next((a for a in averages if a[1] is network), (None, network, 0.0))
-            if target is not None:
-                averages.remove(mine)  # type: ignore[arg-type]
-            native.adam(
-                network.value,
-                network.gradient,
-                first,
-                second,
-                count,
-                self.rate,
-                betas=s.betas,
-                epsilon=s.epsilon,
-                decay=s.weight_decay,
-                average=None if target is None else target.value,
-                average_rate=rate,
-            )
-
-    def _step_torch(self, gradients: list[Tensor]) -> None:
-        s = self.settings
-        torch._foreach_add_(self.counts, 1)
-        fused = torch._fused_adamw_ if s.weight_decay else torch._fused_adam_
-        fused(
-            [network.value for network in self.networks],
-            gradients,
-            self.first,
-            self.second,
-            [],
-            self.counts,
-            lr=self.learning_rate() if self.rate is None else self.rate,
-            beta1=s.betas[0],
-            beta2=s.betas[1],
-            weight_decay=s.weight_decay,
-            eps=s.epsilon,
-            amsgrad=False,
-            maximize=False,
-        )
-
-
-def clip_per_seed(gradients: Sequence[Tensor], limit: float) -> None:
-    """Scale (S, P) gradients in place so that each seed's norm over all of them is at most `limit`."""
-    squares = torch.stack([gradient.square().sum(1) for gradient in gradients]).sum(0)
-    factor = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor.unsqueeze(1))
 
 
 class Learner:
@@ -216,13 +80,7 @@ class Learner:
         self.rows = max((u.rows or batch_size) * u.repeat for u in self.updates)
         self.batch_size, self.planned_steps, self.log_length = batch_size, planned_steps, log_length
         self.step = 0
-        parameters, self._buffers = _stack(agents)
-        if not self.stacked:
-            self._buffers = {name: value.unsqueeze(0) for name, value in self.agent.named_buffers()}
-        groups: dict[str, dict[str, Tensor]] = {}
-        for name, value in parameters.items():
-            groups.setdefault(name.split(".")[0], {})[name] = value
-        self.networks = {name: Network(group) for name, group in groups.items()}
+        self.networks, self._buffers = self._take_over(agents)
         self._check_names()
         self._bind()
         plain = self.stacked or self.device.type != "cpu" or dtype != torch.float32 or mixed_precision or compiled
@@ -232,9 +90,7 @@ class Learner:
             Optimizer(u.optimizer, [self.networks[n] for n in u.trains], planned_steps // u.every * u.repeat, fused)
             for u in self.updates
         ]
-        noises: dict[str, Noise] = {}
-        for update in self.updates:
-            noises.update(update.noise)
+        noises: dict[str, Noise] = {name: noise for u in self.updates for name, noise in u.noise.items()}
         self.stream = Stream(self.seeds, population, self.rows, noises, self.device, dtype)
         self._compute = [self._loss_function(u) for u in self.updates]
         if compiled:
@@ -246,6 +102,16 @@ class Learner:
         self._tapes: dict[int, _Taped] | None = {} if fused else None
         maker = getattr(getattr(gather, "__self__", None), "workspace", None) if fused else None
         self._space = None if maker is None else maker(self.rows)
+
+    def _take_over(self, agents: Sequence[Agent]) -> tuple[dict[str, Network], dict[str, Tensor]]:
+        """The agents' networks in flat storage, by attribute name, and their (S, ...) buffers."""
+        parameters, buffers = stack_module_state(list(agents))
+        groups: dict[str, dict[str, Tensor]] = {}
+        for name, value in parameters.items():
+            groups.setdefault(name.split(".")[0], {})[name] = value
+        if not self.stacked:  # a lone agent's own, which its forward passes read
+            buffers = {name: value.unsqueeze(0) for name, value in self.agent.named_buffers()}
+        return {name: Network(group) for name, group in groups.items()}, {n: v.detach() for n, v in buffers.items()}
 
     def _check_names(self) -> None:
         for update in self.updates:
@@ -589,11 +455,3 @@ class _Graph:
         with torch.cuda.graph(self.graph):
             learner._one_step(self.indices, self.noise, due)
         self.graph.replay()
-
-
-def _stack(agents: Sequence[Agent]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    parameters, buffers = stack_module_state(list(agents))
-    return (
-        {name: value.detach() for name, value in parameters.items()},
-        {name: value.detach() for name, value in buffers.items()},
-    )

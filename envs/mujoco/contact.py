@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import pathlib
 from typing import Any, ClassVar
@@ -34,17 +35,17 @@ class Spatial(Locomotion):
         """Both the reward and the observation have them."""
         return True
 
+    @abc.abstractmethod
     def healthy(self, sim: Simulations) -> Array:
         """(N,) bool: the torso's height in range."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def places(self, positions: Any, sim: Simulations) -> Array:
         """(N, 2) of the point whose velocity is rewarded; `positions` is `sim` or `sim.before`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def costs(self, sim: Simulations, actions: Array) -> tuple[Array, Array]:
         """(N,) control cost and (N,) contact cost."""
-        raise NotImplementedError
 
     def step(self, sim: Simulations, actions: Array) -> tuple[Array, Array, Info]:
         """Terminates when unhealthy."""

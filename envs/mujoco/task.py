@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable
@@ -78,7 +79,7 @@ class Simulations:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(abc.ABC):
     """Base of all tasks; its keywords are those of gymnasium's class of the same name."""
 
     xml_file: str | pathlib.Path
@@ -106,17 +107,17 @@ class Task:
         """The time limit that comes with the task, in control steps."""
         return self.max_episode_steps
 
+    @abc.abstractmethod
     def reset(self, model: Any, generator: np.random.Generator) -> tuple[Array, Array]:
         """Draw one initial state: (nq,) positions and (nv,) velocities."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def observe(self, sim: Simulations) -> Array:
         """(N, observation dim)."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def step(self, sim: Simulations, actions: Array) -> tuple[Array, Array, Info]:
         """After the physics: (N,) rewards, (N,) terminations, and further (N, ...) arrays for `info`."""
-        raise NotImplementedError
 
     def positions(self, sim: Simulations) -> Info:
         """What `info` says after a reset."""

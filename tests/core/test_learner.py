@@ -11,7 +11,8 @@ from toy_agents import ADAM, PUSH, HandAdam, Toy, learner, toy
 
 from surefoot.core.agent import Adam, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
-from surefoot.core.learner import Learner, clip_per_seed
+from surefoot.core.learner import Learner
+from surefoot.core.optimizer import clip_per_seed
 from surefoot.core.random import Stream
 
 Y = torch.tensor([3.0] * 8, dtype=torch.float64)  # every batch is the same: a is pulled to 3

@@ -1,0 +1,148 @@
+"""Adam over flat storage: the parameters of a network, S seeds of them, in one tensor, and their target averages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from surefoot.core import native
+from surefoot.core.agent import Adam
+
+
+class Network:
+    """One network of S agents in flat storage: parameters are views of a row each of `value`."""
+
+    def __init__(self, stacked: Mapping[str, Tensor]) -> None:
+        """Copy stacked (S, ...) parameters into flat storage.
+
+        Args:
+            stacked: full parameter name -> (S, ...) tensor.
+        """
+        first = next(iter(stacked.values()))
+        self.names = list(stacked)
+        self.shapes = [tuple(value.shape[1:]) for value in stacked.values()]
+        sizes = [math.prod(shape) for shape in self.shapes]
+        self.value = torch.cat([value.detach().reshape(first.shape[0], -1) for value in stacked.values()], 1)
+        self.gradient = torch.zeros_like(self.value)
+        self._sizes = sizes
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """(S, ...) views of (S, P) storage, in the order of `names`."""
+        lead = flat.shape[:-1]
+        parts = flat.split(self._sizes, dim=-1)
+        return [part.view(*lead, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+class Optimizer:
+    """Fused Adam over the flat storage of the networks that one update trains."""
+
+    def __init__(self, settings: Adam, networks: Sequence[Network], planned: int, fused: bool = False) -> None:
+        """Start with zero moments.
+
+        Args:
+            settings: learning rate, betas, schedule.
+            networks: what it steps.
+            planned: optimiser steps until a cosine schedule ends.
+            fused: take steps and target averages in the native module.
+        """
+        self.settings, self.networks, self.planned = settings, list(networks), max(1, planned)
+        device = networks[0].value.device
+        self.first = [torch.zeros_like(n.value) for n in networks]
+        self.second = [torch.zeros_like(n.value) for n in networks]
+        # Adam's count, on the device for CUDA graphs; `taken` is the same number for the schedule.
+        self.counts = [torch.zeros((), dtype=torch.float32, device=device) for _ in networks]
+        self.fused = fused
+        self.rate: Tensor | None = None  # where a CUDA graph or a tape reads the rate
+        if device.type == "cuda" or fused:
+            self.rate = torch.zeros((), device=device, dtype=torch.float64 if fused else torch.float32)
+        self._host = self.rate.numpy() if fused and self.rate is not None else None  # quicker to write than a tensor
+        self._written = math.nan
+        self.taken = 0
+
+    def learning_rate(self) -> float:
+        """The rate of the next step."""
+        if self.settings.schedule == "constant":
+            return self.settings.learning_rate
+        progress = min(1.0, self.taken / self.planned)
+        return self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+    def before(self) -> None:
+        """What must happen on the host before a step: the rate goes where a CUDA graph or a tape reads it."""
+        rate = self.learning_rate()
+        if self.rate is not None and rate != self._written:
+            self._written = rate
+            if self._host is not None:
+                self._host[()] = rate
+            else:
+                self.rate.fill_(rate)
+
+    def step(self, averages: Sequence[tuple[Network, Network, float]] = ()) -> None:
+        """Take the gradients in the networks' storage one Adam step down, then average the targets.
+
+        Args:
+            averages: (target, network, rate): target += rate * (network - target).
+        """
+        s = self.settings
+        gradients = [network.gradient for network in self.networks]
+        if s.max_gradient_norm is not None:
+            clip_per_seed(gradients, s.max_gradient_norm)
+        left = list(averages)
+        if self.fused:
+            self._step_fused(left)
+        else:
+            self._step_torch(gradients)
+        for target, source, rate in left:
+            target.value.lerp_(source.value, rate)
+
+    def _step_fused(self, averages: list[tuple[Network, Network, float]]) -> None:
+        """The native step; takes from `averages` what it has done with it."""
+        s = self.settings
+        assert self.rate is not None
+        for network, first, second, count in zip(self.networks, self.first, self.second, self.counts, strict=True):
+            target, _, rate = mine = next((a for a in averages if a[1] is network), (None, network, 0.0))
+            if target is not None:
+                averages.remove(mine)  # type: ignore[arg-type]
+            native.adam(
+                network.value,
+                network.gradient,
+                first,
+                second,
+                count,
+                self.rate,
+                betas=s.betas,
+                epsilon=s.epsilon,
+                decay=s.weight_decay,
+                average=None if target is None else target.value,
+                average_rate=rate,
+            )
+
+    def _step_torch(self, gradients: list[Tensor]) -> None:
+        s = self.settings
+        torch._foreach_add_(self.counts, 1)
+        fused = torch._fused_adamw_ if s.weight_decay else torch._fused_adam_
+        fused(
+            [network.value for network in self.networks],
+            gradients,
+            self.first,
+            self.second,
+            [],
+            self.counts,
+            lr=self.learning_rate() if self.rate is None else self.rate,
+            beta1=s.betas[0],
+            beta2=s.betas[1],
+            weight_decay=s.weight_decay,
+            eps=s.epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def clip_per_seed(gradients: Sequence[Tensor], limit: float) -> None:
+    """Scale (S, P) gradients in place so that each seed's norm over all of them is at most `limit`."""
+    squares = torch.stack([gradient.square().sum(1) for gradient in gradients]).sum(0)
+    factor = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.unsqueeze(1))
