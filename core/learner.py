@@ -21,7 +21,7 @@ from surefoot.core import kernels, native
 from surefoot.core.agent import Agent, Batch, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.optimizer import Network, Optimizer
-from surefoot.core.random import Noise, Stream
+from surefoot.core.random import Noise, Rows, Stream, UniformRows
 from surefoot.core.tape import Recorder, Tape
 
 Gather = Callable[[Tensor], Batch]
@@ -36,7 +36,7 @@ class Learner:
         agents: Sequence[Agent],
         seeds: Sequence[int],
         gather: Gather,
-        population: int,
+        population: int | Rows,
         *,
         batch_size: int = 256,
         planned_steps: int = 1_000_000,
@@ -55,7 +55,7 @@ class Learner:
             seeds: S numbers that fix each agent's batches and noise.
             gather: row indices -> batch, on `device`; a method of an object with `workspace(rows)`, as of a
                 `Store`, is handed one on a CPU as second argument, and so fills the same memory at every step.
-            population: rows that may be drawn.
+            population: rows that are drawn from uniformly, or what says which rows a step learns from.
             batch_size: rows per update, unless the update says otherwise.
             planned_steps: training steps that the schedules count on.
             device: where parameters live.
@@ -72,7 +72,7 @@ class Learner:
         self.stacked = stacked if stacked is not None else len(agents) > 1 or self.device.type == "cuda"
         if len(agents) != len(self.seeds) or (len(agents) > 1 and not self.stacked):
             raise ConfigError(f"{len(agents)} agents and {len(self.seeds)} seeds don't go together")
-        if population < 1:
+        if isinstance(population, int) and population < 1:
             raise ConfigError("there is no row to train on")
         for agent in agents:
             agent.to(self.device, dtype)
@@ -91,7 +91,10 @@ class Learner:
             for u in self.updates
         ]
         noises: dict[str, Noise] = {name: noise for u in self.updates for name, noise in u.noise.items()}
-        self.stream = Stream(self.seeds, population, self.rows, noises, self.device, dtype)
+        self.stream = Stream(self.seeds, self.rows, noises, self.device, dtype)
+        self.drawn: Rows = (
+            UniformRows(self.seeds, population, self.rows, self.device) if isinstance(population, int) else population
+        )
         self._compute = [self._loss_function(u) for u in self.updates]
         if compiled:
             self._compute = [torch.compile(f) for f in self._compute]
@@ -281,8 +284,12 @@ class Learner:
             self._apply(index)
         waiting.clear()
 
-    def run(self, steps: int) -> dict[str, list[float]]:
+    def run(self, steps: int, before: Callable[[], None] | None = None) -> dict[str, list[float]]:
         """Take `steps` training steps.
+
+        Args:
+            steps: how many.
+            before: called before each of them, e.g. to act in an environment and to add to what is sampled.
 
         Returns:
             Name -> a number per seed: each loss averaged over these steps, each metric at the last one.
@@ -303,6 +310,8 @@ class Learner:
                 part = min(steps - done, self.log_length)
                 taken = []
                 for row in range(part):
+                    if before is not None:
+                        before()
                     taken.append(self._advance())
                     rows[row] = losses
                 self._check_finite(log[:part], self.step - part)
@@ -317,7 +326,7 @@ class Learner:
         return result
 
     def _advance(self) -> list[bool]:
-        indices, noise = self.stream.at(self.step)
+        indices, noise = self.drawn.at(self.step), self.stream.at(self.step)
         due = [i for i, u in enumerate(self.updates) if (self.step + 1) % u.every == 0]
         for index in due:
             self.optimizers[index].before()

@@ -13,7 +13,7 @@ from surefoot.core.agent import Adam, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.learner import Learner
 from surefoot.core.optimizer import clip_per_seed
-from surefoot.core.random import Stream
+from surefoot.core.random import Stream, UniformRows
 
 Y = torch.tensor([3.0] * 8, dtype=torch.float64)  # every batch is the same: a is pulled to 3
 EXACT = {"rel": 1e-6}
@@ -129,7 +129,7 @@ def test_repeat_takes_several_steps_each_on_rows_of_its_own() -> None:
     trained.run(1)
     assert [name for name, *_ in trained.agent.seen] == ["a", "a", "a", "b"]
     assert [len(batch) for batch in batches] == [4, 4, 4]
-    indices = Stream([0], 1000, 12, {}, torch.device("cpu"), torch.float64).at(0)[0][0]
+    indices = UniformRows([0], 1000, 12, torch.device("cpu")).at(0)[0]
     assert [y for batch in batches for y in batch] == rows[indices].tolist()
     hand = HandAdam(1.0)
     for batch, seen in zip(batches, trained.agent.seen, strict=False):
@@ -153,7 +153,7 @@ def test_rows_gives_an_update_a_batch_size_of_its_own() -> None:
 def test_noise_comes_from_the_seeds_own_stream() -> None:
     trained = learner([toy(lambda s: [Update(s.noisy_loss, ("a",), Adam(0.0), noise=PUSH)])], Y, seeds=[11])
     report = trained.run(1)
-    push = Stream([11], 8, 4, PUSH, torch.device("cpu"), torch.float64).at(0)[1]["push"]
+    push = Stream([11], 4, PUSH, torch.device("cpu"), torch.float64).at(0)["push"]
     assert report["push"] == [pytest.approx(push.mean().item())]
     assert report["noisy_loss"] == [pytest.approx((1 - push).square().mean().item())]
 
@@ -222,11 +222,11 @@ def test_gradients_are_clipped_over_all_networks_of_an_update_and_per_seed() -> 
     stacked = learner(agents, rows, seeds=[0, 1])
     stacked.run(6)
     for position, start in enumerate(starts):
-        stream = Stream([position], 64, 4, {}, torch.device("cpu"), torch.float64)
+        drawn = UniformRows([position], 64, 4, torch.device("cpu"))
         parameters = [torch.nn.Parameter(torch.tensor([s], dtype=torch.float64)) for s in (start, start + 1)]
         adam = torch.optim.Adam(parameters, lr=0.1)
         for step in range(6):
-            y = rows[stream.at(step)[0][0]]
+            y = rows[drawn.at(step)[0]]
             adam.zero_grad()
             (((parameters[0] - y).abs() ** 3).mean() + 0.5 * parameters[1].square().sum()).backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -268,8 +268,8 @@ def bad_rows() -> torch.Tensor:
 @pytest.mark.parametrize("seeds", [[5], [2, 5, 3]])
 def test_divergence_names_loss_step_and_seed(seeds: list[int], log_length: int) -> None:
     rows = bad_rows()
-    stream = Stream(seeds, 400, 4, {}, torch.device("cpu"), torch.float64)
-    hits = ((stream.at(step)[0] == 7).any(1) for step in range(10_000))
+    drawn = UniformRows(seeds, 400, 4, torch.device("cpu"))
+    hits = ((drawn.at(step) == 7).any(1) for step in range(10_000))
     step, hit = next((number, row) for number, row in enumerate(hits, start=1) if row.any())
     seed = seeds[int(hit.nonzero()[0])]
 

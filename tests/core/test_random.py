@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.random import STEPS_PER_BLOCK, Noise, Stream, generator
+from surefoot.core.random import STEPS_PER_BLOCK, Noise, Stream, UniformRows, generator
 
 NOISES = {"smooth": Noise("normal", 3), "where": Noise("uniform", 1), "mask": Noise("keep", 4, keep=0.75)}
 
 
-def stream(seeds: list[int], rows: int = 6, population: int = 1000) -> Stream:
-    return Stream(seeds, population, rows, NOISES, torch.device("cpu"), torch.float32)
+def stream(seeds: list[int], rows: int = 6) -> Stream:
+    return Stream(seeds, rows, NOISES, torch.device("cpu"), torch.float32)
+
+
+def drawn(seeds: list[int], rows: int = 6, population: int = 1000) -> UniformRows:
+    return UniformRows(seeds, population, rows, torch.device("cpu"))
 
 
 def test_equal_seed_purpose_and_block_give_equal_numbers() -> None:
@@ -36,10 +40,10 @@ def test_neighbouring_blocks_do_not_overlap_even_after_many_draws() -> None:
 
 
 def test_a_seed_draws_the_same_beside_others_as_alone() -> None:
-    together, alone = stream([5, 9, 2]), stream([9])
+    seeds = [5, 9, 2]
     for step in (0, 1, STEPS_PER_BLOCK - 1, STEPS_PER_BLOCK, 5 * STEPS_PER_BLOCK + 3):
-        indices, noise = together.at(step)
-        own, own_noise = alone.at(step)
+        indices, own = drawn(seeds).at(step), drawn([9]).at(step)
+        noise, own_noise = stream(seeds).at(step), stream([9]).at(step)
         assert indices.shape == (3, 6)
         assert torch.equal(indices[1], own[0])
         assert not torch.equal(indices[0], indices[1])
@@ -49,26 +53,21 @@ def test_a_seed_draws_the_same_beside_others_as_alone() -> None:
 
 
 def test_steps_can_be_asked_for_in_any_order() -> None:
-    forward, jumping = stream([1]), stream([1])
-    in_order = {step: forward.at(step)[0].clone() for step in range(2 * STEPS_PER_BLOCK + 2)}
+    forward, jumping = drawn([1]), drawn([1])
+    in_order = {step: forward.at(step).clone() for step in range(2 * STEPS_PER_BLOCK + 2)}
     for step in (2 * STEPS_PER_BLOCK + 1, 0, STEPS_PER_BLOCK, STEPS_PER_BLOCK - 1):
-        assert torch.equal(jumping.at(step)[0], in_order[step])
+        assert torch.equal(jumping.at(step), in_order[step])
 
 
 def test_no_step_repeats_another_across_block_boundaries() -> None:
-    source = stream([1], population=10**9)
-    seen = torch.cat([source.at(step)[0].reshape(1, -1) for step in range(3 * STEPS_PER_BLOCK)])
+    source = drawn([1], population=10**9)
+    seen = torch.cat([source.at(step).reshape(1, -1) for step in range(3 * STEPS_PER_BLOCK)])
     assert len(torch.unique(seen, dim=0)) == 3 * STEPS_PER_BLOCK
 
 
-def test_another_noise_beside_does_not_change_the_batches() -> None:
-    plain = Stream([4], 1000, 6, {}, torch.device("cpu"), torch.float32)
-    assert torch.equal(plain.at(40)[0], stream([4]).at(40)[0])
-
-
 def test_indices_cover_the_population_evenly() -> None:
-    source = stream([0], rows=64, population=8)
-    counts = torch.bincount(torch.cat([source.at(s)[0].reshape(-1) for s in range(200)]), minlength=8)
+    source = drawn([0], rows=64, population=8)
+    counts = torch.bincount(torch.cat([source.at(s).reshape(-1) for s in range(200)]), minlength=8)
     expected = 200 * 64 / 8
     assert counts.sum() == 200 * 64
     assert ((counts - expected).abs() < 5 * expected**0.5).all()
