@@ -113,6 +113,10 @@ class Agent(nn.Module):
     Config: ClassVar[type]
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
     reads: ClassVar[tuple[str, ...]]
+    acts: ClassVar[bool] = False
+    """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
+    data: ClassVar[str] = "required"
+    """Whether it is given a dataset: required, optional or refused."""
     actor: Actor
     action_low: Tensor
     action_high: Tensor
