@@ -1,0 +1,63 @@
+"""What agents that learn online have in common, beside what every `Agent` has."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch import Tensor
+
+from surefoot.core.agent import Agent, require
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+
+INITIAL_ACTIONS = ("uniform", "policy")
+
+
+@dataclasses.dataclass(frozen=True)
+class OffPolicyConfig:
+    """How an off-policy algorithm gathers experience and how often it learns from it."""
+
+    num_envs: int = 1  # parallel environments of each seed
+    replay_capacity: int = 1_000_000  # transitions of each seed that are kept, rounded down to whole vector steps
+    initial_steps: int = 100  # environment steps before the first update
+    initial_actions: str = "uniform"  # of those steps: uniform over the action space, or the policy's own
+    updates_per_step: float = 1.0  # training steps per environment step (transition) of a seed
+    offline_fraction: float = 0.0  # of each batch, drawn from the rows of a dataset; 0 keeps none
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = type(self).__name__.removesuffix("Config").lower()
+        require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
+        least = f">= num_envs, {self.num_envs}"
+        require(self.replay_capacity >= self.num_envs, name, "replay_capacity", self.replay_capacity, least)
+        require(self.initial_steps >= 1, name, "initial_steps", self.initial_steps, ">= 1")
+        known = self.initial_actions in INITIAL_ACTIONS
+        require(known, name, "initial_actions", self.initial_actions, " or ".join(INITIAL_ACTIONS))
+        require(0 <= self.offline_fraction < 1, name, "offline_fraction", self.offline_fraction, "in [0, 1)")
+        require(0 < self.updates_per_step < float("inf"), name, "updates_per_step", self.updates_per_step, "> 0")
+
+
+class OffPolicyAgent(Agent):
+    """An agent that `OffPolicyLoop` trains: it learns from a replay buffer that its own actions fill.
+
+    The loop writes rewards as r * `reward_scale` + `reward_shift` and observations as `normalizer` leaves them, so
+    that data met online goes through the map that an offline run has chosen.
+    """
+
+    config: OffPolicyConfig
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    batch_size: int = 256
+    """Rows of one critic step; the loop sets it before it asks for `updates`."""
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """A dataset as rows to learn from beside the replay buffer: actions scaled, rewards and observations too."""
+        return prepare(self, dataset, rewards="none", normalization="none")
+
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, A) actions in [-1, 1] to gather experience by.
+
+        Args:
+            observations: (B, O) normalised.
+            noise: (B, A) standard normal.
+        """
+        return self.act(observations, noise)
