@@ -78,13 +78,9 @@ def make_loop(
     Raises:
         ConfigError: agents that do not act.
     """
-    from surefoot.online.agents import OffPolicyAgent, OnPolicyAgent
+    from surefoot.online.agents import OffPolicyAgent
 
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
-    if isinstance(agents[0], OnPolicyAgent):
-        from surefoot.online.on_policy import OnPolicyLoop
-
-        return OnPolicyLoop(agents, seeds, env, **shared)
     if isinstance(agents[0], OffPolicyAgent):
         from surefoot.online.off_policy import OffPolicyLoop
 
