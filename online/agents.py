@@ -46,7 +46,7 @@ class OffPolicyAgent(Agent):
 
     config: OffPolicyConfig
     acts = True
-    data = "optional"  # refused by the loop where the config's `offline_fraction` is 0
+    data = "optional"
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
     batch_size: int = 256
     """Rows of one critic step; the loop sets it before it asks for `updates`."""
