@@ -1,4 +1,4 @@
-"""Policy heads: deterministic, diagonal Gaussian and tanh-Gaussian, all acting in [-1, 1]."""
+"""Policy heads: deterministic, Gaussian (squashed or not) and tanh-Gaussian, acting in [-1, 1]; and categorical."""
 
 from __future__ import annotations
 
@@ -135,6 +135,85 @@ class TanhGaussianActor(nn.Module):
         return torch.tanh(mean if noise is None else mean + log_std.exp() * noise)
 
 
-Actor = DeterministicActor | GaussianActor | TanhGaussianActor
-ACTORS: dict[str, type[Actor]] = {a.kind: a for a in (DeterministicActor, GaussianActor, TanhGaussianActor)}
+class UnboundedGaussianActor(nn.Module):
+    """Normal with mean MLP(s), not squashed, and a standard deviation that does not depend on the state (PPO).
+
+    Actions are samples as drawn: log-densities belong to them, and only what acts in an environment clips them.
+    Source: Huang et al., "The 37 Implementation Details of PPO", details 1 to 5 for continuous actions.
+    """
+
+    kind = "unbounded_gaussian"
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (64, 64),
+        initialisation: str = "torch",
+        log_std_range: tuple[float, float] = (-20.0, 2.0),
+        activation: str = "tanh",
+        initial_log_std: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
+        self.log_std = nn.Parameter(torch.full((action_dim,), initial_log_std))
+        self.log_std_range = log_std_range
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (B, A), of any size, and log standard deviation (A,)."""
+        return self.mlp(observations), self.log_std.clamp(*self.log_std_range)
+
+    def log_density(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """(B,) log-density of (B, A) actions, in nats."""
+        mean, log_std = self(observations)
+        return gaussian_log_density(actions, mean, log_std)
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) mean actions, or samples from (B, A) standard normal `noise`; not clipped."""
+        mean, log_std = self(observations)
+        return mean if noise is None else mean + log_std.exp() * noise
+
+
+class CategoricalActor(nn.Module):
+    """One of A choices, with probabilities softmax(MLP(s)); actions are one-hot rows."""
+
+    kind = "categorical"
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (64, 64),
+        initialisation: str = "torch",
+        activation: str = "tanh",
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """(B, A) log-probabilities."""
+        logits = self.mlp(observations)
+        logits = logits - logits.amax(-1, keepdim=True).detach()
+        return logits - logits.exp().sum(-1, keepdim=True).log()
+
+    def log_density(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """(B,) log-probability of (B, A) one-hot actions, in nats."""
+        return (self(observations) * actions).sum(-1)
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) one-hot likeliest choices, or samples from (B, A) standard normal `noise`.
+
+        Source: the Gumbel-max trick; -log(-log Phi(z)) of a standard normal z is a Gumbel number.
+        """
+        scores = self(observations)
+        if noise is not None:
+            scores = scores - torch.log(-torch.special.log_ndtr(noise))
+        return nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores.dtype)
+
+
+Actor = DeterministicActor | GaussianActor | TanhGaussianActor | UnboundedGaussianActor | CategoricalActor
+ACTORS: dict[str, type[Actor]] = {
+    a.kind: a
+    for a in (DeterministicActor, GaussianActor, TanhGaussianActor, UnboundedGaussianActor, CategoricalActor)
+}
 """Kind, as policy files name it -> class."""
