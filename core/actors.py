@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.distributions import gaussian_log_density, tanh_log_determinant
 from surefoot.core.networks import MLP
-
-LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-
-
-def gaussian_log_density(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """log N(actions; mean, exp(log_std)^2), summed over the last dimension.
-
-    Args:
-        actions: (B, A).
-        mean: (B, A).
-        log_std: (A,) or (B, A).
-
-    Returns:
-        (B,) in nats.
-    """
-    scaled = (actions - mean) * torch.exp(-log_std)
-    return (-0.5 * scaled.square() - log_std - LOG_SQRT_2PI).sum(-1)
-
-
-def tanh_log_determinant(unsquashed: Tensor) -> Tensor:
-    """log |d tanh(u) / du| summed over the last dimension, in the form that does not underflow.
-
-    Source: 2 (log 2 - u - softplus(-2u)); Haarnoja et al., "Soft Actor-Critic", appendix C.
-    """
-    return (2 * (math.log(2) - unsquashed - nn.functional.softplus(-2 * unsquashed))).sum(-1)
 
 
 class DeterministicActor(nn.Module):

@@ -124,6 +124,10 @@ class Agent(nn.Module):
     reads: ClassVar[tuple[str, ...]]
     chooses: ClassVar[bool] = False
     """Whether it can also learn problems whose actions are numbered choices."""
+    acts: ClassVar[bool] = False
+    """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
+    data: ClassVar[str] = "required"
+    """Whether it is given a dataset: required, optional or refused."""
     actor: Actor
     action_low: Tensor
     action_high: Tensor

@@ -17,8 +17,8 @@ from torch import Tensor
 import surefoot
 from surefoot.core.actors import GaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update
-from surefoot.core.functional import advantage_weights
 from surefoot.core.networks import Value
+from surefoot.core.value_learning import advantage_weights
 from surefoot.data import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.evaluation.tables import format_bounds

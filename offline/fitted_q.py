@@ -11,10 +11,10 @@ from torch import Tensor
 
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
-from surefoot.core.functional import td_target
 from surefoot.core.learner import Learner
 from surefoot.core.networks import Critic
 from surefoot.core.policy import Policy
+from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import discounted_returns, scale_actions
 from surefoot.data.store import store_from_dataset

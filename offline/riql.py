@@ -9,8 +9,8 @@ from torch import Tensor
 
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.functional import advantage_weights, expectile_loss, huber_loss, linear_quantile, td_target
 from surefoot.core.networks import Critic, Value
+from surefoot.core.value_learning import advantage_weights, expectile_loss, huber_loss, linear_quantile, td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 

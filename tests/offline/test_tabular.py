@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Spec
-from surefoot.core.functional import expectile_loss
 from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
+from surefoot.core.value_learning import expectile_loss
 from surefoot.data.store import Store
 from surefoot.offline import IQL
 

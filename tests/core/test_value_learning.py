@@ -1,0 +1,382 @@
+"""Value-learning functions against closed forms and independent routes (offline.md, 7.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError
+from surefoot.core.value_learning import (
+    advantage_weights,
+    expectile_loss,
+    explained_variance,
+    gae,
+    huber_loss,
+    lambda_returns,
+    linear_quantile,
+    mc_return,
+    shifted_values,
+    td_target,
+    value_loss,
+    vtrace,
+)
+
+
+def minimiser(loss: Callable[[float], float], low: float, high: float) -> float:
+    """Where a convex function of a scalar is smallest, by golden-section search."""
+    shrink = (math.sqrt(5) - 1) / 2
+    for _ in range(90):
+        left, right = high - shrink * (high - low), low + shrink * (high - low)
+        if loss(left) < loss(right):
+            high = right
+        else:
+            low = left
+    return (low + high) / 2
+
+
+def fitted_expectile(values: Tensor, weights: Tensor, expectile: float) -> float:
+    """The scalar that minimises the weighted `expectile_loss`."""
+    values, weights = values.double(), weights.double() / weights.sum()
+
+    def loss(prediction: float) -> float:
+        return float((weights * expectile_loss(values - prediction, expectile)).sum())
+
+    return minimiser(loss, float(values.min()), float(values.max()))
+
+
+def uniform_nodes() -> tuple[Tensor, Tensor]:
+    return (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000, torch.ones(4000, dtype=torch.float64)
+
+
+def normal_nodes() -> tuple[Tensor, Tensor]:
+    nodes = torch.linspace(-9, 9, 8001, dtype=torch.float64)
+    return nodes, torch.exp(-nodes.square() / 2)
+
+
+@pytest.mark.parametrize(
+    ("expectile", "known"), [(0.5, 0.5), (0.7, 0.60436), (0.8, 2 / 3), (0.9, 0.75), (0.99, 0.90867)]
+)
+def test_expectile_of_the_uniform_distribution(expectile: float, known: float) -> None:
+    assert fitted_expectile(*uniform_nodes(), expectile) == pytest.approx(known, abs=6e-6)
+    root = math.sqrt(expectile)
+    assert known == pytest.approx(root / (root + math.sqrt(1 - expectile)), abs=6e-6)
+
+
+@pytest.mark.parametrize(
+    ("expectile", "known"),
+    [(0.5, 0.0), (0.7, 0.33712), (0.8, 0.54916), (0.9, 0.86159), (0.95, 1.14017), (0.99, 1.71744)],
+)
+def test_expectile_of_the_normal_distribution(expectile: float, known: float) -> None:
+    assert fitted_expectile(*normal_nodes(), expectile) == pytest.approx(known, abs=6e-6)
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.83])
+@pytest.mark.parametrize("expectile", [0.3, 0.7, 0.95])
+def test_expectile_of_a_coin_has_its_closed_form(chance: float, expectile: float) -> None:
+    fitted = fitted_expectile(torch.tensor([0.0, 1.0]), torch.tensor([1 - chance, chance]).double(), expectile)
+    closed = expectile * chance / (expectile * chance + (1 - expectile) * (1 - chance))
+    assert fitted == pytest.approx(closed, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("expectile", "known"), [(0.5, 0.5), (0.7, 0.76087), (0.9, 1.16667), (0.99, 1.86111), (0.999, 1.98512)]
+)
+def test_expectile_of_three_values(expectile: float, known: float) -> None:
+    values, weights = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    assert fitted_expectile(values, weights, expectile) == pytest.approx(known, abs=6e-6)
+
+
+@pytest.mark.parametrize("expectile", [0.1, 0.7, 0.99])
+def test_expectile_is_antisymmetric(expectile: float) -> None:
+    values = torch.randn(50, dtype=torch.float64).exp()
+    weights = torch.rand(50, dtype=torch.float64)
+    upper = fitted_expectile(values, weights, expectile)
+    lower = fitted_expectile(-values, weights, 1 - expectile)
+    assert lower == pytest.approx(-upper, abs=1e-6)
+
+
+def test_expectile_half_is_half_the_squared_error() -> None:
+    prediction, target = torch.randn(100, dtype=torch.float64), torch.randn(100, dtype=torch.float64)
+    loss = expectile_loss(target - prediction, 0.5).mean()
+    torch.testing.assert_close(loss, torch.nn.functional.mse_loss(prediction, target) / 2)
+
+
+def test_expectile_loss_by_hand() -> None:
+    found = expectile_loss(torch.tensor([2.0, -2.0, 0.0]), 0.75)
+    assert found.tolist() == [3.0, 1.0, 0.0]  # .75 * 4 where the target is above, .25 * 4 where below
+
+
+@pytest.mark.parametrize(("sigma", "transition"), [(0.1, 100.0), (0.5, 4.0), (1.0, 1.0), (3.0, 1 / 9)])
+def test_huber_is_half_its_transition_at_the_transition_and_equals_smooth_l1(sigma: float, transition: float) -> None:
+    assert sigma**-2 == pytest.approx(transition)
+    at = huber_loss(torch.tensor([transition, -transition], dtype=torch.float64), transition)
+    torch.testing.assert_close(at, torch.full((2,), transition / 2, dtype=torch.float64))
+    errors = torch.randn(500, dtype=torch.float64) * 3 * transition
+    smooth = torch.nn.functional.smooth_l1_loss(errors, torch.zeros_like(errors), beta=transition, reduction="none")
+    torch.testing.assert_close(huber_loss(errors, transition), smooth, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("transition", [0.25, 1.0, 100.0])
+def test_huber_gradient_is_the_clipped_error(transition: float) -> None:
+    errors = (torch.randn(300, dtype=torch.float64) * 2 * transition).requires_grad_()
+    (gradient,) = torch.autograd.grad(huber_loss(errors, transition).sum(), errors)
+    torch.testing.assert_close(gradient, (errors.detach() / transition).clamp(-1, 1), rtol=1e-12, atol=1e-12)
+
+
+def test_quantile_of_five_and_three_members_by_hand() -> None:
+    five = torch.tensor([[5.0], [1.0], [4.0], [2.0], [3.5]])
+    assert linear_quantile(five, 0.25).item() == 2.0  # exactly the second smallest
+    assert linear_quantile(five, 0.1).item() == pytest.approx(0.6 * 1 + 0.4 * 2)
+    assert linear_quantile(five, 0.5).item() == 3.5
+    assert linear_quantile(five, 0.0).item() == 1.0
+    assert linear_quantile(five, 1.0).item() == 5.0
+    three = torch.tensor([[7.0], [1.0], [4.0]])
+    assert linear_quantile(three, 0.25).item() == 2.5  # the mean of the two smallest
+    assert linear_quantile(torch.tensor([[3.0]]), 0.25).item() == 3.0
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 5, 10])
+@pytest.mark.parametrize("level", [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.77, 0.9, 1.0])
+def test_quantile_equals_torch_quantile(members: int, level: float) -> None:
+    values = torch.randn(members, 40, dtype=torch.float64)
+    torch.testing.assert_close(linear_quantile(values, level), torch.quantile(values, level, dim=0))
+
+
+@pytest.mark.parametrize(
+    ("members", "level", "known"), [(5, 0.1, -0.89579), (5, 0.25, -0.49502), (3, 0.1, -0.67703), (3, 0.25, -0.42314)]
+)
+def test_quantile_of_normal_members_has_the_order_statistics_mean(members: int, level: float, known: float) -> None:
+    samples = torch.randn(members, 200_000, generator=torch.Generator().manual_seed(1))
+    assert linear_quantile(samples, level).mean().item() == pytest.approx(known, abs=4 / math.sqrt(200_000))
+
+
+def test_quantile_gradient_goes_to_the_two_members_in_between() -> None:
+    values = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0], dtype=torch.float64).unsqueeze(1).requires_grad_()
+    (gradient,) = torch.autograd.grad(linear_quantile(values, 0.1).sum(), values)
+    torch.testing.assert_close(gradient.squeeze(1), torch.tensor([0, 0.6, 0, 0.4, 0], dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(linear_quantile(values, 0.25).sum(), values)
+    torch.testing.assert_close(gradient.squeeze(1), torch.tensor([0, 0, 0, 1, 0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("temperature", "threshold"), [(3.0, 1.53506), (10.0, 0.46052), (0.5, 9.21034)])
+def test_advantage_weight_reaches_its_limit_at_log_100_over_beta(temperature: float, threshold: float) -> None:
+    assert threshold == pytest.approx(math.log(100) / temperature, abs=6e-6)
+    near = torch.tensor([threshold - 1e-3, threshold + 1e-3], dtype=torch.float64)
+    below, above = advantage_weights(near, temperature).tolist()
+    assert below == pytest.approx(100 * math.exp(-1e-3 * temperature), rel=1e-4)
+    assert below < 100
+    assert above == pytest.approx(100, rel=1e-12)
+
+
+def test_huge_advantages_give_the_limit_and_finite_gradients_in_float32() -> None:
+    advantages = torch.tensor([1e3, 1e30, 3e38, -1e30, 0.0])
+    weights = advantage_weights(advantages, 10.0)
+    torch.testing.assert_close(weights, torch.tensor([100.0, 100.0, 100.0, 0.0, 1.0]))
+    value = torch.zeros(5, requires_grad=True)
+    density = torch.ones(5, requires_grad=True)
+    loss = (advantage_weights(advantages - value, 10.0) * density).sum()
+    of_value, of_density = torch.autograd.grad(loss, (value, density), allow_unused=True)
+    assert of_value is None  # no gradient reaches the value through a weight
+    torch.testing.assert_close(of_density, weights)
+
+
+def test_a_nan_advantage_stays_visible() -> None:
+    assert advantage_weights(torch.tensor([float("nan")]), 3.0).isnan().all()
+
+
+def test_zero_temperature_weighs_all_rows_alike() -> None:
+    assert advantage_weights(torch.randn(7) * 100, 0.0).tolist() == [1.0] * 7
+
+
+def test_td_target_stops_bootstrapping_only_at_terminations_and_carries_no_gradient() -> None:
+    value = torch.tensor([10.0, 10.0], requires_grad=True)
+    target = td_target(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 1.0]), value, 0.9)
+    assert target.tolist() == [10.0, 1.0]
+    assert not target.requires_grad
+
+
+# -- returns over time -------------------------------------------------------------------------------------
+
+REWARDS, VALUES, NEXT = [1.0, 0, 2, 1], [0.5, 0.4, 0.3, 0.2], [0.4, 0.3, 0.2, 0.7]
+NEVER, AT_ONE = [0.0] * 4, [0.0, 1, 0, 0]
+
+
+def f64(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def advantages_of(
+    terminations: list[float], truncations: list[float], following: list[float] = NEXT, trace: float = 0.8
+) -> Tensor:
+    given = (f64(x) for x in (REWARDS, VALUES, following, terminations, truncations))
+    advantages, returns = gae(*given, 0.9, trace)
+    torch.testing.assert_close(returns, advantages + f64(VALUES))
+    return advantages
+
+
+def test_gae_gives_the_sheets_numbers_at_terminations_truncations_and_without_an_end() -> None:
+    torch.testing.assert_close(advantages_of(NEVER, NEVER), f64([2.27473664, 1.964912, 2.9096, 1.43]))
+    torch.testing.assert_close(advantages_of(AT_ONE, NEVER), f64([0.572, -0.4, 2.9096, 1.43]))
+    final = [0.4, 0.9, 0.2, 0.7]  # the value of the final observation, not of the reset one
+    cut = advantages_of(NEVER, AT_ONE, final)
+    torch.testing.assert_close(cut, f64([1.1552, 0.41, 2.9096, 1.43]))
+    torch.testing.assert_close(advantages_of(AT_ONE, AT_ONE, final), f64([0.572, -0.4, 2.9096, 1.43]))
+    torch.testing.assert_close(
+        advantages_of(NEVER, NEVER, trace=1.0), f64([3.30827, 2.7203, 3.167, 1.43]), atol=1e-9, rtol=0
+    )
+    wrong = f64([0.8312, -0.04]), f64([2.6635, 2.5049])  # V(s_t) for V(final); a leak over the boundary
+    assert all(float((cut[:2] - other).abs().min()) > 0.1 for other in wrong)
+
+
+def episodes(seed: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    """Twelve steps of five columns with random ends: rewards, values, next values, terminations, truncations."""
+    source = torch.Generator().manual_seed(seed)
+    rewards, values, following = torch.randn(3, 12, 5, generator=source, dtype=dtype)
+    terminations, truncations = (torch.rand(2, 12, 5, generator=source) < 0.2).to(dtype)
+    return rewards, values, following, terminations, truncations
+
+
+def by_hand(column: list[list[float]], discount: float, trace: float) -> list[float]:
+    """The sum of discounted TD errors up to the end, from its definition."""
+    rewards, values, following, terminations, truncations = column
+    found = []
+    for start in range(len(rewards)):
+        total, factor = 0.0, 1.0
+        for t in range(start, len(rewards)):
+            total += factor * (rewards[t] + discount * (1 - terminations[t]) * following[t] - values[t])
+            if terminations[t] or truncations[t]:
+                break
+            factor *= discount * trace
+        found.append(total)
+    return found
+
+
+@given(st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 1))
+@settings(max_examples=25, deadline=None)
+def test_gae_is_the_sum_of_its_definition_and_the_lambda_returns_are_its_returns(
+    seed: int, discount: float, trace: float
+) -> None:
+    data = episodes(seed)
+    before = [tensor.clone() for tensor in data]
+    advantages, returns = gae(*data, discount, trace)
+    expected = [by_hand([tensor[:, e].tolist() for tensor in data], discount, trace) for e in range(5)]
+    torch.testing.assert_close(advantages, f64(expected).T)
+    rewards, values, following, terminations, truncations = data
+    for flags in ((terminations, truncations), (terminations.bool(), truncations.bool())):
+        torch.testing.assert_close(gae(rewards, values, following, *flags, discount, trace)[0], advantages)
+    # lambda-returns know V(s_{t+1}) only as the next value, so compare where the two agree
+    joined = torch.where((terminations + truncations) > 0, following, shifted_values(values, following[-1]))
+    _, returns = gae(rewards, values, joined, terminations, truncations, discount, trace)
+    found = lambda_returns(rewards, joined, terminations, truncations, discount, trace)
+    torch.testing.assert_close(found, returns)
+    assert all(torch.equal(now, then) for now, then in zip(data, before))  # nothing that was given is changed
+
+
+def test_monte_carlo_returns_stop_at_ends_and_bootstrap_where_they_are_told_to() -> None:
+    rewards, terminations, truncations = f64([1, 2, 4, 8]), f64([0, 1, 0, 0]), f64([0, 0, 1, 0])
+    torch.testing.assert_close(mc_return(rewards, terminations, truncations, 0.5), f64([2, 2, 4, 8]))
+    beyond = f64([100, 100, 10, 20])
+    torch.testing.assert_close(mc_return(rewards, terminations, truncations, 0.5, beyond), f64([2, 2, 9, 18]))
+
+
+def test_a_constant_reward_cut_by_time_limits_is_worth_what_it_is_worth_forever() -> None:
+    steps, discount = 40, 0.95
+    rewards = torch.ones(steps, 1, dtype=torch.float64)
+    ends = ((torch.arange(steps) % 10) == 9).double().unsqueeze(1)
+    forever = torch.full_like(rewards, 1 / (1 - discount))
+    _, right = gae(rewards, forever, forever, torch.zeros_like(ends), ends, discount, 0.9)
+    torch.testing.assert_close(right, forever)
+    _, as_death = gae(rewards, forever, forever, ends, torch.zeros_like(ends), discount, 0.9)
+    assert float((as_death - forever).abs().max()) > 10
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=15, deadline=None)
+def test_vtrace_of_the_own_policy_is_the_lambda_return_and_otherwise_its_definition(seed: int) -> None:
+    data = episodes(seed)
+    rewards, values, following, terminations, truncations = data
+    ends = (terminations + truncations) > 0
+    following = torch.where(ends, following, shifted_values(values, following[-1]))
+    data = (rewards, values, following, terminations, truncations)
+    targets, _ = vtrace(torch.zeros_like(rewards), *data, 0.9, trace=0.7)
+    torch.testing.assert_close(targets, gae(*data, 0.9, 0.7)[1])
+
+    logs = torch.randn(12, 5, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    targets, advantages = vtrace(logs, *data, 0.9, largest_weight=1.5, largest_trace=0.8)
+    rho, c = logs.exp().clamp(max=1.5), logs.exp().clamp(max=0.8)
+    errors = rho * (rewards + 0.9 * (1 - terminations) * following - values)
+    for column in range(5):
+        for start in range(12):
+            total, factor = 0.0, 1.0
+            for t in range(start, 12):
+                total += factor * float(errors[t, column])
+                if ends[t, column]:
+                    break
+                factor *= 0.9 * float(c[t, column])
+            assert float(targets[start, column] - values[start, column]) == pytest.approx(total, abs=1e-10)
+            last = start == 11 or bool(ends[start, column])
+            after = following[start, column] if last else targets[start + 1, column]
+            bootstrap = 0.9 * (1 - terminations[start, column]) * after
+            expected = rho[start, column] * (rewards[start, column] + bootstrap - values[start, column])
+            torch.testing.assert_close(advantages[start, column], expected)
+
+
+@given(st.integers(0, 2**31), st.integers(0, 11), st.sampled_from([0.0, math.nan, math.inf, -1e30]))
+@settings(max_examples=30, deadline=None)
+def test_masked_steps_anywhere_change_no_return(seed: int, place: int, rubbish: float) -> None:
+    rewards, values, _, terminations, truncations = episodes(seed)
+    data = [rewards, values, terminations, truncations]
+    last = torch.ones(5, dtype=torch.float64)
+
+    def with_gap(tensor: Tensor, fill: float) -> Tensor:
+        return torch.cat([tensor[:place], torch.full((2, 5), fill, dtype=tensor.dtype), tensor[place:]])
+
+    def results(rewards: Tensor, values: Tensor, over: Tensor, cut: Tensor, mask: Tensor | None) -> list[Tensor]:
+        following = shifted_values(values, last, mask)
+        logs = 0.3 * rewards
+        return [
+            *gae(rewards, values, following, over, cut, 0.9, 0.8, mask),
+            lambda_returns(rewards, following, over, cut, 0.9, 0.8, mask),
+            mc_return(rewards, over, cut, 0.9, following, mask),
+            *vtrace(logs, rewards, values, following, over, cut, 0.9, mask=mask),
+        ]
+
+    mask = with_gap(torch.ones(12, 5, dtype=torch.float64), 0.0)
+    plain = results(*data, mask=None)
+    wide = results(*(with_gap(tensor, rubbish) for tensor in data), mask=mask)
+    for found, expected in zip(wide, plain):
+        torch.testing.assert_close(found, with_gap(expected, 0.0))
+
+
+def test_float32_returns_are_those_of_float64_to_its_precision() -> None:
+    exact, single = gae(*episodes(3), 0.99, 0.95)[0], gae(*episodes(3, torch.float32), 0.99, 0.95)[0]
+    assert single.dtype == torch.float32
+    again = gae(*(tensor.double() for tensor in episodes(3, torch.float32)), 0.99, 0.95)[0]
+    torch.testing.assert_close(single.double(), again, rtol=1e-5, atol=1e-5)
+    assert exact.dtype == torch.float64
+
+
+def test_the_value_loss_is_half_the_square_and_pessimistic_about_large_steps() -> None:
+    values, returns, anchor = f64([1.0, 2.0, 0.0, math.nan]), f64([0.0, 0, 0, 0]), f64([0.5, 0.5, 0.0, 0.0])
+    mask = f64([1, 1, 1, 0])
+    torch.testing.assert_close(value_loss(values, returns, mask=mask), f64([0.5, 2, 0, 0]))
+    values = f64([1.0, 0.1, 0.55]).requires_grad_()
+    loss = value_loss(values, f64([2.0, 0, 0]), anchor[:3] * 0 + 0.5, clip=0.2)
+    torch.testing.assert_close(loss, f64([0.5 * 1.3**2, 0.5 * 0.3**2, 0.5 * 0.55**2]))
+    torch.testing.assert_close(torch.autograd.grad(loss.sum(), values)[0], f64([0, 0, 0.55]))
+    with pytest.raises(ConfigError, match="without anchor_values"):
+        value_loss(values, values, clip=0.2)
+
+
+def test_explained_variance_is_one_for_the_truth_and_nothing_for_a_constant() -> None:
+    returns, mask = f64([1.0, 2, 3, math.nan]), f64([1, 1, 1, 0])
+    assert float(explained_variance(returns, returns, mask)) == 1
+    assert float(explained_variance(f64([7.0, 7, 7, 0]), returns, mask)) == pytest.approx(0)
+    assert float(explained_variance(-returns, returns, mask)) == pytest.approx(-3)
+    assert float(explained_variance(returns[:3], torch.ones(3, dtype=torch.float64))) == 0
