@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.distributions import gaussian_log_density, tanh_log_determinant
+from surefoot.core.distributions import gaussian_entropy, gaussian_log_density, kl_gaussian, tanh_log_determinant
 from surefoot.core.networks import MLP
 
 
@@ -138,10 +138,27 @@ class UnboundedGaussianActor(nn.Module):
         """Mean (B, A), of any size, and log standard deviation (A,)."""
         return self.mlp(observations), self.log_std.clamp(*self.log_std_range)
 
-    def log_density(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log-density of (B, A) actions, in nats."""
-        mean, log_std = self(observations)
-        return gaussian_log_density(actions, mean, log_std)
+    def log_density(self, outputs: tuple[Tensor, Tensor], actions: Tensor) -> Tensor:
+        """(B,) log-density of (B, A) actions under what the actor gave, in nats."""
+        return gaussian_log_density(actions, *outputs)
+
+    def entropy(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        """() or (B,) entropy in nats."""
+        return gaussian_entropy(outputs[1])
+
+    def divergence(self, outputs: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]) -> Tensor:
+        """(B,) KL(outputs || others) in nats, exactly."""
+        return kl_gaussian(*outputs, *others)
+
+    def to_rows(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        """Outputs as (B, 2 A) rows, to be kept and read again by `from_rows`."""
+        mean, log_std = outputs
+        return torch.cat([mean, log_std.expand_as(mean)], -1)
+
+    def from_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inverse of `to_rows`."""
+        mean, log_std = rows.chunk(2, -1)
+        return mean, log_std
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) mean actions, or samples from (B, A) standard normal `noise`; not clipped."""
@@ -171,9 +188,25 @@ class CategoricalActor(nn.Module):
         logits = logits - logits.amax(-1, keepdim=True).detach()
         return logits - logits.exp().sum(-1, keepdim=True).log()
 
-    def log_density(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log-probability of (B, A) one-hot actions, in nats."""
-        return (self(observations) * actions).sum(-1)
+    def log_density(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """(B,) log-probability of (B, A) one-hot actions under what the actor gave, in nats."""
+        return (outputs * actions).sum(-1)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """(B,) entropy in nats."""
+        return -(outputs.exp() * outputs).sum(-1)
+
+    def divergence(self, outputs: Tensor, others: Tensor) -> Tensor:
+        """(B,) KL(outputs || others) in nats, exactly."""
+        return (outputs.exp() * (outputs - others)).sum(-1)
+
+    def to_rows(self, outputs: Tensor) -> Tensor:
+        """Outputs as (B, A) rows: themselves."""
+        return outputs
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """Inverse of `to_rows`."""
+        return rows
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) one-hot likeliest choices, or samples from (B, A) standard normal `noise`.
