@@ -386,6 +386,10 @@ class Learner:
 
     # -- what is saved -----------------------------------------------------------------------------------
 
+    def stacked_state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Parameters and buffers of stacked agents by full name, (S, ...): for `vmap` over `functional_call`."""
+        return self._named(), self._buffers
+
     def agents_parameters(self, position: int) -> dict[str, Tensor]:
         """Parameters and buffers of agent `position`, by their full names; views, not copies."""
         tensors = {name: value[position] if self.stacked else value for name, value in self._named().items()}

@@ -145,6 +145,13 @@ def _softplus(to: Writer, result: Tensor, given: Given) -> None:
     to.element("softplus", result, *(_number(to, value) for value in operands))
 
 
+def _softplus_backward(to: Writer, result: Tensor, given: Given) -> None:
+    slope = torch.empty(given["self"].shape)  # beyond the threshold it is 1 within rounding anyway
+    to.element("mul", slope, given["self"], _number(to, given["beta"]))
+    to.element("sigmoid", slope, slope)
+    to.element("mul", result, given["grad_output"], slope)
+
+
 def _constant(value: float | None = None) -> How:
     """Filled with a number: `value`, or the one given."""
 
@@ -281,6 +288,7 @@ OPERATIONS: dict[str, How] = {
     "sigmoid_backward": _floats("sigmoid_backward", "grad_output", "output"),
     "threshold_backward": _floats("threshold_backward", "grad_output", "self", "threshold"),
     "softplus": _softplus,
+    "softplus_backward": _softplus_backward,
     "sum": _reduction("sum"),
     "mean": _reduction("sum", mean=True),
     "var": _spread(root=False),

@@ -61,6 +61,16 @@ class TransitionBuffer(RingBuffer):
         self._rows = None
         return rows
 
+    @property
+    def valid(self) -> Tensor:
+        """(len,) bool: the written rows that are transitions; a view."""
+        return self._valid[: len(self)]
+
+    @property
+    def all_valid(self) -> bool:
+        """Whether no row that is no transition has been added since the buffer was empty."""
+        return self._all_valid
+
     def rows(self, uniform: Tensor) -> Tensor:
         """Rows that are transitions, each equally likely.
 

@@ -136,9 +136,9 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; an evaluation needs at least 1 environment")
     env_id = gymnasium_id(env_id)
-    batched = _batched(env_id, num_envs, kwargs)
-    if batched is not None:
-        return batched
+    ours = batched(env_id, num_envs, kwargs)
+    if ours is not None:
+        return ours
     first = _make(env_id, kwargs)
     try:
         return PausingVectorEnv([lambda: first] + [lambda: _make(env_id, kwargs)] * (num_envs - 1))
@@ -151,8 +151,8 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
         ) from error
 
 
-def _batched(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> PausableVectorEnv | None:
-    """The environment's class of many simulations at once, or None where there is none of ours."""
+def batched(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> PausableVectorEnv | None:
+    """Our class of many simulations at once of a registered gymnasium id, or None where there is none."""
     spec = gymnasium.registry.get(env_id)
     if spec is None or spec.additional_wrappers:
         return None

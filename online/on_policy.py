@@ -16,7 +16,7 @@ from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy_gradient import adaptive_lr, kl_stop
 from surefoot.core.random import generator
 from surefoot.data.store import Store
-from surefoot.online.agents import OnPolicyAgent
+from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.environment import check_spec
 

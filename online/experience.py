@@ -1,0 +1,298 @@
+"""`Experience`: the environments of S seeds, stepped together, and the replay buffer that they fill."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.random import generator
+from surefoot.data.collect import TransitionBuffer
+from surefoot.envs.interface import check_contract, final_observations
+
+COLUMNS = ("observations", "actions", "rewards", "terminations", "next_observations", "costs")
+"""What an environment can fill."""
+
+
+def row_seeds(seed: int, num_envs: int, block: int = 0) -> list[int]:
+    """A seed for each environment of an agent's seed, the same alone and beside other agents."""
+    return [int(one) for one in generator(seed, "environments", block).integers(0, 2**31, num_envs)]
+
+
+class Experience:
+    """Steps a contract environment of S * N rows, and stores transitions as the agents read them.
+
+    Row s * N + e is environment e of seed s. Stored are normalised observations, actions in [-1, 1] and scaled
+    rewards; the observation after a step is the final one where an episode ended, and only termination is stored as
+    an end; rows that are no transitions are marked and never sampled.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        seeds: Sequence[int],
+        reads: Sequence[str],
+        bounds: tuple[Tensor, Tensor],
+        capacity: int,
+        device: torch.device,
+    ) -> None:
+        """Begin the first episodes.
+
+        Args:
+            env: vector environment of S * N rows (DESIGN.md, contract 5).
+            seeds: S.
+            reads: columns of the buffer, of `COLUMNS`.
+            bounds: lowest and highest action (A,), which -1 and 1 stand for.
+            capacity: transitions of each seed.
+            device: of the buffer.
+
+        Raises:
+            ConfigError: a column that an environment can't fill, or rows that can't be shared among the seeds.
+            EnvironmentMismatchError: the environment does not keep the contract, or has other action bounds.
+        """
+        check_contract(env)
+        if env.num_envs % len(seeds):
+            raise ConfigError(f"{env.num_envs} environments can't be shared equally among {len(seeds)} seeds")
+        for key in reads:
+            if key not in COLUMNS:
+                raise ConfigError(f"the agent reads {key!r}, which an environment can't give: it gives {COLUMNS}")
+        self.env, self.seeds, self.device = env, list(seeds), device
+        self.num_envs: int = env.num_envs // len(seeds)
+        self.as_torch = getattr(env, "tensors", "numpy") == "torch"
+        low, high = (bound.to(device) for bound in bounds)
+        self.middle, self.half = (high + low) / 2, (high - low) / 2
+        sizes = {"observations": tuple(env.single_observation_space.shape), "actions": tuple(bounds[0].shape)}
+        sizes["next_observations"] = sizes["observations"]
+        if tuple(env.single_action_space.shape or ()) != sizes["actions"]:
+            raise EnvironmentMismatchError(
+                f"the agent gives {sizes['actions'][0]} actions, and the environment takes {env.single_action_space}"
+            )
+        steps = max(1, capacity // self.num_envs)
+        shapes = {key: sizes.get(key, ()) for key in reads}
+        self.buffer = TransitionBuffer(steps * env.num_envs, shapes, device, env.num_envs)
+        self.transform: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        """Mean and scale (S, 1, O) of observations, scale and shift (S, 1) of rewards; None where they do nothing."""
+        self._reads_costs = "costs" in reads
+        self._running = torch.zeros(env.num_envs, 3, dtype=torch.float64, device=device)  # return, length, cost
+        self._ended = torch.zeros(len(seeds), 4, dtype=torch.float64, device=device)  # their sums, and the count
+        self._diverged = torch.zeros((), dtype=torch.int64, device=device)
+        self._has_costs = False
+        self._bad = torch.full((2,), -1, dtype=torch.int64, device=device)  # step and row of the first bad number
+        self.begin(0)
+
+    def begin(self, block: int) -> None:
+        """New episodes in all rows, with the row seeds of that block."""
+        seeds = [one for seed in self.seeds for one in row_seeds(seed, self.num_envs, block)]
+        observations, _ = self.env.reset(seed=seeds)
+        self._running.zero_()
+        self.buffer.end_episodes()
+        self._received = self._tensor(observations)
+        self._check(self._received, self._received[..., 0], 0)
+
+    @property
+    def observations(self) -> Tensor:
+        """(S, N, O) that the next actions are chosen by, normalised."""
+        return self._normalised(self._received).view(len(self.seeds), self.num_envs, -1)
+
+    def step(self, actions: Tensor, number: int) -> None:
+        """Act in every row once and store what came of it.
+
+        Args:
+            actions: (S * N, A) in [-1, 1].
+            number: of this vector step, for messages.
+
+        Raises:
+            DivergenceError: an observation or reward is not finite (on a GPU `check` says so later).
+        """
+        own = torch.addcmul(self.middle, self.half, actions)
+        after, rewards, terminations, truncations, info = self.env.step(own if self.as_torch else own.cpu().numpy())
+        final = self._tensor(final_observations(after, info)) if "final_obs" in info else None
+        received = self._tensor(after)
+        rewards, terminations, truncations = (self._tensor(v) for v in (rewards, terminations, truncations))
+        following = received if final is None else final
+        self._check(following, rewards, number)
+        batch = {
+            "observations": self._normalised(self._received),
+            "actions": actions,
+            "rewards": self._scaled(rewards),
+            "terminations": terminations,
+            "truncations": truncations,
+            "next_observations": self._normalised(following),
+        }
+        valid = self._valid(info)
+        if valid is not None:
+            batch["valid"] = valid
+        if "cost" in info:
+            batch["costs"] = self._tensor(info["cost"])
+        elif self._reads_costs:
+            raise EnvironmentMismatchError(f"the agent reads costs, and {type(self.env).__name__} gives none")
+        self.buffer.add(batch)
+        self._received = received
+        self._count(rewards, terminations, truncations, batch, info)
+
+    def episodes(self) -> dict[str, list[float]]:
+        """Means of the episodes that ended since the last call, a number per seed; NaN where none ended."""
+        sums = self._ended.tolist()
+        self._ended.zero_()
+        names = ("episode_return", "episode_length", "episode_cost")[: 3 if self._has_costs else 2]
+        return {name: [row[i] / row[3] if row[3] else math.nan for row in sums] for i, name in enumerate(names)}
+
+    @property
+    def diverged(self) -> int:
+        """Episodes so far that the environment cut because its state was not finite any more."""
+        return int(self._diverged)
+
+    def check(self) -> None:
+        """Raise what `step` on a GPU could not without waiting for it.
+
+        Raises:
+            DivergenceError: an observation or reward was not finite.
+        """
+        if self.device.type != "cpu":
+            step, row = self._bad.tolist()
+            if step >= 0:
+                raise self._not_finite(row, step)
+
+    def _tensor(self, values: Any) -> Tensor:
+        """On the device, floats as float32, and not memory that the environment writes again."""
+        value = torch.as_tensor(values, device=self.device)
+        if value.dtype == torch.float64:
+            return value.float()
+        return value.clone() if self.as_torch else value
+
+    def _normalised(self, observations: Tensor) -> Tensor:
+        if self.transform is None:
+            return observations
+        mean, scale = self.transform[:2]
+        rows = observations.view(len(self.seeds), self.num_envs, -1)
+        return ((rows - mean) / scale).view_as(observations)
+
+    def _scaled(self, rewards: Tensor) -> Tensor:
+        if self.transform is None:
+            return rewards
+        scale, shift = self.transform[2:]
+        return (rewards.view(len(self.seeds), -1) * scale + shift).view(-1)
+
+    def _valid(self, info: Mapping[str, Any]) -> Tensor | None:
+        """Which rows are transitions; None where all are, as far as can be told without waiting for a GPU."""
+        valid = info.get("valid")
+        if valid is None:
+            return None
+        if self.device.type != "cpu":
+            return self._tensor(valid).bool() if getattr(self.env, "inserts_rows", False) else None
+        return None if valid.all() else self._tensor(valid).bool()
+
+    def _check(self, observations: Tensor, rewards: Tensor, number: int) -> None:
+        bad = ~(torch.isfinite(observations).all(-1) & torch.isfinite(rewards))
+        if self.device.type == "cpu":
+            if bool(bad.any()):
+                raise self._not_finite(int(bad.nonzero()[0]), number)
+            return
+        first = torch.stack([bad.new_full((), number, dtype=torch.int64), bad.long().argmax()])
+        self._bad = torch.where((self._bad[0] < 0) & bad.any(), first, self._bad)
+
+    def _not_finite(self, row: int, number: int) -> DivergenceError:
+        seed, environment = divmod(row, self.num_envs)
+        return DivergenceError(
+            f"environment {environment} of seed {self.seeds[seed]} gave an observation or reward that is not finite at "
+            f"vector step {number}; lower its time step or bound its state. The last good checkpoint is kept"
+        )
+
+    def _count(
+        self, rewards: Tensor, terminations: Tensor, truncations: Tensor, batch: Mapping[str, Tensor], info: Any
+    ) -> None:
+        """Sums of running and finished episodes, in the environment's own reward."""
+        self._running[:, 0] += rewards
+        self._running[:, 1] += batch.get("valid", 1)
+        if "costs" in batch:
+            self._has_costs = True
+            self._running[:, 2] += batch["costs"]
+        ended = terminations | truncations
+        if self.device.type == "cpu" and not bool(ended.any()):
+            return
+        there = ended.double()
+        sums = torch.cat([self._running, torch.ones_like(self._running[:, :1])], 1) * there.unsqueeze(1)
+        self._ended += sums.view(len(self.seeds), self.num_envs, 4).sum(1)
+        self._running *= (1 - there).unsqueeze(1)
+        if "diverged" in info:
+            self._diverged += self._tensor(info["diverged"]).sum()
+
+    # -- what is saved -----------------------------------------------------------------------------------
+
+    @property
+    def restorable(self) -> bool:
+        """Whether the environment's state can be saved and set."""
+        return hasattr(self.env, "get_state") and hasattr(self.env, "set_state")
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """What seed `position` needs to go on: its rows of the buffer, of the environment and of the sums."""
+        mine = slice(position * self.num_envs, (position + 1) * self.num_envs)
+        tensors = {
+            "experience/observations": self._received[mine],
+            "experience/running": self._running[mine],
+            "experience/diverged": self._diverged,
+        }
+        for name, value in self.buffer.state_dict().items():
+            tensors[f"replay/{name}"] = self._part(value, position)
+        if self.restorable:
+            for name, array in self.env.get_state().items():
+                tensors[f"environment/{name}"] = self._part(_as_tensor(array), position)
+        return tensors
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]], block: int) -> str | None:
+        """Go on from what `state` gave, one mapping a seed; None, or a sentence that says what could not be restored.
+
+        Raises:
+            CheckpointError: the buffer was another one.
+            EnvironmentMismatchError: the environment was another one.
+        """
+        rows = {name.removeprefix("replay/") for name in states[0] if name.startswith("replay/")}
+        self.buffer.load_state_dict({name: self._joined([s[f"replay/{name}"] for s in states]) for name in rows})
+        if not self.restorable:
+            self.begin(block)
+            return (
+                f"the state of {type(self.env).__name__} can't be restored: a new episode begins in each environment, "
+                "so that the run goes on with other numbers than an uninterrupted one"
+            )
+        whole = {}
+        for name, value in self.env.get_state().items():
+            parts = [s[f"environment/{name}"] for s in states]
+            same = tuple(parts[0].shape) == np.shape(value)  # kept whole: it has no rows of the environments
+            whole[name] = _as_array(parts[0] if same else self._joined(parts), value)
+        self.env.set_state(whole)
+        self._received = torch.cat([s["experience/observations"] for s in states]).to(self.device).clone()
+        self._running.copy_(torch.cat([s["experience/running"] for s in states]))
+        self._diverged.copy_(states[0]["experience/diverged"])
+        return None
+
+    def _part(self, value: Tensor, position: int) -> Tensor:
+        """The rows of one seed, where a tensor has rows of the environments."""
+        seeds, rows = len(self.seeds), len(self.seeds) * self.num_envs
+        if seeds == 1 or value.dim() == 0 or value.shape[0] % rows:
+            return value
+        return value.view(-1, seeds, self.num_envs, *value.shape[1:])[:, position].flatten(0, 1)
+
+    def _joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """The inverse of `_part`."""
+        value = parts[0]
+        if len(parts) == 1 or value.dim() == 0:
+            return value
+        return torch.stack([p.view(-1, self.num_envs, *p.shape[1:]) for p in parts], 1).flatten(0, 2)
+
+
+def _as_tensor(array: Any) -> Tensor:
+    """A copy; uint64, which few operations know, by its bits."""
+    value = np.array(array)
+    return torch.from_numpy(value.view(np.int64) if value.dtype == np.uint64 else value)
+
+
+def _as_array(tensor: Tensor, like: Any) -> np.ndarray[Any, Any]:
+    """The array that `_as_tensor` was given, of the type of `like`."""
+    value = tensor.cpu().contiguous().numpy()
+    wanted = np.asarray(like).dtype
+    return value.view(np.uint64) if wanted == np.uint64 else value.astype(wanted, copy=False)

@@ -1,0 +1,219 @@
+"""`OffPolicyLoop`: act, store, learn. The one loop of all off-policy agents, for S seeds of N environments each."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from surefoot.core import kernels
+from surefoot.core.errors import ConfigError
+from surefoot.core.learner import Learner
+from surefoot.core.random import STEPS_PER_BLOCK, generator
+from surefoot.data.dataset import Dataset
+from surefoot.data.store import store_from_dataset
+from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.experience import Experience
+from surefoot.online.replay import Mixture, ReplayRows, places_from_dataset
+
+
+class OffPolicyLoop:
+    """Trains S agents of one kind from what they do in their environments.
+
+    One vector step moves all N environments of each seed; after it come as many training steps as keep
+    `updates_per_step` per transition since the first `initial_steps`. Which of both comes next follows from how many
+    were taken, so that it does not matter in what portions `run` is called.
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[OffPolicyAgent],
+        seeds: Sequence[int],
+        env: Any,
+        *,
+        planned_steps: int,
+        batch_size: int = 256,
+        device: str | torch.device = "cpu",
+        table: kernels.KernelTable | None = None,
+        compiled: bool = False,
+        dataset: Dataset | None = None,
+    ) -> None:
+        """Take over the agents and begin the first episodes.
+
+        Args:
+            agents: S agents of one class and config.
+            seeds: S numbers that fix each agent's environments, actions, batches and noise.
+            env: contract vector environment of S * N rows, row s * N + e environment e of seed s.
+            planned_steps: environment steps of each seed that the run is to take: bounds the replay buffer, and
+                learning-rate schedules end there.
+            batch_size: rows of one critic step.
+            device: of parameters and replay buffer.
+            table: measured kernels for the CPU; None runs plain PyTorch.
+            compiled: pass each loss through `torch.compile`.
+            dataset: rows beside the replay buffer's, where the agent's `offline_fraction` says so.
+
+        Raises:
+            ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not keep, or
+                none where it does.
+            EnvironmentMismatchError: the environment's spaces don't fit the agent.
+        """
+        self.agent, self.seeds, self.device = agents[0], list(seeds), torch.device(device)
+        self.config = self.agent.config
+        self.num_envs, self.step = self.config.num_envs, 0
+        if env.num_envs != len(seeds) * self.num_envs:
+            raise ConfigError(
+                f"{len(seeds)} seeds of {self.num_envs} environments each need {len(seeds) * self.num_envs} rows, and "
+                f"the environment has {env.num_envs}: set algo.num_envs, or make as many"
+            )
+        for agent in agents:
+            agent.batch_size = batch_size
+        whole_steps = -(-planned_steps // self.num_envs) * self.num_envs
+        bounds = (self.agent.action_low, self.agent.action_high)
+        capacity = min(self.config.replay_capacity, whole_steps)
+        self.experience = Experience(env, seeds, self.agent.reads, bounds, capacity, self.device)
+        rows = max((u.rows or batch_size) * u.repeat for u in self.agent.updates())
+        gather, drawn = self._sources(rows, dataset)
+        self.learner = Learner(
+            agents,
+            seeds,
+            gather,
+            drawn,
+            batch_size=batch_size,
+            planned_steps=max(1, self._due(whole_steps)),
+            device=self.device,
+            table=table,
+            compiled=compiled,
+        )
+        self._act_stacked = vmap(self._explore_one)
+        self._drawn: dict[str, tuple[int, Tensor]] = {}
+        self._read_transforms()
+
+    def _sources(self, rows: int, dataset: Dataset | None) -> tuple[Any, ReplayRows]:
+        """What batches are gathered from, and which rows."""
+        fraction, buffer = self.config.offline_fraction, self.experience.buffer
+        name = self.agent.name
+        if dataset is None:
+            if fraction > 0:
+                raise ConfigError(f"{name} draws {fraction:g} of each batch from a dataset: give dataset=")
+            return buffer.gather, ReplayRows(self.seeds, buffer, rows, self.device)
+        if fraction == 0:
+            raise ConfigError(
+                f"{name} keeps no offline data: leave dataset= out, or set algo.offline_fraction to the part of each "
+                "batch that is to come from it"
+            )
+        store = store_from_dataset(self.agent.prepare(dataset), self.agent.reads, self.device)
+        places = places_from_dataset(rows, fraction, self.device)
+        drawn = ReplayRows(self.seeds, buffer, rows, self.device, len(store), places)
+        return Mixture(store, buffer, places).gather, drawn
+
+    def run(self, steps: int) -> dict[str, list[float]]:
+        """Go on until at least `steps` more environment steps of each seed are taken.
+
+        Returns:
+            Name -> a number per seed: losses averaged over the training steps, metrics of the last one, and
+            `episode_return`, `episode_length` (and `episode_cost`), the means of the training episodes that ended
+            meanwhile, NaN where none did; `diverged_episodes` of all seeds since the beginning.
+
+        Raises:
+            DivergenceError: a loss, or what the environment gave, was not finite.
+        """
+        target = self.step + -(-steps // self.num_envs) * self.num_envs
+        while self.step < min(target, self.config.initial_steps):
+            self._act()
+        training = self._due(target) - self.learner.step
+        result = self.learner.run(training, self._act_until_due) if training > 0 else {}
+        while self.step < target:
+            self._act()
+        self.experience.check()
+        result |= self.experience.episodes()
+        result["diverged_episodes"] = [float(self.experience.diverged)] * len(self.seeds)
+        return result
+
+    def _due(self, step: int) -> int:
+        """Training steps that should have been taken after `step` environment steps."""
+        return max(0, math.floor((step - self.config.initial_steps) * self.config.updates_per_step + 1e-9))
+
+    def _act_until_due(self) -> None:
+        while self._due(self.step) <= self.learner.step:
+            self._act()
+
+    @torch.no_grad()
+    def _act(self) -> None:
+        """One step of every environment."""
+        number = self.step // self.num_envs
+        if self.step < self.config.initial_steps and self.config.initial_actions == "uniform":
+            actions = self._draw("initial_actions", number)
+        else:
+            actions = self._explore(self.experience.observations, self._draw("acting", number))
+        self.experience.step(actions.reshape(-1, self.agent.spec.action_dim), number)
+        self.step += self.num_envs
+
+    def _explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""
+        learner = self.learner
+        with kernels.use(learner.slots), self._full_precision():
+            if not learner.stacked:
+                return self.agent.explore(observations[0], noise[0])
+            return self._act_stacked(*learner.stacked_state(), observations, noise)  # type: ignore[no-any-return]
+
+    def _explore_one(self, parameters: Any, buffers: Any, observations: Tensor, noise: Tensor) -> Tensor:
+        found: Tensor = functional_call(self.agent, {**parameters, **buffers}, ("explore", observations, noise))
+        return found
+
+    def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
+        if not self.learner.mixed_precision:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, enabled=False)
+
+    def _draw(self, purpose: str, number: int) -> Tensor:
+        """(S, N, A) of vector step `number`: uniform on [-1, 1) for the first actions, normal for exploration."""
+        block, offset = divmod(number, STEPS_PER_BLOCK)
+        held = self._drawn.get(purpose)
+        if held is None or held[0] != block:
+            shape = (STEPS_PER_BLOCK, self.num_envs, self.agent.spec.action_dim)
+            sources = [generator(seed, purpose, block) for seed in self.seeds]
+            if purpose == "acting":
+                drawn = [source.standard_normal(shape, dtype=np.float32) for source in sources]
+            else:
+                drawn = [2 * source.random(shape, dtype=np.float32) - 1 for source in sources]
+            held = self._drawn[purpose] = (block, torch.from_numpy(np.stack(drawn, 1)).to(self.device))
+        return held[1][offset]
+
+    def _read_transforms(self) -> None:
+        """Tell the buffer how the agents normalise observations and scale rewards."""
+        found = [self.learner.agents_parameters(position) for position in range(len(self.seeds))]
+        mean, scale, reward_scale, reward_shift = (
+            torch.stack([one[name] for one in found])
+            for name in ("normalizer.mean", "normalizer.scale", "reward_scale", "reward_shift")
+        )
+        plain = not mean.any() and bool((scale == 1).all() and (reward_scale == 1).all()) and not reward_shift.any()
+        self.experience.transform = (
+            None if plain else (mean[:, None], scale[:, None], reward_scale[:, None], reward_shift[:, None])
+        )
+
+    # -- what is saved -----------------------------------------------------------------------------------
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """Everything that seed `position` needs to go on bit for bit: learner, replay buffer, environments, sums."""
+        return {**self.learner.state(position), **self.experience.state(position)}
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> str | None:
+        """Go on from what `state` gave after `step` environment steps, one mapping a seed.
+
+        Returns:
+            None, or one sentence where the environment's state can't be restored: new episodes begin then.
+
+        Raises:
+            CheckpointError: another algorithm, sizes or replay buffer.
+        """
+        learners = [{name: v for name, v in given.items() if name.startswith(("agent/", "adam/"))} for given in states]
+        self.learner.restore(learners, self._due(step))
+        self.step = step
+        self._read_transforms()
+        return self.experience.restore(states, block=1 + step)

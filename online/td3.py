@@ -1,0 +1,98 @@
+"""TD3: a deterministic actor, twin critics, smoothed target actions, delayed policy steps."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.functional import td_target
+from surefoot.core.networks import Critic
+from surefoot.core.random import Noise
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TD3Config(OffPolicyConfig):
+    """Settings of TD3; the defaults are CleanRL's, which are the paper's with one learning rate."""
+
+    initial_steps: int = 25_000
+    discount: float = 0.99
+    target_rate: float = 0.005  # of critics and actor, only when the actor is stepped
+    exploration_noise: float = 0.1  # standard deviation added to actions in [-1, 1] while training
+    target_noise: float = 0.2  # standard deviation added to the target actor's action
+    target_noise_clip: float = 0.5
+    actor_every: int = 2  # critic steps per actor step
+    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (256, 256)
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(0 <= self.discount <= 1, "td3", "discount", self.discount, "in [0, 1]")
+        require(self.actor_every >= 1, "td3", "actor_every", self.actor_every, ">= 1")
+        for field in ("exploration_noise", "target_noise", "target_noise_clip"):
+            require(getattr(self, field) >= 0, "td3", field, getattr(self, field), ">= 0")
+
+
+class TD3(OffPolicyAgent):
+    r"""TD3 of Fujimoto, van Hoof and Meger, "Addressing Function Approximation Error in Actor-Critic Methods".
+
+    .. math::
+        L_Q &= E \textstyle\sum_i (r + \gamma (1 - d) \min_j \hat Q_j(s', \hat\pi(s') + \epsilon) - Q_i(s, a))^2,
+        \quad \epsilon = \mathrm{clip}(N(0, \sigma^2), \pm c) \\
+        L_\pi &= -E\, Q_1(s, \pi(s))
+    """
+
+    name = "td3"
+    Config = TD3Config
+    PRESETS = {  # noqa: RUF012
+        "cleanrl": {},
+        "sb3": {"learning_rate": 1e-3, "hidden": (400, 300), "initial_steps": 100},
+        "zoo": {"learning_rate": 1e-3, "hidden": (400, 300), "initial_steps": 10_000},
+        "zoo-pendulum": {"learning_rate": 1e-3, "hidden": (400, 300), "initial_steps": 10_000, "discount": 0.98},
+    }
+    config: TD3Config
+
+    def build(self) -> None:
+        """Twin critics and actor, with targets of both."""
+        sizes = (self.spec.observation_dim, self.spec.action_dim)
+        self.critic = Critic(*sizes, self.config.hidden, 2)
+        self.actor: DeterministicActor = DeterministicActor(*sizes, self.config.hidden)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, A) actions in [-1, 1] with normal noise added."""
+        return (self.actor(observations) + self.config.exploration_noise * noise).clamp(-1, 1)
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error of both critics against the target policy, smoothed by clipped noise."""
+        c = self.config
+        smoothing = (c.target_noise * noise["target_noise"]).clamp(-c.target_noise_clip, c.target_noise_clip)
+        next_action = (self.target_actor(batch["next_observations"]) + smoothing).clamp(-1, 1)
+        next_q = self.target_critic(torch.cat([batch["next_observations"], next_action], -1)).amin(0)
+        target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
+        q = self.critic(batch["observation_actions"])
+        return ensembles.critic_loss(q, target, "sum"), {"q": q}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Minus the first critic's value of the policy's actions."""
+        action = self.actor(batch["observations"])
+        return -self.critic.first(torch.cat([batch["observations"], action], -1)).mean(), {}
+
+    def updates(self) -> list[Update]:
+        """Critics at every step; actor and targets at every second."""
+        c = self.config
+        adam = Adam(c.learning_rate)
+        targets = {"target_critic": ("critic", c.target_rate), "target_actor": ("actor", c.target_rate)}
+        smoothing = {"target_noise": Noise("normal", self.spec.action_dim)}
+        return [
+            Update(self.critic_loss, ("critic",), adam, noise=smoothing),
+            Update(self.actor_loss, ("actor",), adam, every=c.actor_every, then=targets),
+        ]
