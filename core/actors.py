@@ -221,7 +221,6 @@ class CategoricalActor(nn.Module):
 
 Actor = DeterministicActor | GaussianActor | TanhGaussianActor | UnboundedGaussianActor | CategoricalActor
 ACTORS: dict[str, type[Actor]] = {
-    a.kind: a
-    for a in (DeterministicActor, GaussianActor, TanhGaussianActor, UnboundedGaussianActor, CategoricalActor)
+    a.kind: a for a in (DeterministicActor, GaussianActor, TanhGaussianActor, UnboundedGaussianActor, CategoricalActor)
 }
 """Kind, as policy files name it -> class."""

@@ -79,10 +79,15 @@ def make_loop(
         ConfigError: agents that do not act.
     """
     from surefoot.online.agents import OffPolicyAgent
+    from surefoot.online.on_policy_agent import OnPolicyAgent
 
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
     if isinstance(agents[0], OffPolicyAgent):
         from surefoot.online.off_policy import OffPolicyLoop
 
         return OffPolicyLoop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
+    if isinstance(agents[0], OnPolicyAgent):
+        from surefoot.online.on_policy import OnPolicyLoop
+
+        return OnPolicyLoop(agents, seeds, env, **shared)
     raise ConfigError(f"{agents[0].name} does not act while it trains: give it to a Learner")

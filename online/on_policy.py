@@ -16,9 +16,9 @@ from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy_gradient import adaptive_lr, kl_stop
 from surefoot.core.random import generator
 from surefoot.data.store import Store
-from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.environment import check_spec
+from surefoot.online.on_policy_agent import OnPolicyAgent
 
 
 class OnPolicyLoop:
@@ -278,5 +278,3 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
     with torch.no_grad():
         columns = agent.columns(block)
     return {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}
-
-

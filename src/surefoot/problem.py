@@ -11,8 +11,9 @@ from surefoot.core.errors import DataError
 from surefoot.data.dataset import Array, Dataset
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.training import make_training
-from surefoot.envs.vector import action_bounds, check_spaces, describe
+from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.generate import load
+from surefoot.online.environment import spec_of
 from surefoot.plan import Plan, agent_class
 from surefoot.registry import check_parts
 from surefoot.workers import Listener, at_once, cores
@@ -47,9 +48,9 @@ def pose(plan: Plan, dataset: Dataset | None, tell: Listener) -> Problem:
         low, high = resolve_bounds(plan, dataset, tell)
         spec = Spec.of(dataset, low, high)
     else:
-        assert plan.environment is not None
-        found = describe(plan.environment)
-        spec = Spec.of(found, found.action_low, found.action_high)
+        env = make_training(str(plan.environment), 1, gap=plan.gap)
+        spec = spec_of(env)
+        env.close()
     return Problem(spec, dataset)
 
 
