@@ -192,9 +192,12 @@ class Value(nn.Module):
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
         layer_norm: bool = False,
+        activation: str = "relu",
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, 1, hidden, initialisation=initialisation, layer_norm=layer_norm)
+        self.mlp = MLP(
+            observation_dim, 1, hidden, initialisation=initialisation, layer_norm=layer_norm, activation=activation
+        )
 
     def forward(self, observations: Tensor) -> Tensor:
         """(B,) values of (B, observation dim)."""

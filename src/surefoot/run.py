@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core import checkpoint
+from surefoot.core.agent import Spec
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
 from surefoot.core.policy import Policy
@@ -58,6 +59,12 @@ class Run:
         if not isinstance(value, dict) or "plan" not in value:
             raise CheckpointError(f"{folder}/config.json: not the configuration of a run")
         return cls(folder, Plan.from_json(value["plan"]))
+
+    @property
+    def spec(self) -> Spec:
+        """Sizes and bounds of the control problem."""
+        value: dict[str, Any] = read_json(self.folder / "config.json")["spec"]
+        return Spec(**{key: tuple(item) if isinstance(item, list) else item for key, item in value.items()})
 
     @property
     def complete(self) -> bool:
