@@ -95,6 +95,8 @@ class Policy(nn.Module):
             "action_low": self.action_low.tolist(),
             "action_high": self.action_high.tolist(),
         }
+        if len(mlp.scales) > 0:
+            value["layer_norm"] = True
         if not isinstance(self.actor, DeterministicActor):
             value["log_std_range"] = list(self.actor.log_std_range)
         return value
@@ -123,6 +125,8 @@ class Policy(nn.Module):
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
         try:
             options: dict[str, Any] = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
+            if "layer_norm" in meta:
+                options["layer_norm"] = bool(meta["layer_norm"])
             sizes = (meta["observation_dim"], meta["action_dim"], meta["hidden"])
             actor = ACTORS[meta["actor"]](*sizes, **options)
             low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])
