@@ -78,7 +78,8 @@ def make_loop(
     Raises:
         ConfigError: agents that do not act.
     """
-    from surefoot.online.agents import OffPolicyAgent, OnPolicyAgent
+    from surefoot.online.agents import OffPolicyAgent
+    from surefoot.online.on_policy_agent import OnPolicyAgent
 
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
     if isinstance(agents[0], OnPolicyAgent):
