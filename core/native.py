@@ -261,7 +261,7 @@ def _rows(tensor: Tensor) -> tuple[Tensor, int]:
 
 @torch.library.custom_op("surefoot::mlp", mutates_args=())
 def mlp_operator(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str = "relu"
+    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str
 ) -> tuple[Tensor, Tensor]:
     """Outputs and saved activations of `forward`, as a node that `torch.compile` and autograd see."""
     weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
@@ -272,7 +272,7 @@ def mlp_operator(
 
 @mlp_operator.register_fake
 def _(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str = "relu"
+    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str
 ) -> tuple[Tensor, Tensor]:
     single, rows = weights[0].dim() == 2, inputs.shape[0]
     members, lanes = 1 if single else weights[0].shape[0], _LANES
@@ -288,7 +288,7 @@ def mlp_backward_operator(
     biases: Sequence[Tensor],
     saved: Tensor,
     output_gradients: Tensor,
-    hidden: str = "relu",
+    hidden: str,
 ) -> list[Tensor]:
     """Gradients of inputs, weights and biases, in that order."""
     weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
@@ -306,7 +306,7 @@ def _(
     biases: Sequence[Tensor],
     saved: Tensor,
     output_gradients: Tensor,
-    hidden: str = "relu",
+    hidden: str,
 ) -> list[Tensor]:
     shapes = [inputs.shape, *(w.shape for w in weights), *(b.shape for b in biases)]
     return [inputs.new_empty(shape) for shape in shapes]

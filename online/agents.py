@@ -45,6 +45,8 @@ class OffPolicyAgent(Agent):
     """
 
     config: OffPolicyConfig
+    acts = True
+    data = "optional"
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
     batch_size: int = 256
     """Rows of one critic step; the loop sets it before it asks for `updates`."""

@@ -11,10 +11,10 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Batch, Metrics, Update, require
-from surefoot.core.functional import td_target
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.temperature import FORMS, Temperature
+from surefoot.core.value_learning import td_target
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -152,7 +153,8 @@ class SeedTrainer:
             self.seconds += elapsed
             rate = (self.step - before) / max(elapsed, 1e-9)
             for position, seed in enumerate(self.seeds):
-                self.record(seed, "train", {name: value[position] for name, value in values.items()})
+                told = {name: value[position] for name, value in values.items()}
+                self.record(seed, "train", {name: v for name, v in told.items() if not math.isnan(v)})
                 self.send(
                     {
                         "kind": "progress",
@@ -160,7 +162,7 @@ class SeedTrainer:
                         "step": min(self.step, plan.steps),
                         "steps": plan.steps,
                         "rate": rate,
-                        "episode_return": values.get("episode_return", [None] * len(self.seeds))[position],
+                        "episode_return": told.get("episode_return"),
                     }
                 )
             if self.step // plan.interval > before // plan.interval or self.step >= plan.steps:
