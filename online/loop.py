@@ -82,6 +82,10 @@ def make_loop(
     from surefoot.online.on_policy_agent import OnPolicyAgent
 
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
+    if isinstance(agents[0], OnPolicyAgent):
+        from surefoot.online.on_policy import OnPolicyLoop
+
+        return OnPolicyLoop(agents, seeds, env, **shared)
     if isinstance(agents[0], OffPolicyAgent):
         from surefoot.online.off_policy import OffPolicyLoop
 
