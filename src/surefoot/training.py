@@ -196,12 +196,12 @@ def initialise_from(agent: Agent, run: Run, seed: int) -> None:
     unfit = [
         n
         for n in mine
-        if n.startswith(("actor.", "normalizer.")) and (n not in theirs or theirs[n].shape != mine[n].shape)
+        if n.split(".")[0] in agent.inherits and (n not in theirs or theirs[n].shape != mine[n].shape)
     ]
     if unfit:
         raise ConfigError(
-            f"init={run.folder}: its {run.plan.algorithm} policy does not fit {agent.name} as configured ({unfit[0]} "
-            "differs); use the same observation and action sizes, actor and hidden layers"
+            f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} as configured ({unfit[0]} "
+            "differs); use the same observation and action sizes, actor, critics and hidden layers"
         )
     agent.load_state_dict({n: theirs[n] if n in theirs and theirs[n].shape == v.shape else v for n, v in mine.items()})
     agent.normalizer.fixed = True
