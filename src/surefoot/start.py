@@ -11,24 +11,24 @@ from surefoot.run import Run, load_agent
 
 
 def initialise_from(agent: Agent, run: Run, seed: int) -> list[str]:
-    """Start `agent` from another run: its normaliser, its actor, and what else fits by name and shape.
+    """Start `agent` from another run: what it `inherits` in any case, and what else fits by name and shape.
 
     Returns:
         Names of the networks that came along whole.
 
     Raises:
-        ConfigError: the actors or the sizes don't fit.
+        ConfigError: something that it inherits is missing there, of another size, or another kind of actor.
     """
     source = load_agent(run, seed if seed in run.plan.seeds else run.plan.seeds[0])
     theirs, mine = source.state_dict(), agent.state_dict()
     fits = {name: name in theirs and theirs[name].shape == value.shape for name, value in mine.items()}
-    unfit = [name for name in mine if name.startswith(("actor.", "normalizer.")) and not fits[name]]
+    unfit = [name for name in mine if name.split(".")[0] in agent.inherits and not fits[name]]
     if type(agent.actor) is not type(source.actor):
         unfit = [f"a {source.actor.kind} actor is no {agent.actor.kind} one: its head"]
     if unfit:
         raise ConfigError(
-            f"init={run.folder}: its {run.plan.algorithm} policy does not fit {agent.name} as configured ({unfit[0]} "
-            "differs); use the same observation and action sizes, actor and hidden layers"
+            f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} as configured ({unfit[0]} "
+            "differs); use the same observation and action sizes, actor, critics and hidden layers"
         )
     agent.load_state_dict({name: theirs[name] if fits[name] else value for name, value in mine.items()})
     agent.normalizer.fixed = True

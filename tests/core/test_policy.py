@@ -18,7 +18,10 @@ from surefoot.core.normalizer import Normalizer, RunningNormalizer
 from surefoot.core.policy import Policy
 
 
-@pytest.mark.parametrize("kind", KINDS)
+CONTINUOUS = [kind for kind in KINDS if kind != "categorical"]
+
+
+@pytest.mark.parametrize("kind", CONTINUOUS)
 def test_actions_are_normalised_observations_through_the_actor_scaled_to_the_bounds(kind: str) -> None:
     tested, rows = policy(kind), observations(20)
     normal = (rows - torch.tensor([1.0, -20.0, 300.0])) / torch.tensor([0.5, 3.0, 100.0])
@@ -27,11 +30,20 @@ def test_actions_are_normalised_observations_through_the_actor_scaled_to_the_bou
     torch.testing.assert_close(tested.act(rows), expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CONTINUOUS)
 def test_actions_never_leave_the_bounds_whatever_the_noise(kind: str) -> None:
     actions = policy(kind).act(observations(200) * 10, torch.randn(200, 2) * 10)
     assert (actions[:, 0].abs() <= 2).all()
     assert ((actions[:, 1] >= 0) & (actions[:, 1] <= 10)).all()
+
+
+def test_a_policy_of_choices_gives_the_number_of_the_likeliest() -> None:
+    tested, rows = policy("categorical"), observations(20)
+    normal = (rows - torch.tensor([1.0, -20.0, 300.0])) / torch.tensor([0.5, 3.0, 100.0])
+    choices = tested.act(rows)
+    assert choices.dtype == torch.int64
+    assert torch.equal(choices, tested.actor(normal).argmax(-1))
+    assert set(choices.tolist()) == {0, 1}
 
 
 def test_an_action_at_the_middle_by_hand() -> None:

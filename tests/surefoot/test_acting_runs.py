@@ -125,7 +125,7 @@ def test_it_starts_from_a_run_of_its_kind_and_says_what_came_along(two_seeds: Ru
 def test_a_policy_of_another_family_is_no_start(tmp_path: pathlib.Path) -> None:
     data = generate("native/pendulum-mixed", transitions=400)
     offline = fit(IQL(data, hidden=(16, 16)), data, steps=2, seeds=1, out=tmp_path / "iql", **FAST)
-    with pytest.raises(ConfigError, match="its iql policy does not fit sac"):
+    with pytest.raises(ConfigError, match="its iql agent does not fit sac"):
         fit(sac(), env=ENV, steps=80, seeds=1, out=tmp_path / "run", init=str(offline.folder), **FAST)
     ppo = PPO(PENDULUM, hidden=(16, 16), horizon=32)
     with pytest.raises(ConfigError, match="a gaussian actor is no"):
