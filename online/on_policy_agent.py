@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -72,13 +73,22 @@ class OnPolicyAgent(Agent):
     chooses = True
     acts = True
     data = "refused"
+    anneals: ClassVar[bool] = False
+    """Whether its blocks say how much of the run is over: `progress`, in [0, 1)."""
     actor: UnboundedGaussianActor | CategoricalActor
 
     def build(self) -> None:
-        """Actor and critic apart, orthogonal, with a small policy head.
+        """Actor and critic apart.
 
         Source: Huang et al., "The 37 Implementation Details of PPO", details 2 and 13.
         """
+        self.build_actor()
+        c = self.config
+        self.value = Value(self.spec.observation_dim, c.hidden, "orthogonal", activation=c.activation)
+        head_gain(self.value.mlp, 1.0)
+
+    def build_actor(self) -> None:
+        """An actor with orthogonal weights and a small head."""
         c, spec = self.config, self.spec
         sizes = (spec.observation_dim, spec.action_dim, c.hidden, "orthogonal")
         if spec.discrete:
@@ -86,9 +96,7 @@ class OnPolicyAgent(Agent):
         else:
             options = {"activation": c.activation, "initial_log_std": c.initial_log_std}
             self.actor = UnboundedGaussianActor(*sizes, **options)  # type: ignore[arg-type]
-        self.value = Value(spec.observation_dim, c.hidden, "orthogonal", activation=c.activation)
         head_gain(self.actor.mlp, 0.01)
-        head_gain(self.value.mlp, 1.0)
         if c.observation_limit is not None:
             self.normalizer.limit = c.observation_limit
 
@@ -121,7 +129,7 @@ class OnPolicyAgent(Agent):
 
         Args:
             block: observations and next_observations (normalised), actions, rewards (scaled), terminations,
-                truncations, and `mask` where some rows are no transitions.
+                truncations; `mask` where some rows are no transitions; `progress` where the agent anneals.
         """
         raise TypeError(f"{type(self).__name__} must define columns")
 
