@@ -1,4 +1,4 @@
-"""Policy heads: deterministic, diagonal Gaussian and tanh-Gaussian, all acting in [-1, 1]."""
+"""Policy heads: deterministic, Gaussian (squashed or not) and tanh-Gaussian, acting in [-1, 1]; and categorical."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.distributions import gaussian_log_density, tanh_log_determinant
+from surefoot.core.distributions import gaussian_entropy, gaussian_log_density, kl_gaussian, tanh_log_determinant
 from surefoot.core.networks import MLP
 
 
@@ -116,6 +116,117 @@ class TanhGaussianActor(nn.Module):
         return torch.tanh(mean if noise is None else mean + log_std.exp() * noise)
 
 
-Actor = DeterministicActor | GaussianActor | TanhGaussianActor
-ACTORS: dict[str, type[Actor]] = {a.kind: a for a in (DeterministicActor, GaussianActor, TanhGaussianActor)}
+class UnboundedGaussianActor(nn.Module):
+    """Normal with mean MLP(s), not squashed, and a standard deviation that does not depend on the state (PPO).
+
+    Actions are samples as drawn: log-densities belong to them, and only what acts in an environment clips them.
+    Source: Huang et al., "The 37 Implementation Details of PPO", details 1 to 5 for continuous actions.
+    """
+
+    kind = "unbounded_gaussian"
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (64, 64),
+        initialisation: str = "torch",
+        log_std_range: tuple[float, float] = (-20.0, 2.0),
+        activation: str = "tanh",
+        initial_log_std: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
+        self.log_std = nn.Parameter(torch.full((action_dim,), initial_log_std))
+        self.log_std_range = log_std_range
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (B, A), of any size, and log standard deviation (A,)."""
+        return self.mlp(observations), self.log_std.clamp(*self.log_std_range)
+
+    def log_density(self, outputs: tuple[Tensor, Tensor], actions: Tensor) -> Tensor:
+        """(B,) log-density of (B, A) actions under what the actor gave, in nats."""
+        return gaussian_log_density(actions, *outputs)
+
+    def entropy(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        """() or (B,) entropy in nats."""
+        return gaussian_entropy(outputs[1])
+
+    def divergence(self, outputs: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]) -> Tensor:
+        """(B,) KL(outputs || others) in nats, exactly."""
+        return kl_gaussian(*outputs, *others)
+
+    def to_rows(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        """Outputs as (B, 2 A) rows, to be kept and read again by `from_rows`."""
+        mean, log_std = outputs
+        return torch.cat([mean, log_std.expand_as(mean)], -1)
+
+    def from_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inverse of `to_rows`."""
+        mean, log_std = rows.chunk(2, -1)
+        return mean, log_std
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) mean actions, or samples from (B, A) standard normal `noise`; not clipped."""
+        mean, log_std = self(observations)
+        return mean if noise is None else mean + log_std.exp() * noise
+
+
+class CategoricalActor(nn.Module):
+    """One of A choices, with probabilities softmax(MLP(s)); actions are one-hot rows."""
+
+    kind = "categorical"
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (64, 64),
+        initialisation: str = "torch",
+        activation: str = "tanh",
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """(B, A) log-probabilities."""
+        logits = self.mlp(observations)
+        logits = logits - logits.amax(-1, keepdim=True).detach()
+        return logits - logits.exp().sum(-1, keepdim=True).log()
+
+    def log_density(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """(B,) log-probability of (B, A) one-hot actions under what the actor gave, in nats."""
+        return (outputs * actions).sum(-1)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """(B,) entropy in nats."""
+        return -(outputs.exp() * outputs).sum(-1)
+
+    def divergence(self, outputs: Tensor, others: Tensor) -> Tensor:
+        """(B,) KL(outputs || others) in nats, exactly."""
+        return (outputs.exp() * (outputs - others)).sum(-1)
+
+    def to_rows(self, outputs: Tensor) -> Tensor:
+        """Outputs as (B, A) rows: themselves."""
+        return outputs
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """Inverse of `to_rows`."""
+        return rows
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) one-hot likeliest choices, or samples from (B, A) standard normal `noise`.
+
+        Source: the Gumbel-max trick; -log(-log Phi(z)) of a standard normal z is a Gumbel number.
+        """
+        scores = self(observations)
+        if noise is not None:
+            scores = scores - torch.log(-torch.special.log_ndtr(noise))
+        return nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores.dtype)
+
+
+Actor = DeterministicActor | GaussianActor | TanhGaussianActor | UnboundedGaussianActor | CategoricalActor
+ACTORS: dict[str, type[Actor]] = {
+    a.kind: a for a in (DeterministicActor, GaussianActor, TanhGaussianActor, UnboundedGaussianActor, CategoricalActor)
+}
 """Kind, as policy files name it -> class."""

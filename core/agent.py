@@ -41,6 +41,12 @@ class Spec:
     action_dim: int
     action_low: tuple[float, ...]  # environment units, one per action dimension
     action_high: tuple[float, ...]
+    discrete: bool = False  # actions are choices 0 to action_dim - 1, one-hot rows inside; bounds are then 0 and 1
+
+    @classmethod
+    def of_choices(cls, observation_dim: int, choices: int) -> Spec:
+        """The spec of a problem whose actions are numbered choices."""
+        return cls(observation_dim, choices, (0.0,) * choices, (1.0,) * choices, discrete=True)
 
     @classmethod
     def of(cls, dataset: DatasetLike, low: Any = None, high: Any = None) -> Spec:
@@ -57,6 +63,9 @@ class Spec:
         return cls(dataset.observation_dim, size, tuple(low.tolist()), tuple(high.tolist()))
 
 
+SCHEDULES = ("constant", "cosine", "linear", "adaptive")
+
+
 @dataclasses.dataclass(frozen=True)
 class Adam:
     """Settings of one optimiser. Source: Kingma and Ba (2015); decoupled decay, Loshchilov and Hutter."""
@@ -65,13 +74,13 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     weight_decay: float = 0.0
-    schedule: str = "constant"  # or cosine: to 0 over the planned steps
+    schedule: str = "constant"  # cosine or linear: to 0 over the planned steps; adaptive: its rate is set from outside
     max_gradient_norm: float | None = None  # per seed, over all that the update trains
 
     def __post_init__(self) -> None:
         """Refuse an unknown schedule."""
-        if self.schedule not in {"constant", "cosine"}:
-            raise ConfigError(f"schedule is {self.schedule!r}, must be constant or cosine")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(f"schedule is {self.schedule!r}, must be {', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +122,8 @@ class Agent(nn.Module):
     Config: ClassVar[type]
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
     reads: ClassVar[tuple[str, ...]]
+    chooses: ClassVar[bool] = False
+    """Whether it can also learn problems whose actions are numbered choices."""
     acts: ClassVar[bool] = False
     """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
     data: ClassVar[str] = "required"
@@ -132,10 +143,16 @@ class Agent(nn.Module):
             options: fields of the config to change, e.g. expectile=0.8; preset="..." starts from a preset.
 
         Raises:
-            ConfigError: an option that the config does not have, or a value out of range.
+            ConfigError: an option that the config does not have, or a value out of range; numbered choices where
+                the algorithm learns continuous actions only.
         """
         super().__init__()
         self.spec = problem if isinstance(problem, Spec) else Spec.of(problem)
+        if self.spec.discrete and not self.chooses:
+            raise ConfigError(
+                f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} numbered choices; "
+                "train it with ppo, a2c, reinforce, trpo or mdpo"
+            )
         self.config = self.configure(config, **options)
         self.normalizer = Normalizer(self.spec.observation_dim)
         self.register_buffer("action_low", torch.tensor(self.spec.action_low, dtype=torch.float32))

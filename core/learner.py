@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
+from torch.utils._pytree import tree_map
 
 from surefoot.core import kernels, native
 from surefoot.core.agent import Agent, Batch, Metrics, Update
@@ -165,6 +166,27 @@ class Learner:
 
     def _annotate_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch) -> Any:
         return functional_call(self.agent, {**parameters, **buffers}, ("annotate", batch))
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """Full name -> (S, ...) buffer as the losses read it, such as "normalizer.mean"; write into it to change it."""
+        return self._buffers
+
+    def metric(self, name: str) -> Tensor:
+        """(S,) mean of a metric of the last training step, on the device."""
+        return self._metrics[name].reshape(len(self.seeds), -1).mean(1)
+
+    def apply(self, method: str, *arguments: Any) -> Any:
+        """What a method of each agent gives, without gradient: for (S, ...) arguments (S, ...) tensors."""
+        with torch.no_grad(), kernels.use(self.slots):
+            if not self.stacked:
+                found = getattr(self.agent, method)(*(_first(argument) for argument in arguments))
+                return tree_map(lambda value: value.unsqueeze(0), found)
+
+            def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *given: Any) -> Any:
+                return functional_call(self.agent, {**parameters, **buffers}, (method, *given))
+
+            return vmap(one)(self._named(), self._buffers, *arguments)
 
     def _named(self) -> dict[str, Tensor]:
         return {
@@ -385,12 +407,13 @@ class Learner:
         """Everything that training of seed `position` needs to go on, as named tensors (views, not copies)."""
         tensors = {f"agent/{name}": value for name, value in self.agents_parameters(position).items()}
         for update, optimizer in zip(self.updates, self.optimizers, strict=True):
-            for name, first, second, count in zip(
-                update.trains, optimizer.first, optimizer.second, optimizer.counts, strict=True
-            ):
+            for index, name in enumerate(update.trains):
                 stem = f"adam/{update.name}/{name}"
-                tensors[f"{stem}/first"], tensors[f"{stem}/second"] = first[position], second[position]
-                tensors[f"{stem}/count"] = count
+                tensors[f"{stem}/first"] = optimizer.first[index][position]
+                tensors[f"{stem}/second"] = optimizer.second[index][position]
+                tensors[f"{stem}/count"] = optimizer.count(index, position)
+            if update.optimizer.schedule == "adaptive":
+                tensors[f"adam/{update.name}/rate"] = optimizer.rates[position]
         return tensors
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
@@ -417,6 +440,11 @@ class Learner:
         self.step = step
         for update, optimizer in zip(self.updates, self.optimizers, strict=True):
             optimizer.taken = step // update.every * update.repeat
+
+
+def _first(argument: Any) -> Any:
+    """The only seed's part of an argument of `Learner.apply`."""
+    return tree_map(lambda value: value[0], argument)
 
 
 @contextlib.contextmanager

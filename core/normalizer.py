@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 
 class Normalizer(nn.Module):
-    """(x - mean) / scale with fixed statistics; the identity until they are set."""
+    """(x - mean) / scale with fixed statistics, clipped to [-limit, limit]; the identity until they are set."""
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, limit: float = math.inf) -> None:
         super().__init__()
+        self.limit = limit
         self.fixed = False  # True: statistics came with a pre-trained policy and must stay
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
@@ -26,10 +30,11 @@ class Normalizer(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Normalised (..., width) values."""
-        return (values - self.mean) / self.scale
+        normalised = (values - self.mean) / self.scale
+        return normalised if self.limit == math.inf else normalised.clamp(-self.limit, self.limit)
 
     def inverse(self, values: Tensor) -> Tensor:
-        """(..., width) values in the original units."""
+        """(..., width) values in the original units; those that were clipped don't come back."""
         return values * self.scale + self.mean
 
 
@@ -64,3 +69,43 @@ class RunningNormalizer(Normalizer):
         self.count.copy_(total)
         self.mean.copy_(self.total_mean)
         self.scale.copy_((self.squares / total + self.epsilon).sqrt())
+
+
+class RunningMoments:
+    """Count, mean and sum of squared deviations of S streams at once, in float64, merged batch by batch.
+
+    Source: as `RunningNormalizer`.
+    """
+
+    def __init__(self, streams: int, width: int, device: str | torch.device = "cpu") -> None:
+        self.count = torch.zeros(streams, 1, dtype=torch.float64, device=device)
+        self.mean = torch.zeros(streams, width, dtype=torch.float64, device=device)
+        self.squares = torch.zeros(streams, width, dtype=torch.float64, device=device)
+
+    @torch.no_grad()
+    def update(self, values: Tensor, valid: Tensor | None = None) -> None:
+        """Take (S, N, width) further values in; only rows where (S, N) `valid` is True, if it is given."""
+        exact = values.double()
+        weight = torch.ones_like(exact[..., :1]) if valid is None else valid.double().unsqueeze(-1)
+        count = weight.sum(1)
+        mean = (exact * weight).sum(1) / count.clamp(min=1)
+        squares = ((exact - mean.unsqueeze(1)).square() * weight).sum(1)
+        total = (self.count + count).clamp(min=1)
+        shift = mean - self.mean
+        self.squares += squares + shift.square() * self.count * count / total
+        self.mean += shift * count / total
+        self.count += count
+
+    def scale(self, epsilon: float = 1e-8) -> Tensor:
+        """(S, width) standard deviations, sqrt(variance + epsilon); 1 for a stream without values."""
+        variance = self.squares / self.count.clamp(min=1)
+        return torch.where(self.count > 0, (variance + epsilon).sqrt(), 1.0)
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """The numbers of one stream, copied."""
+        return {name: getattr(self, name)[position].clone() for name in ("count", "mean", "squares")}
+
+    def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        for name in ("count", "mean", "squares"):
+            getattr(self, name)[position].copy_(state[name])

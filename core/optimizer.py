@@ -61,12 +61,33 @@ class Optimizer:
         self._host = self.rate.numpy() if fused and self.rate is not None else None  # quicker to write than a tensor
         self._written = math.nan
         self.taken = 0
+        seeds = networks[0].value.shape[0]
+        self.rates = torch.full((seeds,), settings.learning_rate, dtype=torch.float64, device=device)
+        """(S,) of the schedule "adaptive": whoever adapts it writes here."""
+        self.active: Tensor | None = None
+
+    def by_seed(self) -> None:
+        """From now on each seed has a count and a rate of its own, and `active` (S,) bool says which ones move.
+
+        For what happens to some seeds and not to others: an early stop, an adapted rate.
+        """
+        if self.active is None:
+            self.active = torch.ones(len(self.rates), dtype=torch.bool, device=self.rates.device)
+            self.counts = [count.expand(len(self.rates)).clone() for count in self.counts]
+
+    def count(self, network: int, position: int) -> Tensor:
+        """() float32 steps that seed `position` has taken; a view."""
+        return self.counts[network] if self.active is None else self.counts[network][position]
 
     def learning_rate(self) -> float:
-        """The rate of the next step."""
+        """The rate of the next step; with several seeds and the schedule "adaptive", that of the first."""
         if self.settings.schedule == "constant":
             return self.settings.learning_rate
+        if self.settings.schedule == "adaptive":
+            return float(self.rates[0])
         progress = min(1.0, self.taken / self.planned)
+        if self.settings.schedule == "linear":
+            return self.settings.learning_rate * (1 - progress)
         return self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
     def before(self) -> None:
@@ -92,6 +113,8 @@ class Optimizer:
         left = list(averages)
         if self.fused:
             self._step_fused(left)
+        elif self.active is not None:
+            self._step_by_seed(gradients, self.active.unsqueeze(1))
         else:
             self._step_torch(gradients)
         for target, source, rate in left:
@@ -118,6 +141,24 @@ class Optimizer:
                 average=None if target is None else target.value,
                 average_rate=rate,
             )
+
+    def _step_by_seed(self, gradients: list[Tensor], active: Tensor) -> None:
+        """Adam written out, for the seeds where (S, 1) `active` is True."""
+        s = self.settings
+        if s.schedule == "adaptive":
+            rate: Tensor | float = self.rates.unsqueeze(1).to(gradients[0].dtype)
+        else:
+            rate = self.learning_rate() if self.rate is None else self.rate
+        for network, gradient, first, second, count in zip(
+            self.networks, gradients, self.first, self.second, self.counts, strict=True
+        ):
+            count.add_(active.squeeze(1))
+            taken = count.clamp(min=1).unsqueeze(1).to(first.dtype)
+            first.copy_(torch.where(active, first.lerp(gradient, 1 - s.betas[0]), first))
+            second.copy_(torch.where(active, s.betas[1] * second + (1 - s.betas[1]) * gradient.square(), second))
+            spread = (second / (1 - s.betas[1] ** taken)).sqrt() + s.epsilon
+            change = rate * (first / (1 - s.betas[0] ** taken) / spread + s.weight_decay * network.value)
+            network.value.sub_(torch.where(active, change, 0.0))
 
     def _step_torch(self, gradients: list[Tensor]) -> None:
         s = self.settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import pathlib
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import checkpoint
-from surefoot.core.actors import ACTORS, Actor, DeterministicActor
+from surefoot.core.actors import ACTORS, Actor, CategoricalActor, DeterministicActor
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.normalizer import Normalizer
@@ -35,7 +36,7 @@ class Policy(nn.Module):
     @classmethod
     def of(cls, actor: Actor, normalizer: Normalizer, action_low: Tensor, action_high: Tensor) -> Policy:
         """A frozen float32 copy on the CPU."""
-        fixed = Normalizer(normalizer.mean.shape[0])  # running statistics stop here
+        fixed = Normalizer(normalizer.mean.shape[0], normalizer.limit)  # running statistics stop here
         fixed.load_state_dict({"mean": normalizer.mean, "scale": normalizer.scale})
         policy = cls(*copy.deepcopy((actor, fixed, action_low, action_high)))
         for parameter in policy.parameters():
@@ -49,12 +50,23 @@ class Policy(nn.Module):
 
     @property
     def action_dim(self) -> int:
-        """Width of an action."""
+        """Width of an action, or the number of choices."""
         return int(self.action_low.shape[0])
 
+    @property
+    def discrete(self) -> bool:
+        """Whether it gives the number of a choice instead of a vector."""
+        return isinstance(self.actor, CategoricalActor)
+
     def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """(B, A) actions for (B, O) observations; (B, A) standard normal `noise` makes them samples."""
-        action = self.actor.act(self.normalizer(observations), noise).clamp(-1, 1)
+        """(B, A) actions for (B, O) observations; (B, A) standard normal `noise` makes them samples.
+
+        A discrete policy gives (B,) int64 numbers of choices, 0 to A - 1.
+        """
+        action = self.actor.act(self.normalizer(observations), noise)
+        if self.discrete:
+            return action.argmax(-1)
+        action = action.clamp(-1, 1)
         middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
         return middle + half * action
 
@@ -67,7 +79,7 @@ class Policy(nn.Module):
         """Begin an episode; this policy keeps nothing between steps."""
 
     def select_action(self, observation: np.ndarray) -> np.ndarray:
-        """One action (A,) float32 for one observation (O,): for a robot's control loop.
+        """One action (A,) float32, or () int64 of a discrete policy, for one observation (O,): for a control loop.
 
         Raises:
             EnvironmentMismatchError: an observation of another shape, or one that is not finite.
@@ -97,8 +109,10 @@ class Policy(nn.Module):
         }
         if len(mlp.scales) > 0:
             value["layer_norm"] = True
-        if not isinstance(self.actor, DeterministicActor):
+        if not isinstance(self.actor, (DeterministicActor, CategoricalActor)):
             value["log_std_range"] = list(self.actor.log_std_range)
+        if self.normalizer.limit != math.inf:
+            value["observation_limit"] = self.normalizer.limit
         return value
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -125,12 +139,15 @@ class Policy(nn.Module):
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
         try:
             options: dict[str, Any] = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
+            if meta["actor"] in ("unbounded_gaussian", "categorical"):  # the others are always ReLU
+                options["activation"] = meta["activation"]
             if "layer_norm" in meta:
                 options["layer_norm"] = bool(meta["layer_norm"])
             sizes = (meta["observation_dim"], meta["action_dim"], meta["hidden"])
             actor = ACTORS[meta["actor"]](*sizes, **options)
             low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])
-            policy = cls(actor, Normalizer(meta["observation_dim"]), low, high)
+            normalizer = Normalizer(meta["observation_dim"], meta.get("observation_limit", math.inf))
+            policy = cls(actor, normalizer, low, high)
             policy.load_state_dict(tensors)
         except (KeyError, TypeError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error

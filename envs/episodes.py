@@ -103,8 +103,10 @@ def run_episodes(
     if isinstance(policy, Policy):
         check_spaces(gymnasium_id(env_id), policy.observation_dim, policy.action_dim)
         if is_native(env_id):
-            from surefoot.envs.native_rollout import native_episodes
+            from surefoot.envs.native_rollout import evaluates, native_episodes
 
+            if not evaluates(policy):
+                return _stepped(policy, env_id, seeds, steps, gap)
             return native_episodes(policy, env_id, seeds, steps=steps, gap=gap, threads=threads, device=device)
     if device == "cuda":
         raise DeviceError("only a trained policy in a native system runs on a GPU; use device cpu or auto")

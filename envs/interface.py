@@ -27,6 +27,7 @@ A contract environment is a `gymnasium.vector.VectorEnv` with these promises on 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -38,6 +39,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.policy import Policy
 
 Array = np.ndarray[Any, Any]
 Numbers = Array | Tensor
@@ -73,6 +75,45 @@ class Parametrised(Protocol):
         Raises:
             ConfigError: an unknown name (the message gives the nearest) or a value out of its range.
         """
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyBlock:
+    """What N environments did in T steps under sampling policies; tensors on one device."""
+
+    observations: Tensor
+    """(T, N, O) what each action was chosen by."""
+    rewards: Tensor
+    """(T, N)."""
+    terminations: Tensor
+    """(T, N) bool."""
+    truncations: Tensor
+    """(T, N) bool."""
+    next_observations: Tensor
+    """(T, N, O); where an episode ended, the last one of it."""
+    noise: Tensor
+    """(T, N, A) standard normal numbers that the policies sampled by."""
+    costs: Tensor
+    """(T, N), 0 or 1."""
+    finished: Tensor
+    """(N,) episodes that ended; the next four are sums over them, and over all steps."""
+    finished_lengths: Tensor
+    finished_returns: Tensor
+    finished_costs: Tensor
+    returns: Tensor
+
+
+@runtime_checkable
+class RollsOut(Protocol):
+    """An environment that has policies inside its own loop: many steps in one call."""
+
+    def rolls_out(self, policy: Policy) -> bool:
+        """Whether it can evaluate such a policy."""
+        ...
+
+    def roll_out(self, policies: Sequence[Policy], horizon: int, device: str | torch.device) -> PolicyBlock:
+        """The next `horizon` steps; policy i samples the actions of the i-th of equal parts of the rows."""
+        ...
 
 
 class VectorEnvironment(VectorEnv[Any, Any, Any]):

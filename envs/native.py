@@ -12,11 +12,22 @@ import torch
 from gymnasium.spaces import Box
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.policy import Policy
 from surefoot.cuda_ext.rollout import Carry
+from surefoot.cuda_ext.rollout import rollout as roll_out
 from surefoot.cuda_ext.simulator import Simulator
 from surefoot.cuda_ext.system import System
-from surefoot.envs.interface import Array, Numbers, Tensors, VectorEnvironment, as_numpy, reset_mask, row_seeds
-from surefoot.envs.native_rollout import processors, say_twin
+from surefoot.envs.interface import (
+    Array,
+    Numbers,
+    PolicyBlock,
+    Tensors,
+    VectorEnvironment,
+    as_numpy,
+    reset_mask,
+    row_seeds,
+)
+from surefoot.envs.native_rollout import evaluates, native_policy, policy_noise, processors, say_twin
 from surefoot.envs.parameters import changed, parameter_table
 from surefoot.envs.systems import system as find_system
 
@@ -82,6 +93,9 @@ class NativeVectorEnv(VectorEnvironment):
         """Episodes that ended because their state diverged, since construction."""
         self._seeds = np.zeros(num_envs, np.int64)
         self._seeded = False
+        self._threads = threads
+        self._away: Carry | None = None
+        """Where the environments stand after a rollout on a GPU, until somebody asks here."""
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
@@ -98,6 +112,7 @@ class NativeVectorEnv(VectorEnvironment):
         """
         mask = reset_mask(options, self.num_envs)
         rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
+        self._come_home()
         if seed is None and not self._seeded:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         if seed is None:
@@ -124,6 +139,7 @@ class NativeVectorEnv(VectorEnvironment):
         Raises:
             EnvironmentMismatchError: actions of another shape, or not finite; nothing has moved then.
         """
+        self._come_home()
         simulator = self._simulator
         given = self._actions(actions)
         paused = None if self.active.all() else ~self.active
@@ -169,10 +185,12 @@ class NativeVectorEnv(VectorEnvironment):
     @property
     def state(self) -> Numbers:
         """(N, S) states of the systems, a copy; assign (N, S) to go on from other states of the same episodes."""
+        self._come_home()
         return self.give(self._simulator.state.states.numpy())
 
     @state.setter
     def state(self, value: Any) -> None:
+        self._come_home()
         now, states = self._simulator.state, as_numpy(value)
         if states.shape != tuple(now.states.shape) or not np.isfinite(states).all():
             raise EnvironmentMismatchError(
@@ -184,10 +202,12 @@ class NativeVectorEnv(VectorEnvironment):
     @property
     def observations(self) -> Numbers:
         """(N, O) of the present states, a copy."""
+        self._come_home()
         return self._given(self._simulator.observations)
 
     def get_state(self) -> dict[str, Array]:
         """All that the next steps depend on, as named arrays; `set_state` of it goes on to the same bits."""
+        self._come_home()
         now = self._simulator.state
         seeds = np.array([-1 if seed is None else seed for seed in self.next_seeds], dtype=np.int64)
         return {
@@ -212,6 +232,7 @@ class NativeVectorEnv(VectorEnvironment):
                 found = np.shape(state[key]) if key in state else "absent"
                 raise EnvironmentMismatchError(f"the state's {key!r} is {found}; this environment needs {value.shape}")
         self._seeds[:], self._table, self._seeded = state["seeds"], np.array(state["parameters"], np.float32), True
+        self._away = None
         self._simulator.set_parameters(_rows(self._table))
         self._simulator.reset(self._seeds)
         parts = (torch.from_numpy(np.array(state[name])) for name in ("states", "episodes", "elapsed"))
@@ -234,8 +255,77 @@ class NativeVectorEnv(VectorEnvironment):
         self._table = changed(self.system, self._table.copy(), values)
         self._simulator.set_parameters(_rows(self._table))
 
+    def rolls_out(self, policy: Policy) -> bool:
+        """Whether native rollouts can evaluate a policy of this kind."""
+        return evaluates(policy)
+
+    def roll_out(self, policies: Sequence[Policy], horizon: int, device: str | torch.device = "cpu") -> PolicyBlock:
+        """The next `horizon` steps with the policies inside the native loop, from where the environments stand.
+
+        Args:
+            policies: S of them, which sample the actions of N / S rows each, in the order of the rows.
+            horizon: T, at least 1.
+            device: where it is computed and the tensors are.
+
+        Raises:
+            ConfigError: S doesn't divide N, rows are paused or wait for another seed, or a policy doesn't fit.
+        """
+        share, rest = divmod(self.num_envs, len(policies))
+        if rest or not self.active.all() or any(seed is not None for seed in self.next_seeds):
+            raise ConfigError(f"{len(policies)} policies can't act in {self.num_envs} rows, all active and seeded once")
+        device = torch.device(device)
+        begun = self._away or self._simulator.state
+        if device != begun.states.device:
+            begun = Carry(begun.states.to(device), begun.episodes.to(device), begun.elapsed.to(device))
+        seeds, table, parts = torch.from_numpy(self._seeds).to(device), _rows(self._table), []
+        for position, policy in enumerate(policies):
+            rows = slice(position * share, (position + 1) * share)
+            parts.append(
+                roll_out(
+                    self.system,
+                    policy=native_policy(policy, sampling=True),
+                    seeds=seeds[rows],
+                    carry=Carry(begun.states[rows], begun.episodes[rows], begun.elapsed[rows]),
+                    horizon=horizon,
+                    parameters=table if table.ndim == 1 else table[rows],
+                    episodes="many",
+                    max_steps=self.max_episode_steps,
+                    record=BLOCK_RECORDS,
+                    threads=self._threads,
+                    device=device,
+                )
+            )
+        joined = {name: _joined([part.records[name] for part in parts], 1) for name in BLOCK_RECORDS} | {
+            name: _joined([getattr(part, name) for part in parts], 0) for name in BLOCK_SUMS
+        }
+        carry = Carry(
+            *(_joined([getattr(part.carry, n) for part in parts], 0) for n in ("states", "episodes", "elapsed"))
+        )
+        if device.type == "cpu":
+            self._simulator.state = carry
+            self.diverged_episodes += int(sum(part.diverged.sum() for part in parts))
+        else:
+            self._away = carry
+        terminations, truncations = joined.pop("terminated"), joined.pop("truncated")
+        noise = policy_noise(seeds, begun, terminations | truncations, len(self.system.actions))
+        return PolicyBlock(terminations=terminations, truncations=truncations, noise=noise, **joined)
+
+    def _come_home(self) -> None:
+        """Go on here from where a rollout on a GPU stopped."""
+        if self._away is not None:
+            away, self._away = self._away, None
+            self._simulator.state = Carry(away.states.cpu(), away.episodes.cpu(), away.elapsed.cpu())
+
     def __repr__(self) -> str:
         return f"NativeVectorEnv({self.system.alias}, num_envs={self.num_envs})"
+
+
+BLOCK_RECORDS = ("observations", "rewards", "next_observations", "terminated", "truncated", "costs")
+BLOCK_SUMS = ("finished", "finished_lengths", "finished_returns", "finished_costs", "returns")
+
+
+def _joined(parts: list[torch.Tensor], dim: int) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 class NativeEnv(gymnasium.Env[Array, Array]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 import time
@@ -13,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import DeterministicActor, GaussianActor
+from surefoot.core.actors import CategoricalActor, DeterministicActor, GaussianActor, UnboundedGaussianActor
 from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
-from surefoot.cuda_ext import native, why_not_native
+from surefoot.cuda_ext import native, twin, why_not_native
 from surefoot.cuda_ext.cubin import GpuError
 from surefoot.cuda_ext.policy import NativePolicy
 from surefoot.cuda_ext.rollout import RECORDS, Carry, Rollout
@@ -27,6 +28,8 @@ from surefoot.envs.interface import Array, Numbers, as_numpy
 from surefoot.envs.parameters import parameter_table
 from surefoot.envs.systems import system as find_system
 
+NOISE_ROWS = 1 << 14
+"""Rows of `policy_noise` that are computed at once on a CPU."""
 BLOCK = 1 << 18
 """Environments in one call of `native_episodes`: bounds its memory."""
 
@@ -54,7 +57,8 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
         sampling: draw actions instead of taking the mean ones; a deterministic policy stays so.
 
     Raises:
-        ConfigError: an activation that native code doesn't know.
+        ConfigError: an activation that native code doesn't know, a limit of normalised observations, or a policy
+            that chooses among numbers.
         CheckpointError: weights that are not finite; the message names the tensor.
     """
     for name, value in policy.state_dict().items():
@@ -65,11 +69,17 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
     mlp, actor = policy.actor.mlp, policy.actor
     if mlp.activation not in ("relu", "tanh", "silu"):
         raise ConfigError(f"the policy's activation is {mlp.activation!r}; native rollouts know relu, tanh and silu")
+    if not evaluates(policy):
+        raise ConfigError(
+            "native rollouts don't know policies that clip normalised observations or choose among numbers; "
+            "step such a policy from python"
+        )
     weights, biases = [w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases]
-    noise: dict[str, Any] = {}
-    if isinstance(actor, GaussianActor) and sampling:
-        noise["std"] = actor.log_std.detach().clamp(*actor.log_std_range).exp()
-    elif not isinstance(actor, (DeterministicActor, GaussianActor)):
+    noise: dict[str, Any] = {"squash": not isinstance(actor, UnboundedGaussianActor)}
+    if isinstance(actor, (GaussianActor, UnboundedGaussianActor)):
+        if sampling:
+            noise["std"] = actor.log_std.detach().clamp(*actor.log_std_range).exp()
+    elif not isinstance(actor, DeterministicActor):
         if sampling:
             noise["log_std_range"] = actor.log_std_range
         else:  # the second half of the outputs is the log standard deviation
@@ -86,6 +96,38 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
         scale=policy.normalizer.scale,
         **noise,
     )
+
+
+def evaluates(policy: Policy) -> bool:
+    """Whether native rollouts can evaluate a policy of this kind."""
+    return policy.normalizer.limit == math.inf and not isinstance(policy.actor, CategoricalActor)
+
+
+def policy_noise(seeds: Tensor, begun: Carry, ended: Tensor, width: int) -> Tensor:
+    """The standard normal numbers by which policies sampled in a rollout of many episodes: (T, N, A) float32.
+
+    They are counted from (seed, episode, step), so they are found again instead of being recorded.
+
+    Args:
+        seeds: (N,) int64.
+        begun: where the environments stood before.
+        ended: (T, N) bool, whether an episode ended in a step.
+        width: A.
+    """
+    steps, count = ended.shape
+    times = torch.arange(steps, device=ended.device).unsqueeze(1)
+    ends = ended.long().cumsum(0) - ended.long()  # before this step
+    last = torch.where(ended, times + 1, 0).cummax(0).values.roll(1, 0)
+    last[0] = 0  # of the step that the present episode began in
+    elapsed = times - last + torch.where(ends == 0, begun.elapsed.long(), 0)
+    noise = torch.empty(steps, count, width, device=ended.device)
+    rows = steps if ended.device.type != "cpu" else max(1, NOISE_ROWS // count)  # a part stays in the cache
+    for first in range(0, steps, rows):
+        part = slice(first, first + rows)
+        key = twin.episode_key(seeds.expand_as(ends[part]), begun.episodes.long() + ends[part], twin.POLICY)
+        drawn = twin.normal(key.reshape(-1), elapsed[part].reshape(-1), width, torch.float32)
+        noise[part] = drawn.view(-1, count, width)
+    return noise
 
 
 def rollout(

@@ -67,15 +67,14 @@ def render(runs: Sequence[RunData]) -> str:
         _score_table(runs),
         *_certificates(runs),
     ]
-    for (dataset, environment), group in _tasks(runs).items():
-        title = dataset if environment is None else f"{dataset} in {environment}"
-        parts += [f"<h2>{html.escape(title)}</h2>", *_figures(group), *_comparisons(group)]
+    for group in _tasks(runs).values():
+        parts += [f"<h2>{html.escape(group[0].task)}</h2>", *_figures(group), *_comparisons(group)]
     parts += ["<h2>Runs</h2>", *(_run_details(run) for run in runs), "</body></html>"]
     return "\n".join(parts) + "\n"
 
 
-def _tasks(runs: Sequence[RunData]) -> dict[tuple[str, str | None], list[RunData]]:
-    tasks: dict[tuple[str, str | None], list[RunData]] = {}
+def _tasks(runs: Sequence[RunData]) -> dict[tuple[str | None, str | None], list[RunData]]:
+    tasks: dict[tuple[str | None, str | None], list[RunData]] = {}
     for run in runs:
         tasks.setdefault((run.dataset, run.environment), []).append(run)
     return tasks
@@ -206,7 +205,7 @@ def _run_details(run: RunData) -> str:
     ]
     listed = "".join(f"<div>{html.escape(key)}: {html.escape(value)}</div>" for key, value in facts if value)
     config = html.escape(json.dumps(run.config, indent=2, default=str))
-    title = html.escape(f"{run.name}: {run.algorithm} on {run.dataset}")
+    title = html.escape(f"{run.name}: {run.algorithm} on {run.dataset or run.environment}")
     return f"<details><summary>{title}</summary>{listed}<pre>{config}</pre></details>"
 
 

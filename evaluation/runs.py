@@ -39,9 +39,9 @@ class RunData:
 
     name: str  # of the run folder
     algorithm: str
-    dataset: str
+    dataset: str | None  # None: it learned by acting alone
     environment: str | None
-    steps: int  # gradient steps
+    steps: int  # gradient steps, or steps in the environment where the algorithm acts
     seeds: tuple[int, ...]
     episodes: int  # evaluation episodes per seed
     per_seed_returns: tuple[float, ...] = ()
@@ -76,7 +76,7 @@ class RunData:
             return cls(
                 name=path.resolve().name,
                 algorithm=str(summary["algorithm"]),
-                dataset=str(summary["dataset"]),
+                dataset=_optional(str, summary["dataset"]),
                 environment=_optional(str, summary["environment"]),
                 steps=int(summary["steps"]),
                 seeds=tuple(int(seed) for seed in summary["seeds"]),
@@ -97,6 +97,14 @@ class RunData:
             raise CheckpointError(f"{source} has no key {error}; it is damaged or of another version") from error
         except (TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{source} holds a value of the wrong kind ({error}); it is damaged") from error
+
+    @property
+    def task(self) -> str:
+        """Dataset and environment in a few words."""
+        if self.dataset is None:
+            return str(self.environment)
+        name = pathlib.Path(self.dataset).stem if pathlib.Path(self.dataset).suffix else self.dataset
+        return name if self.environment is None else f"{name} in {self.environment}"
 
     def learning_curve(self) -> list[CurvePoint]:
         """Mean evaluation return over seeds at each evaluated step, with its 95 % interval.

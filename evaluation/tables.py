@@ -20,9 +20,9 @@ class Row:
     """A line of the comparison: a run, or the behaviour that recorded a dataset (`seeds` None)."""
 
     algorithm: str
-    dataset: str
+    dataset: str | None
     environment: str | None
-    steps: int | None  # gradient steps
+    steps: int | None  # gradient steps, or steps in the environment
     seeds: int | None  # how many training seeds
     episodes: int | None  # per seed, or recorded in the dataset
     returns: Bounds
@@ -37,7 +37,7 @@ class Row:
 
 def rows(runs: Sequence[RunData]) -> list[Row]:
     """Rows grouped by (dataset, environment): the dataset's behaviour first, then the runs as given."""
-    groups: dict[tuple[str, str | None], list[RunData]] = {}
+    groups: dict[tuple[str | None, str | None], list[RunData]] = {}
     for run in runs:
         groups.setdefault((run.dataset, run.environment), []).append(run)
     listed: list[Row] = []
@@ -100,7 +100,7 @@ def _number(value: float | None) -> str:
 
 COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
     ("algorithm", "left", lambda row: row.algorithm),
-    ("dataset", "left", lambda row: row.dataset),
+    ("dataset", "left", lambda row: row.dataset or "-"),
     ("environment", "left", lambda row: row.environment or "none"),
     ("steps", "right", lambda row: _number(row.steps)),
     ("seeds", "right", lambda row: _number(row.seeds)),

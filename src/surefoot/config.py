@@ -21,10 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.grammar import WHOLE_NUMBERS, hydra_errors, parse
-from surefoot.offline import ALGORITHMS
+from surefoot.registry import ALGORITHMS, check_parts
 
 PRIMARY = "surefoot_train"
 """Name of the primary config in Hydra's store."""
+DEFAULT_DATASET = "native/quadrotor-2d-mixed"
+"""The dataset of algorithms that need one, where none is named."""
 VERSION_BASE = "1.3"
 """The Hydra whose behaviour we rely on (`hydra.main`'s version_base)."""
 
@@ -33,9 +35,11 @@ VERSION_BASE = "1.3"
 class TrainConfig:
     """What `surefoot train` takes beside `algo` and its options."""
 
-    dataset: str = "native/quadrotor-2d-mixed"  # a path, an embedded name, d4rl/<id> or minari/<id>
+    dataset: str | None = None  # a path, an embedded name, d4rl/<id> or minari/<id>; what acts may do without
     env: str | None = None  # gymnasium id or module:Id; none: no simulator; not given: the dataset's
-    steps: int = 100_000  # gradient steps
+    envs: int | None = None  # environments that each seed acts in: another word for algo.num_envs
+    gap: str | None = None  # altered dynamics of what it acts in, as gravity2; it is evaluated without
+    steps: int = 100_000  # gradient steps, or steps in the environment where the algorithm acts
     seeds: Any = 3  # how many (0, 1, ...), or which: [0,5]
     batch_size: int = 256  # transitions per step
     episodes: int = 50  # of the final evaluation, per seed
@@ -46,7 +50,7 @@ class TrainConfig:
     view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
     init: str | None = None  # run folder whose trained networks are the start
     preset: str | None = None  # named settings of a domain, listed below
-    out: str | None = None  # run folder; not given: runs/<algo>-<dataset>-<time>
+    out: str | None = None  # run folder; not given: runs/<algo>-<dataset or env>-<time>
     logger: str | None = None  # tensorboard or wandb, beside the run folder's own metrics.jsonl
     kernels: bool = True  # our CPU kernels; false: plain autograd
     compiled: bool = False  # torch.compile
@@ -66,9 +70,9 @@ class Request:
     fields: dict[str, Any]  # of TrainConfig, seeds as a tuple
 
     @property
-    def dataset_label(self) -> str:
-        """A short name of the dataset, fit for a folder's name."""
-        stem = pathlib.Path(self.fields["dataset"]).stem
+    def label(self) -> str:
+        """A short name of the dataset, or without one of the environment, fit for a folder's name."""
+        stem = pathlib.Path(self.fields["dataset"] or self.fields["env"]).stem
         return re.sub(r"[^A-Za-z0-9.]+", "-", stem).strip("-.")[:60] or "data"
 
 
@@ -141,11 +145,21 @@ def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
     options = {key: value for key, value in algo.items() if f"algo.{key}" in said and key not in ("name", "preset")}
     if algo["preset"] is not None:
         options["preset"] = algo["preset"]
+    if values["envs"] is not None:
+        if "num_envs" not in option_names(agent):
+            raise ConfigError(f"{name} learns from data alone: leave out envs=, which is about acting")
+        options["num_envs"] = values["envs"]
     config = configure(agent, {**preset, **options})
     fields = {key: values[key] for key in FIELDS}
     fields |= {key: value for key, value in run_preset.items() if key not in said}
     fields["seeds"] = seeds_of(fields["seeds"])
+    if fields["dataset"] is None and agent.data == "required":
+        fields["dataset"] = DEFAULT_DATASET
     check_fields(fields)
+    environment = None if str(fields["env"]).lower() == "none" else fields["env"]
+    if agent.acts and fields["dataset"] is not None and fields["env"] is None:
+        environment = "the dataset's"
+    check_parts(agent, fields["dataset"], environment, fields["gap"])
     return Request(name, config, fields)
 
 
@@ -187,7 +201,7 @@ def check_fields(fields: Mapping[str, Any]) -> None:
     """Refuse values of `TrainConfig` that are out of range."""
     for name in WHOLE_NUMBERS:
         least = 0 if name == "evaluate_every" else 1
-        if fields[name] < least:
+        if fields[name] is not None and fields[name] < least:
             raise ConfigError(f"{name}={fields[name]}: must be at least {least}")
     if fields["device"] not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device={fields['device']!r} is unknown: give auto, cpu or cuda")

@@ -8,7 +8,7 @@ from typing import Any
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, nearest
-from surefoot.offline import ALGORITHMS as OFFLINE
+from surefoot.registry import ALGORITHMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Plan:
 
     algorithm: str  # name, or module:Class of an agent of the user's own
     config: dict[str, Any]  # every option of the algorithm, resolved
-    dataset: str  # path or catalogue id, as the user gave it
+    dataset: str | None = None  # path or catalogue id, as the user gave it; None: the algorithm needs none
     environment: str | None = None  # gymnasium id, or None: no simulator
-    steps: int = 100_000  # training steps, for each seed
+    steps: int = 100_000  # training steps, or steps in the environment where the algorithm acts; for each seed
     seeds: tuple[int, ...] = (0, 1, 2)
     batch_size: int = 256
     episodes: int = 50  # of the final evaluation, for each seed
@@ -29,6 +29,7 @@ class Plan:
     strict: bool = False  # refuse oddities in the data that are otherwise counted and accepted
     view: str = "corrected"  # of D4RL files: corrected, or d4rl (as its qlearning_dataset)
     init: str | None = None  # run folder that the networks start from
+    gap: str | None = None  # preset of altered dynamics of what it acts in; it is evaluated without
     kernels: bool = True  # the CPU's measured kernels; off: plain PyTorch
     compiled: bool = False  # torch.compile
     mixed_precision: bool = False  # matrix products in bfloat16
@@ -78,8 +79,8 @@ def agent_class(name: str) -> type[Agent]:
     Raises:
         ConfigError: there is none.
     """
-    if name in OFFLINE:
-        return OFFLINE[name]
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
@@ -89,7 +90,7 @@ def agent_class(name: str) -> type[Agent]:
         if isinstance(found, type) and issubclass(found, Agent):
             return found
         raise ConfigError(f"{name} is not a surefoot.core.agent.Agent")
-    raise ConfigError(f"there is no algorithm {name!r}; {nearest(name, list(OFFLINE))}")
+    raise ConfigError(f"there is no algorithm {name!r}; {nearest(name, list(ALGORITHMS))}")
 
 
 def name_of(kind: type[Agent]) -> str:
@@ -98,7 +99,7 @@ def name_of(kind: type[Agent]) -> str:
     Raises:
         ConfigError: the class can't be imported by worker processes.
     """
-    if OFFLINE.get(kind.name) is kind:
+    if ALGORITHMS.get(kind.name) is kind:
         return kind.name
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
         raise ConfigError(

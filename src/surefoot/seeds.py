@@ -2,76 +2,105 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from surefoot import training
 from surefoot.core import checkpoint, kernels
-from surefoot.core.agent import Agent, Spec
+from surefoot.core.agent import Agent
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.learner import Learner
 from surefoot.data.dataset import Dataset
-from surefoot.data.store import Store, store_from_dataset
 from surefoot.evaluation import evaluate
-from surefoot.offline.fitted_q import fitted_q_estimate
-from surefoot.run import Run, read_columns, split
+from surefoot.plan import agent_class
+from surefoot.run import Run, read_columns
+from surefoot.start import initialise_from
 
 Send = Callable[[dict[str, Any]], None]
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 """Initial states of evaluations during training, and of the final one."""
-FITTED_Q_STEPS = 10_000
-VALIDATION_ROWS = 16_384
+
+
+def seed_trainer(run: Run, seeds: list[int], send: Send) -> SeedTrainer:
+    """The trainer for the kind of algorithm that a run has."""
+    from surefoot.by_acting import ActingTrainer
+    from surefoot.from_data import DataTrainer
+
+    kind = ActingTrainer if agent_class(run.plan.algorithm).acts else DataTrainer
+    return kind(run, seeds, send)
 
 
 class SeedTrainer:
-    """Trains some seeds of a run from where their checkpoints stand to their results."""
+    """Trains some seeds of a run from where their checkpoints stand to their results.
+
+    What is trained, and how a number of steps is taken, is a subclass's; when to evaluate, save and end is decided
+    here, once.
+    """
+
+    learner: Learner
 
     def __init__(self, run: Run, seeds: list[int], send: Send) -> None:
         """Read the data, build the agents, take up the checkpoints."""
         self.run, self.plan, self.seeds, self.send = run, run.plan, seeds, send
         self.device = training.resolve_device(self.plan.device)
-        config = read_json(run.folder / "config.json")
-        dataset = read_columns(run.columns_path)
-        self.spec = Spec.of(dataset, config["bounds"]["low"], config["bounds"]["high"])
-        self.held_out: Dataset | None = None
-        if self.plan.environment is None:
-            dataset, self.held_out = split(dataset)
-        self.dataset = dataset
-        agents = [self._fresh(seed) for seed in seeds]
-        ready = [agent.prepare(dataset) for agent in agents][-1]
-        self.store: Store = store_from_dataset(ready, agents[0].reads, self.device)
-        table = self._table()
-        self.learner = self._learner(agents, table)
+        self.spec = run.spec
+        self.dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
         self.metrics: list[dict[str, Any]] = []
         self.seconds = 0.0
+        self.begin()
         self._restore()
 
-    def _fresh(self, seed: int) -> Agent:
+    # -- what a subclass says ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Build what is trained."""
+        raise TypeError(f"{type(self).__name__} must define begin")
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, of the kind that the plan counts."""
+        return self.learner.step
+
+    def advance(self, steps: int) -> dict[str, list[float]]:
+        """Take `steps` steps or a few more; name -> a number per seed."""
+        return self.learner.run(steps)
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """Everything that seed `position` needs to go on."""
+        return self.learner.state(position)
+
+    def go_on(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
+        """Take up what `state` gave."""
+        self.learner.restore(states, step)
+
+    def extras(self, agent: Agent, seed: int) -> dict[str, Any]:
+        """More of a seed's result, after its last evaluation."""
+        return {}
+
+    # -- for subclasses ----------------------------------------------------------------------------------
+
+    def fresh(self, seed: int) -> Agent:
+        """An untrained agent of the plan, or one that starts from the run that the plan names."""
         agent = self.plan.agent(self.spec).fresh(seed)
         if self.plan.init is not None:
-            training.initialise_from(agent, Run.open(self.plan.init), seed)
+            initialise_from(agent, Run.open(self.plan.init), seed)
         return agent
 
-    def _learner(self, agents: list[Agent], table: kernels.KernelTable | None) -> Learner:
-        return Learner(
-            agents,
-            self.seeds,
-            self.store.gather,
-            len(self.store),
-            batch_size=self.plan.batch_size,
-            planned_steps=self.plan.steps,
-            device=self.device,
-            table=table,
-            compiled=self.plan.compiled,
-            mixed_precision=self.plan.mixed_precision,
-        )
+    def prepared(self, agents: Sequence[Agent], dataset: Dataset) -> Dataset:
+        """The dataset as the agents read it; sets their normalisers."""
+        return [agent.prepare(dataset) for agent in agents][-1]
 
-    def _table(self) -> kernels.KernelTable | None:
-        """The run's kernels: those it started with, or measured now by training steps that are thrown away."""
+    def table(self, throw_away: Callable[[kernels.KernelTable], None]) -> kernels.KernelTable | None:
+        """The run's kernels: those it started with, or measured now by training steps that are thrown away.
+
+        Raises:
+            CheckpointError: the run was begun on another machine.
+        """
         if not self.plan.kernels or self.device.type != "cpu":
             return None
         path = self.run.folder / "kernels.json"
@@ -84,11 +113,12 @@ class SeedTrainer:
                 )
             return table
         table = kernels.load_table()
-        throw_away = self._learner([self._fresh(seed) for seed in self.seeds], table)
-        throw_away.run(max(update.every for update in throw_away.updates))
+        throw_away(table)
         kernels.store_table(table)
         write_json(path, table.to_json())
         return table
+
+    # -- one way through a run ---------------------------------------------------------------------------
 
     def _restore(self) -> None:
         paths = [self.run.checkpoint_path(seed) for seed in self.seeds]
@@ -109,37 +139,41 @@ class SeedTrainer:
         if len(steps) > 1:  # killed between two seeds' checkpoints: begin them all again
             self.metrics, self.seconds = [], 0.0
             return
-        self.learner.restore(states, steps.pop())
+        self.go_on(states, steps.pop())
 
     def train(self) -> None:
         """Train to the end, evaluating and saving on the way."""
-        plan, learner = self.plan, self.learner
+        plan = self.plan
         chunk = min(5000, max(50, plan.steps // 200))
-        while learner.step < plan.steps:
-            stops = ((learner.step // k + 1) * k for k in (chunk, plan.interval))
-            upto = min(plan.steps, *stops)
-            start, count = time.perf_counter(), upto - learner.step
-            values = learner.run(count)
+        while self.step < plan.steps:
+            before = self.step
+            upto = min(plan.steps, *((before // k + 1) * k for k in (chunk, plan.interval)))
+            start = time.perf_counter()
+            values = self.advance(upto - before)
             elapsed = time.perf_counter() - start
             self.seconds += elapsed
+            rate = (self.step - before) / max(elapsed, 1e-9)
             for position, seed in enumerate(self.seeds):
-                self._record(seed, "train", {name: value[position] for name, value in values.items()})
+                told = {name: value[position] for name, value in values.items()}
+                self.record(seed, "train", {name: v for name, v in told.items() if not math.isnan(v)})
                 self.send(
                     {
                         "kind": "progress",
                         "seed": seed,
-                        "step": learner.step,
+                        "step": min(self.step, plan.steps),
                         "steps": plan.steps,
-                        "rate": count / max(elapsed, 1e-9),
+                        "rate": rate,
+                        "episode_return": told.get("episode_return"),
                     }
                 )
-            if learner.step % plan.interval == 0 or learner.step == plan.steps:
+            if self.step // plan.interval > before // plan.interval or self.step >= plan.steps:
                 if plan.environment is not None:
                     self._evaluate()
                 self._save()
 
-    def _record(self, seed: int, kind: str, values: dict[str, Any]) -> None:
-        self.metrics.append({"seed": seed, "step": self.learner.step, "kind": kind, "values": values})
+    def record(self, seed: int, kind: str, values: dict[str, Any]) -> None:
+        """Keep a line of metrics."""
+        self.metrics.append({"seed": seed, "step": self.step, "kind": kind, "values": values})
 
     def _agents(self) -> list[Agent]:
         return [self.learner.extract(position) for position in range(len(self.seeds))]
@@ -150,8 +184,8 @@ class SeedTrainer:
         found = evaluate(policies, self.plan.environment, self.plan.evaluate_episodes, seed=TRAINING_EVALUATION_SEED)
         for seed, episodes in zip(self.seeds, found, strict=True):
             mean = float(episodes.returns.mean())
-            self._record(seed, "eval", {"return_mean": mean, "returns": episodes.returns.tolist()})
-            self.send({"kind": "eval", "seed": seed, "step": self.learner.step, "return_mean": mean})
+            self.record(seed, "eval", {"return_mean": mean, "returns": episodes.returns.tolist()})
+            self.send({"kind": "eval", "seed": seed, "step": self.step, "return_mean": mean})
 
     def _save(self) -> None:
         for position, seed in enumerate(self.seeds):
@@ -159,11 +193,11 @@ class SeedTrainer:
                 "kind": "checkpoint",
                 "algorithm": self.plan.algorithm,
                 "seed": seed,
-                "step": self.learner.step,
+                "step": self.step,
                 "seconds": self.seconds,
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
             }
-            checkpoint.save(self.run.checkpoint_path(seed), self.learner.state(position), meta)
+            checkpoint.save(self.run.checkpoint_path(seed), self.state(position), meta)
 
     def finish(self) -> None:
         """Evaluate for the last time; write policies, then results."""
@@ -176,33 +210,12 @@ class SeedTrainer:
             result: dict[str, Any] = {
                 "seed": seed,
                 "seconds": self.seconds,
-                "updates_per_second": plan.steps * len(self.seeds) / max(self.seconds, 1e-9),
+                "updates_per_second": self.learner.step * len(self.seeds) / max(self.seconds, 1e-9),
+                "steps_per_second": self.step * len(self.seeds) / max(self.seconds, 1e-9),
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
                 "evaluation": None if episodes is None else episodes.to_json(),
+                **self.extras(agent, seed),
             }
-            if self.held_out is not None:
-                result["validation"] = validation_losses(agent, self.held_out)
-                steps = min(plan.steps, FITTED_Q_STEPS)
-                estimate = fitted_q_estimate(policy, self.dataset, steps, seed)
-                result["fitted_q"], result["fitted_q_drift"] = estimate.values.tolist(), estimate.drift
             policy.save(self.run.policy_path(seed))
             write_json(self.run.seed_folder(seed) / "result.json", result)
             self.send({"kind": "done", "seed": seed})
-
-
-@torch.no_grad()
-def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
-    """Each loss of the agent, averaged over rows of episodes that it was not trained on."""
-    from surefoot.core.random import generator
-
-    agent.normalizer.fixed = agent.rewards_fixed = True
-    store = store_from_dataset(agent.prepare(held_out), agent.reads)
-    rows = torch.arange(min(len(store), VALIDATION_ROWS))
-    batch = agent.annotate(store.gather(rows))
-    losses = {}
-    for update in agent.updates():
-        noise = {
-            name: torch.from_numpy(kind.draw(generator(0, name), (len(rows),))) for name, kind in update.noise.items()
-        }
-        losses[update.name] = float(update.loss(batch, noise)[0])
-    return losses

@@ -39,12 +39,12 @@ def sum_up(run: Run) -> dict[str, Any]:
     """Write metrics.jsonl, summary.json and curves.png of a run whose seeds all have results; the summary."""
     plan = run.plan
     results = [read_json(run.seed_folder(seed) / "result.json") for seed in plan.seeds]
-    dataset = read_columns(run.columns_path)
-    reference = reference_scores(plan.environment or dataset.env_id or dataset.name)
+    dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
+    reference = reference_scores(plan.environment or (dataset and (dataset.env_id or dataset.name)) or "")
     config = read_json(run.folder / "config.json")
     summary: dict[str, Any] = {
         "algorithm": plan.algorithm,
-        "dataset": config["dataset"]["name"],
+        "dataset": None if dataset is None else config["dataset"]["name"],
         "environment": plan.environment,
         "steps": plan.steps,
         "seeds": list(plan.seeds),
@@ -52,9 +52,10 @@ def sum_up(run: Run) -> dict[str, Any]:
         "per_seed_returns": [],
         "returns": None,
         "normalized": None,
-        "behaviour": behaviour(dataset, reference),
+        "behaviour": None if dataset is None else behaviour(dataset, reference),
         "cost": None,
         "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
+        "steps_per_second": float(np.mean([result["steps_per_second"] for result in results])),
         "versions": read_json(run.folder / "environment.json")["versions"],
         "date": describe_machine()["date"],
     }
@@ -66,7 +67,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         summary["normalized"] = None if reference is None else _interval_json(returns, reference)
         if all(e.costs is not None for e in episodes):
             summary["cost"] = _interval_json(hierarchical_interval([e.costs for e in episodes if e.costs is not None]))
-    else:
+    elif dataset is not None:
         _without_simulator(summary, results, dataset)
     lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])
     with written_aside(run.folder / "metrics.jsonl") as temporary:
@@ -99,7 +100,7 @@ def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
     first = data[0]
     figure = plots.learning_curves(
         {item.algorithm: item.learning_curve() for item in data},
-        title=f"{pathlib.Path(first.dataset).stem} in {first.environment}",
+        title=first.task,
         behaviour=None if first.behaviour is None else first.behaviour["mean"],
     )
     plots.save_png(figure, path)

@@ -8,28 +8,27 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core import checkpoint
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import CheckpointError, ConfigError, DataError, DeviceError
+from surefoot.core.agent import Agent
+from surefoot.core.errors import CheckpointError, ConfigError, DeviceError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
-from surefoot.data.dataset import Array, Dataset
+from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
-from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.generate import load
 from surefoot.plan import Plan, name_of
-from surefoot.run import IN_MEMORY, Run, describe_machine, write_columns
+from surefoot.problem import pose, training_environment
+from surefoot.run import IN_MEMORY, Run, describe_machine, load_agent, write_columns
+from surefoot.start import start_notes
 from surefoot.summary import sum_up
 from surefoot.workers import Event, Listener, work
 
 
 def fit(
     agent: Agent,
-    dataset: Dataset,
+    dataset: Dataset | None = None,
     *,
     env: str | None = "auto",
     steps: int = 100_000,
@@ -43,9 +42,10 @@ def fit(
 
     Args:
         agent: gives algorithm and config; its weights are drawn anew from each seed.
-        dataset: what `surefoot.data.load` returned, or a `Dataset` of your own.
+        dataset: what `surefoot.data.load` returned, or a `Dataset` of your own; none where the agent learns by
+            acting.
         env: gymnasium id; "auto": the one that the dataset was recorded in; None: no simulator.
-        steps: training steps for each seed.
+        steps: training steps, or steps in the environment where the agent acts; for each seed.
         seeds: how many (0, 1, ...), or which.
         out: run folder; by default a new one under runs/.
         progress: show bars, or lines where the output is not a terminal.
@@ -58,12 +58,11 @@ def fit(
         EnvironmentMismatchError: the environment's spaces don't fit the dataset.
         DivergenceError: a loss stopped being finite.
     """
-    source = dataset.name if pathlib.Path(dataset.name).exists() else IN_MEMORY
     plan = Plan(
         algorithm=name_of(type(agent)),
         config=dataclasses.asdict(agent.config),
-        dataset=str(pathlib.Path(source).resolve()) if source != IN_MEMORY else source,
-        environment=dataset.env_id if env == "auto" else env,
+        dataset=None if dataset is None else _source(dataset),
+        environment=(None if dataset is None else dataset.env_id) if env == "auto" else env,
         steps=steps,
         seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
         **options,
@@ -79,9 +78,15 @@ def fit(
         return train(plan, folder, dataset=dataset, listener=watcher)
 
 
+def _source(dataset: Dataset) -> str:
+    """What a plan calls a dataset: an absolute path, or that it is in memory."""
+    return str(pathlib.Path(dataset.name).resolve()) if pathlib.Path(dataset.name).exists() else IN_MEMORY
+
+
 def new_folder(plan: Plan, root: str = "runs") -> pathlib.Path:
-    """A run folder that does not exist yet: runs/<algorithm>-<dataset>-<number>."""
-    name = pathlib.Path(plan.dataset).stem if plan.dataset != IN_MEMORY else "memory"
+    """A run folder that does not exist yet: runs/<algorithm>-<dataset or environment>-<number>."""
+    source = plan.dataset or str(plan.environment)
+    name = pathlib.Path(source).stem if source != IN_MEMORY else "memory"
     stem = f"{plan.algorithm.split(':')[-1]}-{name}"
     number = 1
     while (folder := pathlib.Path(root) / f"{stem}-{number}").exists():
@@ -101,29 +106,28 @@ def train(
     if folder.exists() and not _empty(folder):
         raise ConfigError(f"{folder} exists; go on with it by --resume {folder}, or choose another with out=")
     tell = listener or _silent
-    if dataset is None:
-        dataset = load(plan.dataset, strict=plan.strict, view=plan.view)
-    low, high = resolve_bounds(plan, dataset, tell)
+    problem = pose(plan, dataset, tell)
+    dataset = problem.dataset
     resolve_device(plan.device)
-    agent = plan.agent(Spec.of(dataset, low, high))
+    agent = plan.agent(problem.spec)
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
-        initialise_from(agent, Run.open(str(plan.init)), plan.seeds[0])
-    store_from_dataset(agent.prepare(dataset), agent.reads)
-    for oddity, rows in dataset.warnings.items():
-        tell({"kind": "note", "text": f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"})
+        for text in start_notes(agent, Run.open(str(plan.init)), plan):
+            tell({"kind": "note", "text": text})
+    if agent.acts:
+        training_environment(plan, agent).close()
+    config: dict[str, Any] = {"plan": plan.to_json(), "spec": dataclasses.asdict(problem.spec), "dataset": None}
+    if dataset is not None:
+        store_from_dataset(agent.prepare(dataset), agent.reads)
+        for oddity, rows in dataset.warnings.items():
+            tell({"kind": "note", "text": f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"})
+        config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)}
     run = Run(folder, plan)
     folder.mkdir(parents=True, exist_ok=True)
-    write_columns(dataset, run.columns_path)
+    if dataset is not None:
+        write_columns(dataset, run.columns_path)
     write_json(folder / "environment.json", describe_machine())
-    write_json(
-        folder / "config.json",
-        {
-            "plan": plan.to_json(),
-            "bounds": {"low": low.tolist(), "high": high.tolist()},
-            "dataset": {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)},
-        },
-    )
+    write_json(folder / "config.json", config)
     return _carry_out(run, tell)
 
 
@@ -144,36 +148,13 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None) -> 
     if run.complete:
         tell({"kind": "note", "text": f"{run.folder} is complete already"})
         return run
-    if not run.columns_path.is_file():
+    if run.plan.dataset is not None and not run.columns_path.is_file():
         began = read_json(run.folder / "config.json")["dataset"]
         dataset = load(run.plan.dataset, strict=run.plan.strict, view=run.plan.view)
         if dataset.sha256 != began["sha256"]:
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
         write_columns(dataset, run.columns_path)
     return _carry_out(run, tell)
-
-
-def resolve_bounds(plan: Plan, dataset: Dataset, tell: Listener) -> tuple[Array, Array]:
-    """Lowest and highest action (A,): the environment's, or without one [-1, 1] widened to the data's.
-
-    Raises:
-        EnvironmentMismatchError: the environment's spaces don't fit the dataset.
-        DataError: actions outside the bounds and `plan.strict`.
-    """
-    if plan.environment is not None:
-        check_spaces(plan.environment, dataset.observation_dim, dataset.action_dim)
-        low, high = action_bounds(plan.environment)
-    else:
-        low = np.minimum(-1.0, dataset.actions.min(0))
-        high = np.maximum(1.0, dataset.actions.max(0))
-    slack = 1e-6 * (high - low)
-    outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(1)
-    if outside.any() and not dataset.warnings:
-        text = f"{dataset.name}: {int(outside.sum())} rows with actions outside {low.tolist()} to {high.tolist()}"
-        if plan.strict:
-            raise DataError(f"{text}; first row {int(outside.argmax())}. Without strict=true they are clipped")
-        tell({"kind": "note", "text": f"{text} (clipped when training)"})
-    return np.asarray(low, np.float64), np.asarray(high, np.float64)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -186,48 +167,6 @@ def resolve_device(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise DeviceError("device=cuda: torch finds no CUDA GPU on this machine; use device=cpu or auto")
     return torch.device("cuda" if name in {"auto", "cuda"} and available else "cpu")
-
-
-def load_agent(run: Run, seed: int | None = None) -> Agent:
-    """The agent of a run's last checkpoint, critics included.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or it is damaged.
-    """
-    seed = run.plan.seeds[0] if seed is None else seed
-    tensors, _ = checkpoint.load(run.checkpoint_path(seed), kind="checkpoint")
-    weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
-    bounds = read_json(run.folder / "config.json")["bounds"]
-    width = int(weights["normalizer.mean"].shape[0])
-    agent = run.plan.agent(Spec(width, len(bounds["low"]), tuple(bounds["low"]), tuple(bounds["high"])))
-    try:
-        agent.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(f"{run.checkpoint_path(seed)}: does not fit the run's configuration ({error})") from error
-    return agent.requires_grad_(False)
-
-
-def initialise_from(agent: Agent, run: Run, seed: int) -> None:
-    """Start `agent` from another run: its normaliser, its actor, and what else fits by name and shape.
-
-    Raises:
-        ConfigError: the actors or the sizes don't fit.
-    """
-    source = load_agent(run, seed if seed in run.plan.seeds else run.plan.seeds[0])
-    theirs, mine = source.state_dict(), agent.state_dict()
-    unfit = [
-        n
-        for n in mine
-        if n.startswith(("actor.", "normalizer.")) and (n not in theirs or theirs[n].shape != mine[n].shape)
-    ]
-    if unfit:
-        raise ConfigError(
-            f"init={run.folder}: its {run.plan.algorithm} policy does not fit {agent.name} as configured ({unfit[0]} "
-            "differs); use the same observation and action sizes, actor and hidden layers"
-        )
-    agent.load_state_dict({n: theirs[n] if n in theirs and theirs[n].shape == v.shape else v for n, v in mine.items()})
-    agent.normalizer.fixed = True
-    agent.rewards_fixed = type(agent) is type(source)  # only then did the critics come along
 
 
 class _Victim:

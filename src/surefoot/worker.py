@@ -42,14 +42,14 @@ def main(arguments: list[str]) -> int:
     from surefoot.core import kernels
     from surefoot.core.errors import SurefootError
     from surefoot.run import Run
-    from surefoot.seeds import SeedTrainer
+    from surefoot.seeds import seed_trainer
 
     torch.set_num_threads(1)
     kernels.keep_memory()
     try:
-        trainer = SeedTrainer(Run.open(pathlib.Path(arguments[0])), [int(s) for s in arguments[1].split(",")], send)
+        trainer = seed_trainer(Run.open(pathlib.Path(arguments[0])), [int(s) for s in arguments[1].split(",")], send)
         gc.freeze()
-        send({"kind": "ready", "seeds": trainer.seeds, "step": trainer.learner.step})
+        send({"kind": "ready", "seeds": trainer.seeds, "step": trainer.step})
         trainer.train()
         trainer.finish()
     except SurefootError as error:

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     from surefoot import config
     from surefoot.cli.helptext import shown, summary
     from surefoot.core.errors import ConfigError, nearest
-    from surefoot.offline import ALGORITHMS
+    from surefoot.registry import ALGORITHMS
 
     if arguments.name is None:
         rows = [

@@ -150,9 +150,9 @@ def generate(arguments: argparse.Namespace) -> int:
     """Record an embedded dataset into the cache or a file."""
     from surefoot import data
     from surefoot import generate as generated
-    from surefoot.config import TrainConfig
+    from surefoot.config import DEFAULT_DATASET
 
-    name, transitions = arguments.name or TrainConfig.dataset, arguments.transitions or generated.TRANSITIONS
+    name, transitions = arguments.name or DEFAULT_DATASET, arguments.transitions or generated.TRANSITIONS
     if arguments.transitions is not None and arguments.transitions < 1:
         raise ConfigError(f"--transitions is {arguments.transitions}; it must be at least 1")
     if arguments.output is None:

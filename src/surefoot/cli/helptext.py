@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from surefoot import config
 from surefoot.data import CATALOGUE
 from surefoot.generate import EMBEDDED
-from surefoot.offline import ALGORITHMS
+from surefoot.registry import ALGORITHMS
 
 WIDTH = 110
 

@@ -83,8 +83,9 @@ def print_table(rows: Sequence[Row]) -> None:
     tasks = {(row.dataset, row.environment) for row in rows}
     if len(tasks) == 1:
         dataset, environment = tasks.pop()
-        print(f"{dataset}, {environment or 'without a simulator'}:")
-        rows = [dataclasses.replace(row, dataset="-", environment=None) for row in rows]
+        place = environment or "without a simulator"
+        print(f"{place if dataset is None else f'{dataset}, {place}'}:")
+        rows = [dataclasses.replace(row, dataset=None, environment=None) for row in rows]
     if sys.stdout.isatty():
         console().print(tables.to_rich(rows))
     else:
@@ -98,8 +99,10 @@ def rows_json(folders: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]
     return [row.to_json() for row in tables.rows(load_runs(folders))]
 
 
-def short_dataset(name: str) -> str:
+def short_dataset(name: str | None) -> str | None:
     """A file's name for a path, an id as it is."""
+    if name is None:
+        return None
     return pathlib.Path(name).name if pathlib.Path(name).is_absolute() else name
 
 

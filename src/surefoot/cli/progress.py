@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -61,7 +62,7 @@ class Watcher:
         elif kind == "note":
             self.say(f"note: {event['text']}")
         elif kind == "progress":
-            self._show_progress(seed, event["step"], event["steps"], event["rate"])
+            self._show_progress(seed, event["step"], event["steps"], event["rate"], event.get("episode_return"))
         elif kind == "eval":
             self._show_score(seed, event["step"], event["return_mean"])
         elif kind == "done":
@@ -74,22 +75,28 @@ class Watcher:
 
     def _show_start(self, plan: dict[str, Any], device: str) -> None:
         seeds = ", ".join(map(str, plan["seeds"]))
-        what = self.title or f"{plan['algorithm']} on {plan['dataset']}, {plan['environment'] or 'without a simulator'}"
+        place = plan["environment"] or "without a simulator"
+        if plan["dataset"] is not None:
+            place = f"{plan['dataset']}, {place}"
+        what = self.title or f"{plan['algorithm']} on {place}"
         self.say(f"{what}; {plan['steps']:,} steps of seeds {seeds} on {device}")
         if self.bars:
             for seed in plan["seeds"]:
                 self._task(seed, plan["steps"])
 
-    def _show_progress(self, seed: Any, step: int, steps: int, rate: float) -> None:
+    def _show_progress(self, seed: Any, step: int, steps: int, rate: float, met: float | None) -> None:
+        training = "" if met is None or math.isnan(met) else f", training episodes {met:,.1f}"
         if self.bars:
-            self._progress.update(self._task(seed, steps), completed=step, total=steps, rate=f"{rate:,.0f} steps/s")
+            self._progress.update(
+                self._task(seed, steps), completed=step, total=steps, rate=f"{rate:,.0f} steps/s{training}"
+            )
             return
         now = time.monotonic()
         if now - self._last_line.get(seed, -LINE_SECONDS) < LINE_SECONDS:
             return
         self._last_line[seed] = now
         left = duration((steps - step) / max(rate, 1e-9))
-        self._line(f"seed {seed}: step {step:,} of {steps:,}, {rate:,.0f} steps/s, {left} left")
+        self._line(f"seed {seed}: step {step:,} of {steps:,}, {rate:,.0f} steps/s{training}, {left} left")
 
     def _show_score(self, seed: Any, step: int, score: float) -> None:
         self._returns[seed] = score

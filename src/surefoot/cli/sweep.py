@@ -67,7 +67,7 @@ def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style) -> str:
     number = int(settings.job.num)
     try:
         request = config.resolve(cfg, list(settings.overrides.task))
-        name = f"{number:02}-{request.algorithm}-{request.dataset_label}"
+        name = f"{number:02}-{request.algorithm}-{request.label}"
         return str(train_one(request, style, folder / name, label=f"#{number} ").folder)
     except SurefootError as error:
         print(f"surefoot: job {number} failed: {error}", file=sys.stderr)

@@ -111,16 +111,20 @@ def train_one(
 
     folder = folder or run_folder(request)
     fields = request.fields
-    dataset = dataset or load(request, style)
+    if dataset is None and fields["dataset"] is not None:
+        dataset = load(request, style)
     same = ("steps", "seeds", "batch_size", "episodes", "evaluate_every", "evaluate_episodes", "device", "strict")
     plan = Plan(
         algorithm=request.algorithm,
         config=request.options,
-        dataset=source(fields["dataset"]),
-        environment=environment_of(dataset, fields["env"]),
-        **{name: fields[name] for name in (*same, "view", "init", "kernels", "compiled", "mixed_precision")},
+        dataset=None if dataset is None else source(fields["dataset"]),
+        environment=fields["env"] if dataset is None else environment_of(dataset, fields["env"]),
+        **{name: fields[name] for name in (*same, "view", "init", "gap", "kernels", "compiled", "mixed_precision")},
     )
-    title = f"{request.algorithm} on {describe(dataset)}, {plan.environment or 'without a simulator'}"
+    place = plan.environment or "without a simulator"
+    if plan.gap is not None:
+        place += f" (acting with gap {plan.gap})"
+    title = f"{request.algorithm} on {place if dataset is None else f'{describe(dataset)}, {place}'}"
     listeners: list[Callable[[dict[str, Any]], None]] = []
     if fields["logger"] is not None:
         from surefoot.loggers import make_logger
@@ -196,10 +200,10 @@ def run_folder(request: Request) -> pathlib.Path:
             )
         return folder
     time = dt.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder, number = pathlib.Path("runs") / f"{request.algorithm}-{request.dataset_label}-{time}", 1
+    folder, number = pathlib.Path("runs") / f"{request.algorithm}-{request.label}-{time}", 1
     while folder.exists():
         number += 1
-        folder = folder.with_name(f"{request.algorithm}-{request.dataset_label}-{time}-{number}")
+        folder = folder.with_name(f"{request.algorithm}-{request.label}-{time}-{number}")
     return folder
 
 
@@ -286,6 +290,6 @@ def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
     if finished.plan.environment is not None:
         certify = [f"surefoot certify {run_text} --episodes 100000"] if is_native(finished.plan.environment) else []
         return [f"surefoot evaluate {run_text} --episodes 100", *certify, *commands]
-    dataset = finished.plan.dataset
+    dataset = str(finished.plan.dataset)  # there is one where there is no simulator
     quoted = output.typed(dataset) if pathlib.Path(dataset).exists() else dataset
     return [*commands, f"surefoot datasets info {quoted}"]

@@ -1,0 +1,39 @@
+"""Environments to learn in: contract environments that give tensors, with altered dynamics where asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from surefoot.core.errors import ConfigError
+from surefoot.envs.interface import VectorEnvironment
+from surefoot.envs.names import gymnasium_id
+from surefoot.envs.vector import batched, make_vec
+
+
+def make_training(env_id: str, num_envs: int, *, gap: str | None = None, threads: int = 1) -> VectorEnvironment:
+    """`num_envs` copies of an environment that give torch tensors.
+
+    Args:
+        env_id: as for `make_vec`.
+        num_envs: at least 1.
+        gap: preset of altered dynamics, as "gravity2"; what the policy is evaluated in is not altered by it.
+        threads: of our own batched simulators; no result depends on it.
+
+    Raises:
+        ConfigError: unknown id, or an environment without that gap.
+        EnvironmentMismatchError: the environment fails when it is made.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs}; training needs at least 1 environment")
+    altered: dict[str, Any] = {} if gap is None else {"gap": gap}
+    ours = batched(gymnasium_id(env_id), num_envs, {"tensors": "torch", "threads": threads, **altered})
+    if ours is not None:
+        return ours  # type: ignore[return-value]
+    if gap is not None:
+        raise ConfigError(
+            f"gap={gap}: {env_id} has no dynamics gaps; native systems and gymnasium's MuJoCo v5 tasks have them "
+            "(surefoot envs info ID)"
+        )
+    from surefoot.envs.adapters.gym_in import adapt
+
+    return adapt(make_vec(env_id, num_envs), tensors="torch")  # type: ignore[no-any-return]

@@ -1,0 +1,187 @@
+"""What the loops know of environments: what problem they pose, their seeds, their saved state, and episodes' means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Spec
+from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.random import generator
+from surefoot.envs.interface import PolicyBlock
+
+
+def spec_of(env: Any) -> Spec:
+    """The problem that a vector environment poses to an agent.
+
+    Raises:
+        EnvironmentMismatchError: observations that are no vectors; actions that are neither bounded vectors nor choices
+            counted from 0.
+    """
+    observation, action = env.single_observation_space, env.single_action_space
+    if not isinstance(observation, gymnasium.spaces.Box) or len(observation.shape) != 1:
+        raise EnvironmentMismatchError(
+            f"observations are {observation}, and agents read vectors (a one-dimensional Box): "
+            "wrap the environment in gymnasium.wrappers.FlattenObservation"
+        )
+    width = int(observation.shape[0])
+    if isinstance(action, gymnasium.spaces.Discrete):
+        if int(action.start) != 0:
+            raise EnvironmentMismatchError(f"the choices of {action} must be counted from 0: wrap the environment")
+        return Spec.of_choices(width, int(action.n))
+    if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
+        raise EnvironmentMismatchError(
+            f"actions are {action}, and agents give vectors or one number of a choice: wrap the environment so that "
+            "its actions are a one-dimensional Box or Discrete"
+        )
+    if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
+        raise EnvironmentMismatchError(
+            f"the action space {action} has no finite bounds to scale a policy by: declare them, or wrap the "
+            "environment in gymnasium.wrappers.RescaleAction"
+        )
+    return Spec(width, int(action.shape[0]), tuple(action.low.tolist()), tuple(action.high.tolist()))
+
+
+def check_spec(env: Any, spec: Spec, name: str) -> None:
+    """Make sure that an environment poses the problem that an agent was made for.
+
+    Raises:
+        EnvironmentMismatchError: it poses another; the message says both.
+    """
+    found = spec_of(env)
+    for what, wanted, has in (
+        ("kind of actions", _kind(spec), _kind(found)),
+        ("number of observations", spec.observation_dim, found.observation_dim),
+        ("number of actions", spec.action_dim, found.action_dim),
+        ("lowest action", _rounded(spec.action_low), _rounded(found.action_low)),
+        ("highest action", _rounded(spec.action_high), _rounded(found.action_high)),
+    ):
+        if wanted != has:
+            raise EnvironmentMismatchError(
+                f"the {what} of this {name} agent is {wanted}, and of the environment {has}: make the agent from "
+                "surefoot.online.spec_of(env)"
+            )
+
+
+def _kind(spec: Spec) -> str:
+    return "discrete" if spec.discrete else "continuous"
+
+
+def _rounded(bound: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(np.float32(value)) for value in bound)
+
+
+def row_seeds(seed: int, num_envs: int, block: int = 0) -> list[int]:
+    """A seed for each environment of an agent's seed, the same alone and beside other agents."""
+    return [int(one) for one in generator(seed, "environments", block).integers(0, 2**31, num_envs)]
+
+
+# -- episodes ----------------------------------------------------------------------------------------------
+
+SUMS = ("return", "length", "cost")
+
+
+class EpisodeMeans:
+    """Mean return, length and cost of the training episodes that end, for each of S seeds of N environments."""
+
+    def __init__(self, seeds: int, num_envs: int, device: str | torch.device = "cpu") -> None:
+        self.seeds, self.num_envs = seeds, num_envs
+        self._running = torch.zeros(3, seeds, num_envs, dtype=torch.float64, device=device)
+        self._ended = torch.zeros(4, seeds, dtype=torch.float64, device=device)  # sums over episodes, and their count
+        self._has_costs = False
+
+    def begin(self) -> None:
+        """All rows begin an episode."""
+        self._running.zero_()
+
+    def add_block(self, block: Mapping[str, Tensor]) -> None:
+        """Take in a block of (S, T, N) rewards, terminations, truncations and, where there are, costs and mask."""
+        rewards, mask = block["rewards"].double(), block.get("mask")
+        ended = block["terminations"] | block["truncations"]
+        steps = torch.ones_like(rewards) if mask is None else mask.double()
+        values = [rewards * steps, steps]
+        if "costs" in block:
+            values.append(block["costs"].double() * steps)
+        self._has_costs |= "costs" in block
+        count = torch.arange(1, rewards.shape[1] + 1, device=rewards.device).view(1, -1, 1)
+        last = torch.where(ended, count, 0).cummax(1).values  # steps up to the last end, this step's included
+        before = torch.cat([torch.zeros_like(last[:, :1]), last[:, :-1]], 1)
+        for index, value in enumerate(values):
+            sums = torch.cat([-self._running[index].unsqueeze(1), value.cumsum(1)], 1)
+            self._ended[index] += ((sums[:, 1:] - sums.gather(1, before)) * ended).sum((1, 2))
+            self._running[index] = sums[:, -1] - sums.gather(1, last[:, -1:]).squeeze(1)
+        self._ended[3] += ended.sum((1, 2))
+
+    def add_sums(self, block: PolicyBlock, horizon: int) -> None:
+        """Take in the sums of a rollout of `horizon` steps."""
+        self._has_costs = True
+        finished = block.finished.view(self.seeds, self.num_envs)
+        totals = (block.returns, torch.full_like(block.returns, horizon), block.costs.sum(0))
+        parts = (block.finished_returns, block.finished_lengths, block.finished_costs)
+        for index, (total, part) in enumerate(zip(totals, parts, strict=True)):
+            whole, ended = (value.view(self.seeds, self.num_envs).double() for value in (total, part))
+            self._ended[index] += torch.where(finished > 0, ended + self._running[index], 0.0).sum(1)
+            self._running[index] = whole - ended + torch.where(finished > 0, 0.0, self._running[index])
+        self._ended[3] += finished.sum(1)
+
+    def take(self) -> dict[str, list[float]]:
+        """The means since the last call, a number per seed; NaN where none ended."""
+        sums = self._ended.T.tolist()
+        self._ended.zero_()
+        names = SUMS if self._has_costs else SUMS[:2]
+        return {f"episode_{n}": [row[i] / row[3] if row[3] else math.nan for row in sums] for i, n in enumerate(names)}
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """The sums of one seed, copied."""
+        return {"running": self._running[:, position].clone(), "ended": self._ended[:, position].clone()}
+
+    def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        self._running[:, position] = state["running"]
+        self._ended[:, position] = state["ended"]
+
+
+# -- state -------------------------------------------------------------------------------------------------
+
+
+def environment_state(env: Any, position: int, seeds: int) -> dict[str, Tensor]:
+    """What the rows of seed `position` of `seeds` need to go on; empty where the environment's state can't be had."""
+    if not (hasattr(env, "get_state") and hasattr(env, "set_state")):
+        return {}
+    rows = env.num_envs // seeds
+    found = {}
+    for name, array in env.get_state().items():
+        value = np.array(array)  # a copy
+        if seeds > 1 and value.ndim > 0 and len(value) == env.num_envs:
+            value = value[position * rows : (position + 1) * rows].copy()
+        found[f"environment/{name}"] = torch.from_numpy(value.view(np.int64) if value.dtype == np.uint64 else value)
+    return found
+
+
+def restore_environment(env: Any, states: Sequence[Mapping[str, Tensor]]) -> str | None:
+    """Set what `environment_state` gave, one mapping a seed; None, or a sentence where it can't be.
+
+    Raises:
+        EnvironmentMismatchError: it was another environment.
+    """
+    if not (hasattr(env, "get_state") and hasattr(env, "set_state")):
+        return (
+            f"the state of {type(env).__name__} can't be restored: a new episode begins in each environment, so that "
+            "the run goes on with other numbers than an uninterrupted one"
+        )
+    whole = {}
+    for name, own in env.get_state().items():
+        key, like = f"environment/{name}", np.asarray(own)
+        if key not in states[0]:
+            raise EnvironmentMismatchError(f"the checkpoint has no {name!r} of the environment: it was another one")
+        parts = [state[key].cpu().contiguous().numpy() for state in states]
+        value = np.concatenate(parts) if len(parts) > 1 and like.ndim and len(like) == env.num_envs else parts[0]
+        whole[name] = value.view(np.uint64) if like.dtype == np.uint64 else value.astype(like.dtype, copy=False)
+    env.set_state(whole)
+    return None

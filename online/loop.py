@@ -1,0 +1,97 @@
+"""`Loop`: training that acts in an environment, as the front door drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError
+from surefoot.core.kernels import KernelTable
+from surefoot.core.learner import Learner
+from surefoot.data.dataset import Dataset
+
+
+class Loop(Protocol):
+    """Acts with S agents in S times N environments, and trains them on what they meet."""
+
+    learner: Learner
+    step: int
+    """Environment steps taken so far by each seed, all its N environments together."""
+
+    def run(self, steps: int) -> dict[str, list[float]]:
+        """Go on until each seed has taken at least `steps` more environment steps.
+
+        Returns:
+            Name -> a number per seed: losses, metrics, and `episode_return`, `episode_length` and, where there are
+            costs, `episode_cost`: means of the training episodes that ended meanwhile, NaN where none did.
+
+        Raises:
+            DivergenceError: a loss, an action or what the environment gave is not finite.
+        """
+        ...
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """Everything that seed `position` needs to go on: learner, replay, environments, normalisers."""
+        ...
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> str | None:
+        """Go on from what `state` gave, one mapping a seed.
+
+        Returns:
+            None, or a sentence that says what could not be taken up, such as the environments' state.
+
+        Raises:
+            CheckpointError: the states are of another algorithm, other sizes or other environments.
+        """
+        ...
+
+
+def make_loop(
+    agents: Sequence[Agent],
+    seeds: Sequence[int],
+    env: Any,
+    *,
+    planned_steps: int,
+    batch_size: int = 256,
+    device: str | torch.device = "cpu",
+    table: KernelTable | None = None,
+    compiled: bool = False,
+    dataset: Dataset | None = None,
+) -> Loop:
+    """The loop that agents of this kind are trained by.
+
+    Args:
+        agents: S agents of one class and config.
+        seeds: S numbers that fix everything random.
+        env: contract vector environment of S * N rows; row s * N + e is environment e of seed s.
+        planned_steps: environment steps of each seed that schedules count on.
+        batch_size: transitions per update, where the algorithm does not say.
+        device: where parameters and replay live.
+        table: measured kernels for the CPU.
+        compiled: pass losses through `torch.compile`.
+        dataset: prepared transitions, for agents that also learn from data.
+
+    Raises:
+        ConfigError: agents that do not act.
+    """
+    from surefoot.online.agents import OffPolicyAgent
+    from surefoot.online.on_policy_agent import OnPolicyAgent
+
+    shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
+    if isinstance(agents[0], OnPolicyAgent):
+        from surefoot.online.on_policy import OnPolicyLoop
+
+        return OnPolicyLoop(agents, seeds, env, **shared)
+    if isinstance(agents[0], OffPolicyAgent):
+        from surefoot.online.off_policy import OffPolicyLoop
+
+        return OffPolicyLoop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
+    if isinstance(agents[0], OnPolicyAgent):
+        from surefoot.online.on_policy import OnPolicyLoop
+
+        return OnPolicyLoop(agents, seeds, env, **shared)
+    raise ConfigError(f"{agents[0].name} does not act while it trains: give it to a Learner")

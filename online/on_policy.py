@@ -1,0 +1,280 @@
+"""`OnPolicyLoop`: act for a block, learn from it, forget it. The one loop of all on-policy agents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.core import kernels
+from surefoot.core.errors import ConfigError
+from surefoot.core.learner import Learner
+from surefoot.core.normalizer import RunningMoments
+from surefoot.core.policy_gradient import adaptive_lr, kl_stop
+from surefoot.core.random import generator
+from surefoot.data.store import Store
+from surefoot.online.blocks import Block, Blocks
+from surefoot.online.environment import check_spec
+from surefoot.online.on_policy_agent import OnPolicyAgent
+
+
+class OnPolicyLoop:
+    """Trains S agents of one kind on blocks of T steps in N environments each."""
+
+    def __init__(
+        self,
+        agents: Sequence[OnPolicyAgent],
+        seeds: Sequence[int],
+        env: Any,
+        *,
+        planned_steps: int,
+        device: str | torch.device = "cpu",
+        table: kernels.KernelTable | None = None,
+        compiled: bool = False,
+    ) -> None:
+        """Take over the agents and begin the first episodes.
+
+        Args:
+            agents: S agents of one class and config.
+            seeds: S numbers that fix each agent's environments, actions and minibatches.
+            env: contract vector environment of S N rows, row s N + e environment e of seed s.
+            planned_steps: environment steps of each seed that the run is to take: where schedules end.
+            device: of parameters and blocks.
+            table: measured kernels for the CPU; None runs plain PyTorch.
+            compiled: pass each loss through `torch.compile`.
+
+        Raises:
+            ConfigError: environments, agents and seeds don't go together.
+            EnvironmentMismatchError: the environment's spaces don't fit the agent.
+        """
+        self.agent, self.config = agents[0], agents[0].config
+        self.seeds, self.device = list(seeds), torch.device(device)
+        c = self.config
+        if env.num_envs != len(seeds) * c.num_envs:
+            raise ConfigError(
+                f"{len(seeds)} seeds of {c.num_envs} environments each need {len(seeds) * c.num_envs} rows, and the "
+                f"environment has {env.num_envs}: set algo.num_envs, or make as many"
+            )
+        check_spec(env, self.agent.spec, self.agent.name)
+        self.step = 0
+        """Environment steps so far, of each seed."""
+        self.blocks_done = 0
+        inserts_rows = bool(getattr(env, "inserts_rows", False))
+        shapes = _column_shapes(self.agent, inserts_rows)
+        self.store = Store.allocate(len(seeds) * c.rows, shapes, self.device)
+        self.minibatches = Minibatches(self.seeds, c.rows, c.parts, self.device)
+        self.learner = Learner(
+            agents,
+            seeds,
+            self.store.gather,
+            self.minibatches,
+            batch_size=c.rows // c.parts,
+            planned_steps=math.ceil(planned_steps / c.rows) * c.steps_per_block,
+            device=self.device,
+            table=table,
+            compiled=compiled,
+        )
+        self._adapts = any(update.optimizer.schedule == "adaptive" for update in self.learner.updates)
+        self._target = getattr(c, "target_kl", None)
+        self._stops = self._target is not None and not self._adapts
+        if self.learner.stacked and (self._adapts or self._stops):
+            for optimizer in self.learner.optimizers:
+                optimizer.by_seed()
+        self.rewards = RewardScale(len(seeds), c.num_envs, c.discount, c.reward_limit, self.device)
+        self.blocks = Blocks(env, self.learner, c.horizon, self.device)
+
+    def run(self, steps: int) -> dict[str, list[float]]:
+        """Go on, a block at a time, until at least `steps` more environment steps of each seed are taken.
+
+        Returns:
+            Name -> a number per seed: losses and metrics averaged over the blocks, and `episode_return`,
+            `episode_length` (and `episode_cost`), the means of the training episodes that ended meanwhile.
+
+        Raises:
+            DivergenceError: a loss, or what the environment gave, was not finite.
+        """
+        target, sums, count = self.step + steps, dict[str, list[float]](), 0
+        while self.step < target:
+            self.step += self.blocks.warm_up() * self.config.num_envs
+            result = self._block()
+            count += 1
+            for name, values in result.items():
+                before = sums.get(name, [0.0] * len(values))
+                sums[name] = [a + b for a, b in zip(before, values, strict=True)]
+        means = {name: [value / count for value in values] for name, values in sums.items()}
+        return means | self.blocks.episodes.take()
+
+    def _block(self) -> dict[str, list[float]]:
+        """Fill a block and learn from it."""
+        c = self.config
+        block = self.blocks.fill(self.blocks_done)
+        if c.normalise_rewards:
+            block["rewards"] = self.rewards(block)
+        self._write(block)
+        result = self._learn()
+        self.blocks_done += 1
+        self.step += c.rows
+        return result
+
+    def _write(self, block: Block) -> None:
+        """Columns that the losses read into the store: row s T N + t N + e is step t of environment e of seed s."""
+        for name, column in self.learner.apply("columns", block).items():
+            self.store[name].copy_(column.flatten(0, 2))
+
+    def _learn(self) -> dict[str, list[float]]:
+        c, learner = self.config, self.learner
+        epochs = c.steps_per_block // c.parts
+        self.minibatches.begin(learner.step, self.blocks_done * epochs)
+        for optimizer in learner.optimizers:  # schedules follow the environment's steps, whatever was stopped early
+            optimizer.taken = self.blocks_done * c.steps_per_block
+            if optimizer.active is not None:
+                optimizer.active.fill_(True)
+        before = self._adapt if self._adapts else None
+        if not self._stops:
+            return learner.run(c.steps_per_block, before)
+        result: dict[str, list[float]] = {}
+        going = [True] * len(self.seeds)
+        for epoch in range(epochs):
+            found = learner.run(c.parts, before)
+            for name, values in found.items():
+                kept = result.get(name, values)
+                result[name] = [new if on else old for new, old, on in zip(values, kept, going, strict=True)]
+            stopped = kl_stop(learner.metric("kl_k3"), self._target)
+            going = [on and not stop for on, stop in zip(going, stopped.tolist(), strict=True)]
+            if epoch + 1 < epochs and not any(going):
+                break
+            for optimizer in learner.optimizers:
+                if optimizer.active is not None:
+                    optimizer.active.copy_(torch.tensor(going))
+        return result
+
+    def _adapt(self) -> None:
+        """Set the rates by the divergence that the last minibatch met; in a block's first one it is 0 by itself."""
+        if self.learner.step == self.minibatches.first:
+            return
+        divergence = self.learner.metric("kl").double()
+        for optimizer in self.learner.optimizers:
+            optimizer.rates.copy_(adaptive_lr(divergence, optimizer.rates, self._target))  # type: ignore[arg-type]
+
+    # -- what is saved -----------------------------------------------------------------------------------
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """Everything that seed `position` needs to go on bit for bit, after a whole block."""
+        counters = torch.tensor([self.step, self.blocks_done, self.learner.step])
+        scale = {f"rewards/{name}": value for name, value in self.rewards.state(position).items()}
+        return {**self.learner.state(position), **self.blocks.state(position), **scale, "loop/counters": counters}
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> str | None:
+        """Go on from what `state` gave after `step` environment steps, one mapping a seed.
+
+        Returns:
+            None, or one sentence where the environment's state can't be restored: new episodes begin then.
+
+        Raises:
+            CheckpointError: another algorithm or other sizes.
+        """
+        self.step, self.blocks_done, taken = states[0]["loop/counters"].tolist()
+        learners = [{n: v for n, v in given.items() if n.startswith(("agent/", "adam/"))} for given in states]
+        self.learner.restore(learners, taken)
+        for position, given in enumerate(states):
+            self.rewards.restore(position, given)
+        return self.blocks.restore(states, self.blocks_done)
+
+
+class Minibatches:
+    """Rows of a block in random order, without replacement: each epoch is a permutation, cut into equal parts."""
+
+    def __init__(self, seeds: list[int], rows: int, parts: int, device: torch.device) -> None:
+        """Share `rows` rows of each seed out.
+
+        Args:
+            seeds: S, a stream of permutations each.
+            rows: of a seed's block; seed s has rows s `rows` to (s + 1) `rows` - 1.
+            parts: minibatches of an epoch; divides `rows`.
+            device: where the indices go.
+        """
+        self.seeds, self.rows, self.parts, self.device = seeds, rows, parts, device
+        self.first = 0
+        self._first_epoch = 0
+        self._epoch = -1
+        self._order: tuple[Tensor, ...] = ()
+
+    def begin(self, step: int, epoch: int) -> None:
+        """Training step `step` is the first of epoch number `epoch` of the run."""
+        self.first, self._first_epoch = step, epoch
+
+    def at(self, step: int) -> Tensor:
+        """(S, rows / parts) int64 indices of training step `step`."""
+        turn, part = divmod(step - self.first, self.parts)
+        epoch = self._first_epoch + turn
+        if epoch != self._epoch:
+            drawn = []
+            for position, seed in enumerate(self.seeds):
+                order = torch.from_numpy(generator(seed, "minibatches", epoch).permutation(self.rows))
+                drawn.append(order + position * self.rows)
+            self._order = torch.stack(drawn).to(self.device).unflatten(1, (self.parts, -1)).unbind(1)
+            self._order = tuple(part.contiguous() for part in self._order)
+            self._epoch = epoch
+        return self._order[part]
+
+
+class RewardScale:
+    """Rewards over the running deviation of their discounted sum, clipped; the mean is left.
+
+    Source: Engstrom et al., "Implementation Matters in Deep Policy Gradients"; the statistics of a whole block are
+    taken in before it is scaled.
+    """
+
+    def __init__(
+        self, seeds: int, num_envs: int, discount: float, limit: float | None, device: torch.device | str
+    ) -> None:
+        self.discount, self.limit = discount, limit
+        self.moments = RunningMoments(seeds, 1, device)
+        self._sum = torch.zeros(seeds, num_envs, dtype=torch.float64, device=device)
+
+    def __call__(self, block: Block) -> Tensor:
+        """(S, T, N) scaled rewards of a block."""
+        mask = block.get("mask")
+        rewards = block["rewards"].double()
+        decay = self.discount * (1 - (block["terminations"] | block["truncations"]).double())
+        if mask is not None:
+            rewards, decay = rewards * mask, torch.where(mask != 0, decay, 1.0)
+        sums, running = torch.empty_like(rewards), self._sum
+        for now, reward, rate in zip(sums.unbind(1), rewards.unbind(1), decay.unbind(1), strict=True):
+            torch.add(running, reward, out=now)
+            running = now * rate
+        self._sum = running
+        self.moments.update(sums.flatten(1).unsqueeze(-1), None if mask is None else mask.flatten(1))
+        scaled = block["rewards"] / self.moments.scale().view(-1, 1, 1).to(block["rewards"].dtype)
+        return scaled if self.limit is None else scaled.clamp_(-self.limit, self.limit)
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """The numbers of one seed, copied."""
+        return {**self.moments.state(position), "sum": self._sum[position].clone()}
+
+    def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave, its names behind "rewards/"."""
+        own = {name.removeprefix("rewards/"): value for name, value in state.items() if name.startswith("rewards/")}
+        self.moments.restore(position, own)
+        self._sum[position].copy_(own["sum"])
+
+
+def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Name -> shape of a row and dtype of the columns that the agent makes of a block, found on a small one."""
+    spec, ends = agent.spec, torch.zeros(2, 1, dtype=torch.bool)
+    block = {
+        "observations": torch.zeros(2, 1, spec.observation_dim),
+        "next_observations": torch.zeros(2, 1, spec.observation_dim),
+        "actions": torch.zeros(2, 1, spec.action_dim),
+        "rewards": torch.zeros(2, 1),
+        "terminations": ends,
+        "truncations": ends,
+    }
+    if inserts_rows:
+        block["mask"] = torch.ones(2, 1)
+    with torch.no_grad():
+        columns = agent.columns(block)
+    return {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}

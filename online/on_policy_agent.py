@@ -1,0 +1,140 @@
+"""What on-policy agents have in common, beside what every `Agent` has: networks, samples, advantages."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actors import CategoricalActor, UnboundedGaussianActor
+from surefoot.core.agent import Agent, Batch, require
+from surefoot.core.networks import MLP, Value
+from surefoot.core.value_learning import gae
+
+PART = 8192
+"""Rows that a network is given at once on a CPU: their activations stay in the cache, and in the memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OnPolicyConfig:
+    """How an on-policy algorithm gathers experience, and the networks that it learns."""
+
+    num_envs: int = 1  # parallel environments of each seed: N
+    horizon: int = 2048  # steps of each of them in a block: T
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    hidden: tuple[int, ...] = (64, 64)  # of actor and critic
+    activation: str = "tanh"  # relu, tanh, silu or gelu
+    initial_log_std: float = 0.0  # of a Gaussian policy, log of a half-width of the action bounds
+    normalise_observations: bool = True  # by their running mean and deviation
+    observation_limit: float | None = None  # normalised observations are clipped to it; such a policy is stepped
+    normalise_rewards: bool = True  # by the running deviation of the discounted return
+    reward_limit: float | None = 10.0  # scaled rewards are clipped to it
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = type(self).__name__.removesuffix("Config").lower()
+        require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
+        require(self.horizon >= 1, name, "horizon", self.horizon, ">= 1")
+        require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
+        require(0 <= self.gae_lambda <= 1, name, "gae_lambda", self.gae_lambda, "in [0, 1]")
+        for field in ("observation_limit", "reward_limit"):
+            value = getattr(self, field)
+            require(value is None or value > 0, name, field, value, "None or > 0")
+
+    @property
+    def rows(self) -> int:
+        """Transitions of a block, T N."""
+        return self.horizon * self.num_envs
+
+    @property
+    def steps_per_block(self) -> int:
+        """Training steps of the Learner that a block is learned by."""
+        raise TypeError(f"{type(self).__name__} must define steps_per_block")
+
+    @property
+    def parts(self) -> int:
+        """Minibatches that each epoch is split into."""
+        return 1
+
+
+class OnPolicyAgent(Agent):
+    """An agent that `OnPolicyLoop` trains: it learns from each block of its own steps, and then forgets it.
+
+    Actions inside are samples as drawn, not clipped (one-hot rows of a discrete policy); what acts clips them.
+    """
+
+    config: OnPolicyConfig
+    reads = ()
+    chooses = True
+    acts = True
+    data = "refused"
+    actor: UnboundedGaussianActor | CategoricalActor
+
+    def build(self) -> None:
+        """Actor and critic apart, orthogonal, with a small policy head.
+
+        Source: Huang et al., "The 37 Implementation Details of PPO", details 2 and 13.
+        """
+        c, spec = self.config, self.spec
+        sizes = (spec.observation_dim, spec.action_dim, c.hidden, "orthogonal")
+        if spec.discrete:
+            self.actor = CategoricalActor(*sizes, activation=c.activation)
+        else:
+            options = {"activation": c.activation, "initial_log_std": c.initial_log_std}
+            self.actor = UnboundedGaussianActor(*sizes, **options)  # type: ignore[arg-type]
+        self.value = Value(spec.observation_dim, c.hidden, "orthogonal", activation=c.activation)
+        head_gain(self.actor.mlp, 0.01)
+        head_gain(self.value.mlp, 1.0)
+        if c.observation_limit is not None:
+            self.normalizer.limit = c.observation_limit
+
+    def sample(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, A) actions as drawn, for (B, O) normalised observations and (B, A) standard normal noise."""
+        if observations.shape[0] <= PART or observations.device.type != "cpu":
+            return self.actor.act(observations, noise)
+        pairs = zip(observations.split(PART), noise.split(PART), strict=True)
+        return torch.cat([self.actor.act(o, z) for o, z in pairs])
+
+    def values(self, observations: Tensor) -> Tensor:
+        """(T, N) values of (T, N, O) observations."""
+        return in_parts(self.value, observations)
+
+    def behaviour(self, observations: Tensor) -> Tensor:
+        """(T, N, H) the policy's distributions at (T, N, O) observations, as rows to be kept."""
+        return in_parts(lambda part: self.actor.to_rows(self.actor(part)), observations)
+
+    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
+        """Columns (T, N) of a block: values, advantages (generalised, eq. 16 of Schulman et al.) and returns."""
+        c, values = self.config, self.values(block["observations"])
+        following = self.values(block["next_observations"])
+        ends = (block["terminations"], block["truncations"])
+        traces = (c.discount, c.gae_lambda, block.get("mask"))
+        advantages, returns = gae(block["rewards"], values, following, *ends, *traces)
+        return {"values": values, "advantages": advantages, "returns": returns}
+
+    def columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """What the losses read of a block of (T, N, ...) tensors: (T, N, ...) columns, without gradient.
+
+        Args:
+            block: observations and next_observations (normalised), actions, rewards (scaled), terminations,
+                truncations, and `mask` where some rows are no transitions.
+        """
+        raise TypeError(f"{type(self).__name__} must define columns")
+
+
+def in_parts(function: Callable[[Tensor], Tensor], observations: Tensor) -> Tensor:
+    """`function` of (T, N, O) rows, (rows, O) at a time on a CPU: (T, N, ...)."""
+    rows = observations.flatten(0, 1)
+    whole = rows.shape[0] <= PART or rows.device.type != "cpu"
+    found = function(rows) if whole else torch.cat([function(part) for part in rows.split(PART)])
+    return found.unflatten(0, observations.shape[:2])
+
+
+@torch.no_grad()
+def head_gain(network: MLP, gain: float) -> None:
+    """Scale the last layer of a network with orthogonal weights (gain sqrt 2) to another gain."""
+    network.weights[-1].mul_(gain / math.sqrt(2))

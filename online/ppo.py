@@ -1,0 +1,180 @@
+"""PPO: several epochs on each block, with the step held back by a clipped ratio."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.masked import normalise, reduce
+from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
+from surefoot.core.value_learning import value_loss
+from surefoot.online.on_policy_agent import OnPolicyAgent, OnPolicyConfig
+
+SCOPES = ("minibatch", "block", "none")
+SCHEDULES = ("linear", "constant", "adaptive")
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig(OnPolicyConfig):
+    """Settings of PPO; the defaults are CleanRL's for continuous actions."""
+
+    epochs: int = 10  # passes over each block
+    minibatches: int = 32  # of each pass; must divide T N
+    clip: float = 0.2  # the ratio is held within 1 - clip and 1 + clip
+    value_clip: float | None = 0.2  # of the change of a value within a block, in scaled rewards
+    value_coefficient: float = 0.5  # of half the squared error
+    entropy_coefficient: float = 0.0
+    advantage_scope: str = "minibatch"  # what advantages are normalised over: minibatch, block or none
+    learning_rate: float = 3e-4
+    schedule: str = "linear"  # to 0 over the run; constant; or adaptive: by the divergence of each minibatch
+    target_kl: float | None = None  # adaptive: the divergence wanted; otherwise the one that ends a block's epochs
+    epsilon: float = 1e-5  # of Adam
+    max_gradient_norm: float = 0.5
+    separate_norms: bool = False  # True: of actor and critic each by itself
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.epochs >= 1, "ppo", "epochs", self.epochs, ">= 1")
+        require(self.minibatches >= 1, "ppo", "minibatches", self.minibatches, ">= 1")
+        fits = f"a number that divides the {self.rows} steps of a block ({self.horizon} x {self.num_envs})"
+        require(self.rows % self.minibatches == 0, "ppo", "minibatches", self.minibatches, fits)
+        require(self.clip > 0, "ppo", "clip", self.clip, "> 0")
+        require(self.value_clip is None or self.value_clip > 0, "ppo", "value_clip", self.value_clip, "None or > 0")
+        require(self.advantage_scope in SCOPES, "ppo", "advantage_scope", self.advantage_scope, " or ".join(SCOPES))
+        require(self.schedule in SCHEDULES, "ppo", "schedule", self.schedule, " or ".join(SCHEDULES))
+        require(self.target_kl is None or self.target_kl > 0, "ppo", "target_kl", self.target_kl, "None or > 0")
+        adapts = self.schedule == "adaptive" and self.target_kl is None
+        require(not adapts, "ppo", "target_kl", self.target_kl, "a number, such as 0.01, with schedule=adaptive")
+
+    @property
+    def steps_per_block(self) -> int:
+        """Minibatches of all epochs."""
+        return self.epochs * self.minibatches
+
+    @property
+    def parts(self) -> int:
+        """Minibatches of an epoch."""
+        return self.minibatches
+
+
+class PPO(OnPolicyAgent):
+    r"""PPO of Schulman et al., "Proximal Policy Optimization Algorithms" (2017).
+
+    .. math::
+        \rho &= \pi(a|s) / \pi_k(a|s) \\
+        L &= E \max(-A \rho, -A\,\mathrm{clip}(\rho, 1 \pm \epsilon)) - c_e H(\pi)
+        + \tfrac{c_v}{2} E \max((V - R)^2, (V_k + \mathrm{clip}(V - V_k, \pm \epsilon_v) - R)^2)
+
+    A is the generalised advantage at the policy :math:`\pi_k` that acted, and R = A + V_k. Details as in Huang et al.,
+    "The 37 Implementation Details of PPO"; the preset `robots` is that of Rudin et al. (rsl_rl), whose rate follows
+    the divergence instead of a schedule.
+    """
+
+    name = "ppo"
+    Config = PPOConfig
+    PRESETS = {  # noqa: RUF012
+        "cleanrl": {"observation_limit": 10.0},
+        "zoo-cartpole": {
+            "num_envs": 8,
+            "horizon": 32,
+            "epochs": 20,
+            "minibatches": 1,
+            "discount": 0.98,
+            "gae_lambda": 0.8,
+            "learning_rate": 1e-3,
+            "value_clip": None,
+            "value_coefficient": 1.0,
+            "normalise_observations": False,
+            "normalise_rewards": False,
+        },
+        "zoo-pendulum": {
+            "num_envs": 4,
+            "horizon": 1024,
+            "epochs": 10,
+            "minibatches": 64,
+            "discount": 0.9,
+            "learning_rate": 1e-3,
+            "schedule": "constant",
+            "value_clip": None,
+            "value_coefficient": 1.0,
+            "normalise_observations": False,
+            "normalise_rewards": False,
+        },
+        "robots": {
+            "num_envs": 4096,
+            "horizon": 24,
+            "epochs": 5,
+            "minibatches": 4,
+            "hidden": (256, 128, 64),
+            "learning_rate": 1e-3,
+            "schedule": "adaptive",
+            "target_kl": 0.01,
+            "entropy_coefficient": 0.01,
+            "value_coefficient": 2.0,
+            "advantage_scope": "block",
+            "max_gradient_norm": 1.0,
+            "separate_norms": True,
+            "normalise_rewards": False,
+        },
+    }
+    config: PPOConfig
+
+    def columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """Advantages, returns, and what the policy that acted gave."""
+        columns = self.advantages(block)
+        if self.config.advantage_scope == "block":
+            columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
+        rows = self.behaviour(block["observations"])
+        columns["behaviour_log_prob"] = self.actor.log_density(self.actor.from_rows(rows), block["actions"])
+        if self.config.schedule == "adaptive":
+            columns["behaviour"] = rows
+        kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
+        return {**kept, **columns}
+
+    def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Clipped surrogate, less the entropy bonus."""
+        c, mask = self.config, batch.get("mask")
+        outputs = self.actor(batch["observations"])
+        log_prob = self.actor.log_density(outputs, batch["actions"])
+        advantages = batch["advantages"]
+        if c.advantage_scope == "minibatch":
+            advantages = normalise(advantages, mask)
+        log_ratios = log_ratio(log_prob, batch["behaviour_log_prob"], mask)
+        terms, clipped = clip_surrogate(log_ratios, advantages, c.clip, mask=mask)
+        entropy = reduce(self.actor.entropy(outputs), mask)
+        metrics = {**ratio_metrics(log_ratios, clipped, mask), "entropy": entropy}
+        if c.schedule == "adaptive":
+            divergence = self.actor.divergence(self.actor.from_rows(batch["behaviour"]), outputs)
+            metrics["kl"] = reduce(divergence, mask)
+        loss = reduce(terms, mask)
+        if c.entropy_coefficient != 0:
+            loss = loss - c.entropy_coefficient * entropy
+        return loss, metrics
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Clipped squared error of the value, weighted."""
+        c, mask = self.config, batch.get("mask")
+        value = self.value(batch["observations"])
+        terms = value_loss(value, batch["returns"], batch["values"], c.value_clip, mask)
+        return c.value_coefficient * reduce(terms, mask), {"value": value}
+
+    def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Both, for one step of actor and critic under one gradient norm."""
+        policy, metrics = self.policy_loss(batch, noise)
+        critic, others = self.critic_loss(batch, noise)
+        return policy + critic, {**metrics, **others, "policy_loss": policy, "critic_loss": critic}
+
+    def updates(self) -> list[Update]:
+        """One step on the joint loss; or two at the same parameters, each with its own gradient norm."""
+        c = self.config
+        adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule=c.schedule, max_gradient_norm=c.max_gradient_norm)
+        if c.separate_norms:
+            return [
+                Update(self.policy_loss, ("actor",), adam),
+                Update(self.critic_loss, ("value",), adam, together=True),
+            ]
+        return [Update(self.loss, ("actor", "value"), adam)]

@@ -1,0 +1,69 @@
+"""Training by acting: the worker's part of an online run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from surefoot.core import kernels
+from surefoot.core.agent import Agent
+from surefoot.data.dataset import Dataset
+from surefoot.online.loop import Loop, make_loop
+from surefoot.problem import training_environment
+from surefoot.seeds import SeedTrainer
+
+
+class ActingTrainer(SeedTrainer):
+    """Trains agents on what they meet in an environment of their own, and on a dataset where they take one."""
+
+    loop: Loop
+
+    def begin(self) -> None:
+        """Make the environments and the loop."""
+        agents = [self.fresh(seed) for seed in self.seeds]
+        self.loop = self._loop(agents, self.table(self._measure), self._ready(agents))
+        self.learner = self.loop.learner
+
+    @property
+    def step(self) -> int:
+        """Environment steps taken so far by each seed."""
+        return self.loop.step
+
+    def advance(self, steps: int) -> dict[str, list[float]]:
+        """Act and learn for at least `steps` environment steps."""
+        return self.loop.run(steps)
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """Learner, replay, environments, normalisers."""
+        return self.loop.state(position)
+
+    def go_on(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
+        """Take up the loop's states; what can't be is said, and recorded among the metrics."""
+        lost = self.loop.restore(states, step)
+        if lost is not None:
+            for seed in self.seeds:
+                self.record(seed, "resumed", {"lost": lost})
+            self.send({"kind": "note", "text": lost})
+
+    def _measure(self, table: kernels.KernelTable) -> None:
+        agents = [self.fresh(seed) for seed in self.seeds]
+        throw_away = self._loop(agents, table, self._ready(agents))
+        while throw_away.learner.step < max(update.every for update in throw_away.learner.updates):
+            throw_away.run(1)
+
+    def _ready(self, agents: Sequence[Agent]) -> Dataset | None:
+        return None if self.dataset is None else self.prepared(agents, self.dataset)
+
+    def _loop(self, agents: list[Agent], table: kernels.KernelTable | None, dataset: Dataset | None) -> Loop:
+        return make_loop(
+            agents,
+            self.seeds,
+            training_environment(self.plan, agents[0], len(self.seeds)),
+            planned_steps=self.plan.steps,
+            batch_size=self.plan.batch_size,
+            device=self.device,
+            table=table,
+            compiled=self.plan.compiled,
+            dataset=dataset,
+        )

@@ -1,0 +1,84 @@
+"""Training from a dataset alone: the worker's part of an offline run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from surefoot.core import kernels
+from surefoot.core.agent import Agent
+from surefoot.core.learner import Learner
+from surefoot.core.random import generator
+from surefoot.data.dataset import Dataset
+from surefoot.data.store import Store, store_from_dataset
+from surefoot.offline.fitted_q import fitted_q_estimate
+from surefoot.run import split
+from surefoot.seeds import SeedTrainer
+
+FITTED_Q_STEPS = 10_000
+VALIDATION_ROWS = 16_384
+
+
+class DataTrainer(SeedTrainer):
+    """Trains agents on a dataset; without a simulator, a tenth of the episodes is held out to judge them by."""
+
+    store: Store
+    held_out: Dataset | None = None
+
+    def begin(self) -> None:
+        """Prepare the data and bind the agents to it."""
+        assert self.dataset is not None
+        if self.plan.environment is None:
+            self.dataset, self.held_out = split(self.dataset)
+        agents = [self.fresh(seed) for seed in self.seeds]
+        ready = self.prepared(agents, self.dataset)
+        self.store = store_from_dataset(ready, agents[0].reads, self.device)
+        self.learner = self._learner(agents, self.table(self._measure))
+
+    def _measure(self, table: kernels.KernelTable) -> None:
+        throw_away = self._learner([self.fresh(seed) for seed in self.seeds], table)
+        throw_away.run(max(update.every for update in throw_away.updates))
+
+    def _learner(self, agents: list[Agent], table: kernels.KernelTable | None) -> Learner:
+        return Learner(
+            agents,
+            self.seeds,
+            self.store.gather,
+            len(self.store),
+            batch_size=self.plan.batch_size,
+            planned_steps=self.plan.steps,
+            device=self.device,
+            table=table,
+            compiled=self.plan.compiled,
+            mixed_precision=self.plan.mixed_precision,
+        )
+
+    def extras(self, agent: Agent, seed: int) -> dict[str, Any]:
+        """Without a simulator: losses on the episodes held out, and a fitted-Q estimate."""
+        if self.held_out is None:
+            return {}
+        assert self.dataset is not None
+        steps = min(self.plan.steps, FITTED_Q_STEPS)
+        estimate = fitted_q_estimate(agent.policy(), self.dataset, steps, seed)
+        return {
+            "validation": validation_losses(agent, self.held_out),
+            "fitted_q": estimate.values.tolist(),
+            "fitted_q_drift": estimate.drift,
+        }
+
+
+@torch.no_grad()
+def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
+    """Each loss of the agent, averaged over rows of episodes that it was not trained on."""
+    agent.normalizer.fixed = agent.rewards_fixed = True
+    store = store_from_dataset(agent.prepare(held_out), agent.reads)
+    rows = torch.arange(min(len(store), VALIDATION_ROWS))
+    batch = agent.annotate(store.gather(rows))
+    losses = {}
+    for update in agent.updates():
+        noise = {
+            name: torch.from_numpy(kind.draw(generator(0, name), (len(rows),))) for name, kind in update.noise.items()
+        }
+        losses[update.name] = float(update.loss(batch, noise)[0])
+    return losses

@@ -1,0 +1,88 @@
+"""What a run is about: the dataset, the environment, and the sizes and bounds that both agree on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from surefoot.core.agent import Agent, Spec
+from surefoot.core.errors import DataError
+from surefoot.data.dataset import Array, Dataset
+from surefoot.envs.interface import VectorEnvironment
+from surefoot.envs.training import make_training
+from surefoot.envs.vector import action_bounds, check_spaces
+from surefoot.generate import load
+from surefoot.online.environment import spec_of
+from surefoot.plan import Plan, agent_class
+from surefoot.registry import check_parts
+from surefoot.workers import Listener, at_once, cores
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A checked problem."""
+
+    spec: Spec
+    dataset: Dataset | None
+
+
+def pose(plan: Plan, dataset: Dataset | None, tell: Listener) -> Problem:
+    """Load and check what a plan names.
+
+    Args:
+        plan: of the run.
+        dataset: what the plan names, where it is loaded already.
+        tell: hears of oddities that are accepted.
+
+    Raises:
+        ConfigError: the algorithm and the plan's dataset, environment or `gap` don't go together.
+        EnvironmentMismatchError: the environment's spaces don't fit the dataset or the algorithm.
+        DataError: actions outside the bounds and `plan.strict`.
+    """
+    kind = agent_class(plan.algorithm)
+    check_parts(kind, plan.dataset, plan.environment, plan.gap)
+    if dataset is None and plan.dataset is not None:
+        dataset = load(plan.dataset, strict=plan.strict, view=plan.view)
+    if dataset is not None:
+        low, high = resolve_bounds(plan, dataset, tell)
+        spec = Spec.of(dataset, low, high)
+    else:
+        env = make_training(str(plan.environment), 1, gap=plan.gap)
+        spec = spec_of(env)
+        env.close()
+    return Problem(spec, dataset)
+
+
+def resolve_bounds(plan: Plan, dataset: Dataset, tell: Listener) -> tuple[Array, Array]:
+    """Lowest and highest action (A,): the environment's, or without one [-1, 1] widened to the data's.
+
+    Raises:
+        EnvironmentMismatchError: the environment's spaces don't fit the dataset.
+        DataError: actions outside the bounds and `plan.strict`.
+    """
+    if plan.environment is not None:
+        check_spaces(plan.environment, dataset.observation_dim, dataset.action_dim)
+        low, high = action_bounds(plan.environment)
+    else:
+        low = np.minimum(-1.0, dataset.actions.min(0))
+        high = np.maximum(1.0, dataset.actions.max(0))
+    slack = 1e-6 * (high - low)
+    outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(1)
+    if outside.any() and not dataset.warnings:
+        text = f"{dataset.name}: {int(outside.sum())} rows with actions outside {low.tolist()} to {high.tolist()}"
+        if plan.strict:
+            raise DataError(f"{text}; first row {int(outside.argmax())}. Without strict=true they are clipped")
+        tell({"kind": "note", "text": f"{text} (clipped when training)"})
+    return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+
+def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvironment:
+    """What copies of an agent act in, one for each of `seeds`, with the plan's gap.
+
+    Raises:
+        ConfigError: the environment has no such gap.
+        EnvironmentMismatchError: the environment fails when it is made.
+    """
+    threads = max(1, cores() // at_once(len(plan.seeds), cores()))
+    return make_training(str(plan.environment), agent.config.num_envs * seeds, gap=plan.gap, threads=threads)

@@ -1,0 +1,29 @@
+"""All algorithms by name, of whatever room, and what each of them is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from surefoot import offline, online
+from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError
+
+ALGORITHMS: dict[str, type[Agent]] = {**offline.ALGORITHMS, **online.ALGORITHMS}
+"""Name on the command line -> agent."""
+
+
+def check_parts(kind: type[Agent], dataset: Any, environment: str | None, gap: str | None = None) -> None:
+    """Refuse parts of a plan that an algorithm can't use, or the absence of those that it needs.
+
+    Raises:
+        ConfigError: says which part, and what to do.
+    """
+    name = kind.name
+    if kind.data == "required" and dataset is None:
+        raise ConfigError(f"{name} learns from data: name a dataset with dataset=")
+    if kind.data == "refused" and dataset is not None:
+        raise ConfigError(f"{name} takes no dataset, it learns from what it meets itself: leave out dataset=")
+    if kind.acts and environment is None:
+        raise ConfigError(f"{name} learns by acting: name an environment with env=, such as env=native/quadrotor-2d")
+    if not kind.acts and gap is not None:
+        raise ConfigError(f"{name} learns from data alone, and gap= alters the environment that one learns in")
