@@ -179,6 +179,11 @@ def _constant(value: float | None = None) -> How:
     return how
 
 
+def _same_always(to: Writer, result: Tensor, given: Given) -> None:
+    """What no input decides: as it is now."""
+    to.element("copy", result, result.clone())
+
+
 def _dims(source: Tensor, given: Given) -> set[int]:
     """The dimensions that are reduced."""
     wanted = given.get("dim")
@@ -313,6 +318,7 @@ OPERATIONS: dict[str, How] = {
     **{name: _constant(1.0) for name in ("ones", "ones_like", "new_ones")},
     **{name: _constant(0.0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{name: _constant() for name in ("full", "full_like", "new_full", "fill", "scalar_tensor")},
+    "arange": _same_always,
     "sort": _sort,
     "cat": _cat,
     "stack": _stack,

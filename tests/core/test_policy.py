@@ -12,7 +12,7 @@ import torch
 from policies import KINDS, observations, policy
 
 from surefoot.core import checkpoint
-from surefoot.core.actors import DeterministicActor
+from surefoot.core.actors import DeterministicActor, TanhGaussianActor
 from surefoot.core.errors import CheckpointError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer, RunningNormalizer
 from surefoot.core.policy import Policy
@@ -167,3 +167,15 @@ def test_a_checkpoint_of_another_kind_is_not_a_policy(tmp_path: pathlib.Path) ->
     (tmp_path / "p.json").write_text("{}")
     with pytest.raises(CheckpointError, match="holds a 'learner', where a 'policy' is needed"):
         Policy.load(tmp_path / "p")
+
+
+def test_a_policy_with_layer_norms_is_the_same_after_saving(tmp_path: pathlib.Path) -> None:
+    torch.manual_seed(0)
+    actor = TanhGaussianActor(3, 2, (5, 4), layer_norm=True)
+    with torch.no_grad():
+        for scale in actor.mlp.scales:
+            scale.uniform_(0.5, 2)
+    policy = Policy.of(actor, Normalizer(3), torch.tensor([-1.0, -1]), torch.tensor([1.0, 2]))
+    policy.save(tmp_path / "policy")
+    observations = torch.randn(7, 3)
+    assert torch.equal(Policy.load(tmp_path / "policy").act(observations), policy.act(observations))
