@@ -56,7 +56,8 @@ class OffPolicyLoop:
             device: of parameters and replay buffer.
             table: measured kernels for the CPU; None runs plain PyTorch.
             compiled: pass each loss through `torch.compile`.
-            dataset: rows beside the replay buffer's, where the agent's `offline_fraction` says so.
+            dataset: rows beside the replay buffer's, where the agent's `offline_fraction` says so; as the agents'
+                `prepare` gave it.
 
         Raises:
             ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not keep, or
@@ -107,7 +108,7 @@ class OffPolicyLoop:
                 f"{name} keeps no offline data: leave dataset= out, or set algo.offline_fraction to the part of each "
                 "batch that is to come from it"
             )
-        store = store_from_dataset(self.agent.prepare(dataset), self.agent.reads, self.device)
+        store = store_from_dataset(dataset, self.agent.reads, self.device)
         places = places_from_dataset(rows, fraction, self.device)
         drawn = ReplayRows(self.seeds, buffer, rows, self.device, len(store), places)
         return Mixture(store, buffer, places).gather, drawn
