@@ -83,9 +83,8 @@ def make_loop(
 
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
     if isinstance(agents[0], OffPolicyAgent):
-        from surefoot.online.off_policy import OffPolicyLoop
-
-        return OffPolicyLoop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
+        loop = agents[0].loop_class()
+        return loop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
     if isinstance(agents[0], OnPolicyAgent):
         from surefoot.online.on_policy import OnPolicyLoop
 
