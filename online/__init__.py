@@ -2,9 +2,13 @@
 
 from surefoot.core.agent import Agent
 from surefoot.online.a2c import A2C, A2CConfig
+from surefoot.online.darc import DARC, DARCConfig
+from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.environment import spec_of
+from surefoot.online.h2o import H2O, H2OConfig
 from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
 from surefoot.online.mdpo import MDPO, MDPOConfig
+from surefoot.online.moorl import MOORL, MOORLConfig
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
 from surefoot.online.ppo import PPO, PPOConfig
 from surefoot.online.redq import REDQ, REDQConfig
@@ -16,8 +20,11 @@ from surefoot.online.wsrl import WSRL, WSRLConfig
 
 ALGORITHMS: dict[str, type[Agent]] = {
     A2C.name: A2C,
+    DARC.name: DARC,
+    H2O.name: H2O,
     IQLOnline.name: IQLOnline,
     MDPO.name: MDPO,
+    MOORL.name: MOORL,
     PPO.name: PPO,
     REDQ.name: REDQ,
     RLPD.name: RLPD,
@@ -32,7 +39,10 @@ ALGORITHMS: dict[str, type[Agent]] = {
 __all__ = [
     "A2C",
     "ALGORITHMS",
+    "DARC",
+    "H2O",
     "MDPO",
+    "MOORL",
     "PPO",
     "REDQ",
     "RLPD",
@@ -41,9 +51,13 @@ __all__ = [
     "TRPO",
     "WSRL",
     "A2CConfig",
+    "DARCConfig",
+    "GapEstimate",
+    "H2OConfig",
     "IQLOnline",
     "IQLOnlineConfig",
     "MDPOConfig",
+    "MOORLConfig",
     "PPOConfig",
     "REDQConfig",
     "RLPDConfig",
@@ -53,5 +67,6 @@ __all__ = [
     "TD3Config",
     "TRPOConfig",
     "WSRLConfig",
+    "estimate_gap",
     "spec_of",
 ]

@@ -87,9 +87,8 @@ def make_loop(
 
         return OnPolicyLoop(agents, seeds, env, **shared)
     if isinstance(agents[0], OffPolicyAgent):
-        from surefoot.online.off_policy import OffPolicyLoop
-
-        return OffPolicyLoop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
+        loop = agents[0].loop_class()
+        return loop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
     if isinstance(agents[0], OnPolicyAgent):
         from surefoot.online.on_policy import OnPolicyLoop
 
