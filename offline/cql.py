@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -111,9 +111,9 @@ class CQL(Agent):
     """
 
     name = "cql"
-    Config: type = CQLConfig
+    Config: ClassVar[type] = CQLConfig
     PRESETS = {"locomotion": {}, **DOMAINS}  # noqa: RUF012
-    reads: tuple[str, ...] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: CQLConfig
 
     def build(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -75,7 +75,8 @@ class OnPolicyAgent(Agent):
     data = "refused"
     anneals: ClassVar[bool] = False
     """Whether its blocks say how much of the run is over: `progress`, in [0, 1)."""
-    actor: UnboundedGaussianActor | CategoricalActor
+    actor: Any
+    """`UnboundedGaussianActor` or `CategoricalActor`: the same calls, other outputs."""
 
     def build(self) -> None:
         """Actor and critic apart.
@@ -119,9 +120,16 @@ class OnPolicyAgent(Agent):
         """Columns (T, N) of a block: values, advantages (generalised, eq. 16 of Schulman et al.) and returns."""
         c, values = self.config, self.values(block["observations"])
         following = self.values(block["next_observations"])
-        ends = (block["terminations"], block["truncations"])
-        traces = (c.discount, c.gae_lambda, block.get("mask"))
-        advantages, returns = gae(block["rewards"], values, following, *ends, *traces)
+        advantages, returns = gae(
+            block["rewards"],
+            values,
+            following,
+            block["terminations"],
+            block["truncations"],
+            c.discount,
+            c.gae_lambda,
+            block.get("mask"),
+        )
         return {"values": values, "advantages": advantages, "returns": returns}
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:

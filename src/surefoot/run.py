@@ -64,7 +64,8 @@ class Run:
     def spec(self) -> Spec:
         """Sizes and bounds of the control problem."""
         value: dict[str, Any] = read_json(self.folder / "config.json")["spec"]
-        return Spec(**{key: tuple(item) if isinstance(item, list) else item for key, item in value.items()})
+        ready: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
+        return Spec(**ready)
 
     @property
     def complete(self) -> bool:

@@ -17,7 +17,6 @@ from surefoot.core.errors import CheckpointError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer, RunningNormalizer
 from surefoot.core.policy import Policy
 
-
 CONTINUOUS = [kind for kind in KINDS if kind != "categorical"]
 
 
