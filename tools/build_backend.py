@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from scikit_build_core import build as scikit
@@ -34,7 +34,8 @@ __all__ = [
 VERSION = "0.17.1"  # of ziglang; the one that .ci/run builds with
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "build" / "zig"  # a fixed place: CMake's cache names it
 GLIBC = "2.28"  # the oldest one that torch's wheels accept
-COMPILERS = ("c++", "g++", "clang++")
+COMPILERS = ("c++", "g++", "clang++", "CC", "icpx", "icx")  # what CMake looks for on Linux
+PURE = {"SUREFOOT_PURE_PYTHON": "1"}  # pyproject.toml's override
 _NO = {"", "0", "false", "off", "no", "n", "f"}
 
 # zig's default is the processor of this machine, checks of undefined behaviour, and names of its own for -march.
@@ -50,20 +51,22 @@ exec {zig} {command} {flags} "$@"
 
 
 def why_not_zig(environ: Mapping[str, str]) -> str | None:
-    """None where the build should use zig; otherwise the reason, empty where nothing is missing.
+    """None where the build should use zig; otherwise what is missing, empty where it needn't: CMake decides then.
 
     `SUREFOOT_ZIG=1` asks for zig beside a compiler (a wheel for older systems), `SUREFOOT_ZIG=0` refuses it.
     """
     wish = environ.get("SUREFOOT_ZIG")
     if environ.get("SUREFOOT_PURE_PYTHON", "").lower() not in _NO:
         return ""
+    if sys.platform != "linux":
+        return ""
     if wish is None or wish.lower() in _NO:
         if environ.get("CXX") or any(shutil.which(name, path=environ.get("PATH")) for name in COMPILERS):
             return ""
         if wish is not None:
             return "there is no C++ compiler, and SUREFOOT_ZIG refuses ziglang"
-    if sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"} or platform.libc_ver()[0] != "glibc":
-        return "there is no C++ compiler (ziglang serves for one on Linux with glibc only, x86-64 or aarch64)"
+    if platform.machine() not in {"x86_64", "aarch64"} or platform.libc_ver()[0] != "glibc":
+        return "there is no C++ compiler, and ziglang is used with glibc on x86-64 and aarch64 only"
     header = pathlib.Path(sysconfig.get_path("include"), "Python.h")
     if not header.is_file():
         return f"there is no C++ compiler, and python's headers are missing too ({header})"
@@ -80,21 +83,35 @@ def can_be_fetched() -> bool:
     return done.returncode == 0 and VERSION in done.stdout.replace(",", " ").split()
 
 
-def requirements() -> list[str]:
-    """What a build needs beside scikit-build-core's own requirements."""
-    if why_not_zig(os.environ) is not None or not can_be_fetched():
-        return []
-    return [f"ziglang=={VERSION}"]
+@contextlib.contextmanager
+def variables(**values: str) -> Iterator[None]:
+    """Inside, `os.environ` has these values too."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def requirements(of: Callable[[Any], list[str]], config_settings: Any) -> list[str]:
+    """Those of a hook of scikit-build-core's, and ziglang where it is to compile; without cmake where nothing can."""
+    reason = why_not_zig(os.environ)
+    if reason is None and can_be_fetched():
+        return [*of(config_settings), f"ziglang=={VERSION}"]
+    with variables(**({} if reason == "" else PURE)):
+        return of(config_settings)
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     """PEP 517's hook."""
-    return [*scikit.get_requires_for_build_wheel(config_settings), *requirements()]
+    return requirements(scikit.get_requires_for_build_wheel, config_settings)
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
     """PEP 660's hook."""
-    return [*scikit.get_requires_for_build_editable(config_settings), *requirements()]
+    return requirements(scikit.get_requires_for_build_editable, config_settings)
 
 
 def write_launchers(zig: pathlib.Path, folder: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -115,32 +132,33 @@ def write_launchers(zig: pathlib.Path, folder: pathlib.Path) -> dict[str, pathli
 def compiler() -> Iterator[None]:
     """Inside, `os.environ` names zig as the compiler where the build should use it; says so, or why not."""
     reason = why_not_zig(os.environ)
-    found = importlib.util.find_spec("ziglang") if reason is None else None
+    if reason == "":
+        yield
+        return
+    found = importlib.util.find_spec("ziglang")
     if reason is None and (found is None or found.origin is None):
         reason = f"there is no C++ compiler, and ziglang {VERSION} could not be fetched"
     if reason is not None or found is None or found.origin is None:
-        if reason:
-            print(f"surefoot: {reason}: installing as pure python, which is slower", file=sys.stderr, flush=True)
-        yield
+        print(f"surefoot: {reason}: installing as pure python, which is slower", file=sys.stderr, flush=True)
+        with variables(
+            **PURE
+        ):  # scikit-build-core stops where there is no cmake: it tries again after CMake's errors only
+            yield
         return
     zig = pathlib.Path(found.origin).parent / "zig"
     print(f"surefoot: compiling with {zig}", file=sys.stderr, flush=True)
-    before = dict(os.environ)
-    try:
-        programs = write_launchers(zig, FOLDER)
-        options = [
-            f"-DCMAKE_CXX_COMPILER={programs['c++']}",
-            f"-DCMAKE_AR={programs['ar']}",
-            f"-DCMAKE_RANLIB={programs['ranlib']}",
-            "-DCMAKE_TRY_COMPILE_CONFIGURATION=Release",
-            "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",  # a program would need the C++ library once more
-        ]
-        os.environ["CMAKE_ARGS"] = f"{before.get('CMAKE_ARGS', '')} {shlex.join(options)}".strip()
-        os.environ["ZIG_GLOBAL_CACHE_DIR"] = os.environ["ZIG_LOCAL_CACHE_DIR"] = str(FOLDER / "cache")
+    programs = write_launchers(zig, FOLDER)
+    options = [
+        f"-DCMAKE_CXX_COMPILER={programs['c++']}",
+        f"-DCMAKE_AR={programs['ar']}",
+        f"-DCMAKE_RANLIB={programs['ranlib']}",
+        "-DCMAKE_TRY_COMPILE_CONFIGURATION=Release",
+        "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",  # a program would need the C++ library once more
+    ]
+    cache = str(FOLDER / "cache")
+    arguments = f"{os.environ.get('CMAKE_ARGS', '')} {shlex.join(options)}".strip()
+    with variables(CMAKE_ARGS=arguments, ZIG_GLOBAL_CACHE_DIR=cache, ZIG_LOCAL_CACHE_DIR=cache):
         yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
