@@ -87,7 +87,7 @@ class OnPolicyLoop:
             for optimizer in self.learner.optimizers:
                 optimizer.by_seed()
         self.rewards = RewardScale(len(seeds), c.num_envs, c.discount, c.reward_limit, self.device)
-        self.blocks = Blocks(env, self.learner, c.horizon, self.device)
+        self.blocks = Blocks(env, self.learner, c.length, self.device)
 
     def run(self, steps: int) -> dict[str, list[float]]:
         """Go on, a block at a time, until at least `steps` more environment steps of each seed are taken.
