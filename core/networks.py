@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core import kernels
+from surefoot.core import kernels, native
 from surefoot.core.errors import ConfigError
 
 INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier")
@@ -75,14 +75,14 @@ class MLP(nn.Module):
         """
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, _tensors(self.weights), _tensors(self.biases))
+            return kernels.mlp(slots, inputs, _tensors(self.weights), _tensors(self.biases), self.activation)
         scales, shifts = _tensors(self.scales), _tensors(self.shifts)
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
         return self._plain(inputs, _tensors(self.weights), _tensors(self.biases), scales, shifts, masks)
 
     def _fits_kernels(self, inputs: Tensor) -> bool:
-        plain = self.activation == "relu" and len(self.scales) == 0
+        plain = self.activation in native.HIDDEN and len(self.scales) == 0
         return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
 
     def _plain(
@@ -112,7 +112,7 @@ class MLP(nn.Module):
         weights, biases = [w[index] for w in _tensors(self.weights)], [b[index] for b in _tensors(self.biases)]
         slots = kernels.active()
         if slots is not None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, weights, biases)
+            return kernels.mlp(slots, inputs, weights, biases, self.activation)
         return self._plain(inputs, weights, biases, [s[index] for s in self.scales], [s[index] for s in self.shifts])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class CQLConfig:
     critic_hidden: tuple[int, ...] | None = None  # of the critics, where it differs
     layer_norm_actor: bool = False
     layer_norm_critic: bool = False
-    log_std_range: tuple[float, float] = (math.log(1e-5), math.log(10.0))  # before the tanh
+    log_std_range: tuple[float, float] = (-11.5129, 2.3026)  # before the tanh: deviations from 1e-5 to 10
     initialisation: str = "orthogonal"
     reward_scale: float = 1.0  # rewards are trained on as reward_scale * r + reward_shift
     reward_shift: float = 0.0
@@ -111,9 +111,9 @@ class CQL(Agent):
     """
 
     name = "cql"
-    Config: type = CQLConfig
+    Config: ClassVar[type] = CQLConfig
     PRESETS = {"locomotion": {}, **DOMAINS}  # noqa: RUF012
-    reads: tuple[str, ...] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: CQLConfig
 
     def build(self) -> None:

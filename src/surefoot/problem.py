@@ -42,6 +42,10 @@ def pose(plan: Plan, dataset: Dataset | None, tell: Listener) -> Problem:
     """
     kind = agent_class(plan.algorithm)
     check_parts(kind, plan.dataset, plan.environment, plan.gap)
+    if getattr(kind, "wants_gap", False) and plan.gap is None:
+        tell(
+            {"kind": "note", "text": f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not"}
+        )
     if dataset is None and plan.dataset is not None:
         dataset = load(plan.dataset, strict=plan.strict, view=plan.view)
     if dataset is not None:
