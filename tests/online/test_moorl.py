@@ -35,6 +35,7 @@ def test_with_one_inner_step_and_a_rate_of_one_it_is_sac_on_one_source_at_a_time
     trained.run(60)
     # SAC by itself, on what the rows say now: the buffer has grown since, so both learn once more, from the same rows.
     sac = SAC(trained.agent.spec, hidden=(16, 16)).fresh(0)
+    sac.batch_size = 16
     loaded = {n: v for n, v in trained.learner.agents_parameters(0).items() if not n.startswith("meta_")}
     sac.load_state_dict({name: value.clone() for name, value in loaded.items()})
     alone = Learner([sac], [0], trained.learner.gather, trained.learner.drawn, batch_size=16)
