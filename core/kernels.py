@@ -151,7 +151,7 @@ def measure_mlp(rows: int, sizes: Sequence[int], repeats: int = 9) -> str:
         for turn in range(-1, repeats):  # in turn, and once before that for what is made at first use
             for name, function in functions.items():
                 start = time.process_time_ns()
-                outputs: Tensor = function.apply(slots, len(weights), inputs, *weights, *biases)
+                outputs: Tensor = function.apply(slots, "relu", len(weights), inputs, *weights, *biases)
                 torch.autograd.grad(outputs.sum(), [*weights, *biases])
                 if turn >= 0:
                     times[name].append(time.process_time_ns() - start)
@@ -232,20 +232,23 @@ def keep_memory() -> None:
         libc.mallopt(mmap, 1 << 30)
 
 
-def mlp(slots: Slots, inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """ReLU MLP of one network or an ensemble.
+def mlp(
+    slots: Slots, inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str = "relu"
+) -> Tensor:
+    """MLP of one network or an ensemble.
 
     Args:
         slots: kernels and gradient slots.
         inputs: (B, in) float32 on the CPU, shared by the members.
         weights: a layer each, (out, in) or (E, out, in).
         biases: a layer each, (out,) or (E, out).
+        hidden: activation of the hidden layers, of `native.HIDDEN`.
 
     Returns:
         (B, out) or (E, B, out).
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return _traced(inputs, weights, biases)
+        return _traced(inputs, weights, biases, hidden)
     parameters = (*weights, *biases)
     if (
         not native.fits(inputs, weights, biases)
@@ -254,25 +257,25 @@ def mlp(slots: Slots, inputs: Tensor, weights: Sequence[Tensor], biases: Sequenc
         recorder = native.recorder()
         if recorder is not None:
             recorder.refuse("an MLP that is computed product by product")
-        return _ProductsMLP.apply(slots, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+        return _ProductsMLP.apply(slots, hidden, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
     if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
-        return _NativeMLP.apply(slots, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
-    return native.forward(inputs, weights, biases, keep=False)[0]
+        return _NativeMLP.apply(slots, hidden, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+    return native.forward(inputs, weights, biases, keep=False, hidden=hidden)[0]
 
 
-def _traced(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+def _traced(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> Tensor:
     """Under `torch.compile` the MLP is one node of the graph; `vmap` and its like take plain PyTorch."""
     if torch._C._are_functorch_transforms_active() or native.library() is None:
-        return plain_mlp(inputs, weights, biases)
-    outputs: Tensor = native.mlp_operator(inputs, list(weights), list(biases))[0]
+        return plain_mlp(inputs, weights, biases, hidden)
+    outputs: Tensor = native.mlp_operator(inputs, list(weights), list(biases), hidden)[0]
     return outputs
 
 
 class _NativeMLP(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, slots: Slots, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
-        outputs, saved = native.forward(inputs, parameters[:layers], parameters[layers:], keep=True)
-        ctx.slots, ctx.layers = slots, layers
+    def forward(ctx: Any, slots: Slots, hidden: str, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
+        outputs, saved = native.forward(inputs, parameters[:layers], parameters[layers:], keep=True, hidden=hidden)
+        ctx.slots, ctx.hidden, ctx.layers = slots, hidden, layers
         ctx.save_for_backward(inputs, saved, *parameters)
         return outputs
 
@@ -281,20 +284,20 @@ class _NativeMLP(torch.autograd.Function):
         layers: int = ctx.layers
         inputs, saved, *parameters = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return (None, None, *_plain_gradients(ctx, inputs, parameters, layers, outputs[0]))
-        inputs_wanted, *wanted = ctx.needs_input_grad[2:]
+            return (None, None, None, *_plain_gradients(ctx, inputs, parameters, layers, outputs[0]))
+        inputs_wanted, *wanted = ctx.needs_input_grad[3:]
         slots: Slots = ctx.slots
         found = [slots.gradient(p) if needed else None for p, needed in zip(parameters, wanted, strict=True)]
         weights, biases = parameters[:layers], parameters[layers:]
         below = native.backward(
-            inputs, weights, biases, saved, outputs[0], found[:layers], found[layers:], inputs_wanted
+            inputs, weights, biases, saved, outputs[0], found[:layers], found[layers:], inputs_wanted, ctx.hidden
         )
-        return (None, None, below, *found)
+        return (None, None, None, below, *found)
 
 
 class _ProductsMLP(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, slots: Slots, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, slots: Slots, hidden: str, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
         weights, biases = parameters[:layers], parameters[layers:]
         single, rows = weights[0].dim() == 2, inputs.shape[0]
         members = 1 if single else weights[0].shape[0]
@@ -302,12 +305,14 @@ class _ProductsMLP(torch.autograd.Function):
         saved: list[Tensor] = [inputs]
         for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             kernel = slots.table.kernel("forward", rows, weight.shape[-1], weight.shape[-2])
-            relu = layer < layers - 1
+            relu = layer < layers - 1 and hidden == "relu"
             matrices = [weight] if single else weight.unbind(0)
             vectors = [bias] if single else bias.unbind(0)
             values = [kernel(v, w, b, relu) for v, w, b in zip(values, matrices, vectors, strict=True)]
+            if layer < layers - 1 and hidden == "tanh":
+                values = [v.tanh_() for v in values]
             saved.extend(values)
-        ctx.slots, ctx.layers, ctx.members = slots, layers, members
+        ctx.slots, ctx.hidden, ctx.layers, ctx.members = slots, hidden, layers, members
         ctx.save_for_backward(*parameters, *saved[:-members])
         return values[0] if single else torch.stack(values)
 
@@ -317,11 +322,11 @@ class _ProductsMLP(torch.autograd.Function):
         members: int = ctx.members
         parameters, saved = ctx.saved_tensors[: 2 * layers], ctx.saved_tensors[2 * layers :]
         if torch.is_grad_enabled():
-            return (None, None, *_plain_gradients(ctx, saved[0], parameters, layers, outputs[0]))
+            return (None, None, None, *_plain_gradients(ctx, saved[0], parameters, layers, outputs[0]))
         weights, biases = parameters[:layers], parameters[layers:]
         slots: Slots = ctx.slots
         single, rows = weights[0].dim() == 2, saved[0].shape[0]
-        inputs_wanted, *wanted = ctx.needs_input_grad[2:]
+        inputs_wanted, *wanted = ctx.needs_input_grad[3:]
         gradients = [outputs[0].contiguous()] if single else list(outputs[0].contiguous().unbind(0))
         found: list[Tensor | None] = [None] * (2 * layers)
         for layer in range(layers - 1, -1, -1):
@@ -344,11 +349,14 @@ class _ProductsMLP(torch.autograd.Function):
             gradients = [kernel(g, matrix) for g, matrix in zip(gradients, matrices, strict=True)]
             if layer > 0:
                 for g, x in zip(gradients, below, strict=True):
-                    torch.ops.aten.threshold_backward.grad_input(g, x, 0.0, grad_input=g)
+                    if ctx.hidden == "relu":
+                        torch.ops.aten.threshold_backward.grad_input(g, x, 0.0, grad_input=g)
+                    else:
+                        torch.ops.aten.tanh_backward.grad_input(g, x, grad_input=g)
         input_gradient = None
         if gradients:
             input_gradient = gradients[0] if single else torch.stack(gradients).sum(0)
-        return (None, None, input_gradient, *found)
+        return (None, None, None, input_gradient, *found)
 
 
 def _plain_gradients(
@@ -356,19 +364,19 @@ def _plain_gradients(
 ) -> list[Tensor | None]:
     """The same gradients through plain PyTorch, for losses that differentiate a gradient."""
     sources = [inputs, *parameters]
-    wanted = [source for source, needed in zip(sources, ctx.needs_input_grad[2:], strict=True) if needed]
-    output = plain_mlp(inputs, parameters[:layers], parameters[layers:])
+    wanted = [source for source, needed in zip(sources, ctx.needs_input_grad[3:], strict=True) if needed]
+    output = plain_mlp(inputs, parameters[:layers], parameters[layers:], ctx.hidden)
     gradients = iter(torch.autograd.grad(output, wanted, output_gradient, create_graph=True))
-    return [next(gradients) if needed else None for needed in ctx.needs_input_grad[2:]]
+    return [next(gradients) if needed else None for needed in ctx.needs_input_grad[3:]]
 
 
-def plain_mlp(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+def plain_mlp(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str = "relu") -> Tensor:
     """`mlp` in plain PyTorch: any device and dtype, under `vmap`, `functional_call` and `torch.compile`."""
     value = inputs
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         value = linear(value, weight, bias)
         if layer < len(weights) - 1:
-            value = value.relu()
+            value = value.relu() if hidden == "relu" else value.tanh()
     return value
 
 

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from surefoot import cuda_ext
 
-Network = tuple[list[int], int, int, list[int], list[int]]
-"""Widths, members, rows, and the addresses of weights and biases, as the native module takes them."""
+Network = tuple[list[int], int, int, int, list[int], list[int]]
+"""Widths, members, rows, place in HIDDEN, and the addresses of weights and biases, as the native module takes them."""
+HIDDEN = ("relu", "tanh")
+"""Activations of hidden layers, in the order of native/dense.h."""
 _LANES = 32  # rows of a panel in dense.h: only `register_fake` below must know
 
 
@@ -50,20 +52,21 @@ def mlp_sizes(weights: Sequence[Tensor]) -> list[int]:
 
 
 def forward(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], keep: bool
+    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], keep: bool, hidden: str = "relu"
 ) -> tuple[Tensor, Tensor | None]:
-    """Outputs of a ReLU MLP, and what `backward` needs if `keep`.
+    """Outputs of an MLP, and what `backward` needs if `keep`.
 
     Args:
         inputs: (B, in) float32.
         weights: a layer each, (out, in) or (E, out, in), contiguous.
         biases: a layer each, (out,) or (E, out), contiguous.
         keep: save the hidden activations.
+        hidden: activation of the hidden layers, of HIDDEN.
 
     Returns:
         (B, out) or (E, B, out), and a flat tensor or None.
     """
-    module, network = _module(), _network(inputs, weights, biases)
+    module, network = _module(), _network(inputs, weights, biases, hidden)
     sizes, members, rows = network[:3]
     inputs, row_stride = _rows(inputs)
     outputs = torch.empty((*weights[0].shape[:-2], rows, sizes[-1]))
@@ -83,6 +86,7 @@ def backward(
     weight_gradients: Sequence[Tensor | None],
     bias_gradients: Sequence[Tensor | None],
     inputs_wanted: bool,
+    hidden: str = "relu",
 ) -> Tensor | None:
     """Write the gradients of what `forward` computed into the tensors given, None where not wanted.
 
@@ -95,11 +99,12 @@ def backward(
         weight_gradients: contiguous, of the weights' shapes; overwritten.
         bias_gradients: contiguous, of the biases' shapes; overwritten.
         inputs_wanted: whether the inputs' gradient is.
+        hidden: as given to `forward`.
 
     Returns:
         (B, in), summed over the members, if `inputs_wanted`.
     """
-    network = _network(inputs, weights, biases)
+    network = _network(inputs, weights, biases, hidden)
     inputs, row_stride = _rows(inputs)
     output_gradients, gradient_stride = _rows(output_gradients)
     member_stride = output_gradients.stride(0) if output_gradients.dim() == 3 else 0
@@ -228,10 +233,10 @@ def recording(by: Recorder | None) -> Iterator[None]:
         _recorder = before
 
 
-def _network(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Network:
+def _network(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> Network:
     members = 1 if weights[0].dim() == 2 else weights[0].shape[0]
     addresses = [w.data_ptr() for w in weights], [b.data_ptr() for b in biases]
-    return mlp_sizes(weights), members, inputs.shape[0], *addresses
+    return mlp_sizes(weights), members, inputs.shape[0], HIDDEN.index(hidden), *addresses
 
 
 def _address(tensor: Tensor | None) -> int:
@@ -255,16 +260,18 @@ def _rows(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 @torch.library.custom_op("surefoot::mlp", mutates_args=())
-def mlp_operator(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def mlp_operator(
+    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str
+) -> tuple[Tensor, Tensor]:
     """Outputs and saved activations of `forward`, as a node that `torch.compile` and autograd see."""
     weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
-    outputs, saved = forward(inputs, weights, biases, keep=True)
+    outputs, saved = forward(inputs, weights, biases, keep=True, hidden=hidden)
     assert saved is not None
     return outputs, saved
 
 
 @mlp_operator.register_fake
-def _(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> tuple[Tensor, Tensor]:
     single, rows = weights[0].dim() == 2, inputs.shape[0]
     members, lanes = 1 if single else weights[0].shape[0], _LANES
     width = sum(weight.shape[-2] for weight in weights[:-1])
@@ -274,19 +281,30 @@ def _(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tu
 
 @torch.library.custom_op("surefoot::mlp_backward", mutates_args=())
 def mlp_backward_operator(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor, output_gradients: Tensor
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    saved: Tensor,
+    output_gradients: Tensor,
+    hidden: str,
 ) -> list[Tensor]:
     """Gradients of inputs, weights and biases, in that order."""
     weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
     to_weights, to_biases = [torch.empty_like(w) for w in weights], [torch.empty_like(b) for b in biases]
-    found = backward(inputs, weights, biases, saved, output_gradients, to_weights, to_biases, inputs_wanted=True)
+    given = (inputs, weights, biases, saved, output_gradients, to_weights, to_biases)
+    found = backward(*given, inputs_wanted=True, hidden=hidden)
     assert found is not None
     return [found, *to_weights, *to_biases]
 
 
 @mlp_backward_operator.register_fake
 def _(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor, output_gradients: Tensor
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    saved: Tensor,
+    output_gradients: Tensor,
+    hidden: str,
 ) -> list[Tensor]:
     shapes = [inputs.shape, *(w.shape for w in weights), *(b.shape for b in biases)]
     return [inputs.new_empty(shape) for shape in shapes]
@@ -294,21 +312,23 @@ def _(
 
 def _keep_for_backward(
     ctx: torch.autograd.function.FunctionCtx,
-    inputs: tuple[Tensor, list[Tensor], list[Tensor]],
+    inputs: tuple[Tensor, list[Tensor], list[Tensor], str],
     output: tuple[Tensor, Tensor],
 ) -> None:
+    ctx.hidden = inputs[3]  # type: ignore[attr-defined]
     ctx.save_for_backward(inputs[0], *inputs[1], *inputs[2], output[1])
     ctx.mark_non_differentiable(output[1])
 
 
 def _operator_gradients(
     ctx: torch.autograd.function.FunctionCtx, output_gradients: Tensor, _: Tensor
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+) -> tuple[Tensor, list[Tensor], list[Tensor], None]:
     inputs, *parameters, saved = ctx.saved_tensors  # type: ignore[attr-defined]
     layers = len(parameters) // 2
     weights, biases = parameters[:layers], parameters[layers:]
-    found = mlp_backward_operator(inputs, weights, biases, saved, output_gradients)
-    return found[0], found[1 : layers + 1], found[layers + 1 :]
+    hidden = ctx.hidden  # type: ignore[attr-defined]
+    found = mlp_backward_operator(inputs, weights, biases, saved, output_gradients, hidden)
+    return found[0], found[1 : layers + 1], found[layers + 1 :], None
 
 
 mlp_operator.register_autograd(_operator_gradients, setup_context=_keep_for_backward)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core import kernels
+from surefoot.core import kernels, native
 from surefoot.core.errors import ConfigError
 
-INITIALISATIONS = ("torch", "orthogonal", "edac")
+INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
@@ -42,8 +42,9 @@ class MLP(nn.Module):
             outputs: width of the output.
             hidden: widths of the hidden layers.
             members: E, or None for a single network without that dimension.
-            initialisation: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL)
-                or "edac" (nn.Linear's kernels, biases 0.1, last layer U(-3e-3, 3e-3): EDAC, RIQL).
+            initialisation: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL),
+                "xavier" (Glorot's uniform rule, zero biases: REDQ) or "edac" (nn.Linear's kernels, biases 0.1, last
+                layer U(-3e-3, 3e-3): EDAC, RIQL).
             activation: a name in `ACTIVATIONS`.
             layer_norm: normalise each hidden layer before its activation.
         """
@@ -74,14 +75,14 @@ class MLP(nn.Module):
         """
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, _tensors(self.weights), _tensors(self.biases))
+            return kernels.mlp(slots, inputs, _tensors(self.weights), _tensors(self.biases), self.activation)
         scales, shifts = _tensors(self.scales), _tensors(self.shifts)
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
         return self._plain(inputs, _tensors(self.weights), _tensors(self.biases), scales, shifts, masks)
 
     def _fits_kernels(self, inputs: Tensor) -> bool:
-        plain = self.activation == "relu" and len(self.scales) == 0
+        plain = self.activation in native.HIDDEN and len(self.scales) == 0
         return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
 
     def _plain(
@@ -111,7 +112,7 @@ class MLP(nn.Module):
         weights, biases = [w[index] for w in _tensors(self.weights)], [b[index] for b in _tensors(self.biases)]
         slots = kernels.active()
         if slots is not None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, weights, biases)
+            return kernels.mlp(slots, inputs, weights, biases, self.activation)
         return self._plain(inputs, weights, biases, [s[index] for s in self.scales], [s[index] for s in self.shifts])
 
 
@@ -120,8 +121,8 @@ def initialise(network: MLP, how: str) -> None:
     """Draw the weights of `network`; member i of an ensemble gets what the i-th draw gives.
 
     Sources: "torch" is He's uniform rule with a = sqrt 5, as nn.Linear; "orthogonal" Saxe et al., as in
-    ikostrikov/implicit_q_learning; "edac" An et al., "Uncertainty-Based Offline RL with Diversified
-    Q-Ensemble", as in CORL and RIQL.
+    ikostrikov/implicit_q_learning; "xavier" Glorot and Bengio, as in watchernyu/REDQ; "edac" An et al.,
+    "Uncertainty-Based Offline RL with Diversified Q-Ensemble", as in CORL and RIQL.
     """
     last = len(network.weights) - 1
     for layer, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
@@ -129,6 +130,9 @@ def initialise(network: MLP, how: str) -> None:
             bound = 1 / math.sqrt(matrix.shape[1])
             if how == "orthogonal":
                 nn.init.orthogonal_(matrix, gain=math.sqrt(2))
+                vector.zero_()
+            elif how == "xavier":
+                nn.init.xavier_uniform_(matrix)
                 vector.zero_()
             elif how == "edac" and layer == last:
                 matrix.uniform_(-3e-3, 3e-3)

@@ -138,9 +138,9 @@ class Recorder(TorchDispatchMode):
         self, network: Network, inputs: Tensor, row_stride: int, saved: Tensor | None, outputs: Tensor
     ) -> None:
         """Write down a call of `native.forward`; one that was made before is not made again, but its outputs copied."""
-        sizes, members, rows, weights, biases = network
+        sizes, members, rows, hidden, weights, biases = network
         addresses = (inputs.data_ptr(), *weights, *biases)
-        call = (*sizes, members, rows, row_stride, *addresses)
+        call = (*sizes, members, rows, hidden, row_stride, *addresses)
         there = self._known.get(call)
         self._kept.append((inputs, saved, outputs))
         if saved is None and there is not None:

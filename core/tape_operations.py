@@ -114,6 +114,8 @@ def _pow(to: Writer, result: Tensor, given: Given) -> None:
     exponent = given["exponent"]
     if not isinstance(exponent, Tensor) and exponent == 2:
         _floats("square", "self")(to, result, given)
+    elif not isinstance(exponent, Tensor) and exponent == 1:  # what the gradient of a square has
+        _floats("copy", "self")(to, result, given)
     else:
         _floats("pow", "self", "exponent")(to, result, given)
 
@@ -132,6 +134,12 @@ def _where(to: Writer, result: Tensor, given: Given) -> None:
     if result.dtype != torch.float32:
         raise Unknown(f"where giving {result.dtype}")
     to.element("where", result, _truth(given["condition"]), _number(to, given["self"]), _number(to, given["other"]))
+
+
+def _masked_fill(to: Writer, result: Tensor, given: Given) -> None:
+    if result.dtype != torch.float32:
+        raise Unknown(f"masked_fill giving {result.dtype}")
+    to.element("where", result, _truth(given["mask"]), _number(to, given["value"]), _number(to, given["self"]))
 
 
 def _clamp(to: Writer, result: Tensor, given: Given) -> None:
@@ -158,11 +166,22 @@ def _constant(value: float | None = None) -> How:
     def how(to: Writer, result: Tensor, given: Given) -> None:
         names = ("fill_value", "value", "s")
         number = value if value is not None else next(given[name] for name in names if name in given)
-        if result.dtype != torch.float32 or isinstance(number, Tensor):
+        if isinstance(number, Tensor):
+            raise Unknown("a constant that is a tensor")
+        if result.dtype == torch.bool:
+            truth = torch.tensor(bool(number))
+            to.element("logical_and", result, truth, truth)
+            return
+        if result.dtype != torch.float32:
             raise Unknown(f"a constant of {result.dtype}")
         to.element("copy", result, _number(to, number))
 
     return how
+
+
+def _same_always(to: Writer, result: Tensor, given: Given) -> None:
+    """What no input decides: as it is now."""
+    to.element("copy", result, result.clone())
 
 
 def _dims(source: Tensor, given: Given) -> set[int]:
@@ -282,6 +301,7 @@ OPERATIONS: dict[str, How] = {
     "clone": _copy,
     "_to_copy": _copy,
     "where": _where,
+    "masked_fill": _masked_fill,
     **{name: _clamp for name in ("clamp", "clamp_min", "clamp_max")},
     "lerp": _floats("lerp", "self", "end", "weight"),
     "tanh_backward": _floats("tanh_backward", "grad_output", "output"),
@@ -298,6 +318,7 @@ OPERATIONS: dict[str, How] = {
     **{name: _constant(1.0) for name in ("ones", "ones_like", "new_ones")},
     **{name: _constant(0.0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{name: _constant() for name in ("full", "full_like", "new_full", "fill", "scalar_tensor")},
+    "arange": _same_always,
     "sort": _sort,
     "cat": _cat,
     "stack": _stack,

@@ -225,7 +225,8 @@ class _Rollout:
             if chosen.shape != self.actions[rows].shape or (self.discrete and chosen.dtype.kind not in "iu"):
                 raise EnvironmentMismatchError(
                     f"policy {p} gave {chosen.dtype} actions of shape {chosen.shape} where {self.env_id} takes "
-                    f"{self.actions.dtype} ones of shape {self.actions[rows].shape}; choose the environment that it was trained for"
+                    f"{self.actions.dtype} ones of shape {self.actions[rows].shape}; choose the environment that it "
+                    "was trained for"
                 )
             np.clip(chosen, self.low, self.high, out=self.actions[rows], casting="same_kind")
         self._refuse_non_finite("action", self.actions)

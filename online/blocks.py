@@ -240,7 +240,8 @@ class Blocks:
                 )
             raise DivergenceError(
                 f"environment {row} of seed {self.learner.seeds[seed]} gave an observation or reward that is not "
-                f"finite at vector step {step}; lower its time step or bound its state. The last good checkpoint is kept"
+                f"finite at vector step {step}; lower its time step or bound its state. The last good checkpoint is "
+                "kept"
             )
 
     # -- what is saved -----------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
 from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
@@ -51,7 +50,7 @@ class Loop(Protocol):
 
 
 def make_loop(
-    agents: Sequence[Agent],
+    agents: Sequence[Any],
     seeds: Sequence[int],
     env: Any,
     *,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from surefoot.core import kernels
 from surefoot.core.errors import ConfigError
@@ -65,14 +66,16 @@ class OnPolicyLoop:
         inserts_rows = bool(getattr(env, "inserts_rows", False))
         shapes = _column_shapes(self.agent, inserts_rows)
         self.store = Store.allocate(len(seeds) * c.rows, shapes, self.device)
-        self.minibatches = Minibatches(self.seeds, c.rows, c.parts, self.device)
+        whole = any(update.rows == c.rows for update in self.agent.updates())
+        self.minibatches = Minibatches(self.seeds, c.rows, c.parts, self.device, whole)
+        self.planned_blocks = math.ceil(planned_steps / c.rows)
         self.learner = Learner(
             agents,
             seeds,
             self.store.gather,
             self.minibatches,
             batch_size=c.rows // c.parts,
-            planned_steps=math.ceil(planned_steps / c.rows) * c.steps_per_block,
+            planned_steps=self.planned_blocks * c.steps_per_block,
             device=self.device,
             table=table,
             compiled=compiled,
@@ -84,7 +87,7 @@ class OnPolicyLoop:
             for optimizer in self.learner.optimizers:
                 optimizer.by_seed()
         self.rewards = RewardScale(len(seeds), c.num_envs, c.discount, c.reward_limit, self.device)
-        self.blocks = Blocks(env, self.learner, c.horizon, self.device)
+        self.blocks = Blocks(env, self.learner, c.length, self.device)
 
     def run(self, steps: int) -> dict[str, list[float]]:
         """Go on, a block at a time, until at least `steps` more environment steps of each seed are taken.
@@ -113,23 +116,42 @@ class OnPolicyLoop:
         block = self.blocks.fill(self.blocks_done)
         if c.normalise_rewards:
             block["rewards"] = self.rewards(block)
-        self._write(block)
-        result = self._learn()
+        if self.agent.anneals:
+            done = min(self.blocks_done, self.planned_blocks - 1) / self.planned_blocks
+            block["progress"] = torch.full_like(block["rewards"], done)
+        result = self._step_policies(self._write(block)) | self._learn()
         self.blocks_done += 1
         self.step += c.rows
         return result
 
-    def _write(self, block: Block) -> None:
+    def _write(self, block: Block) -> Block:
         """Columns that the losses read into the store: row s T N + t N + e is step t of environment e of seed s."""
-        for name, column in self.learner.apply("columns", block).items():
+        columns: Block = self.learner.apply("columns", block)
+        for name, column in columns.items():
             self.store[name].copy_(column.flatten(0, 2))
+        return columns
+
+    def _step_policies(self, columns: Block) -> dict[str, list[float]]:
+        """Where agents step their actors by themselves, on whole blocks: do so for each seed."""
+        if not hasattr(self.agent, "policy_step"):
+            return {}
+        found: dict[str, list[float]] = {}
+        for position in range(len(self.seeds)):
+            batch = {name: column[position].flatten(0, 1) for name, column in columns.items()}
+            own = self.learner.agents_parameters(position)
+            changed, metrics = functional_call(self.agent, own, ("policy_step", batch))
+            for name, value in changed.items():
+                own[name].copy_(value)
+            for name, value in metrics.items():
+                found.setdefault(name, []).append(float(value))
+        return found
 
     def _learn(self) -> dict[str, list[float]]:
         c, learner = self.config, self.learner
         epochs = c.steps_per_block // c.parts
         self.minibatches.begin(learner.step, self.blocks_done * epochs)
-        for optimizer in learner.optimizers:  # schedules follow the environment's steps, whatever was stopped early
-            optimizer.taken = self.blocks_done * c.steps_per_block
+        for update, optimizer in zip(learner.updates, learner.optimizers, strict=True):
+            optimizer.taken = self.blocks_done * c.steps_per_block // update.every  # whatever was stopped early
             if optimizer.active is not None:
                 optimizer.active.fill_(True)
         before = self._adapt if self._adapts else None
@@ -187,7 +209,7 @@ class OnPolicyLoop:
 class Minibatches:
     """Rows of a block in random order, without replacement: each epoch is a permutation, cut into equal parts."""
 
-    def __init__(self, seeds: list[int], rows: int, parts: int, device: torch.device) -> None:
+    def __init__(self, seeds: list[int], rows: int, parts: int, device: torch.device, whole: bool = False) -> None:
         """Share `rows` rows of each seed out.
 
         Args:
@@ -195,8 +217,9 @@ class Minibatches:
             rows: of a seed's block; seed s has rows s `rows` to (s + 1) `rows` - 1.
             parts: minibatches of an epoch; divides `rows`.
             device: where the indices go.
+            whole: behind a minibatch come all the other rows, for updates that read the whole block.
         """
-        self.seeds, self.rows, self.parts, self.device = seeds, rows, parts, device
+        self.seeds, self.rows, self.parts, self.device, self.whole = seeds, rows, parts, device, whole
         self.first = 0
         self._first_epoch = 0
         self._epoch = -1
@@ -207,7 +230,7 @@ class Minibatches:
         self.first, self._first_epoch = step, epoch
 
     def at(self, step: int) -> Tensor:
-        """(S, rows / parts) int64 indices of training step `step`."""
+        """(S, rows / parts) int64 indices of training step `step`, or (S, rows) where `whole`."""
         turn, part = divmod(step - self.first, self.parts)
         epoch = self._first_epoch + turn
         if epoch != self._epoch:
@@ -215,8 +238,11 @@ class Minibatches:
             for position, seed in enumerate(self.seeds):
                 order = torch.from_numpy(generator(seed, "minibatches", epoch).permutation(self.rows))
                 drawn.append(order + position * self.rows)
-            self._order = torch.stack(drawn).to(self.device).unflatten(1, (self.parts, -1)).unbind(1)
-            self._order = tuple(part.contiguous() for part in self._order)
+            order, size = torch.stack(drawn).to(self.device), self.rows // self.parts
+            if self.whole:
+                self._order = tuple(order.roll(-size * part, 1) for part in range(self.parts))
+            else:
+                self._order = tuple(part.contiguous() for part in order.split(size, 1))
             self._epoch = epoch
         return self._order[part]
 
@@ -275,6 +301,8 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
     }
     if inserts_rows:
         block["mask"] = torch.ones(2, 1)
+    if agent.anneals:
+        block["progress"] = torch.zeros(2, 1)
     with torch.no_grad():
         columns = agent.columns(block)
     return {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}

@@ -99,7 +99,7 @@ class SAC(OffPolicyAgent):
         """Actor, critics with their targets, temperature."""
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         start = c.initialisation
-        self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, start, c.log_std_range)
+        self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, start, c.log_std_range, c.layer_norm_actor)
         hidden = c.hidden if c.critic_hidden is None else c.critic_hidden
         self.critic = Critic(*sizes, hidden, c.critics, start, c.layer_norm_critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)

@@ -32,18 +32,18 @@ T* to(std::uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-void forward(std::vector<long> sizes, long members, long rows, const Addresses& weights, const Addresses& biases,
-             std::uintptr_t inputs, long row_stride, std::uintptr_t saved, std::uintptr_t outputs) {
-  const Network network(std::move(sizes), members, rows, weights, biases);
+void forward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
+             const Addresses& biases, std::uintptr_t inputs, long row_stride, std::uintptr_t saved, std::uintptr_t outputs) {
+  const Network network(std::move(sizes), members, rows, hidden, weights, biases);
   const nb::gil_scoped_release release;
   network.forward({to<const float>(inputs), row_stride, 0}, to<float>(saved), to<float>(outputs));
 }
 
-void backward(std::vector<long> sizes, long members, long rows, const Addresses& weights, const Addresses& biases,
-              std::uintptr_t inputs, long row_stride, std::uintptr_t saved, std::uintptr_t output_gradients,
+void backward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
+              const Addresses& biases, std::uintptr_t inputs, long row_stride, std::uintptr_t saved, std::uintptr_t output_gradients,
               long gradient_row_stride, long gradient_member_stride, const Addresses& weight_gradients,
               const Addresses& bias_gradients, std::uintptr_t input_gradients) {
-  const Network network(std::move(sizes), members, rows, weights, biases);
+  const Network network(std::move(sizes), members, rows, hidden, weights, biases);
   const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients);
   if (to_weights.size() != weights.size() || to_biases.size() != weights.size())
     throw std::invalid_argument("a gradient address, or 0, is needed for each weight and bias");
@@ -54,7 +54,8 @@ void backward(std::vector<long> sizes, long members, long rows, const Addresses&
 }
 
 long saved_floats(const std::vector<long>& sizes, long members, long rows) {
-  const Mlp mlp = {sizes.data(), nullptr, nullptr, static_cast<int>(sizes.size()) - 1, members, rows};
+  const Mlp mlp = {sizes.data(), nullptr, nullptr, static_cast<int>(sizes.size()) - 1, members, rows,
+                   Hidden::relu};
   return saved_size(mlp);
 }
 
@@ -76,14 +77,21 @@ std::vector<float*> pointers(const Addresses& addresses) {
   return found;
 }
 
-Network::Network(std::vector<long> sizes, long members, long rows, const Addresses& weights, const Addresses& biases)
-    : sizes_(std::move(sizes)), weights_(pointers(weights)), biases_(pointers(biases)), members_(members), rows_(rows) {
+Network::Network(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
+                 const Addresses& biases)
+    : sizes_(std::move(sizes)),
+      weights_(pointers(weights)),
+      biases_(pointers(biases)),
+      members_(members),
+      rows_(rows),
+      hidden_(static_cast<Hidden>(hidden)) {
+  if (hidden != 0 && hidden != 1) throw std::invalid_argument("hidden layers are ReLU (0) or tanh (1)");
   if (weights.empty() || sizes_.size() != weights.size() + 1 || biases.size() != weights.size() || members < 0 ||
       rows < 0)
     throw std::invalid_argument("an MLP of n layers needs n + 1 sizes, n weights and n biases");
 }
 
-Mlp Network::mlp() const { return {sizes_.data(), weights_.data(), biases_.data(), layers(), members_, rows_}; }
+Mlp Network::mlp() const { return {sizes_.data(), weights_.data(), biases_.data(), layers(), members_, rows_, hidden_}; }
 
 void Network::forward(const Rows& inputs, float* saved, float* outputs) const {
   const Mlp own = mlp();
@@ -109,12 +117,12 @@ void Adam::step() const {
 }
 
 void bind_dense(nb::module_& m) {
-  m.attr("dense_revision") = 1;  // another number wherever the same inputs may give other bits
-  m.def("mlp_forward", &forward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("weights"),
-        nb::arg("biases"), nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"),
-        "Outputs (members, rows, out) of a ReLU MLP; saved may be 0.");
-  m.def("mlp_backward", &backward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("weights"),
-        nb::arg("biases"), nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("output_gradients"),
+  m.attr("dense_revision") = 2;  // another number wherever the same inputs may give other bits
+  m.def("mlp_forward", &forward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
+        nb::arg("weights"), nb::arg("biases"), nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"),
+        "Outputs (members, rows, out) of an MLP whose hidden layers are ReLU (0) or tanh (1); saved may be 0.");
+  m.def("mlp_backward", &backward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
+        nb::arg("weights"), nb::arg("biases"), nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("output_gradients"),
         nb::arg("gradient_row_stride"), nb::arg("gradient_member_stride"), nb::arg("weight_gradients"),
         nb::arg("bias_gradients"), nb::arg("input_gradients"),
         "Gradients of what mlp_forward saved; an address of 0 is a gradient that is not wanted.");

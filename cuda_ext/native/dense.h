@@ -1,4 +1,4 @@
-// Multilayer perceptrons with ReLU between their layers, forward and backward, in float32 on one core.
+// Multilayer perceptrons with ReLU or tanh between their layers, forward and backward, in float32 on one core.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,9 @@
 
 namespace surefoot {
 
+/// Between the layers.
+enum class Hidden { relu = 0, tanh = 1 };
+
 /// An ensemble of `members` MLPs of the same sizes; `members` is 1 for a single network.
 struct Mlp {
   const long* sizes;            // layers + 1 widths, the input's first
@@ -16,6 +19,7 @@ struct Mlp {
   int layers;
   long members;
   long rows;  // of the batch
+  Hidden hidden;
 
   const float* weight(int layer, long member) const {
     return weights[layer] + member * sizes[layer + 1] * sizes[layer];
@@ -84,8 +88,9 @@ using Addresses = std::vector<std::uintptr_t>;  // of float32 memory; 0 where th
 /// An `Mlp` and the lists that it points at.
 class Network {
  public:
-  /// Throws std::invalid_argument where the lists' lengths disagree.
-  Network(std::vector<long> sizes, long members, long rows, const Addresses& weights, const Addresses& biases);
+  /// Throws std::invalid_argument where the lists' lengths disagree, or `hidden` is no activation.
+  Network(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
+          const Addresses& biases);
 
   void forward(const Rows& inputs, float* saved, float* outputs) const;
   void backward(const Rows& inputs, const float* saved, const Rows& output_gradients, const Gradients& wanted) const;
@@ -96,6 +101,7 @@ class Network {
   std::vector<float*> weights_, biases_;
   Mlp mlp() const;
   long members_, rows_;
+  Hidden hidden_;
 };
 
 std::vector<float*> pointers(const Addresses& addresses);

@@ -47,25 +47,25 @@ class Tape {
     });
   }
 
-  void mlp_forward(std::vector<long> sizes, long members, long rows, const Addresses& weights,
+  void mlp_forward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
                    const Addresses& biases, Place inputs, long row_stride, std::uintptr_t saved,
                    std::uintptr_t outputs) {
     check(inputs);
-    const Network network(std::move(sizes), members, rows, weights, biases);
+    const Network network(std::move(sizes), members, rows, hidden, weights, biases);
     calls_.emplace_back([=](const Addresses& bases) {
       network.forward({address<const float>(inputs, bases), row_stride, 0}, reinterpret_cast<float*>(saved),
                       reinterpret_cast<float*>(outputs));
     });
   }
 
-  void mlp_backward(std::vector<long> sizes, long members, long rows, const Addresses& weights,
+  void mlp_backward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
                     const Addresses& biases, Place inputs, long row_stride, std::uintptr_t saved,
                     Place output_gradients, long gradient_row_stride, long gradient_member_stride,
                     const Addresses& weight_gradients, const Addresses& bias_gradients,
                     std::uintptr_t input_gradients) {
     check(inputs);
     check(output_gradients);
-    const Network network(std::move(sizes), members, rows, weights, biases);
+    const Network network(std::move(sizes), members, rows, hidden, weights, biases);
     const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients);
     if (to_weights.size() != weights.size() || to_biases.size() != weights.size())
       throw std::invalid_argument("a gradient address, or 0, is needed for each weight and bias");

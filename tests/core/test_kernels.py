@@ -317,7 +317,7 @@ def test_the_operator_keeps_torchs_rules(members: int | None) -> None:
     """Shapes without numbers, autograd and aliasing, as torch itself checks them."""
     network = MLP(7, 2, (24, 16), members=members)
     weights, biases = list(network.weights), list(network.biases)
-    arguments = (torch.randn(40, 7, requires_grad=True), weights, biases)
+    arguments = (torch.randn(40, 7, requires_grad=True), weights, biases, "tanh")
     tests = ("test_schema", "test_faketensor", "test_autograd_registration")
     torch.library.opcheck(native.mlp_operator, arguments, test_utils=tests)
 

@@ -54,22 +54,26 @@ def network(sizes: tuple[int, ...], members: int | None) -> tuple[list[Tensor], 
     return weights, [torch.randn(*lead, after) for _, after in pairs]
 
 
-def exact(inputs: Tensor, weights: list[Tensor], biases: list[Tensor], gradient: Tensor) -> list[Tensor]:
+def exact(
+    inputs: Tensor, weights: list[Tensor], biases: list[Tensor], gradient: Tensor, hidden: str = "relu"
+) -> list[Tensor]:
     """Outputs and the gradients of inputs, weights and biases, in float64 by torch."""
     values = [t.double().requires_grad_() for t in (inputs, *weights, *biases)]
     x, w, b = values[0], values[1 : len(weights) + 1], values[len(weights) + 1 :]
     for layer, (weight, bias) in enumerate(zip(w, b, strict=True)):
         x = x @ weight.transpose(-1, -2) + bias.unsqueeze(-2)
-        x = x.relu() if layer < len(w) - 1 else x
+        x = getattr(x, hidden)() if layer < len(w) - 1 else x
     return [x, *torch.autograd.grad(x, values, gradient.double())]
 
 
-def ours(inputs: Tensor, weights: list[Tensor], biases: list[Tensor], gradient: Tensor) -> list[Tensor]:
-    outputs, saved = native.forward(inputs, weights, biases, keep=True)
+def ours(
+    inputs: Tensor, weights: list[Tensor], biases: list[Tensor], gradient: Tensor, hidden: str = "relu"
+) -> list[Tensor]:
+    outputs, saved = native.forward(inputs, weights, biases, keep=True, hidden=hidden)
     assert saved is not None
     places = [torch.full_like(t, 7.0) for t in (*weights, *biases)]
     to_weights, to_biases = places[: len(weights)], places[len(weights) :]
-    below = native.backward(inputs, weights, biases, saved, gradient, to_weights, to_biases, inputs_wanted=True)
+    below = native.backward(inputs, weights, biases, saved, gradient, to_weights, to_biases, True, hidden)
     assert below is not None
     return [outputs, below, *places]
 
@@ -83,13 +87,22 @@ def assert_near(found: list[Tensor], expected: list[Tensor]) -> None:
 
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
 @pytest.mark.parametrize(("rows", "members"), [(256, 2), (37, None), (1, 3), (64, 1)])
+@pytest.mark.parametrize("hidden", native.HIDDEN)
 def test_an_mlp_and_its_gradients_are_torchs(
-    sizes: tuple[int, ...], rows: int, members: int | None, level: str
+    sizes: tuple[int, ...], rows: int, members: int | None, hidden: str, level: str
 ) -> None:
     torch.manual_seed(rows)
     inputs, (weights, biases) = torch.randn(rows, sizes[0]), network(sizes, members)
     gradient = torch.randn(*(() if members is None else (members,)), rows, sizes[-1]) / rows
-    assert_near(ours(inputs, weights, biases, gradient), exact(inputs, weights, biases, gradient))
+    assert_near(ours(inputs, weights, biases, gradient, hidden), exact(inputs, weights, biases, gradient, hidden))
+
+
+def test_a_tanh_network_keeps_nan_and_saturates_at_one(level: str) -> None:
+    inputs, weights, biases = torch.tensor([[float("nan")], [1e30], [-1e30]]), [torch.ones(4, 1)], [torch.zeros(4)]
+    weights, biases = [*weights, torch.ones(1, 4)], [*biases, torch.zeros(1)]
+    outputs, _ = native.forward(inputs, weights, biases, keep=False, hidden="tanh")
+    assert bool(outputs[0].isnan())
+    torch.testing.assert_close(outputs[1:], torch.tensor([[4.0], [-4.0]]), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("rows", [31, 32, 33, 63])
@@ -163,7 +176,7 @@ def test_equal_inputs_give_equal_bits(level: str) -> None:
 
 def test_lists_that_disagree_are_refused() -> None:
     with pytest.raises(ValueError, match=r"n \+ 1 sizes"):
-        LIBRARY.mlp_forward([3, 4, 5], 1, 8, [0], [0], 0, 3, 0, 0)
+        LIBRARY.mlp_forward([3, 4, 5], 1, 8, 0, [0], [0], 0, 3, 0, 0)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

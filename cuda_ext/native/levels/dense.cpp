@@ -1,4 +1,4 @@
-// ReLU MLPs on panels of 32 batch rows: one register tile does all three products, weights are read where they lie.
+// MLPs on panels of 32 batch rows: one register tile does all three products, weights are read where they lie.
 //
 // An activation is held as (panels, features, 32 lanes), so that a layer is out[n][lane] = sum_k w[n][k] in[k][lane]:
 // numbers of the weight are broadcast, lanes are vectors, and neither needs packing. The way back to the input of a
@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
@@ -29,10 +30,37 @@ constexpr long few = 2;  // so few outputs of a layer, or inputs beside full til
 
 typedef float Vector __attribute__((vector_size(width * sizeof(float))));
 typedef float Unaligned __attribute__((vector_size(width * sizeof(float)), aligned(4), may_alias));
-typedef int Indices __attribute__((vector_size(width * sizeof(int))));
 
 inline Vector load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Unaligned*>(to) = value; }
+
+/// tanh by the rational function of maths.h; NaN stays NaN.
+inline Vector tanh_of(Vector x) {
+  constexpr float most = 8.5f;
+  x = x > most ? Vector{} + most : x;
+  x = x < -most ? Vector{} - most : x;
+  const Vector q = x * x;
+  const Vector p = 0.126540750f + q * (2.63874838e-3f + q * (6.75165847e-6f + q * -5.45105738e-9f));
+  const Vector d = 1.0f + q * (0.459868729f + q * (0.0226005372f + q * 1.89512502e-4f));
+  return x * (0.999998450f + q * p) / d;
+}
+
+/// After a layer, and what it does to a gradient that comes from above; `none` after the last one.
+enum class Activation { none, relu, tanh };
+
+template <Activation activation>
+inline Vector activate(Vector value) {
+  if constexpr (activation == Activation::relu) return value < 0.0f ? Vector{} : value;
+  if constexpr (activation == Activation::tanh) return tanh_of(value);
+  return value;
+}
+
+template <Activation activation>
+inline Vector pass_down(Vector gradient, Vector activated) {
+  if constexpr (activation == Activation::relu) return activated <= 0.0f ? Vector{} : gradient;
+  if constexpr (activation == Activation::tanh) return gradient * (1.0f - activated * activated);
+  return gradient;
+}
 
 /// A register tile: M rows of V vectors.
 template <int M, int V = tile_vectors>
@@ -72,7 +100,7 @@ template <class F, int M = tile_rows>
 }
 
 /// out[n][lane] = activation(bias[n] + sum_k weight[n][k] in[k][lane]) for one panel; NaN stays NaN.
-template <bool relu>
+template <Activation activation>
 void layer_forward(const float* weight, const float* bias, const float* in, float* out, long inputs, long outputs) {
   for (long lane = 0; lane < lanes; lane += tile_lanes) {
     for (long n = 0; n < outputs; n += tile_rows) {
@@ -87,9 +115,7 @@ void layer_forward(const float* weight, const float* bias, const float* in, floa
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           for (int v = 0; v < tile_vectors; ++v) {
-            Vector value = tile.sum[m][v];
-            if (relu) value = value < 0.0f ? Vector{} : value;
-            store(out + (n + m) * lanes + lane + v * width, value);
+            store(out + (n + m) * lanes + lane + v * width, activate<activation>(tile.sum[m][v]));
           }
         }
       });
@@ -97,8 +123,9 @@ void layer_forward(const float* weight, const float* bias, const float* in, floa
   }
 }
 
-/// below[k][lane] = sum_n weight[n][k] above[n][lane] in all panels, zero where `activation` is not positive.
-void layer_down(const float* weight, const float* above, const float* activation, float* below, long inputs,
+/// below[k][lane] = sum_n weight[n][k] above[n][lane] in all panels, times the slope of what gave `activated`.
+template <Activation activation>
+void layer_down(const float* weight, const float* above, const float* activated, float* below, long inputs,
                 long outputs, long count_panels) {
   for (long k = 0; k < inputs; k += tile_rows) {
     with_rows(inputs - k, [&](auto count) {
@@ -114,7 +141,7 @@ void layer_down(const float* weight, const float* above, const float* activation
             for (int v = 0; v < tile_vectors; ++v) {
               const long at = place + m * lanes + v * width;
               Vector value = tile.sum[m][v];
-              if (activation) value = load(activation + at) <= 0.0f ? Vector{} : value;
+              if constexpr (activation != Activation::none) value = pass_down<activation>(value, load(activated + at));
               store(below + at, value);
             }
           }
@@ -124,20 +151,27 @@ void layer_down(const float* weight, const float* above, const float* activation
   }
 }
 
+/// a[first], b[first], a[first + 1], b[first + 1], ...
+template <int first, std::size_t... i>
+[[gnu::always_inline]] inline Vector interleave(Vector a, Vector b, std::index_sequence<i...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (static_cast<int>(i & 1) * width + first + static_cast<int>(i / 2))...);
+#else  // g++ has the other builtin since version 12 only
+  typedef int Indices __attribute__((vector_size(width * sizeof(int))));
+  return __builtin_shuffle(a, b, Indices{(static_cast<int>(i & 1) * width + first + static_cast<int>(i / 2))...});
+#endif
+}
+
 /// rows[i] becomes what was column i.
 inline void transpose(Vector (&rows)[width]) {
-  Indices low, high;
-  for (int i = 0; i < width; ++i) {
-    low[i] = (i & 1) * width + i / 2;
-    high[i] = low[i] + width / 2;
-  }
+  constexpr auto all = std::make_index_sequence<width>();
 #pragma GCC unroll 4
   for (long round = 1; round < width; round *= 2) {
     Vector next[width];
 #pragma GCC unroll 16
     for (int i = 0; i < width / 2; ++i) {
-      next[2 * i] = __builtin_shuffle(rows[i], rows[i + width / 2], low);
-      next[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + width / 2], high);
+      next[2 * i] = interleave<0>(rows[i], rows[i + width / 2], all);
+      next[2 * i + 1] = interleave<width / 2>(rows[i], rows[i + width / 2], all);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < width; ++i) rows[i] = next[i];
@@ -314,10 +348,13 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* output
         const float* weight = mlp.weight(layer, member);
         const float* bias = mlp.bias(layer, member);
         if (layer == mlp.layers - 1) {
-          layer_forward<false>(weight, bias, in, last + panel * out * lanes, before, after);
+          layer_forward<Activation::none>(weight, bias, in, last + panel * out * lanes, before, after);
         } else {
           float* to = saved ? place + panel * after * lanes : buffers[layer % 2];
-          layer_forward<true>(weight, bias, in, to, before, after);
+          if (mlp.hidden == Hidden::relu)
+            layer_forward<Activation::relu>(weight, bias, in, to, before, after);
+          else
+            layer_forward<Activation::tanh>(weight, bias, in, to, before, after);
           in = to;
           if (saved) place += count * after * lanes;
         }
@@ -355,14 +392,17 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
       if (wanted.weights[layer])
         weight_gradient(above, in, wanted.weights[layer] + member * before * after, before, after, mlp.rows, turned);
       if (layer > 0) {
-        layer_down(mlp.weight(layer, member), above, activations, below, before, after, count);
+        if (mlp.hidden == Hidden::relu)
+          layer_down<Activation::relu>(mlp.weight(layer, member), above, activations, below, before, after, count);
+        else
+          layer_down<Activation::tanh>(mlp.weight(layer, member), above, activations, below, before, after, count);
         float* swap = above;
         above = below;
         below = swap;
       } else if (wanted.inputs) {
         // Summed over the members in panels: `first` is not needed again when the last member's sum is written.
         float* sum = turned;
-        layer_down(mlp.weight(0, member), above, nullptr, sum, before, after, count);
+        layer_down<Activation::none>(mlp.weight(0, member), above, nullptr, sum, before, after, count);
         from_panels(sum, before, mlp.rows, below);
         const long numbers = mlp.rows * before;
         for (long i = 0; i < numbers; ++i) wanted.inputs[i] = member == 0 ? below[i] : wanted.inputs[i] + below[i];

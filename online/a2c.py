@@ -1,0 +1,80 @@
+"""A2C: one gradient step on each short block."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.masked import reduce
+from surefoot.core.policy_gradient import reinforce_surrogate
+from surefoot.core.value_learning import value_loss
+from surefoot.online.on_policy_agent import OnPolicyAgent, OnPolicyConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class A2CConfig(OnPolicyConfig):
+    """Settings of A2C; the defaults are stable-baselines3's, with Adam in place of RMSprop."""
+
+    num_envs: int = 8
+    horizon: int | None = 5
+    gae_lambda: float = 1.0
+    normalise_observations: bool = False
+    normalise_rewards: bool = False
+    value_coefficient: float = 1.0  # of half the squared error
+    entropy_coefficient: float = 0.0
+    learning_rate: float = 7e-4
+    schedule: str = "constant"  # constant, or linear: to 0 over the run
+    epsilon: float = 1e-5  # of Adam
+    max_gradient_norm: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.schedule in {"constant", "linear"}, "a2c", "schedule", self.schedule, "constant or linear")
+
+    @property
+    def steps_per_block(self) -> int:
+        """One."""
+        return 1
+
+
+class A2C(OnPolicyAgent):
+    r"""Advantage actor-critic, the synchronous form of Mnih et al., "Asynchronous Methods for Deep RL" (2016).
+
+    .. math:: L = -E\, A \log \pi(a|s) - c_e H(\pi) + \tfrac{c_v}{2} E (V - R)^2
+
+    It is PPO with one epoch, one minibatch and no clip, whose ratio is 1.
+    """
+
+    name = "a2c"
+    Config = A2CConfig
+    PRESETS = {"sb3": {}}  # noqa: RUF012
+    config: A2CConfig
+
+    def columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """Advantages and returns."""
+        kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
+        return {**kept, **self.advantages(block)}
+
+    def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Policy gradient, entropy bonus and squared error of the value."""
+        c, mask = self.config, batch.get("mask")
+        outputs = self.actor(batch["observations"])
+        log_prob = self.actor.log_density(outputs, batch["actions"])
+        policy = reduce(reinforce_surrogate(log_prob, batch["advantages"], mask=mask), mask)
+        entropy = reduce(self.actor.entropy(outputs), mask)
+        value = self.value(batch["observations"])
+        critic = reduce(value_loss(value, batch["returns"], mask=mask), mask)
+        loss = policy + c.value_coefficient * critic
+        if c.entropy_coefficient != 0:
+            loss = loss - c.entropy_coefficient * entropy
+        return loss, {"policy_loss": policy, "critic_loss": critic, "entropy": entropy, "value": value}
+
+    def updates(self) -> list[Update]:
+        """One step of actor and critic."""
+        c = self.config
+        adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule=c.schedule, max_gradient_norm=c.max_gradient_norm)
+        return [Update(self.loss, ("actor", "value"), adam)]

@@ -1,0 +1,101 @@
+"""MDPO: mirror descent; the step is held back by an exact divergence whose weight grows over the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.masked import normalise, reduce
+from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
+from surefoot.core.value_learning import value_loss
+from surefoot.online.on_policy_agent import OnPolicyAgent, OnPolicyConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class MDPOConfig(OnPolicyConfig):
+    """Settings of on-policy MDPO; the defaults are the authors' for MuJoCo."""
+
+    policy_steps: int = 10  # on the whole block; divides the critic's steps
+    epochs: int = 5  # of the critic
+    minibatches: int = 16  # of each of its epochs
+    value_clip: float | None = 0.2
+    learning_rate: float = 3e-4  # falls to 0 over the run, of both
+    epsilon: float = 1e-5  # of Adam
+    max_gradient_norm: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.epochs >= 1, "mdpo", "epochs", self.epochs, ">= 1")
+        fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
+        divides = self.minibatches >= 1 and self.rows % self.minibatches == 0
+        require(divides, "mdpo", "minibatches", self.minibatches, fits)
+        steps = self.steps_per_block
+        divides = self.policy_steps >= 1 and steps % self.policy_steps == 0
+        fits = f"a number that divides the critic's {steps} steps (epochs x minibatches)"
+        require(divides, "mdpo", "policy_steps", self.policy_steps, fits)
+
+    @property
+    def steps_per_block(self) -> int:
+        """Minibatches of all epochs of the critic."""
+        return self.epochs * self.minibatches
+
+    @property
+    def parts(self) -> int:
+        """Minibatches of an epoch."""
+        return self.minibatches
+
+
+class MDPO(OnPolicyAgent):
+    r"""On-policy MDPO of Tomar, Shani, Efroni and Ghavamzadeh, "Mirror Descent Policy Optimization" (2020).
+
+    .. math:: L = -E\, \rho A + \tfrac{1}{t_k} E\, KL(\pi \| \pi_k), \qquad t_k = 1 - k / K
+
+    for block k of K; A is the standardised generalised advantage at :math:`\pi_k`, and the ratio is not clipped. The
+    critic is PPO's.
+    """
+
+    name = "mdpo"
+    Config = MDPOConfig
+    anneals = True
+    config: MDPOConfig
+
+    def columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """Advantages, returns, what the policy that acted gave, and the weight of the divergence."""
+        columns = self.advantages(block)
+        columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
+        rows = self.behaviour(block["observations"])
+        columns["behaviour"] = rows
+        columns["behaviour_log_prob"] = self.actor.log_density(self.actor.from_rows(rows), block["actions"])
+        columns["divergence_weight"] = 1 / (1 - block["progress"])
+        kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
+        return {**kept, **columns}
+
+    def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Surrogate, and the divergence from the policy that acted."""
+        mask = batch.get("mask")
+        outputs = self.actor(batch["observations"])
+        log_prob = self.actor.log_density(outputs, batch["actions"])
+        log_ratios = log_ratio(log_prob, batch["behaviour_log_prob"], mask)
+        terms, _ = clip_surrogate(log_ratios, batch["advantages"], None, mask=mask)
+        divergence = self.actor.divergence(outputs, self.actor.from_rows(batch["behaviour"]))
+        loss = reduce(terms + batch["divergence_weight"] * divergence, mask)
+        entropy = reduce(self.actor.entropy(outputs), mask)
+        return loss, {**ratio_metrics(log_ratios, mask=mask), "kl": reduce(divergence, mask), "entropy": entropy}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Clipped squared error of the value."""
+        mask, value = batch.get("mask"), self.value(batch["observations"])
+        return reduce(value_loss(value, batch["returns"], batch["values"], self.config.value_clip, mask), mask), {}
+
+    def updates(self) -> list[Update]:
+        """The critic on every minibatch; the actor on the whole block, `policy_steps` times a block."""
+        c = self.config
+        adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule="linear", max_gradient_norm=c.max_gradient_norm)
+        return [
+            Update(self.critic_loss, ("value",), adam),
+            Update(self.policy_loss, ("actor",), adam, every=c.steps_per_block // c.policy_steps, rows=c.rows),
+        ]

@@ -1,0 +1,93 @@
+"""REINFORCE: whole returns instead of a critic."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.masked import masked_mean, normalise, reduce
+from surefoot.core.policy_gradient import reinforce_surrogate
+from surefoot.core.value_learning import mc_return
+from surefoot.online.on_policy_agent import OnPolicyAgent, OnPolicyConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ReinforceConfig(OnPolicyConfig):
+    """Settings of REINFORCE."""
+
+    num_envs: int = 8
+    horizon: int | None = 500
+    normalise_observations: bool = False
+    normalise_rewards: bool = False
+    entropy_coefficient: float = 0.0
+    learning_rate: float = 3e-3
+    schedule: str = "constant"  # constant, or linear: to 0 over the run
+    epsilon: float = 1e-5  # of Adam
+    max_gradient_norm: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.discount < 1, "reinforce", "discount", self.discount, "below 1: episodes that are cut go on")
+        require(self.schedule in {"constant", "linear"}, "reinforce", "schedule", self.schedule, "constant or linear")
+
+    @property
+    def steps_per_block(self) -> int:
+        """One."""
+        return 1
+
+
+class Reinforce(OnPolicyAgent):
+    r"""REINFORCE of Williams (1992), with returns normalised over the block.
+
+    .. math:: L = -E\, \frac{G - \bar G}{\sigma_G} \log \pi(a|s) - c_e H(\pi)
+
+    There is no critic. A return that is cut, by a time limit or the end of the block, goes on with the mean return of
+    the block itself: with :math:`G = G^0 + w \bar G`, w the discount left at the cut,
+    :math:`\bar G = E G^0 / (1 - E w)`.
+    """
+
+    name = "reinforce"
+    Config = ReinforceConfig
+    config: ReinforceConfig
+
+    def build(self) -> None:
+        """An actor alone."""
+        self.build_actor()
+
+    def columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """Normalised returns."""
+        returns = block_returns(block, self.config.discount)
+        kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
+        return {**kept, "advantages": normalise(returns, block.get("mask"))}
+
+    def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Policy gradient and entropy bonus."""
+        c, mask = self.config, batch.get("mask")
+        outputs = self.actor(batch["observations"])
+        log_prob = self.actor.log_density(outputs, batch["actions"])
+        loss = reduce(reinforce_surrogate(log_prob, batch["advantages"], mask=mask), mask)
+        entropy = reduce(self.actor.entropy(outputs), mask)
+        if c.entropy_coefficient != 0:
+            loss = loss - c.entropy_coefficient * entropy
+        return loss, {"entropy": entropy}
+
+    def updates(self) -> list[Update]:
+        """One step of the actor."""
+        c = self.config
+        adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule=c.schedule, max_gradient_norm=c.max_gradient_norm)
+        return [Update(self.loss, ("actor",), adam)]
+
+
+def block_returns(block: Mapping[str, Tensor], discount: float) -> Tensor:
+    """(T, N) discounted returns, those that are cut going on with their own mean."""
+    ends, mask = (block["terminations"], block["truncations"]), block.get("mask")
+    rewards = block["rewards"]
+    met = mc_return(rewards, *ends, discount, mask=mask)
+    left = mc_return(torch.zeros_like(rewards), *ends, discount, torch.ones_like(rewards), mask)
+    mean = masked_mean(met, mask) / (1 - masked_mean(left, mask))
+    return met + left * mean
