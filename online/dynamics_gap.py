@@ -220,7 +220,7 @@ def estimate_gap(
         noise = torch.from_numpy(source.standard_normal((len(judged), draws * sizes[0]), dtype=np.float32))
         gap = network.gap(pairs, following, noise, torch.from_numpy(spread_of(real.observations, spread)))
         divergence = -network.log_ratio(pairs, following).mean()
-    return GapEstimate(float(clipped_gap(gap).mean()), float(divergence), float(loss), network)
+    return GapEstimate(float(clipped_gap(gap).mean()), float(divergence), float(loss.detach()), network)
 
 
 def _transitions(dataset: Dataset) -> Tensor:
