@@ -17,6 +17,7 @@ OPTIONS = [  # those of CMakeLists.txt
     "-fno-trapping-math",
     "-fopenmp-simd",
     "-fno-thread-jumps",
+    "-fschedule-insns",
 ]
 FLAGS = ["-std=c++17", *OPTIONS, "-march=x86-64-v3", "-DSUREFOOT_X86=1", "-DSUREFOOT_LEVEL=v3"]
 
