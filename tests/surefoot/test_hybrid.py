@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
-import re
 
 import pytest
-from small_runs import TINY, small_dataset
+from small_runs import TINY
 
-from surefoot import config, online
-from surefoot.cli import helptext, main
-from surefoot.core.errors import ConfigError
-from surefoot.plan import Plan
-from surefoot.problem import pose
+from surefoot.cli import main
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = [*TINY, "steps=60", "evaluate_every=60", "algo.initial_steps=30"]
