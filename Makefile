@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
-BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cuda_ext/native/*.* cuda_ext/native/*/*.*)
+BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard tools/*.py cuda_ext/native/*.* cuda_ext/native/*/*.*)
 
 # The first python that is new enough and can create environments; `make demo PYTHON=/path/to/python` decides it.
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11 python; do \

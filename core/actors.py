@@ -87,9 +87,10 @@ class TanhGaussianActor(nn.Module):
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, 2 * action_dim, hidden, initialisation=initialisation)
+        self.mlp = MLP(observation_dim, 2 * action_dim, hidden, initialisation=initialisation, layer_norm=layer_norm)
         self.log_std_range = log_std_range
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,7 +99,12 @@ class TanhGaussianActor(nn.Module):
         return mean, log_std.clamp(*self.log_std_range)
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Reparameterised actions (B, A) in (-1, 1) and their log-densities (B,) in nats."""
+        """Reparameterised actions (..., B, A) in (-1, 1) and their log-densities (..., B) in nats.
+
+        Args:
+            observations: (B, O).
+            noise: (..., B, A) standard normal: each observation gets as many actions as there are leading places.
+        """
         mean, log_std = self(observations)
         unsquashed = mean + log_std.exp() * noise
         density = gaussian_log_density(unsquashed, mean, log_std) - tanh_log_determinant(unsquashed)
@@ -221,7 +227,6 @@ class CategoricalActor(nn.Module):
 
 Actor = DeterministicActor | GaussianActor | TanhGaussianActor | UnboundedGaussianActor | CategoricalActor
 ACTORS: dict[str, type[Actor]] = {
-    a.kind: a
-    for a in (DeterministicActor, GaussianActor, TanhGaussianActor, UnboundedGaussianActor, CategoricalActor)
+    a.kind: a for a in (DeterministicActor, GaussianActor, TanhGaussianActor, UnboundedGaussianActor, CategoricalActor)
 }
 """Kind, as policy files name it -> class."""

@@ -44,7 +44,7 @@ def minimum(values: Tensor, members: Tensor | None = None) -> Tensor:
     if members is not None:
         values = torch.where(members.unsqueeze(1), values, math.inf)
     lowest = values.detach().amin(0)
-    if not values.requires_grad:
+    if not (values.requires_grad or torch._C._are_functorch_transforms_active()):  # vmap hides who needs one
         return lowest
     chosen = values.detach() == lowest  # as amin's own gradient, but in float32: it counts in int64, no tape can
     return torch.where(chosen, values, 0.0).sum(0) / chosen.to(values.dtype).sum(0)

@@ -370,9 +370,7 @@ def _plain_gradients(
     return [next(gradients) if needed else None for needed in ctx.needs_input_grad[3:]]
 
 
-def plain_mlp(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str = "relu"
-) -> Tensor:
+def plain_mlp(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str = "relu") -> Tensor:
     """`mlp` in plain PyTorch: any device and dtype, under `vmap`, `functional_call` and `torch.compile`."""
     value = inputs
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):

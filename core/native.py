@@ -271,9 +271,7 @@ def mlp_operator(
 
 
 @mlp_operator.register_fake
-def _(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str
-) -> tuple[Tensor, Tensor]:
+def _(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> tuple[Tensor, Tensor]:
     single, rows = weights[0].dim() == 2, inputs.shape[0]
     members, lanes = 1 if single else weights[0].shape[0], _LANES
     width = sum(weight.shape[-2] for weight in weights[:-1])

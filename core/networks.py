@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from surefoot.core import kernels, native
 from surefoot.core.errors import ConfigError
 
-INITIALISATIONS = ("torch", "orthogonal", "edac")
+INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
@@ -42,8 +42,9 @@ class MLP(nn.Module):
             outputs: width of the output.
             hidden: widths of the hidden layers.
             members: E, or None for a single network without that dimension.
-            initialisation: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL)
-                or "edac" (nn.Linear's kernels, biases 0.1, last layer U(-3e-3, 3e-3): EDAC, RIQL).
+            initialisation: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL),
+                "xavier" (Glorot's uniform rule, zero biases: REDQ) or "edac" (nn.Linear's kernels, biases 0.1, last
+                layer U(-3e-3, 3e-3): EDAC, RIQL).
             activation: a name in `ACTIVATIONS`.
             layer_norm: normalise each hidden layer before its activation.
         """
@@ -120,8 +121,8 @@ def initialise(network: MLP, how: str) -> None:
     """Draw the weights of `network`; member i of an ensemble gets what the i-th draw gives.
 
     Sources: "torch" is He's uniform rule with a = sqrt 5, as nn.Linear; "orthogonal" Saxe et al., as in
-    ikostrikov/implicit_q_learning; "edac" An et al., "Uncertainty-Based Offline RL with Diversified
-    Q-Ensemble", as in CORL and RIQL.
+    ikostrikov/implicit_q_learning; "xavier" Glorot and Bengio, as in watchernyu/REDQ; "edac" An et al.,
+    "Uncertainty-Based Offline RL with Diversified Q-Ensemble", as in CORL and RIQL.
     """
     last = len(network.weights) - 1
     for layer, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
@@ -129,6 +130,9 @@ def initialise(network: MLP, how: str) -> None:
             bound = 1 / math.sqrt(matrix.shape[1])
             if how == "orthogonal":
                 nn.init.orthogonal_(matrix, gain=math.sqrt(2))
+                vector.zero_()
+            elif how == "xavier":
+                nn.init.xavier_uniform_(matrix)
                 vector.zero_()
             elif how == "edac" and layer == last:
                 matrix.uniform_(-3e-3, 3e-3)

@@ -107,6 +107,8 @@ class Policy(nn.Module):
             "action_low": self.action_low.tolist(),
             "action_high": self.action_high.tolist(),
         }
+        if len(mlp.scales) > 0:
+            value["layer_norm"] = True
         if not isinstance(self.actor, (DeterministicActor, CategoricalActor)):
             value["log_std_range"] = list(self.actor.log_std_range)
         if self.normalizer.limit != math.inf:
@@ -139,6 +141,8 @@ class Policy(nn.Module):
             options: dict[str, Any] = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
             if meta["actor"] in ("unbounded_gaussian", "categorical"):  # the others are always ReLU
                 options["activation"] = meta["activation"]
+            if "layer_norm" in meta:
+                options["layer_norm"] = bool(meta["layer_norm"])
             sizes = (meta["observation_dim"], meta["action_dim"], meta["hidden"])
             actor = ACTORS[meta["actor"]](*sizes, **options)
             low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])

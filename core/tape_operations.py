@@ -114,6 +114,8 @@ def _pow(to: Writer, result: Tensor, given: Given) -> None:
     exponent = given["exponent"]
     if not isinstance(exponent, Tensor) and exponent == 2:
         _floats("square", "self")(to, result, given)
+    elif not isinstance(exponent, Tensor) and exponent == 1:  # what the gradient of a square has
+        _floats("copy", "self")(to, result, given)
     else:
         _floats("pow", "self", "exponent")(to, result, given)
 
@@ -175,6 +177,11 @@ def _constant(value: float | None = None) -> How:
         to.element("copy", result, _number(to, number))
 
     return how
+
+
+def _same_always(to: Writer, result: Tensor, given: Given) -> None:
+    """What no input decides: as it is now."""
+    to.element("copy", result, result.clone())
 
 
 def _dims(source: Tensor, given: Given) -> set[int]:
@@ -311,6 +318,7 @@ OPERATIONS: dict[str, How] = {
     **{name: _constant(1.0) for name in ("ones", "ones_like", "new_ones")},
     **{name: _constant(0.0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{name: _constant() for name in ("full", "full_like", "new_full", "fill", "scalar_tensor")},
+    "arange": _same_always,
     "sort": _sort,
     "cat": _cat,
     "stack": _stack,

@@ -111,6 +111,42 @@ def advantage_weights(advantages: Tensor, inverse_temperature: float, limit: flo
     return exponent.exp()
 
 
+def soft_maximum(values: Tensor, dim: int, temperature: float = 1.0) -> Tensor:
+    """T log sum exp(x / T) over `dim`: the largest as T falls to 0.
+
+    Args:
+        values: any shape.
+        dim: dimension that is reduced.
+        temperature: T > 0, in the units of `values`.
+    """
+    largest = values.detach().amax(dim, keepdim=True)
+    total = ((values - largest) / temperature).exp().sum(dim)
+    return temperature * total.log() + largest.squeeze(dim)
+
+
+def conservative_gap(
+    sampled: Tensor, data: Tensor, log_densities: Tensor | None = None, temperature: float = 1.0
+) -> Tensor:
+    """How far the soft maximum of Q over sampled actions lies above Q of the data's: what CQL pushes down.
+
+    Args:
+        sampled: (..., K, B) values of K sampled actions of each row, in reward units.
+        data: (..., B) values of the data's actions.
+        log_densities: (K, B) log-densities that the actions were drawn with: each value gets minus its own, so that the
+            sum estimates the integral of exp Q; None: no correction, data is one of K + 1, each minus T log(K + 1).
+        temperature: T > 0.
+
+    Returns:
+        (..., B).
+
+    Source: Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", eq. (4) and appendix F.
+    """
+    if log_densities is None:
+        together = torch.cat([sampled, data.unsqueeze(-2)], -2)
+        return soft_maximum(together, -2, temperature) - temperature * math.log(together.shape[-2]) - data
+    return soft_maximum(sampled - log_densities.detach(), -2, temperature) - data
+
+
 def value_loss(
     values: Tensor,
     returns: Tensor,

@@ -129,3 +129,30 @@ def discounted_returns(dataset: Dataset, discount: float = 0.99) -> Array:
     starts = dataset.episode_starts[:-1]
     within = np.arange(len(dataset)) - np.repeat(starts, dataset.episode_lengths)
     return np.add.reduceat(dataset.rewards.astype(np.float64) * discount**within, starts)
+
+
+def returns_to_go(dataset: Dataset, discount: float, failure_reward: float | None = None) -> Array:
+    """(N,) float32: the discounted rewards from each step to the end of its episode, as the data has it.
+
+    Args:
+        dataset: with rewards as they are trained on.
+        discount: in [0, 1]; below 1 with `failure_reward`.
+        failure_reward: reward of a step without success in a sparse task. An episode that has no other would have
+            gone on failing, so each of its steps gets failure_reward / (1 - discount); None: nothing special.
+
+    Raises:
+        ConfigError: a discount of 1 with `failure_reward`: failing forever has no finite return.
+
+    Source: Nakamoto et al., "Cal-QL", appendix, for the failures.
+    """
+    if failure_reward is not None and discount >= 1:
+        raise ConfigError(f"discount={discount} gives failing forever an infinite return; set failure_reward=null")
+    found = dataset.rewards.astype(np.float64)
+    lengths, last = dataset.episode_lengths, dataset.episode_starts[1:] - 1
+    for steps in range(1, int(lengths.max())):  # backwards from the ends, all episodes at once
+        rows = last[lengths > steps] - steps
+        found[rows] += discount * (1 - dataset.terminations[rows]) * found[rows + 1]
+    if failure_reward is not None:
+        failed = np.logical_and.reduceat(dataset.rewards == np.float32(failure_reward), dataset.episode_starts[:-1])
+        found[np.repeat(failed, lengths)] = failure_reward / (1 - discount)
+    return found.astype(np.float32)

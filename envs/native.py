@@ -295,10 +295,12 @@ class NativeVectorEnv(VectorEnvironment):
                     device=device,
                 )
             )
-        joined = {
-            name: _joined([part.records[name] for part in parts], 1) for name in BLOCK_RECORDS
-        } | {name: _joined([getattr(part, name) for part in parts], 0) for name in BLOCK_SUMS}
-        carry = Carry(*(_joined([getattr(part.carry, n) for part in parts], 0) for n in ("states", "episodes", "elapsed")))
+        joined = {name: _joined([part.records[name] for part in parts], 1) for name in BLOCK_RECORDS} | {
+            name: _joined([getattr(part, name) for part in parts], 0) for name in BLOCK_SUMS
+        }
+        carry = Carry(
+            *(_joined([getattr(part.carry, n) for part in parts], 0) for n in ("states", "episodes", "elapsed"))
+        )
         if device.type == "cpu":
             self._simulator.state = carry
             self.diverged_episodes += int(sum(part.diverged.sum() for part in parts))

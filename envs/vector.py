@@ -220,8 +220,15 @@ def check_spaces(
     env: str | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any] | PausableVectorEnv,
     observation_dim: int,
     action_dim: int,
+    discrete: bool = False,
 ) -> None:
     """Make sure that a dataset or policy of these dimensions fits an environment (an id, or one made).
+
+    Args:
+        env: id of an environment, or one that is made.
+        observation_dim: width of an observation.
+        action_dim: width of an action, or the number of choices.
+        discrete: actions are choices; only for an environment that is made.
 
     Raises:
         EnvironmentMismatchError: it doesn't fit; the message gives both shapes.
@@ -236,7 +243,9 @@ def check_spaces(
         else:
             observation_space, action_space = env.single_observation_space, env.single_action_space
         name = env.spec.id if env.spec is not None else type(env).__name__
-        found = (_observation_dim(name, observation_space), len(_action_bounds(name, action_space)[0]))
+        choices = int(action_space.n) if discrete and isinstance(action_space, gymnasium.spaces.Discrete) else None
+        width = len(_action_bounds(name, action_space)[0]) if choices is None else choices
+        found = (_observation_dim(name, observation_space), width)
     wanted_dims = (observation_dim, action_dim)
     for what, wanted, has in zip(("observations", "actions"), wanted_dims, found, strict=True):
         if wanted != has:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -174,8 +175,12 @@ class _Rollout:
         shape = (len(policies), episodes)
         self.returns, self.costs, self.lengths = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
         action_space: Any = vector.single_action_space
-        check_spaces(vector, *self._dimensions())
-        self.low, self.high = action_space.low, action_space.high
+        self.discrete = isinstance(action_space, gymnasium.spaces.Discrete)
+        check_spaces(vector, *self._dimensions(), self.discrete)
+        if self.discrete:
+            self.low, self.high = action_space.start, action_space.start + action_space.n - 1
+        else:
+            self.low, self.high = action_space.low, action_space.high
         self.actions = np.zeros((rows, *action_space.shape), dtype=action_space.dtype)
         self.time_limit = vector.max_episode_steps
 
@@ -217,10 +222,11 @@ class _Rollout:
             if not self.vector.active[rows].any():
                 continue
             chosen = policy.act(torch.from_numpy(observations[rows].astype(np.float32))).cpu().numpy()
-            if chosen.shape != self.actions[rows].shape:
+            if chosen.shape != self.actions[rows].shape or (self.discrete and chosen.dtype.kind not in "iu"):
                 raise EnvironmentMismatchError(
-                    f"policy {p} gave actions of shape {chosen.shape} where {self.env_id} takes "
-                    f"{self.actions[rows].shape}; choose the environment that it was trained for"
+                    f"policy {p} gave {chosen.dtype} actions of shape {chosen.shape} where {self.env_id} takes "
+                    f"{self.actions.dtype} ones of shape {self.actions[rows].shape}; choose the environment that it "
+                    "was trained for"
                 )
             np.clip(chosen, self.low, self.high, out=self.actions[rows], casting="same_kind")
         self._refuse_non_finite("action", self.actions)
@@ -257,9 +263,10 @@ class _Rollout:
 
     def _dimensions(self) -> tuple[int, int]:
         """Of the environment itself: `check_spaces` then refuses what is not a pair of bounded vectors."""
-        spaces = (self.vector.single_observation_space, self.vector.single_action_space)
-        observation, action = (space.shape or () for space in spaces)
-        return (observation or (0,))[0], (action or (0,))[0]
+        observation: Any = self.vector.single_observation_space
+        action: Any = self.vector.single_action_space
+        width = action.n if self.discrete else (action.shape or (0,))[0]
+        return (observation.shape or (0,))[0], int(width)
 
     def _refuse_non_finite(self, what: str, values: Array) -> None:
         if np.isfinite(values).all():

@@ -2,11 +2,26 @@
 
 from surefoot.core.agent import Agent
 from surefoot.offline.bc import BC, BCConfig
+from surefoot.offline.cql import CQL, CalQL, CalQLConfig, CQLConfig
 from surefoot.offline.iql import IQL, IQLConfig
 from surefoot.offline.riql import RIQL, RIQLConfig
 from surefoot.offline.td3_bc import TD3BC, TD3BCConfig
 
-ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in (BC, IQL, RIQL, TD3BC)}
+ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in (BC, CQL, CalQL, IQL, RIQL, TD3BC)}
 """Name on the command line -> agent."""
 
-__all__ = ["ALGORITHMS", "BC", "IQL", "RIQL", "TD3BC", "BCConfig", "IQLConfig", "RIQLConfig", "TD3BCConfig"]
+__all__ = [
+    "ALGORITHMS",
+    "BC",
+    "CQL",
+    "IQL",
+    "RIQL",
+    "TD3BC",
+    "BCConfig",
+    "CQLConfig",
+    "CalQL",
+    "CalQLConfig",
+    "IQLConfig",
+    "RIQLConfig",
+    "TD3BCConfig",
+]

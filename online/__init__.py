@@ -1,41 +1,72 @@
-"""Online reinforcement learning: policies from an environment. One algorithm a file."""
+"""Reinforcement learning by acting: online, from offline to online, and hybrid. One algorithm a file."""
 
 from surefoot.core.agent import Agent
 from surefoot.online.a2c import A2C, A2CConfig
+from surefoot.online.darc import DARC, DARCConfig
+from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.environment import spec_of
+from surefoot.online.h2o import H2O, H2OConfig
+from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
 from surefoot.online.mdpo import MDPO, MDPOConfig
+from surefoot.online.moorl import MOORL, MOORLConfig
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
 from surefoot.online.ppo import PPO, PPOConfig
+from surefoot.online.redq import REDQ, REDQConfig
 from surefoot.online.reinforce import Reinforce, ReinforceConfig
+from surefoot.online.rlpd import RLPD, RLPDConfig
 from surefoot.online.sac import SAC, SACConfig
 from surefoot.online.td3 import TD3, TD3Config
+from surefoot.online.wsrl import WSRL, WSRLConfig
 
 ALGORITHMS: dict[str, type[Agent]] = {
     A2C.name: A2C,
+    DARC.name: DARC,
+    H2O.name: H2O,
+    IQLOnline.name: IQLOnline,
     MDPO.name: MDPO,
+    MOORL.name: MOORL,
     PPO.name: PPO,
+    REDQ.name: REDQ,
+    RLPD.name: RLPD,
     Reinforce.name: Reinforce,
     SAC.name: SAC,
     TD3.name: TD3,
     TRPO.name: TRPO,
+    WSRL.name: WSRL,
 }
 """Name on the command line -> agent."""
 
 __all__ = [
-    "ALGORITHMS",
     "A2C",
+    "ALGORITHMS",
+    "DARC",
+    "H2O",
     "MDPO",
+    "MOORL",
     "PPO",
+    "REDQ",
+    "RLPD",
     "SAC",
     "TD3",
     "TRPO",
+    "WSRL",
     "A2CConfig",
+    "DARCConfig",
+    "GapEstimate",
+    "H2OConfig",
+    "IQLOnline",
+    "IQLOnlineConfig",
     "MDPOConfig",
+    "MOORLConfig",
     "PPOConfig",
+    "REDQConfig",
+    "RLPDConfig",
     "Reinforce",
     "ReinforceConfig",
     "SACConfig",
     "TD3Config",
     "TRPOConfig",
+    "WSRLConfig",
+    "estimate_gap",
     "spec_of",
 ]

@@ -19,7 +19,7 @@ class A2CConfig(OnPolicyConfig):
     """Settings of A2C; the defaults are stable-baselines3's, with Adam in place of RMSprop."""
 
     num_envs: int = 8
-    horizon: int = 5
+    horizon: int | None = 5
     gae_lambda: float = 1.0
     normalise_observations: bool = False
     normalise_rewards: bool = False

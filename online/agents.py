@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from surefoot.core.agent import Agent, require
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
+
+if TYPE_CHECKING:
+    from surefoot.online.off_policy import OffPolicyLoop
 
 INITIAL_ACTIONS = ("uniform", "policy")
 
@@ -48,8 +52,17 @@ class OffPolicyAgent(Agent):
     acts = True
     data = "optional"
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    wants_gap: ClassVar[bool] = False
+    """Whether it is meant for a simulator that is wrong (`gap=`)."""
     batch_size: int = 256
     """Rows of one critic step; the loop sets it before it asks for `updates`."""
+
+    @classmethod
+    def loop_class(cls) -> type[OffPolicyLoop]:
+        """What trains it."""
+        from surefoot.online.off_policy import OffPolicyLoop
+
+        return OffPolicyLoop
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """A dataset as rows to learn from beside the replay buffer: actions scaled, rewards and observations too."""

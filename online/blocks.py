@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Agent
-from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
+from surefoot.core.errors import DivergenceError
 from surefoot.core.learner import Learner
 from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy import Policy
@@ -186,7 +186,9 @@ class Blocks:
         """(S * N,) bool rows that are transitions, where the environment inserts others."""
         if self.inserts_rows:
             valid = info.get("valid")
-            return torch.ones_like(self._received[:, 0], dtype=torch.bool) if valid is None else self._tensor(valid).bool()
+            return (
+                torch.ones_like(self._received[:, 0], dtype=torch.bool) if valid is None else self._tensor(valid).bool()
+            )
         return None
 
     # -- both --------------------------------------------------------------------------------------------
@@ -238,7 +240,8 @@ class Blocks:
                 )
             raise DivergenceError(
                 f"environment {row} of seed {self.learner.seeds[seed]} gave an observation or reward that is not "
-                f"finite at vector step {step}; lower its time step or bound its state. The last good checkpoint is kept"
+                f"finite at vector step {step}; lower its time step or bound its state. The last good checkpoint is "
+                "kept"
             )
 
     # -- what is saved -----------------------------------------------------------------------------------

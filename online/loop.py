@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
 from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
@@ -51,7 +50,7 @@ class Loop(Protocol):
 
 
 def make_loop(
-    agents: Sequence[Agent],
+    agents: Sequence[Any],
     seeds: Sequence[int],
     env: Any,
     *,
@@ -82,12 +81,11 @@ def make_loop(
     from surefoot.online.on_policy_agent import OnPolicyAgent
 
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
+    if isinstance(agents[0], OffPolicyAgent):
+        loop = agents[0].loop_class()
+        return loop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
     if isinstance(agents[0], OnPolicyAgent):
         from surefoot.online.on_policy import OnPolicyLoop
 
         return OnPolicyLoop(agents, seeds, env, **shared)
-    if isinstance(agents[0], OffPolicyAgent):
-        from surefoot.online.off_policy import OffPolicyLoop
-
-        return OffPolicyLoop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
     raise ConfigError(f"{agents[0].name} does not act while it trains: give it to a Learner")

@@ -30,7 +30,7 @@ class MDPOConfig(OnPolicyConfig):
         """Refuse values out of range."""
         super().__post_init__()
         require(self.epochs >= 1, "mdpo", "epochs", self.epochs, ">= 1")
-        fits = f"a number that divides the {self.rows} steps of a block ({self.horizon} x {self.num_envs})"
+        fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
         divides = self.minibatches >= 1 and self.rows % self.minibatches == 0
         require(divides, "mdpo", "minibatches", self.minibatches, fits)
         steps = self.steps_per_block

@@ -37,7 +37,7 @@ class TRPOConfig(OnPolicyConfig):
         require(self.conjugate_steps >= 1, "trpo", "conjugate_steps", self.conjugate_steps, ">= 1")
         require(self.backtracks >= 1, "trpo", "backtracks", self.backtracks, ">= 1")
         require(self.epochs >= 1, "trpo", "epochs", self.epochs, ">= 1")
-        fits = f"a number that divides the {self.rows} steps of a block ({self.horizon} x {self.num_envs})"
+        fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
         divides = self.minibatches >= 1 and self.rows % self.minibatches == 0
         require(divides, "trpo", "minibatches", self.minibatches, fits)
 

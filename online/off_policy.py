@@ -22,6 +22,9 @@ from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import Experience
 from surefoot.online.replay import Mixture, ReplayRows, places_from_dataset
 
+FEW_ROWS = 16
+"""Below it the native MLP, which works on panels of 32 rows, is slower than plain PyTorch."""
+
 
 class OffPolicyLoop:
     """Trains S agents of one kind from what they do in their environments.
@@ -56,7 +59,8 @@ class OffPolicyLoop:
             device: of parameters and replay buffer.
             table: measured kernels for the CPU; None runs plain PyTorch.
             compiled: pass each loss through `torch.compile`.
-            dataset: rows beside the replay buffer's, where the agent's `offline_fraction` says so.
+            dataset: rows beside the replay buffer's, where the agent's `offline_fraction` says so; what
+                `agent.prepare` returned.
 
         Raises:
             ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not keep, or
@@ -107,7 +111,7 @@ class OffPolicyLoop:
                 f"{name} keeps no offline data: leave dataset= out, or set algo.offline_fraction to the part of each "
                 "batch that is to come from it"
             )
-        store = store_from_dataset(self.agent.prepare(dataset), self.agent.reads, self.device)
+        store = store_from_dataset(dataset, self.agent.reads, self.device)
         places = places_from_dataset(rows, fraction, self.device)
         drawn = ReplayRows(self.seeds, buffer, rows, self.device, len(store), places)
         return Mixture(store, buffer, places).gather, drawn
@@ -157,7 +161,8 @@ class OffPolicyLoop:
     def _explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""
         learner = self.learner
-        with kernels.use(learner.slots), self._full_precision():
+        slots = learner.slots if self.num_envs >= FEW_ROWS else None
+        with kernels.use(slots), self._full_precision():
             if not learner.stacked:
                 return self.agent.explore(observations[0], noise[0])
             return self._act_stacked(*learner.stacked_state(), observations, noise)  # type: ignore[no-any-return]

@@ -17,9 +17,9 @@ from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy_gradient import adaptive_lr, kl_stop
 from surefoot.core.random import generator
 from surefoot.data.store import Store
-from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.environment import check_spec
+from surefoot.online.on_policy_agent import OnPolicyAgent
 
 
 class OnPolicyLoop:
@@ -87,7 +87,7 @@ class OnPolicyLoop:
             for optimizer in self.learner.optimizers:
                 optimizer.by_seed()
         self.rewards = RewardScale(len(seeds), c.num_envs, c.discount, c.reward_limit, self.device)
-        self.blocks = Blocks(env, self.learner, c.horizon, self.device)
+        self.blocks = Blocks(env, self.learner, c.length, self.device)
 
     def run(self, steps: int) -> dict[str, list[float]]:
         """Go on, a block at a time, until at least `steps` more environment steps of each seed are taken.
@@ -306,5 +306,3 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
     with torch.no_grad():
         columns = agent.columns(block)
     return {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,12 +19,16 @@ PART = 8192
 """Rows that a network is given at once on a CPU: their activations stay in the cache, and in the memory."""
 
 
+BLOCK_ROWS = 2048
+"""Transitions of a block where nothing else is said, as in PPO's experiments."""
+
+
 @dataclasses.dataclass(frozen=True)
 class OnPolicyConfig:
     """How an on-policy algorithm gathers experience, and the networks that it learns."""
 
     num_envs: int = 1  # parallel environments of each seed: N
-    horizon: int = 2048  # steps of each of them in a block: T
+    horizon: int | None = None  # T, steps of each in a block; None: 2,048 rows a block, in multiples of 32 steps
     discount: float = 0.99
     gae_lambda: float = 0.95
     hidden: tuple[int, ...] = (64, 64)  # of actor and critic
@@ -39,7 +43,7 @@ class OnPolicyConfig:
         """Refuse values out of range."""
         name = type(self).__name__.removesuffix("Config").lower()
         require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
-        require(self.horizon >= 1, name, "horizon", self.horizon, ">= 1")
+        require(self.horizon is None or self.horizon >= 1, name, "horizon", self.horizon, "None or >= 1")
         require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
         require(0 <= self.gae_lambda <= 1, name, "gae_lambda", self.gae_lambda, "in [0, 1]")
         for field in ("observation_limit", "reward_limit"):
@@ -47,9 +51,14 @@ class OnPolicyConfig:
             require(value is None or value > 0, name, field, value, "None or > 0")
 
     @property
+    def length(self) -> int:
+        """Steps of each environment in a block, T."""
+        return -(-BLOCK_ROWS // (32 * self.num_envs)) * 32 if self.horizon is None else self.horizon
+
+    @property
     def rows(self) -> int:
         """Transitions of a block, T N."""
-        return self.horizon * self.num_envs
+        return self.length * self.num_envs
 
     @property
     def steps_per_block(self) -> int:
@@ -75,7 +84,8 @@ class OnPolicyAgent(Agent):
     data = "refused"
     anneals: ClassVar[bool] = False
     """Whether its blocks say how much of the run is over: `progress`, in [0, 1)."""
-    actor: UnboundedGaussianActor | CategoricalActor
+    actor: Any
+    """`UnboundedGaussianActor` or `CategoricalActor`: the same calls, other outputs."""
 
     def build(self) -> None:
         """Actor and critic apart.
@@ -119,9 +129,16 @@ class OnPolicyAgent(Agent):
         """Columns (T, N) of a block: values, advantages (generalised, eq. 16 of Schulman et al.) and returns."""
         c, values = self.config, self.values(block["observations"])
         following = self.values(block["next_observations"])
-        ends = (block["terminations"], block["truncations"])
-        traces = (c.discount, c.gae_lambda, block.get("mask"))
-        advantages, returns = gae(block["rewards"], values, following, *ends, *traces)
+        advantages, returns = gae(
+            block["rewards"],
+            values,
+            following,
+            block["terminations"],
+            block["truncations"],
+            c.discount,
+            c.gae_lambda,
+            block.get("mask"),
+        )
         return {"values": values, "advantages": advantages, "returns": returns}
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:

@@ -40,7 +40,7 @@ class PPOConfig(OnPolicyConfig):
         super().__post_init__()
         require(self.epochs >= 1, "ppo", "epochs", self.epochs, ">= 1")
         require(self.minibatches >= 1, "ppo", "minibatches", self.minibatches, ">= 1")
-        fits = f"a number that divides the {self.rows} steps of a block ({self.horizon} x {self.num_envs})"
+        fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
         require(self.rows % self.minibatches == 0, "ppo", "minibatches", self.minibatches, fits)
         require(self.clip > 0, "ppo", "clip", self.clip, "> 0")
         require(self.value_clip is None or self.value_clip > 0, "ppo", "value_clip", self.value_clip, "None or > 0")

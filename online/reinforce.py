@@ -20,7 +20,7 @@ class ReinforceConfig(OnPolicyConfig):
     """Settings of REINFORCE."""
 
     num_envs: int = 8
-    horizon: int = 500
+    horizon: int | None = 500
     normalise_observations: bool = False
     normalise_rewards: bool = False
     entropy_coefficient: float = 0.0

@@ -99,7 +99,7 @@ class SAC(OffPolicyAgent):
         """Actor, critics with their targets, temperature."""
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         start = c.initialisation
-        self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, start, c.log_std_range)
+        self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, start, c.log_std_range, c.layer_norm_actor)
         hidden = c.hidden if c.critic_hidden is None else c.critic_hidden
         self.critic = Critic(*sizes, hidden, c.critics, start, c.layer_norm_critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -111,17 +111,21 @@ class SAC(OffPolicyAgent):
         c = self.config
         return c.target_entropy_per_dimension * self.spec.action_dim if c.target_entropy is None else c.target_entropy
 
-    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Squared distance of all critics to the soft value of one next action."""
+    def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """(B,) reward and soft value of one next action, valued by the lowest of some target critics."""
         c, following = self.config, batch["next_observations"]
         action, log_density = self.actor.sample(following, noise["next_action"])
         members = ensembles.subset(noise["subset"], c.subset, c.subset_replacement) if "subset" in noise else None
         next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1)), members)
         if c.entropy_backup:
             next_q = next_q - self.temperature() * log_density
-        target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
+        return td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared distance of all critics to the soft value of one next action."""
+        target = self.targets(batch, noise)
         q = self.critic(batch["observation_actions"])
-        return ensembles.critic_loss(q, target, c.critic_loss_over), {"q": q}
+        return ensembles.critic_loss(q, target, self.config.critic_loss_over), {"q": q}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Entropy, weighted, and value of the policy's own actions, reparameterised."""

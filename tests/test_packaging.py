@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
+import types
 import zipfile
 from collections.abc import Iterator
 
@@ -192,6 +195,160 @@ def test_make_without_a_python_says_what_to_install(target: str, tmp_path: pathl
     assert done.returncode == 2
     assert "surefoot needs python 3.11 or newer" in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.fixture(scope="module")
+def backend() -> types.ModuleType:
+    """tools/build_backend.py, imported as pip does."""
+    pytest.importorskip("scikit_build_core", reason="comes with the dev extra")
+    spec = importlib.util.spec_from_file_location("build_backend", ROOT / "tools" / "build_backend.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def bare(backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> dict[str, str]:
+    """Environment variables of a Linux machine with python's headers and nothing on PATH."""
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "Python.h").touch()
+    monkeypatch.setattr(backend.sys, "platform", "linux")
+    monkeypatch.setattr(backend.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(backend.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(backend.sysconfig, "get_path", lambda name: str(tmp_path / name))
+    (tmp_path / "bin").mkdir()
+    for name in ("CXX", "SUREFOOT_PURE_PYTHON", "SUREFOOT_ZIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return {"PATH": str(tmp_path / "bin")}
+
+
+def executable(path: pathlib.Path, text: str = "#!/bin/sh\n") -> pathlib.Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_zig_compiles_where_there_is_no_compiler(backend: types.ModuleType, bare: dict[str, str]) -> None:
+    assert backend.why_not_zig(bare) is None
+
+
+@pytest.mark.parametrize("name", ["c++", "g++", "clang++"])
+def test_a_compiler_on_the_path_is_preferred_to_zig(backend: types.ModuleType, bare: dict[str, str], name: str) -> None:
+    executable(pathlib.Path(bare["PATH"]) / name)
+    assert backend.why_not_zig(bare) == ""
+    assert backend.why_not_zig({**bare, "SUREFOOT_ZIG": "1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"CXX": "/opt/bin/c++"}, ""),
+        ({"SUREFOOT_PURE_PYTHON": "1"}, ""),
+        ({"SUREFOOT_PURE_PYTHON": "1", "SUREFOOT_ZIG": "1"}, ""),
+        ({"SUREFOOT_ZIG": "0"}, "SUREFOOT_ZIG refuses"),
+    ],
+)
+def test_a_switch_that_refuses_zig_is_respected(
+    backend: types.ModuleType, bare: dict[str, str], environ: dict[str, str], words: str
+) -> None:
+    reason = backend.why_not_zig({**bare, **environ})
+    assert words in reason
+    assert bool(words) == bool(reason)
+
+
+def test_without_python_headers_there_is_nothing_to_compile(
+    backend: types.ModuleType, bare: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "include" / "Python.h").unlink()
+    assert f"headers are missing too ({tmp_path / 'include' / 'Python.h'})" in backend.why_not_zig(bare)
+
+
+def test_zig_is_for_linux_with_glibc(
+    backend: types.ModuleType, bare: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend.platform, "libc_ver", lambda: ("", ""))
+    assert "with glibc on x86-64" in backend.why_not_zig(bare)
+
+
+def test_off_linux_cmake_finds_the_compiler_as_ever(
+    backend: types.ModuleType, bare: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend.sys, "platform", "darwin")
+    assert backend.why_not_zig(bare) == ""
+
+
+@pytest.mark.usefixtures("bare")
+def test_ziglang_is_a_requirement_only_where_it_can_be_fetched(
+    backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for hook in (backend.get_requires_for_build_wheel, backend.get_requires_for_build_editable):
+        monkeypatch.setattr(backend, "can_be_fetched", lambda: True)
+        assert f"ziglang=={backend.VERSION}" in hook()
+        monkeypatch.setattr(backend, "can_be_fetched", lambda: False)
+        assert not [name for name in hook() if re.match("ziglang|cmake|ninja", name)]
+
+
+def test_pip_is_asked_whether_ziglang_can_be_fetched(
+    backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert not backend.can_be_fetched()
+    (tmp_path / f"ziglang-{backend.VERSION}9-py3-none-any.whl").touch()
+    assert not backend.can_be_fetched()
+    (tmp_path / f"ziglang-{backend.VERSION}-py3-none-any.whl").touch()
+    assert backend.can_be_fetched()
+
+
+def test_the_launcher_gives_zig_its_own_names_and_keeps_every_argument(
+    backend: types.ModuleType, tmp_path: pathlib.Path
+) -> None:
+    zig = executable(tmp_path / "zi g", '#!/bin/sh\nfor a do echo "$a"; done\n')
+    programs = backend.write_launchers(zig, tmp_path / "launchers")
+    options = ["-march=x86-64-v4", "-O3", "a b.cpp", '-DX="y z"', "-march=armv8-a"]
+    said = subprocess.run([programs["c++"], *options], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0] == "c++"
+    assert said[-5:] == ["-march=x86_64_v4", *options[1:]]
+    assert {"-fno-sanitize=undefined", "-O3"} < set(said[1:-5])
+    assert said[said.index("-target") + 1].endswith("-linux-gnu.2.28")
+    said = subprocess.run([programs["ar"], "qc", "a.a"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == ["ar", "qc", "a.a"]
+
+
+@pytest.mark.usefixtures("bare")
+def test_without_ziglang_one_line_says_why_the_install_is_pure_python(
+    backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: None)
+    before = dict(os.environ)
+    with backend.compiler():
+        assert dict(os.environ) == {**before, "SUREFOOT_PURE_PYTHON": "1"}  # cmake may be missing too
+    assert dict(os.environ) == before
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line == (
+        f"surefoot: there is no C++ compiler, and ziglang {backend.VERSION} could not be fetched: "
+        "installing as pure python, which is slower"
+    )
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_build_with_zig_names_it_to_cmake_and_leaves_the_environment_as_it_was(
+    backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    found = types.SimpleNamespace(origin=str(tmp_path / "ziglang" / "__init__.py"))
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(backend, "FOLDER", tmp_path / "a b")
+    monkeypatch.setenv("CMAKE_ARGS", "-DOWN=1")
+    before = dict(os.environ)
+    with backend.compiler():
+        first, second, *_ = shlex.split(os.environ["CMAKE_ARGS"])
+        assert (first, second) == ("-DOWN=1", f"-DCMAKE_CXX_COMPILER={tmp_path / 'a b' / 'zig-c++'}")
+        assert str(tmp_path / "ziglang" / "zig") in (tmp_path / "a b" / "zig-c++").read_text()
+    assert dict(os.environ) == before
 
 
 def contract_complaints(table: list[str], imports: list[tuple[str, str]]) -> list[str]:

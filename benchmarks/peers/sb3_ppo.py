@@ -18,7 +18,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 site.addsitedir(sys.argv[1])
-from surefoot.envs.native import NativeVectorEnv  # noqa: E402
+from surefoot.envs.native import NativeVectorEnv
 
 
 class Rows(VecEnv):

@@ -2,22 +2,41 @@
 
 #include <atomic>
 
+#ifdef SUREFOOT_X86
+#include <cpuid.h>
+
+#include <initializer_list>
+#endif
+
 namespace surefoot {
 namespace {
 
-Level best() {
 #ifdef SUREFOOT_X86
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-    return Level::v4;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-    return Level::v3;
-  return Level::v2;
-#else
-  return Level::generic;
-#endif
+bool has(unsigned found, std::initializer_list<int> bits) {
+  for (int bit : bits)
+    if (!(found >> bit & 1)) return false;
+  return true;
 }
+
+/// Asks the processor itself: __builtin_cpu_supports knows nothing under zig, whose run-time library has a stub of it.
+Level best() {
+  unsigned a, b, c, d, basic = 0, more = 0, extended = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d)) basic = c;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) more = b;
+  if (__get_cpuid(0x80000001, &a, &b, &c, &d)) extended = c;
+  if (!has(basic, {27})) return Level::v2;  // OSXSAVE: the system tells which registers it saves
+  unsigned saved, high;
+  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  // FMA, MOVBE, AVX, F16C; BMI, AVX2, BMI2; LZCNT; registers xmm and ymm
+  const bool v3 =
+      has(basic, {12, 22, 28, 29}) && has(more, {3, 5, 8}) && has(extended, {5}) && has(saved, {1, 2});
+  // AVX-512 F, DQ, CD, BW, VL; mask registers and zmm
+  if (v3 && has(more, {16, 17, 28, 30, 31}) && has(saved, {5, 6, 7})) return Level::v4;
+  return v3 ? Level::v3 : Level::v2;
+}
+#else
+Level best() { return Level::generic; }
+#endif
 
 std::atomic<Level> chosen{best()};
 

@@ -81,6 +81,34 @@ SF_INLINE float activate(float x) {
   return x;
 }
 
+// g++ vectorises the loops over lanes below although they hold loops over inputs. clang never does that: it gets a
+// vector where g++ has a float, so that the same statements are the inner loop's.
+#if defined(__clang__) && !defined(__CUDACC__)
+#if defined(__AVX512F__)
+enum { at_once = 16 };
+#elif defined(__AVX__)
+enum { at_once = 8 };
+#else
+enum { at_once = 4 };
+#endif
+typedef float Some __attribute__((vector_size(at_once * sizeof(float)), aligned(4), may_alias));
+#else
+enum { at_once = 1 };
+typedef float Some;
+#endif
+
+SF_INLINE Some some(const float* from) { return *reinterpret_cast<const Some*>(from); }
+
+template <Activation activation>
+SF_INLINE void put(float* to, Some value) {
+  if constexpr (at_once == 1) {
+    *to = activate<activation>(reinterpret_cast<const float&>(value));
+  } else {
+    *reinterpret_cast<Some*>(to) = value;
+    for (int l = 0; l < at_once; ++l) to[l] = activate<activation>(to[l]);
+  }
+}
+
 /// Four outputs (of `stride` in their bundle) for lanes l and l + L / 2 at once: eight sums in registers hide the
 /// latency of the multiply-adds, and every weight that is loaded serves two of them. Lanes are the outer loop and the
 /// one that vectorises, so no branch may be left in it: inputs > 0 is taken for granted.
@@ -88,12 +116,12 @@ template <Activation activation, int stride, int L>
 SF_FUNCTION void four_outputs(int inputs, const float* w, const float* x, float* y) {
   constexpr int h = L / 2;
 #pragma omp simd
-  for (int l = 0; l < h; ++l) {  // vectorised
-    float s0 = w[0], s1 = w[1], s2 = w[2], s3 = w[3];
-    float r0 = w[0], r1 = w[1], r2 = w[2], r3 = w[3];
+  for (int l = 0; l < h; l += at_once) {  // vectorised
+    Some s0 = Some{} + w[0], s1 = Some{} + w[1], s2 = Some{} + w[2], s3 = Some{} + w[3];
+    Some r0 = s0, r1 = s1, r2 = s2, r3 = s3;
     int i = 0;
     do {
-      const float v = x[i * L + l], u = x[i * L + h + l];
+      const Some v = some(x + i * L + l), u = some(x + i * L + h + l);
       const float* const row = w + stride * (i + 1);
       s0 += row[0] * v;
       r0 += row[0] * u;
@@ -104,14 +132,14 @@ SF_FUNCTION void four_outputs(int inputs, const float* w, const float* x, float*
       s3 += row[3] * v;
       r3 += row[3] * u;
     } while (++i < inputs);
-    y[0 * L + l] = activate<activation>(s0);
-    y[1 * L + l] = activate<activation>(s1);
-    y[2 * L + l] = activate<activation>(s2);
-    y[3 * L + l] = activate<activation>(s3);
-    y[0 * L + h + l] = activate<activation>(r0);
-    y[1 * L + h + l] = activate<activation>(r1);
-    y[2 * L + h + l] = activate<activation>(r2);
-    y[3 * L + h + l] = activate<activation>(r3);
+    put<activation>(y + 0 * L + l, s0);
+    put<activation>(y + 1 * L + l, s1);
+    put<activation>(y + 2 * L + l, s2);
+    put<activation>(y + 3 * L + l, s3);
+    put<activation>(y + 0 * L + h + l, r0);
+    put<activation>(y + 1 * L + h + l, r1);
+    put<activation>(y + 2 * L + h + l, r2);
+    put<activation>(y + 3 * L + h + l, r3);
   }
 }
 
@@ -122,16 +150,16 @@ SF_FUNCTION void one_output(int inputs, const float* w, const float* x, float* y
   for (int l = 0; l < L; ++l) y[l] = w[0];
   if (fours > 0) {
 #pragma omp simd
-    for (int l = 0; l < L; ++l) {  // vectorised
-      float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    for (int l = 0; l < L; l += at_once) {  // vectorised
+      Some s0 = Some{}, s1 = Some{}, s2 = Some{}, s3 = Some{};
       int i = 0;
       do {
-        s0 += w[4 * i + 1] * x[(4 * i + 0) * L + l];
-        s1 += w[4 * i + 2] * x[(4 * i + 1) * L + l];
-        s2 += w[4 * i + 3] * x[(4 * i + 2) * L + l];
-        s3 += w[4 * i + 4] * x[(4 * i + 3) * L + l];
+        s0 += w[4 * i + 1] * some(x + (4 * i + 0) * L + l);
+        s1 += w[4 * i + 2] * some(x + (4 * i + 1) * L + l);
+        s2 += w[4 * i + 3] * some(x + (4 * i + 2) * L + l);
+        s3 += w[4 * i + 4] * some(x + (4 * i + 3) * L + l);
       } while (++i < fours);
-      y[l] += (s0 + s1) + (s2 + s3);
+      put<Activation::none>(y + l, some(y + l) + ((s0 + s1) + (s2 + s3)));
     }
   }
   for (int i = 4 * fours; i < inputs; ++i) {
@@ -162,23 +190,25 @@ SF_FUNCTION void normalise(const Layer& layer, float* y) {
   const float share = 1.0f / static_cast<float>(n);
   float mean[L], scale[L];
 #pragma omp simd
-  for (int l = 0; l < L; ++l) {  // vectorised
-    float sum = 0;
+  for (int l = 0; l < L; l += at_once) {  // vectorised
+    Some sum = Some{};
     int k = 0;
-    do sum += y[k * L + l];
+    do sum += some(y + k * L + l);
     while (++k < n);
-    mean[l] = sum * share;
+    put<Activation::none>(mean + l, sum * share);
   }
 #pragma omp simd
-  for (int l = 0; l < L; ++l) {  // vectorised
-    float squares = 0;
+  for (int l = 0; l < L; l += at_once) {  // vectorised
+    Some squares = Some{};
     int k = 0;
     do {
-      const float d = y[k * L + l] - mean[l];
+      const Some d = some(y + k * L + l) - some(mean + l);
       squares += d * d;
     } while (++k < n);
-    scale[l] = 1.0f / sqrt(squares * share + 1e-5f);
+    put<Activation::none>(scale + l, squares * share + 1e-5f);
   }
+#pragma omp simd
+  for (int l = 0; l < L; ++l) scale[l] = 1.0f / sqrt(scale[l]);  // vectorised
   for (int k = 0; k < n; ++k) {
     float* const row = y + k * L;
     const float gain = layer.gain[k], shift = layer.shift[k];

@@ -27,8 +27,8 @@ struct Element {
   X(unary, exp, std::exp(a))                                            \
   X(unary, log, std::log(a))                                            \
   X(unary, log1p, std::log1p(a))                                        \
-  X(unary, tanh, std::tanh(a))                                          \
-  X(unary, sigmoid, 1.0f / (1.0f + std::exp(-a)))                       \
+  X(unary, tanh, clip(surefoot::tanh(a), -1.0f, 1.0f))                  \
+  X(unary, sigmoid, 1.0f / (1.0f + surefoot::exp(-a)))                  \
   X(unary, relu, a < 0.0f ? 0.0f : a)                                   \
   X(unary, sign, static_cast<float>((a > 0.0f) - (a < 0.0f)))           \
   X(binary, mul, a* b)                                                  \
@@ -44,7 +44,7 @@ struct Element {
   X(ternary, clamp, a < b ? (b < c ? b : c) : (a > c ? c : a))          \
   X(ternary, lerp, a + c * (b - a))                                     \
   X(ternary, threshold_backward, b <= c ? 0.0f : a)                     \
-  X(ternary, softplus, a* b > c ? a : std::log1p(std::exp(a * b)) / b)  \
+  X(ternary, softplus, a* b > c ? a : softplus_of(a * b) / b)           \
   X(compare, gt, a > b)                                                 \
   X(compare, ge, a >= b)                                                \
   X(compare, lt, a < b)                                                 \

@@ -11,8 +11,9 @@ from surefoot.core.errors import DataError
 from surefoot.data.dataset import Array, Dataset
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.training import make_training
-from surefoot.envs.vector import action_bounds, check_spaces, describe
+from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.generate import load
+from surefoot.online.environment import spec_of
 from surefoot.plan import Plan, agent_class
 from surefoot.registry import check_parts
 from surefoot.workers import Listener, at_once, cores
@@ -41,15 +42,19 @@ def pose(plan: Plan, dataset: Dataset | None, tell: Listener) -> Problem:
     """
     kind = agent_class(plan.algorithm)
     check_parts(kind, plan.dataset, plan.environment, plan.gap)
+    if getattr(kind, "wants_gap", False) and plan.gap is None:
+        tell(
+            {"kind": "note", "text": f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not"}
+        )
     if dataset is None and plan.dataset is not None:
         dataset = load(plan.dataset, strict=plan.strict, view=plan.view)
     if dataset is not None:
         low, high = resolve_bounds(plan, dataset, tell)
         spec = Spec.of(dataset, low, high)
     else:
-        assert plan.environment is not None
-        found = describe(plan.environment)
-        spec = Spec.of(found, found.action_low, found.action_high)
+        env = make_training(str(plan.environment), 1, gap=plan.gap)
+        spec = spec_of(env)
+        env.close()
     return Problem(spec, dataset)
 
 

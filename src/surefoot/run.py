@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core import checkpoint
-from surefoot.core.agent import Spec
+from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
 from surefoot.core.policy import Policy
@@ -64,7 +64,8 @@ class Run:
     def spec(self) -> Spec:
         """Sizes and bounds of the control problem."""
         value: dict[str, Any] = read_json(self.folder / "config.json")["spec"]
-        return Spec(**{key: tuple(item) if isinstance(item, list) else item for key, item in value.items()})
+        ready: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
+        return Spec(**ready)
 
     @property
     def complete(self) -> bool:
@@ -189,3 +190,20 @@ def split(dataset: Dataset) -> tuple[Dataset, Dataset | None]:
     order = generator(0, "validation").permutation(episodes)
     held = max(1, int(episodes * VALIDATION_FRACTION))
     return dataset.select_episodes(np.sort(order[held:])), dataset.select_episodes(np.sort(order[:held]))
+
+
+def load_agent(run: Run, seed: int | None = None) -> Agent:
+    """The agent of a run's last checkpoint, critics included.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
+    """
+    seed = run.plan.seeds[0] if seed is None else seed
+    tensors, _ = checkpoint.load(run.checkpoint_path(seed), kind="checkpoint")
+    weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
+    agent = run.plan.agent(run.spec)
+    try:
+        agent.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"{run.checkpoint_path(seed)}: does not fit the run's configuration ({error})") from error
+    return agent.requires_grad_(False)

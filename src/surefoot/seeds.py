@@ -19,6 +19,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.evaluation import evaluate
 from surefoot.plan import agent_class
 from surefoot.run import Run, read_columns
+from surefoot.start import initialise_from
 
 Send = Callable[[dict[str, Any]], None]
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
@@ -87,7 +88,7 @@ class SeedTrainer:
         """An untrained agent of the plan, or one that starts from the run that the plan names."""
         agent = self.plan.agent(self.spec).fresh(seed)
         if self.plan.init is not None:
-            training.initialise_from(agent, Run.open(self.plan.init), seed)
+            initialise_from(agent, Run.open(self.plan.init), seed)
         return agent
 
     def prepared(self, agents: Sequence[Agent], dataset: Dataset) -> Dataset:

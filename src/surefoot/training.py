@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core import checkpoint
 from surefoot.core.agent import Agent
 from surefoot.core.errors import CheckpointError, ConfigError, DeviceError
 from surefoot.core.files import read_json, write_json
@@ -21,7 +20,8 @@ from surefoot.data.store import store_from_dataset
 from surefoot.generate import load
 from surefoot.plan import Plan, name_of
 from surefoot.problem import pose, training_environment
-from surefoot.run import IN_MEMORY, Run, describe_machine, write_columns
+from surefoot.run import IN_MEMORY, Run, describe_machine, load_agent, write_columns
+from surefoot.start import start_notes
 from surefoot.summary import sum_up
 from surefoot.workers import Event, Listener, work
 
@@ -112,7 +112,8 @@ def train(
     agent = plan.agent(problem.spec)
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
-        initialise_from(agent, Run.open(str(plan.init)), plan.seeds[0])
+        for text in start_notes(agent, Run.open(str(plan.init)), plan):
+            tell({"kind": "note", "text": text})
     if agent.acts:
         training_environment(plan, agent).close()
     config: dict[str, Any] = {"plan": plan.to_json(), "spec": dataclasses.asdict(problem.spec), "dataset": None}
@@ -166,46 +167,6 @@ def resolve_device(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise DeviceError("device=cuda: torch finds no CUDA GPU on this machine; use device=cpu or auto")
     return torch.device("cuda" if name in {"auto", "cuda"} and available else "cpu")
-
-
-def load_agent(run: Run, seed: int | None = None) -> Agent:
-    """The agent of a run's last checkpoint, critics included.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or it is damaged.
-    """
-    seed = run.plan.seeds[0] if seed is None else seed
-    tensors, _ = checkpoint.load(run.checkpoint_path(seed), kind="checkpoint")
-    weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
-    agent = run.plan.agent(run.spec)
-    try:
-        agent.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(f"{run.checkpoint_path(seed)}: does not fit the run's configuration ({error})") from error
-    return agent.requires_grad_(False)
-
-
-def initialise_from(agent: Agent, run: Run, seed: int) -> None:
-    """Start `agent` from another run: its normaliser, its actor, and what else fits by name and shape.
-
-    Raises:
-        ConfigError: the actors or the sizes don't fit.
-    """
-    source = load_agent(run, seed if seed in run.plan.seeds else run.plan.seeds[0])
-    theirs, mine = source.state_dict(), agent.state_dict()
-    unfit = [
-        n
-        for n in mine
-        if n.startswith(("actor.", "normalizer.")) and (n not in theirs or theirs[n].shape != mine[n].shape)
-    ]
-    if unfit:
-        raise ConfigError(
-            f"init={run.folder}: its {run.plan.algorithm} policy does not fit {agent.name} as configured ({unfit[0]} "
-            "differs); use the same observation and action sizes, actor and hidden layers"
-        )
-    agent.load_state_dict({n: theirs[n] if n in theirs and theirs[n].shape == v.shape else v for n, v in mine.items()})
-    agent.normalizer.fixed = True
-    agent.rewards_fixed = type(agent) is type(source)  # only then did the critics come along
 
 
 class _Victim:

@@ -12,13 +12,15 @@ import torch
 from policies import KINDS, observations, policy
 
 from surefoot.core import checkpoint
-from surefoot.core.actors import DeterministicActor
+from surefoot.core.actors import DeterministicActor, TanhGaussianActor
 from surefoot.core.errors import CheckpointError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer, RunningNormalizer
 from surefoot.core.policy import Policy
 
+CONTINUOUS = [kind for kind in KINDS if kind != "categorical"]
 
-@pytest.mark.parametrize("kind", KINDS)
+
+@pytest.mark.parametrize("kind", CONTINUOUS)
 def test_actions_are_normalised_observations_through_the_actor_scaled_to_the_bounds(kind: str) -> None:
     tested, rows = policy(kind), observations(20)
     normal = (rows - torch.tensor([1.0, -20.0, 300.0])) / torch.tensor([0.5, 3.0, 100.0])
@@ -27,11 +29,20 @@ def test_actions_are_normalised_observations_through_the_actor_scaled_to_the_bou
     torch.testing.assert_close(tested.act(rows), expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CONTINUOUS)
 def test_actions_never_leave_the_bounds_whatever_the_noise(kind: str) -> None:
     actions = policy(kind).act(observations(200) * 10, torch.randn(200, 2) * 10)
     assert (actions[:, 0].abs() <= 2).all()
     assert ((actions[:, 1] >= 0) & (actions[:, 1] <= 10)).all()
+
+
+def test_a_policy_of_choices_gives_the_number_of_the_likeliest() -> None:
+    tested, rows = policy("categorical"), observations(20)
+    normal = (rows - torch.tensor([1.0, -20.0, 300.0])) / torch.tensor([0.5, 3.0, 100.0])
+    choices = tested.act(rows)
+    assert choices.dtype == torch.int64
+    assert torch.equal(choices, tested.actor(normal).argmax(-1))
+    assert set(choices.tolist()) == {0, 1}
 
 
 def test_an_action_at_the_middle_by_hand() -> None:
@@ -155,3 +166,15 @@ def test_a_checkpoint_of_another_kind_is_not_a_policy(tmp_path: pathlib.Path) ->
     (tmp_path / "p.json").write_text("{}")
     with pytest.raises(CheckpointError, match="holds a 'learner', where a 'policy' is needed"):
         Policy.load(tmp_path / "p")
+
+
+def test_a_policy_with_layer_norms_is_the_same_after_saving(tmp_path: pathlib.Path) -> None:
+    torch.manual_seed(0)
+    actor = TanhGaussianActor(3, 2, (5, 4), layer_norm=True)
+    with torch.no_grad():
+        for scale in actor.mlp.scales:
+            scale.uniform_(0.5, 2)
+    policy = Policy.of(actor, Normalizer(3), torch.tensor([-1.0, -1]), torch.tensor([1.0, 2]))
+    policy.save(tmp_path / "policy")
+    observations = torch.randn(7, 3)
+    assert torch.equal(Policy.load(tmp_path / "policy").act(observations), policy.act(observations))

@@ -14,6 +14,7 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError
 from surefoot.core.value_learning import (
     advantage_weights,
+    conservative_gap,
     expectile_loss,
     explained_variance,
     gae,
@@ -22,6 +23,7 @@ from surefoot.core.value_learning import (
     linear_quantile,
     mc_return,
     shifted_values,
+    soft_maximum,
     td_target,
     value_loss,
     vtrace,
@@ -380,3 +382,41 @@ def test_explained_variance_is_one_for_the_truth_and_nothing_for_a_constant() ->
     assert float(explained_variance(f64([7.0, 7, 7, 0]), returns, mask)) == pytest.approx(0)
     assert float(explained_variance(-returns, returns, mask)) == pytest.approx(-3)
     assert float(explained_variance(returns[:3], torch.ones(3, dtype=torch.float64))) == 0
+
+
+# -- conservative values -----------------------------------------------------------------------------------
+
+
+def test_the_conservative_block_is_the_sheets_with_and_without_calibration() -> None:
+    q, log_densities = f64([[1.0], [2], [0.5]]), f64([[math.log(0.5)], [-0.3], [0.4]])
+    nothing = f64([0.0])
+    assert float(conservative_gap(q, nothing, log_densities)) == pytest.approx(2.80432458, abs=1e-8)
+    bounded = torch.cat([q[:1], q[1:].clamp(min=1.5)])
+    assert float(conservative_gap(bounded, nothing, log_densities)) == pytest.approx(2.91316078, abs=1e-8)
+    assert float(conservative_gap(q, f64([2.5]), log_densities)) == pytest.approx(0.30432458, abs=1e-8)
+
+
+@given(st.integers(1, 12), st.integers(1, 6), st.floats(-50, 50))
+def test_equal_values_of_uniform_actions_give_their_number_and_the_volume(count: int, dims: int, value: float) -> None:
+    q = torch.full((count, 2), value, dtype=torch.float64)
+    uniform = torch.full_like(q, -dims * math.log(2))
+    expected = value + math.log(count) + dims * math.log(2)
+    found = conservative_gap(q, torch.zeros(2, dtype=torch.float64), uniform)
+    torch.testing.assert_close(found, torch.full_like(found, expected))
+
+
+def test_without_the_correction_equal_values_have_no_gap_and_the_gradient_is_a_softmax() -> None:
+    data = f64([1.0, 3.0]).requires_grad_()
+    sampled = f64([[1.0, 5.0], [1.0, 2.0]]).requires_grad_()
+    gap = conservative_gap(sampled, data, temperature=0.5)
+    assert float(gap[0].detach()) == pytest.approx(0, abs=1e-12)
+    of_sampled, of_data = torch.autograd.grad(gap.sum(), (sampled, data))
+    shares = torch.softmax(torch.cat([sampled, data.unsqueeze(0)]).detach() / 0.5, 0)
+    torch.testing.assert_close(of_sampled, shares[:2])
+    torch.testing.assert_close(of_data, shares[2] - 1)
+
+
+def test_the_soft_maximum_is_torchs_logsumexp_and_does_not_overflow() -> None:
+    values = torch.randn(4, 7, dtype=torch.float64) * 5
+    torch.testing.assert_close(soft_maximum(values, 0, 2.0), 2 * torch.logsumexp(values / 2, 0))
+    assert soft_maximum(torch.tensor([1e30, 1e30]), 0).isfinite()

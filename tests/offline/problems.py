@@ -18,9 +18,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "iql-corl": ("iql", {"preset": "corl"}),
     "iql-deterministic": ("iql", {"actor": "deterministic"}),
     "iql-dropout": ("iql", {"dropout": 0.25}),
+    "cql-learned": ("cql", {"learn_cql_weight": True, "critics": 3, "sampled_actions": 3, "max_target_backup": False}),
+    "calql-kitchen": ("calql", {"importance_sampling": False, "critics": 3, "subset_replacement": True}),
+    "cql-norm": ("cql", {"layer_norm_critic": True, "sampled_actions": 2}),
     "riql-k3": ("riql", {"critics": 3, "quantile": 0.1, "sigma": 0.5}),
 }
-"""Every algorithm, and the variants of IQL and RIQL whose losses differ."""
+"""Every algorithm, and the variants of CQL, IQL and RIQL whose losses differ."""
 
 
 def spec(observations: int = 3, actions: int = 2) -> Spec:
@@ -48,6 +51,7 @@ def random_store(dtype: torch.dtype = torch.float32, rows: int = 200, device: st
         "rewards": normal(rows),
         "terminations": (normal(rows) > 1).double(),
         "next_observations": normal(rows, 3),
+        "returns_to_go": normal(rows),
     }
     return Store.pack({**made, **columns}, device=device, dtype=dtype)
 

@@ -245,7 +245,7 @@ def test_full_updates_equal_the_second_implementation(case: str) -> None:
     learner = trained(agent, rows)
     start = {name: value.clone() for name, value, _ in pairs(agent, reference)}
     for step in range(4):
-        noise = {name: value[0] for name, value in learner.stream.at(step)[1].items()}
+        noise = {name: value[0] for name, value in learner.stream.at(step).items()}
         learner.run(1)
         reference.step(rows[step], noise)
         for name, value, expected in pairs(agent, reference):

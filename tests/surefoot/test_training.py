@@ -27,8 +27,8 @@ from surefoot.data.dataset import Dataset
 from surefoot.generate import generate
 from surefoot.offline import BC, IQL
 from surefoot.plan import Plan
-from surefoot.run import Run
-from surefoot.training import fit, load_agent, resume, victim
+from surefoot.run import Run, load_agent
+from surefoot.training import fit, resume, victim
 from surefoot.workers import at_once
 
 SMALL = {"hidden": (16, 16)}

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
@@ -29,7 +30,6 @@ constexpr long few = 2;  // so few outputs of a layer, or inputs beside full til
 
 typedef float Vector __attribute__((vector_size(width * sizeof(float))));
 typedef float Unaligned __attribute__((vector_size(width * sizeof(float)), aligned(4), may_alias));
-typedef int Indices __attribute__((vector_size(width * sizeof(int))));
 
 inline Vector load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Unaligned*>(to) = value; }
@@ -151,20 +151,27 @@ void layer_down(const float* weight, const float* above, const float* activated,
   }
 }
 
+/// a[first], b[first], a[first + 1], b[first + 1], ...
+template <int first, std::size_t... i>
+[[gnu::always_inline]] inline Vector interleave(Vector a, Vector b, std::index_sequence<i...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (static_cast<int>(i & 1) * width + first + static_cast<int>(i / 2))...);
+#else  // g++ has the other builtin since version 12 only
+  typedef int Indices __attribute__((vector_size(width * sizeof(int))));
+  return __builtin_shuffle(a, b, Indices{(static_cast<int>(i & 1) * width + first + static_cast<int>(i / 2))...});
+#endif
+}
+
 /// rows[i] becomes what was column i.
 inline void transpose(Vector (&rows)[width]) {
-  Indices low, high;
-  for (int i = 0; i < width; ++i) {
-    low[i] = (i & 1) * width + i / 2;
-    high[i] = low[i] + width / 2;
-  }
+  constexpr auto all = std::make_index_sequence<width>();
 #pragma GCC unroll 4
   for (long round = 1; round < width; round *= 2) {
     Vector next[width];
 #pragma GCC unroll 16
     for (int i = 0; i < width / 2; ++i) {
-      next[2 * i] = __builtin_shuffle(rows[i], rows[i + width / 2], low);
-      next[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + width / 2], high);
+      next[2 * i] = interleave<0>(rows[i], rows[i + width / 2], all);
+      next[2 * i + 1] = interleave<width / 2>(rows[i], rows[i + width / 2], all);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < width; ++i) rows[i] = next[i];

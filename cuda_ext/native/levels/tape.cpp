@@ -6,11 +6,19 @@
 #include <tuple>
 #include <utility>
 
+#include "../maths.h"
 #include "../tape_codes.h"
 
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 namespace {
+
+/// log(1 + exp(x)), relative error 4e-7, in a form that vectorises; Kahan's correction keeps small ones exact.
+inline float softplus_of(float x) {
+  const float small = surefoot::exp(-surefoot::abs(x)), sum = 1.0f + small, rounded = sum - 1.0f;
+  const float logarithm = surefoot::log(sum) * (small / select(rounded > 0.0f, rounded, 1.0f));
+  return surefoot::max(x, 0.0f) + select(rounded > 0.0f, logarithm, small);
+}
 
 /// Call `f(i, j, k)` for all but the innermost dimension.
 template <class F>

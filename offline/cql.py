@@ -1,0 +1,285 @@
+"""CQL and Cal-QL: soft actor-critic on fixed data, its values pushed down wherever the data has no action."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.networks import Critic
+from surefoot.core.random import Noise
+from surefoot.core.temperature import Temperature
+from surefoot.core.value_learning import conservative_gap, td_target
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare, returns_to_go
+
+
+@dataclasses.dataclass(frozen=True)
+class CQLConfig:
+    """Settings of CQL; the defaults are those of zhouzypaul/wsrl on locomotion, with two critics."""
+
+    cql_weight: float = 5.0  # of the conservative term; where it is learned, its start
+    learn_cql_weight: bool = False  # raise it while the gap is above cql_gap, lower it below
+    cql_gap: float = 0.8  # in units of the values
+    cql_temperature: float = 1.0  # T of the soft maximum
+    sampled_actions: int = 10  # n: uniform ones, the policy's and the policy's at the next state, n each
+    importance_sampling: bool = True  # subtract the log-density that each sampled action was drawn with
+    max_target_backup: bool = True  # the target is the best of n next actions; else one is drawn
+    discount: float = 0.99
+    target_rate: float = 0.005
+    critics: int = 2  # E
+    subset: int = 2  # M: critics, drawn anew at each step, of the target's minimum and of the conservative term
+    subset_replacement: bool = False  # draw them with replacement, as zhouzypaul/wsrl does
+    temperature: float = 1.0  # weight of the entropy at the start
+    target_entropy: float | None = None  # in nats; None: minus the number of action dimensions
+    actor_learning_rate: float = 1e-4
+    critic_learning_rate: float = 3e-4  # of the learned cql_weight too
+    temperature_learning_rate: float = 1e-4
+    hidden: tuple[int, ...] = (256, 256)
+    critic_hidden: tuple[int, ...] | None = None  # of the critics, where it differs
+    layer_norm_actor: bool = False
+    layer_norm_critic: bool = False
+    log_std_range: tuple[float, float] = (-11.5129, 2.3026)  # before the tanh: deviations from 1e-5 to 10
+    initialisation: str = "orthogonal"
+    reward_scale: float = 1.0  # rewards are trained on as reward_scale * r + reward_shift
+    reward_shift: float = 0.0
+    normalization: str = "none"  # of observations: none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = type(self).__name__.removesuffix("Config").lower()
+        require(self.cql_weight >= 0, name, "cql_weight", self.cql_weight, ">= 0")
+        require(
+            not self.learn_cql_weight or self.cql_weight > 0, name, "cql_weight", self.cql_weight, "> 0 to be learned"
+        )
+        require(self.cql_temperature > 0, name, "cql_temperature", self.cql_temperature, "> 0")
+        require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, ">= 1")
+        require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
+        require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
+        require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
+        require(self.reward_scale > 0, name, "reward_scale", self.reward_scale, "> 0")
+
+
+ENSEMBLE: dict[str, Any] = {"critics": 10, "subset": 2, "layer_norm_actor": True, "layer_norm_critic": True}
+DOMAINS: dict[str, dict[str, Any]] = {
+    "wsrl-locomotion": ENSEMBLE,
+    "wsrl-kitchen": {
+        **ENSEMBLE,
+        "hidden": (512, 512, 512),
+        "importance_sampling": False,
+        "reward_shift": -4.0,
+    },
+    "wsrl-adroit": {
+        **ENSEMBLE,
+        "hidden": (512, 512),
+        "critic_hidden": (512, 512, 512),
+        "cql_weight": 1.0,
+        "reward_scale": 10.0,
+        "reward_shift": 5.0,
+    },
+    "wsrl-antmaze": {
+        **ENSEMBLE,
+        "critic_hidden": (256, 256, 256, 256),
+        "cql_weight": 1.0,
+        "learn_cql_weight": True,
+        "reward_scale": 10.0,
+        "reward_shift": -5.0,
+    },
+}
+"""The settings of zhouzypaul/wsrl, by domain."""
+
+
+class CQL(Agent):
+    r"""CQL(H) of Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning" (NeurIPS 2020).
+
+    .. math::
+        y &= r + \gamma (1 - d) \max_{k \le n} \min_{i \in S} \hat Q_i(s', a'_k), \quad a'_k \sim \pi(s') \\
+        L_Q &= \tfrac1E \textstyle\sum_i E\, (Q_i(s, a) - y)^2
+            + \alpha_{cql}\, E\, [\log \sum_k e^{Q(s, a_k) - \log\mu_k(a_k)} - Q(s, a)] \\
+        L_\pi &= E\, [\alpha \log\pi(a|s) - \min_i Q_i(s, a)], \quad a \sim \pi(s) \\
+        L_\alpha &= -\alpha\, E\, [\log\pi(a'|s') + \bar H]
+
+    Of the 3n actions a_k, n are uniform, n from the policy at s and n from it at s'; mu_k is what a_k was drawn from.
+    As in zhouzypaul/wsrl: all losses at the same old parameters, no entropy in the target.
+    """
+
+    name = "cql"
+    Config: ClassVar[type] = CQLConfig
+    PRESETS = {"locomotion": {}, **DOMAINS}  # noqa: RUF012
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: CQLConfig
+
+    def build(self) -> None:
+        """Actor, critics with their targets, temperature and, where it is learned, the conservative term's weight."""
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        shape: dict[str, Any] = {"initialisation": c.initialisation}
+        self.actor: TanhGaussianActor = TanhGaussianActor(
+            *sizes, c.hidden, log_std_range=c.log_std_range, layer_norm=c.layer_norm_actor, **shape
+        )
+        hidden = c.hidden if c.critic_hidden is None else c.critic_hidden
+        self.critic = Critic(*sizes, hidden, c.critics, layer_norm=c.layer_norm_critic, **shape)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.temperature = Temperature(c.temperature, "softplus")
+        if c.learn_cql_weight:
+            self.cql_weight = Temperature(c.cql_weight, "softplus")
+
+    @property
+    def target_entropy(self) -> float:
+        """In nats, of actions in [-1, 1]."""
+        wanted = self.config.target_entropy
+        return -float(self.spec.action_dim) if wanted is None else wanted
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and rewards, normalise observations."""
+        if not self.rewards_fixed:
+            self.reward_scale.fill_(self.config.reward_scale)
+            self.reward_shift.fill_(self.config.reward_shift)
+        return prepare(self, dataset, normalization=self.config.normalization)
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error of all critics, and by how much sampled actions seem better than the data's."""
+        c = self.config
+        members = ensembles.subset(noise["subset"], c.subset, c.subset_replacement) if "subset" in noise else None
+        target = self._target(batch, noise["next_action"], members)
+        data, sampled, log_densities = self._values(batch, noise)
+        td = (data - target).square().mean()
+        bounded = self._bounded(sampled, batch)
+        gap = conservative_gap(bounded, data, log_densities if c.importance_sampling else None, c.cql_temperature)
+        gap = gap.mean() if members is None else _mean_of(gap, members)
+        metrics = {"q": data, "q_sampled": sampled, "cql_gap": gap}
+        if not c.learn_cql_weight:
+            return td + c.cql_weight * gap, metrics
+        weight, above = self.cql_weight(), gap - c.cql_gap
+        loss = td + weight.detach() * above - weight * above.detach()  # descends in the critics, ascends in the weight
+        return loss, {**metrics, "cql_weight": weight}
+
+    def _target(self, batch: Batch, noise: Tensor, members: Tensor | None) -> Tensor:
+        """(B,) reward and the value of the best of the next actions, each valued by the lowest of some critics."""
+        pairs, _ = self._policys(batch["next_observations"], batch["next_observations"], noise)
+        count, rows = pairs.shape[:2]
+        next_q = ensembles.minimum(self.target_critic(pairs.flatten(0, 1)), members).unflatten(0, (count, rows))
+        return td_target(batch["rewards"], batch["terminations"], next_q.amax(0), self.config.discount)
+
+    def _values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the data's actions (E, B), of the sampled ones (E, 3n, B), and the latters' log-densities (3n, B)."""
+        observations, size = batch["observations"], self.spec.action_dim
+        uniform = 2 * noise["uniform_action"].unflatten(-1, (-1, size)).movedim(-2, 0) - 1
+        blocks = [
+            (_pairs(observations, uniform), torch.full_like(uniform[..., 0], -size * math.log(2))),
+            self._policys(observations, observations, noise["policy_action"]),
+            self._policys(batch["next_observations"], observations, noise["next_policy_action"]),
+        ]
+        pairs = torch.cat([part for part, _ in blocks])
+        count, rows = pairs.shape[:2]
+        q = self.critic(torch.cat([batch["observation_actions"], pairs.flatten(0, 1)]))
+        return q[:, :rows], q[:, rows:].unflatten(1, (count, rows)), torch.cat([density for _, density in blocks])
+
+    def _policys(self, drawn_at: Tensor, valued_at: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Pairs (n, B, O + A) of observations and actions that the policy draws, and log-densities (n, B).
+
+        Args:
+            drawn_at: (B, O) observations that the policy sees.
+            valued_at: (B, O) observations that the actions are paired with.
+            noise: (B, n A) standard normal.
+        """
+        actions, log_densities = self.actor.sample(
+            drawn_at, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0)
+        )
+        return _pairs(valued_at, actions), log_densities
+
+    def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
+        """The values (E, 3n, B) that the conservative term pushes down: all of them."""
+        return sampled
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Entropy, weighted, and the lowest value of the policy's own actions, reparameterised."""
+        action, log_density = self.actor.sample(batch["observations"], noise["action"])
+        q = ensembles.minimum(self.critic(torch.cat([batch["observations"], action], -1)))
+        return (self.temperature() * log_density - q).mean(), {"entropy": -log_density}
+
+    def temperature_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Lowers the temperature where the policy's entropy at the next observations is above its target."""
+        _, log_density = self.actor.sample(batch["next_observations"], noise["action"])
+        return self.temperature.loss(log_density, self.target_entropy), {"temperature": self.temperature()}
+
+    def updates(self) -> list[Update]:
+        """All at the same parameters, then the targets' average."""
+        c, size = self.config, self.spec.action_dim
+        several = c.sampled_actions * size
+        noise = {
+            "next_action": Noise("normal", several if c.max_target_backup else size),
+            "uniform_action": Noise("uniform", several),
+            "policy_action": Noise("normal", several),
+            "next_policy_action": Noise("normal", several),
+            **ensembles.subset_noise(c.critics, c.subset),
+        }
+        action = {"action": Noise("normal", size)}
+        trained = ("critic", "cql_weight") if c.learn_cql_weight else ("critic",)
+        targets = {"target_critic": ("critic", c.target_rate)}
+        actor, temperature = Adam(c.actor_learning_rate), Adam(c.temperature_learning_rate)
+        return [
+            Update(self.critic_loss, trained, Adam(c.critic_learning_rate), then=targets, noise=noise),
+            Update(self.actor_loss, ("actor",), actor, noise=action, together=True),
+            Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True),
+        ]
+
+
+def _pairs(observations: Tensor, actions: Tensor) -> Tensor:
+    """(n, B, O + A) of (B, O) observations with (n, B, A) actions."""
+    return torch.cat([observations.expand(actions.shape[0], -1, -1), actions], -1)
+
+
+def _mean_of(values: Tensor, members: Tensor) -> Tensor:
+    """() mean of (E, B) values over the rows and the chosen members (E,) bool."""
+    return torch.where(members.unsqueeze(1), values, 0.0).mean(1).sum() / members.to(values.dtype).sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class CalQLConfig(CQLConfig):
+    """Settings of Cal-QL: those of CQL, and what a return-to-go is."""
+
+    failure_reward: float | None = None  # as trained on: an episode of nothing else is worth it forever
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        fits = self.failure_reward is None or self.discount < 1
+        require(fits, "calql", "discount", self.discount, "below 1 with a failure_reward, which would count forever")
+
+
+class CalQL(CQL):
+    r"""Cal-QL of Nakamoto et al., "Cal-QL: Calibrated Offline RL Pre-Training" (NeurIPS 2023).
+
+    CQL whose conservative term pushes values of the policy's actions down only to the data's own return-to-go:
+    it has :math:`\max(Q(s, a_k), V_{mc}(s))` for them, and Q(s, a_k) for the uniform actions.
+    """
+
+    name = "calql"
+    Config = CalQLConfig
+    PRESETS = {  # noqa: RUF012
+        "locomotion": {},
+        **DOMAINS,
+        "wsrl-adroit": {**DOMAINS["wsrl-adroit"], "failure_reward": -5.0},
+        "wsrl-antmaze": {**DOMAINS["wsrl-antmaze"], "failure_reward": -5.0},
+    }
+    reads = (*CQL.reads, "returns_to_go")
+    config: CalQLConfig
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """As CQL, and a column of returns-to-go."""
+        dataset = super().prepare(dataset)
+        found = returns_to_go(dataset, self.config.discount, self.config.failure_reward)
+        return dataset.replace(extras={**dataset.extras, "returns_to_go": found})
+
+    def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
+        """The values (E, 3n, B), those of the policy's actions at least the return-to-go."""
+        uniform = sampled[:, : self.config.sampled_actions]
+        policys, bound = sampled[:, self.config.sampled_actions :], batch["returns_to_go"]
+        return torch.cat([uniform, torch.where(policys > bound, policys, bound)], 1)

@@ -1,0 +1,114 @@
+"""H2O: real data and a wrong simulator; simulated rows weigh by how real they look, and where not, values sink."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Batch, Metrics, Update, require
+from surefoot.core.random import Noise
+from surefoot.data.dataset import Dataset
+from surefoot.online.dynamics_gap import (
+    SPREADS,
+    clipped_gap,
+    halves,
+    importance_weights,
+    log_shares,
+    log_sum_exp,
+    spread_of,
+)
+from surefoot.online.hybrid import Hybrid, HybridConfig
+
+MOST_PENALTY = 1000.0
+"""The difference of values that the penalty weighs is clipped there (t6-thu/H2O)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class H2OConfig(HybridConfig):
+    """Settings of H2O; the defaults are t6-thu/H2O's, but for `gap_spread`."""
+
+    entropy_backup: bool = False  # whether the target's value counts the entropy
+    penalty_weight: float = 0.01  # beta
+    use_variant: bool = False  # the penalty's mean over simulated rows by share, instead of its soft maximum
+    weigh: bool = True  # simulated rows' squared errors by the importance weight; false: all 1
+    gap_draws: int = 10  # N: next observations that the gap is averaged over
+    gap_spread: str = "data"  # their standard deviation: the data's, or zero_rows: the official code's, about 0.3 of it
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.penalty_weight >= 0, "h2o", "penalty_weight", self.penalty_weight, ">= 0")
+        require(self.gap_draws >= 1, "h2o", "gap_draws", self.gap_draws, ">= 1")
+        require(self.gap_spread in SPREADS, "h2o", "gap_spread", self.gap_spread, " or ".join(SPREADS))
+
+
+class H2O(Hybrid):
+    r"""H2O of Niu et al., "When to Trust Your Simulator" (NeurIPS 2022), as t6-thu/H2O has it.
+
+    .. math::
+        L_Q &= \textstyle\sum_i E_D (Q_i - y)^2 + E_{sim}\, w\, (Q_i - y)^2
+            + \beta\, (\log \sum_{sim} \omega\, e^{Q_i(s, a)} - E_D\, Q_i(s, a)) \\
+        w &= \min(1, p_D(s'|s, a) / p_{sim}(s'|s, a)), \qquad \omega = u / \textstyle\sum_{sim} u \\
+        u &= \tfrac1N \textstyle\sum_k \log p_{sim}(s'_k|s, a) / p_D(s'_k|s, a), \quad s'_k \sim N(s', \sigma^2) \\
+        y &= r + \gamma (1 - d) \min_i \hat Q_i(s', a'), \quad a' \sim \pi(s')
+
+    Actor and temperature are SAC's, over both halves of the batch. Both ratios come from the discriminators of
+    `online.dynamics_gap`, stepped first; all other losses are then taken at the same parameters.
+    """
+
+    name = "h2o"
+    Config = H2OConfig
+    PRESETS = {"official": {"gap_spread": "zero_rows"}}  # noqa: RUF012
+    config: H2OConfig
+    spread: Tensor
+
+    def build(self) -> None:
+        """SAC's networks, the discriminators, and the spread of next observations."""
+        super().build()
+        self.register_buffer("spread", torch.ones(self.spec.observation_dim))
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale the data's actions, and measure the spread of its observations."""
+        prepared = super().prepare(dataset)
+        self.spread.copy_(torch.from_numpy(spread_of(prepared.observations[prepared.valid], self.config.gap_spread)))
+        return prepared
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD errors, those of simulated rows weighted, and the penalty on values where the gap is wide."""
+        q, target = self.critic(batch["observation_actions"]), self.targets(batch, noise)
+        gap, weight = self.gap_and_weight(batch, noise["next_observation"])
+        real, simulated = halves((q - target).square(), -1)
+        errors = real.mean(-1) + (weight * simulated).mean(-1)
+        penalty = gap_penalty(*halves(q, -1), gap, self.config.use_variant)
+        loss = (errors + self.config.penalty_weight * penalty).sum()
+        return loss, {"q": q, "gap": clipped_gap(gap), "weight": weight, "penalty": penalty}
+
+    def gap_and_weight(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(B / 2,) gap estimates, not clipped, and importance weights of the simulated rows, without gradient."""
+        with torch.no_grad():
+            pairs, following = (halves(batch[key])[1] for key in ("observation_actions", "next_observations"))
+            gap = self.dynamics.gap(pairs, following, halves(noise)[1], self.spread)
+            weight = importance_weights(self.dynamics.log_ratio(pairs, following))
+        return gap, weight if self.config.weigh else torch.ones_like(weight)
+
+    def updates(self) -> list[Update]:
+        """Discriminators; then temperature, actor and critics; then targets."""
+        drawn = Noise("normal", self.config.gap_draws * self.spec.observation_dim)
+        rows = self.batch_size
+        return [self.discriminator_update(rows), *self.agents_updates(rows, next_observation=drawn)]
+
+
+def gap_penalty(real_values: Tensor, simulated_values: Tensor, gap: Tensor, mean: bool = False) -> Tensor:
+    """(E,) by how much values where the simulator is wrong exceed those of the data, within +- 1000.
+
+    Args:
+        real_values: (E, R).
+        simulated_values: (E, B).
+        gap: (B,) estimates; clipped here.
+        mean: their mean by shares of the gap, instead of the soft maximum.
+    """
+    shares = log_shares(gap)
+    high = (simulated_values * shares.exp()).sum(-1) if mean else log_sum_exp(simulated_values + shares)
+    return (high - real_values.mean(-1)).clamp(-MOST_PENALTY, MOST_PENALTY)

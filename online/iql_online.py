@@ -1,0 +1,37 @@
+"""IQL fine-tuning: the losses of offline IQL go on, on the dataset and on what its policy meets."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from surefoot.offline.iql import IQL, IQLConfig
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class IQLOnlineConfig(OffPolicyConfig, IQLConfig):
+    """Settings of IQL fine-tuning: IQL's, and half of each batch from the dataset."""
+
+    initial_steps: int = 5_000
+    initial_actions: str = "policy"
+    offline_fraction: float = 0.5
+    actor_schedule: str = "constant"
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        OffPolicyConfig.__post_init__(self)
+        IQLConfig.__post_init__(self)
+
+
+class IQLOnline(IQL, OffPolicyAgent):
+    """IQL of Kostrikov, Nair and Levine, section 5.3: fine-tuned online by the same losses, the data kept.
+
+    `init=` an `iql` run gives all networks.
+    """
+
+    name = "iql_online"
+    Config = IQLOnlineConfig
+    data = "required"
+    inherits = ("actor", "normalizer", "value", "critic", "target_critic")
+    PRESETS = {"official": {}, "corl": IQL.PRESETS["corl"]}  # noqa: RUF012
+    config: IQLOnlineConfig  # type: ignore[assignment]

@@ -1,0 +1,177 @@
+"""Runs of algorithms that act: folders, seeds, resume, what they start from, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weights
+
+from surefoot.core.agent import Spec
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.generate import generate
+from surefoot.offline import IQL
+from surefoot.online import PPO, SAC
+from surefoot.plan import Plan
+from surefoot.run import Run, load_agent
+from surefoot.start import advice
+from surefoot.training import fit, resume
+
+ENV = "native/pendulum"
+PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
+TINY = {"hidden": (16, 16), "num_envs": 2, "initial_steps": 40, "updates_per_step": 0.5}
+
+
+def sac(**options: Any) -> SAC:
+    return SAC(PENDULUM, **{**TINY, **options})
+
+
+def metrics(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def two_seeds(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("runs") / "two"
+    return fit(sac(), env=ENV, steps=600, seeds=2, evaluate_every=200, out=folder, **FAST)
+
+
+def test_a_run_that_acts_counts_environment_steps_and_has_no_dataset(two_seeds: Run) -> None:
+    summary = two_seeds.summary
+    assert summary["dataset"] is None
+    assert summary["behaviour"] is None
+    assert summary["steps"] == 600
+    assert len(summary["per_seed_returns"]) == 2
+    assert summary["steps_per_second"] == pytest.approx(600 / 280 * summary["updates_per_second"], rel=0.01)
+    lines = metrics(two_seeds)
+    assert sorted({line["step"] for line in lines if line["kind"] == "eval"}) == [200, 400, 600]
+    ended = [line for line in lines if "episode_return" in line["values"]]
+    assert {line["values"]["episode_length"] for line in ended} == {200.0}  # nothing is told where no episode ended
+    assert (two_seeds.folder / "curves.png").stat().st_size > 5000
+    assert not two_seeds.columns_path.exists()
+
+
+def test_seed_one_of_two_is_the_same_alone(two_seeds: Run, tmp_path: pathlib.Path) -> None:
+    alone = fit(sac(), env=ENV, steps=600, seeds=[1], evaluate_every=200, out=tmp_path / "alone", **FAST)
+    assert alone.summary["per_seed_returns"] == [two_seeds.summary["per_seed_returns"][1]]
+    assert same(weights(alone, 1), weights(two_seeds, 1))
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_acting_runs import sac, ENV, FAST
+from surefoot.training import fit
+fit(sac(), env=ENV, steps=600, seeds=2, evaluate_every=200, out={out!r}, **FAST)
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_weights_and_curves(two_seeds: Run, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "killed"
+    script = SCRIPT.format(tests=str(pathlib.Path(__file__).parent), out=str(folder))
+    process = subprocess.Popen([sys.executable, "-c", script])
+    _wait_for(lambda: _checkpoints(folder) >= 1, 120)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _wait_for(lambda: not _workers_of(folder))
+    run = resume(folder)
+    for seed in (0, 1):
+        assert same(weights(run, seed), weights(two_seeds, seed))
+    assert metrics(run) == metrics(two_seeds)
+
+
+def test_an_environment_whose_state_is_hidden_begins_a_new_episode_and_the_run_says_so(tmp_path: pathlib.Path) -> None:
+    script = SCRIPT.format(tests=str(pathlib.Path(__file__).parent), out=str(tmp_path / "killed"))
+    process = subprocess.Popen([sys.executable, "-c", script.replace("env=ENV", "env='Pendulum-v1'")])
+    _wait_for(lambda: _checkpoints(tmp_path / "killed") >= 1, 120)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _wait_for(lambda: not _workers_of(tmp_path / "killed"))
+    notes: list[str] = []
+    run = resume(tmp_path / "killed", listener=lambda event: notes.append(event.get("text", "")))
+    assert any("episode" in text for text in notes)
+    assert [line for line in metrics(run) if line["kind"] == "resumed"]
+
+
+def test_an_actor_learns_choices_and_leaves_a_policy_that_chooses(tmp_path: pathlib.Path) -> None:
+    agent = PPO(Spec.of_choices(4, 2), hidden=(8, 8), num_envs=2, horizon=32)
+    run = fit(agent, env="CartPole-v1", steps=128, seeds=1, out=tmp_path / "run", **FAST)
+    choice = run.policy().select_action(np.zeros(4, np.float32))
+    assert choice.dtype == np.int64
+    assert int(choice) in (0, 1)
+
+
+def test_it_starts_from_a_run_of_its_kind_and_says_what_came_along(two_seeds: Run, tmp_path: pathlib.Path) -> None:
+    notes: list[str] = []
+    agent = sac(actor_learning_rate=0.0, critic_learning_rate=0.0, learn_temperature=False, target_rate=0.0)
+    run = fit(
+        agent, env=ENV, steps=80, seeds=1, out=tmp_path / "run", init=str(two_seeds.folder), **FAST,
+        listener=lambda event: notes.append(event.get("text", "")),
+    )  # fmt: skip
+    before, after = load_agent(two_seeds).state_dict(), load_agent(run).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert any(text == "init: actor, critic, target_critic, temperature of sac in two" for text in notes)
+    assert any("not both known" in text for text in notes)
+
+
+def test_a_policy_of_another_family_is_no_start(tmp_path: pathlib.Path) -> None:
+    data = generate("native/pendulum-mixed", transitions=400)
+    offline = fit(IQL(data, hidden=(16, 16)), data, steps=2, seeds=1, out=tmp_path / "iql", **FAST)
+    with pytest.raises(ConfigError, match="its iql agent does not fit sac"):
+        fit(sac(), env=ENV, steps=80, seeds=1, out=tmp_path / "run", init=str(offline.folder), **FAST)
+    ppo = PPO(PENDULUM, hidden=(16, 16), horizon=32)
+    with pytest.raises(ConfigError, match="a gaussian actor is no"):
+        fit(ppo, env=ENV, steps=80, seeds=1, out=tmp_path / "run", init=str(offline.folder), **FAST)
+    assert not (tmp_path / "run").exists()
+
+
+def interval(mean: float, half: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+@pytest.mark.parametrize(
+    ("policy", "data", "dataset", "says"),
+    [
+        (interval(100, 5), interval(50, 5), None, "the policy is better, so protect it"),
+        (interval(50, 5), interval(100, 5), None, "warning: .*the data is better.*discards it"),
+        (interval(50, 5), interval(100, 5), "kept.hdf5", "^the policy .*the data is better, so keep learning"),
+        (interval(100, 50), interval(120, 5), None, "neither is clearly better"),
+    ],
+)
+def test_the_better_of_policy_and_data_is_to_be_kept(
+    policy: dict[str, float], data: dict[str, float], dataset: str | None, says: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "summary.json").write_text(
+        json.dumps({"returns": policy, "behaviour": data, "environment": ENV}), encoding="utf-8"
+    )
+    plan = Plan("sac", {}, dataset, ENV)
+    (text,) = advice(Run(tmp_path, plan), plan)
+    assert re.search(says, text)
+
+
+def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_path: pathlib.Path) -> None:
+    data = generate("native/pendulum-mixed", transitions=400)
+    out = tmp_path / "run"
+    with pytest.raises(ConfigError, match="learns by acting: name an environment"):
+        fit(sac(), steps=10, out=out)
+    with pytest.raises(ConfigError, match="ppo takes no dataset"):
+        fit(PPO(PENDULUM), data, env=ENV, steps=10, out=out)
+    with pytest.raises(ConfigError, match="sac learns continuous actions"):
+        fit(sac(), env="CartPole-v1", steps=10, out=out)
+    with pytest.raises(ConfigError, match="has no gap 'gravty2'; did you mean 'gravity2'"):
+        fit(sac(), env=ENV, steps=10, out=out, gap="gravty2")
+    with pytest.raises(ConfigError, match="Pendulum-v1 has no dynamics gaps"):
+        fit(sac(), env="Pendulum-v1", steps=10, out=out, gap="gravity2")
+    with pytest.raises(ConfigError, match="iql learns from data alone, and gap="):
+        fit(IQL(data), data, steps=10, out=out, gap="gravity2")
+    with pytest.raises(EnvironmentMismatchError, match="no finite bounds"):
+        fit(sac(), env="unbounded:Unbounded-v0", steps=10, out=out)
+    assert not out.exists()
