@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from online_problems import Scripted
 
+from surefoot.core.kernels import KernelTable
 from surefoot.envs import make_vec
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online import ALGORITHMS, spec_of
@@ -46,8 +47,11 @@ def agents(algorithm: str, env: VectorEnvironment | Any, seeds: list[int], **opt
     return [kind(spec_of(env), config).fresh(seed) for seed in seeds]
 
 
+TABLE = KernelTable("test")
+
+
 def loop(
-    algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), planned: int = 4096, table: Any = None, **options: Any
+    algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), planned: int = 4096, table: Any = TABLE, **options: Any
 ) -> OnPolicyLoop:
     """A loop on an environment, or on an id of one."""
     if isinstance(env, str):
