@@ -60,19 +60,30 @@ def environment_seeds(base: int, count: int, device: torch.device | str = "cpu")
     while rest not in (0, -1):
         start, rest = int(mix(torch.tensor(start))) ^ (rest & _32), rest >> 32
     if torch.device(device).type == "cpu" and not torch.compiler.is_compiling():
-        first_number = _numpy_mix(np.array([start], np.uint32))
-        return torch.from_numpy(_numpy_mix(first_number + np.arange(count, dtype=np.uint32)).astype(np.int64))
+        numbers = np.arange(count, dtype=np.uint32)
+        numbers += np.uint32(_mix_of_integer(start))
+        return torch.from_numpy(_numpy_mix(numbers).astype(np.int64))
     first = mix(torch.tensor(start, device=device))
     return mix((first + torch.arange(count, device=device)) & _32)
 
 
+def _mix_of_integer(x: int) -> int:
+    """`mix` on one number, which tensors of one element take ten times as long for."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D & _32
+    x ^= x >> 15
+    x = x * 0x846CA68B & _32
+    return x ^ (x >> 16)
+
+
 def _numpy_mix(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`mix` on uint32: torch shares work on many numbers among threads, which costs more than the work itself."""
-    x = x ^ (x >> np.uint32(16))
-    x = x * np.uint32(0x7FEB352D)
-    x = x ^ (x >> np.uint32(15))
-    x = x * np.uint32(0x846CA68B)
-    return x ^ (x >> np.uint32(16))
+    """`mix` on uint32, in place: torch shares such work among threads, which costs more than the work itself."""
+    x ^= x >> np.uint32(16)
+    x *= np.uint32(0x7FEB352D)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x846CA68B)
+    x ^= x >> np.uint32(16)
+    return x
 
 
 @dataclasses.dataclass

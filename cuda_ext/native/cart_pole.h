@@ -13,11 +13,11 @@ SF_INLINE void cart_pole_accelerations(T velocity, T angle, T rate, T force, con
                                        T& cart, T& pole) {
   const T gravity = p[0], cart_mass = p[1], pole_mass = p[2], length = p[3], friction = p[4], damping = p[5];
   const T wind = p[7];
-  const T per_mass = T(1) / (cart_mass + pole_mass), lever = pole_mass * length;
+  const T per_mass = T(1) / (cart_mass + pole_mass), lever = pole_mass * length, per_lever = T(1) / lever;
   T sine, cosine;
   sine_cosine(angle, sine, cosine);
   const T push = (force + wind - friction * velocity + lever * rate * rate * sine) * per_mass;
-  const T turn = (wind * length * cosine - damping * rate) / lever;  // of wind and friction, per lever
+  const T turn = (wind * length * cosine - damping * rate) * per_lever;  // of wind and friction, per lever
   pole = (gravity * sine - cosine * push + turn) / (length * (T(4.0 / 3.0) - pole_mass * per_mass * cosine * cosine));
   cart = push - lever * per_mass * pole * cosine;
 }

@@ -61,6 +61,15 @@ SF_INLINE T sign(T x) {
   return (x > T(0) ? T(1) : T(0)) - (x < T(0) ? T(1) : T(0));
 }
 
+/// x, rounded before it is used: a product does not become part of a fused multiply-add.
+SF_INLINE float rounded(float x) {
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && __GNUC__ >= 12
+  return __builtin_assoc_barrier(x);
+#else
+  return x;
+#endif
+}
+
 // ---- bits ----
 
 SF_INLINE uint32 bits_of(float x) {
@@ -80,23 +89,32 @@ SF_INLINE float float_of(uint32 bits) {
 
 // ---- sine and cosine ----
 
-/// Absolute error 2e-7 for |x| < 1e3, growing with the rounding of x beyond.
-SF_INLINE void sine_cosine(float x, float& sine, float& cosine) {
-  const float turns = floor(x * 0.318309886f + 0.5f);  // half turns: both functions change their sign at odd ones
+/// x = rest + turns * pi with |rest| <= pi / 2 and a whole number of half turns, at odd ones of which sine and cosine
+/// change their sign.
+SF_INLINE void half_turns(float x, float& turns, float& rest) {
+  turns = floor(x * 0.318309886f + 0.5f);
 #if defined(__FMA__) || defined(__CUDACC__)
-  float r = x - turns * 3.14159274f;  // a fused multiply-add rounds once, so two parts of pi are enough
-  r = r + turns * 8.74227766e-8f;
+  rest = x - turns * 3.14159274f;  // a fused multiply-add rounds once, so two parts of pi are enough
+  rest = rest + turns * 8.74227766e-8f;
 #else
-  float r = x - turns * 3.140625f;  // the first two parts have few bits: their products are exact
-  r = r - turns * 9.67502593994140625e-4f;
-  r = r - turns * 1.509957990978376432e-7f;
+  rest = x - turns * 3.140625f;  // the first two parts have few bits: their products are exact
+  rest = rest - turns * 9.67502593994140625e-4f;
+  rest = rest - turns * 1.509957990978376432e-7f;
 #endif
-  const uint32 flip = static_cast<uint32>(static_cast<int>(turns)) << 31;
+}
+/// Of |r| <= pi / 2; `flip` is 0 or the bit of the sign.
+SF_INLINE void half_turn_sine_cosine(float r, uint32 flip, float& sine, float& cosine) {
   const float q = r * r;
   const float s = -0.166666567f + q * (8.33301712e-3f + q * (-1.98066147e-4f + q * 2.60005481e-6f));
-  const float c = 4.16654386e-2f + q * (-1.38652313e-3f + q * 2.33793853e-5f);
+  const float c = -0.5f + q * (4.16654386e-2f + q * (-1.38652313e-3f + q * 2.33793853e-5f));
   sine = float_of(bits_of(r + r * q * s) ^ flip);
-  cosine = float_of(bits_of((1.0f - 0.5f * q) + q * q * c) ^ flip);
+  cosine = float_of(bits_of(1.0f + q * c) ^ flip);
+}
+/// Absolute error 2e-7 for |x| < 1e3, growing with the rounding of x beyond.
+SF_INLINE void sine_cosine(float x, float& sine, float& cosine) {
+  float turns, rest;
+  half_turns(x, turns, rest);
+  half_turn_sine_cosine(rest, static_cast<uint32>(static_cast<int>(turns)) << 31, sine, cosine);
 }
 SF_INLINE void sine_cosine(double x, double& sine, double& cosine) {
   sine = SF_LIBRARY(sin)(x);
@@ -125,6 +143,20 @@ SF_INLINE T tan(T x) {
 template <class T>
 SF_INLINE T wrap(T x) {
   return x - T(6.28318530717958648) * floor(x * T(0.159154943091895336) + T(0.5));
+}
+
+/// Sine and cosine of x, and the angle in [-pi, pi] that is x up to whole turns.
+SF_INLINE void wrapped_sine_cosine(float x, float& angle, float& sine, float& cosine) {
+  float turns, rest;
+  half_turns(x, turns, rest);
+  const uint32 flip = static_cast<uint32>(static_cast<int>(turns)) << 31;
+  const float back = float_of(0x40490fdbu | (bits_of(rest) & 0x80000000u));  // pi with the sign of `rest`
+  angle = flip != 0 ? rest - back : rest;
+  half_turn_sine_cosine(rest, flip, sine, cosine);
+}
+SF_INLINE void wrapped_sine_cosine(double x, double& angle, double& sine, double& cosine) {
+  angle = wrap(x);
+  sine_cosine(x, sine, cosine);
 }
 
 // ---- inverse tangent ----

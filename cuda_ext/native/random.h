@@ -31,10 +31,19 @@ SF_INLINE uint32 draw(uint32 key, uint32 step, uint32 index) {
   return mix(key + (step * draws_per_step + index) * 0x9e3779b9u);
 }
 
+/// The key whose step 0 is step `steps` of `key`.
+SF_INLINE uint32 later(uint32 key, uint32 steps) { return key + steps * (draws_per_step * 0x9e3779b9u); }
+
 /// [0, 1) in steps of 2^-24; `T` is float or double, the value the same.
 template <class T>
 SF_INLINE T uniform(uint32 key, uint32 step, uint32 index) {
   return static_cast<T>(static_cast<int>(draw(key, step, index) >> 8)) * T(5.9604644775390625e-8);
+}
+
+/// low + (high - low) * uniform, with one product fewer: that with the power of two is exact wherever it stands.
+SF_INLINE float uniform_between(float low, float high, uint32 key, uint32 step, uint32 index) {
+  const float steps = static_cast<float>(static_cast<int>(draw(key, step, index) >> 8));
+  return low + (high - low) * 5.9604644775390625e-8f * steps;
 }
 
 /// The standard normal numbers `pair` * 2 and `pair` * 2 + 1 of a step, by Box and Muller's transform of the uniform

@@ -104,6 +104,33 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_recording_changes_no_result(name: str) -> None:
+    s = system(name)
+    given = {"random": True, "num_envs": 300, "seeds": 3, "horizon": 90, "max_steps": 31, "episodes": "many"}
+    plain, recorded = rollout(s, **given), rollout(s, record=("rewards",), **given)  # without records: steps in strides
+    for field in dataclasses.fields(Rollout):
+        if isinstance(value := getattr(plain, field.name), torch.Tensor):
+            assert torch.equal(value, getattr(recorded, field.name)), field.name
+    assert torch.equal(plain.carry.states, recorded.carry.states)
+    assert int(plain.finished.min()) >= 2
+
+
+@needs_native
+def test_a_lane_that_diverges_changes_no_lane_beside_it() -> None:
+    s = system("pendulum")
+    given = {"random": True, "seeds": torch.arange(40), "horizon": 50, "episodes": "many"}
+    states = torch.rand(40, 2, generator=torch.Generator().manual_seed(2))
+    whole = rollout(s, states=states, **given)
+    states[7, 0] = torch.inf
+    broken = rollout(s, states=states, **given)
+    assert broken.diverged.tolist() == [1 if k == 7 else 0 for k in range(40)]
+    others = torch.arange(40) != 7
+    assert torch.equal(broken.returns[others], whole.returns[others])
+    assert torch.equal(broken.margins[others], whole.margins[others])
+
+
+@needs_native
 def test_the_builds_for_all_instruction_sets_agree() -> None:
     module = cuda_ext.native()
     assert module is not None

@@ -87,7 +87,7 @@ def test_evaluation_gives_the_scores_of_gymnasium_s_classes_bit_for_bit(
 
     assert isinstance(make_vec(env_id, 1), MujocoVectorEnv)
     new = scores()
-    monkeypatch.setattr("surefoot.envs.vector._batched", lambda *_: None)
+    monkeypatch.setattr("surefoot.envs.vector.batched", lambda *_: None)
     assert isinstance(make_vec(env_id, 1), PausingVectorEnv)
     assert scores() == new
 

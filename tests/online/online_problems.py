@@ -72,14 +72,17 @@ class Constant(Scripted):
 
 
 class Regulator(Scripted):
-    """x' = 0.9 x + 0.5 u + noise with u = 4 a, cost x^2 + 0.1 u^2: the linear-quadratic problem of sheet 9.3."""
+    """x' = 0.9 x + 0.5 u + noise with u = 2 a, cost x^2 + 0.1 u^2: the linear-quadratic problem of sheet 9.3.
 
-    limit = 25
+    The reward is minus ten times the cost, and episodes are cut after five steps, so that x is spread over [-1, 1].
+    """
+
+    limit = 5
 
     def follow(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        x, u = states[:, 0].astype(np.float64), 4 * np.clip(actions[:, 0], -1, 1).astype(np.float64)
+        x, u = states[:, 0].astype(np.float64), 2 * np.clip(actions[:, 0], -1, 1).astype(np.float64)
         noise = np.array([source.normal(0, 0.05) for source in self.sources])
-        return (0.9 * x + 0.5 * u + noise)[:, None], -(x**2 + 0.1 * u**2), np.zeros(len(x), bool)
+        return (0.9 * x + 0.5 * u + noise)[:, None], -10 * (x**2 + 0.1 * u**2), np.zeros(len(x), bool)
 
 
 class Counting(Scripted):

@@ -247,9 +247,16 @@ def test_an_environment_without_a_state_begins_new_episodes_and_says_so() -> Non
     assert again.run(64)["loss"][0] != 0
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"target_kl": 1e-5, "learning_rate": 1e-2}, {"schedule": "adaptive", "target_kl": 0.01}, {"separate_norms": True},
-], ids=["plain", "stop", "adaptive", "separate"])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"target_kl": 1e-5, "learning_rate": 1e-2},
+        {"schedule": "adaptive", "target_kl": 0.01},
+        {"separate_norms": True},
+    ],
+    ids=["plain", "stop", "adaptive", "separate"],
+)
 def test_seeds_together_equal_each_alone(options: dict[str, Any]) -> None:
     together = loop("ppo", "native/pendulum", (3, 8), **options)
     together.run(256)
@@ -319,7 +326,7 @@ def test_environments_of_another_problem_are_refused() -> None:
         OnPolicyLoop(agents("ppo", pendulum, [0]), [0], cartpole, planned_steps=100)
     with pytest.raises(EnvironmentMismatchError, match="kind of actions of this ppo agent is discrete"):
         OnPolicyLoop(agents("ppo", cartpole, [0]), [0], pendulum, planned_steps=100)
-    with pytest.raises(ConfigError, match="set algo.num_envs"):
+    with pytest.raises(ConfigError, match=r"set algo\.num_envs"):
         OnPolicyLoop(agents("ppo", pendulum, [0]), [0], make_vec("Pendulum-v1", 3), planned_steps=100)
 
 
@@ -345,7 +352,7 @@ def test_an_environment_that_gives_nan_is_named_with_seed_and_step() -> None:
             return following, rewards, ended
 
     made = loop("ppo", Broken(4), (7,))
-    with pytest.raises(DivergenceError, match="environment 2 of seed 7 .* vector step 21"):
+    with pytest.raises(DivergenceError, match=r"environment 2 of seed 7 .* vector step 21"):
         made.run(128)
 
 

@@ -9,8 +9,6 @@ namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 namespace {
 
-enum { process_key, policy_key, action_key };
-
 const Operations table[] = {
 #define SUREFOOT_OPERATIONS(name) operations<::surefoot::name>(),
     SUREFOOT_SYSTEMS(SUREFOOT_OPERATIONS)
@@ -55,12 +53,12 @@ void make_keys(Block& b, int ahead, uint32 (*to)[lanes]) {
 void random_actions(Block& b, int t) {
   const Job& job = *b.job;
   for (int k = 0; k < job.sizes.actions; ++k) {
-    const float low = job.low[k], width = job.high[k] - job.low[k];
+    const float low = job.low[k], high = job.high[k];
     float* const a = b.actions + k * lanes;
     const uint32* const key = b.key[action_key];
 #pragma omp simd
     for (int l = 0; l < lanes; ++l)  // vectorised
-      a[l] = low + width * uniform<float>(key[l], static_cast<uint32>(t - b.start[l]), static_cast<uint32>(k));
+      a[l] = uniform_between(low, high, key[l], static_cast<uint32>(t), static_cast<uint32>(k));
   }
 }
 
@@ -77,13 +75,13 @@ void given_actions(Block& b, int t) {
 }
 
 /// `count` standard normal numbers a lane, rounded up to whole pairs.
-void draw_normals(const Block& b, const uint32* key, int t, int count, float* to) {
+void draw_normals(const uint32* key, int t, int count, float* to) {
   for (int pair = 0; 2 * pair < count; ++pair) {
     float *const first = to + 2 * pair * lanes, *const second = first + lanes;
 #pragma omp simd
     for (int l = 0; l < lanes; ++l) {  // vectorised
       float x, y;
-      normals(key[l], static_cast<uint32>(t - b.start[l]), static_cast<uint32>(pair), x, y);
+      normals(key[l], static_cast<uint32>(t), static_cast<uint32>(pair), x, y);
       first[l] = x;
       second[l] = y;
     }
@@ -96,7 +94,7 @@ void choose_actions(Block& b, int t) {
     case Source::random: random_actions(b, t); break;
     case Source::given: given_actions(b, t); break;
     case Source::policy:
-      if (job.policy.sampling != Sampling::none) draw_normals(b, b.key[policy_key], t, job.policy.actions, b.noise);
+      if (job.policy.sampling != Sampling::none) draw_normals(b.key[policy_key], t, job.policy.actions, b.noise);
       for (int l = 0; l < b.valid; l += policy_lanes)
         if (any_running(b, l, l + policy_lanes))
           policy_actions<policy_lanes, lanes>(job.policy, b.observations + l, b.noise + l, b.one, b.two, b.actions + l);
@@ -139,31 +137,44 @@ bool any_of(const int* lane, int from, int to) {
   return any != 0;
 }
 
-/// Begin the prepared episodes in the lanes of a group that have ended.
-void begin(Block& b, int from) {
+/// Begin the prepared episodes, at time t, in the lanes of a group that have ended.
+void begin(Block& b, int t, int from) {
   const auto exchange = [&b, from](auto* to, const auto* value) {
 #pragma omp simd
     for (int l = from; l < from + group; ++l) to[l] = b.ended[l] != 0 ? value[l] : to[l];  // vectorised
   };
   for (int k = 0; k < b.job->sizes.states; ++k) exchange(b.states + k * lanes, b.fresh + k * lanes);
-  for (int k = 0; k < 3; ++k) exchange(b.key[k], b.next_key[k]);
+  const uint32 past = static_cast<uint32>(-t);
+  for (int k = 0; k < 3; ++k) {
+    uint32* const key = b.key[k];
+    const uint32* const fresh = b.next_key[k];
+#pragma omp simd
+    for (int l = from; l < from + group; ++l) key[l] = b.ended[l] != 0 ? later(fresh[l], past) : key[l];  // vectorised
+  }
 }
 
 /// Book the episodes of a group that ended at step t.
 void book(Block& b, int t, int from) {
   const float going_on = b.job->many ? 1.0f : 0.0f;
+  const Sums& sums = *b.sums;
 #pragma omp simd
   for (int l = from; l < from + group; ++l) {  // vectorised
     const int ended = b.ended[l], one = ended != 0 ? 1 : 0;
     b.truncated[l] += (ended >> 1) & 1;
     b.diverged[l] += (ended >> 2) & 1;
-    b.from_total[l] = ended != 0 ? b.total[l] : b.from_total[l];
-    b.from_cost[l] = ended != 0 ? b.cost[l] : b.from_cost[l];
+    b.from_total[l] = ended != 0 ? sums.total[l] : b.from_total[l];
+    b.from_cost[l] = ended != 0 ? sums.cost[l] : b.from_cost[l];
     b.start[l] = ended != 0 ? t + 1 : b.start[l];
     b.episode[l] += one;
     b.used[l] |= one;
     b.running[l] = ended != 0 ? going_on : b.running[l];
   }
+}
+
+void set_deadline(Block& b) {
+  int first = b.start[0];
+  for (int l = 0; l < lanes; ++l) first = b.start[l] < first ? b.start[l] : first;
+  b.deadline = b.job->limit > INT_MAX / 2 ? INT_MAX : first + b.job->limit;
 }
 
 /// Book the episodes that ended at step t; begin others or let their lanes wait.
@@ -179,13 +190,11 @@ void finish(Block& b, int t, const Operations& operations) {
   }
   for (int from = 0; from < lanes; from += group) {
     if (!any_of(b.ended, from, from + group)) continue;
-    if (b.job->many) begin(b, from);
+    if (b.job->many) begin(b, t + 1, from);
     book(b, t, from);
   }
   b.all_running = b.job->many;
-  int first = b.start[0];
-  for (int l = 0; l < lanes; ++l) first = b.start[l] < first ? b.start[l] : first;
-  b.deadline = b.job->limit > INT_MAX / 2 ? INT_MAX : first + b.job->limit;
+  set_deadline(b);
 }
 
 void enter(Block& b, const Job& job, int first) {
@@ -194,7 +203,8 @@ void enter(Block& b, const Job& job, int first) {
   b.valid = job.envs - first < lanes ? job.envs - first : lanes;
   b.shared = job.parameters;
   b.all_running = true;
-  b.deadline = -INT_MAX;
+  b.sums = b.both_sums;
+  b.next_sums = b.both_sums + 1;
   to_lanes(b, job.states, job.sizes.states, b.states);
   if (!job.shared) to_lanes(b, job.parameters, job.sizes.parameters, b.parameters);
   for (int k = 0; job.shared && k < job.sizes.parameters; ++k)
@@ -206,13 +216,16 @@ void enter(Block& b, const Job& job, int first) {
     b.start[l] = -job.elapsed[row];
     b.running[l] = 1.0f;
     b.used[l] = 1;
-    b.total[l] = b.cost[l] = b.from_total[l] = b.from_cost[l] = 0.0f;
-    b.lowest[l] = 3.4e38f;
+    b.sums->total[l] = b.sums->cost[l] = b.from_total[l] = b.from_cost[l] = 0.0f;
+    b.sums->lowest[l] = 3.4e38f;
     b.ended[l] = b.truncated[l] = b.diverged[l] = 0;
   }
   for (int k = 0; k < (job.sizes.normals + 1) * lanes; ++k) b.normals[k] = 0.0f;
   for (int k = 0; k < job.sizes.actions * lanes; ++k) b.actions[k] = 0.0f;
+  set_deadline(b);
   make_keys(b, 0, b.key);
+  for (uint32* const key : b.key)
+    for (int l = 0; l < lanes; ++l) key[l] = later(key[l], static_cast<uint32>(-b.start[l]));
 }
 
 void leave(Block& b, const Operations& operations) {
@@ -227,9 +240,9 @@ void leave(Block& b, const Operations& operations) {
     const bool waits = b.running[l] == 0.0f;
     job.episodes[row] = b.episode[l];
     job.elapsed[row] = waits ? 0 : job.horizon - b.start[l];
-    job.returns[row] = b.total[l];
-    job.costs[row] = b.cost[l];
-    job.margins[row] = b.lowest[l];
+    job.returns[row] = b.sums->total[l];
+    job.costs[row] = b.sums->cost[l];
+    job.margins[row] = b.sums->lowest[l];
     job.lengths[row] = waits ? b.start[l] : job.horizon;
     job.terminated[row] = finished - b.truncated[l];
     job.truncated[row] = b.truncated[l];
@@ -241,23 +254,41 @@ void leave(Block& b, const Operations& operations) {
   }
 }
 
-void run(Block& b, const Operations& operations) {
-  const Job& job = *b.job;
+/// Which of the things that a step may do this job asks for.
+struct Wishes {
+  bool sees, records, strides;
+};
+
+Wishes wishes_of(const Job& job, const Operations& operations) {
   const bool sees = job.source == Source::policy || job.record_observations != nullptr;
   const bool records = job.record_next_observations != nullptr || job.record_rewards != nullptr ||
                        job.record_costs != nullptr || job.record_margins != nullptr ||
                        job.record_terminated != nullptr || job.record_truncated != nullptr ||
                        job.record_diverged != nullptr;
+  const bool plain = !sees && !records && job.record_actions == nullptr && !job.noisy && job.shared;
+  return {sees, records, plain && job.source == Source::random && operations.stride != nullptr};
+}
+
+/// The step at time t, whatever the job asks for.
+void any_step(Block& b, int t, const Operations& operations, const Wishes& wishes) {
+  if (wishes.sees) operations.observe(b);
+  choose_actions(b, t);
+  record_before(b, t);
+  if (b.job->noisy) draw_normals(b.key[process_key], t, b.job->sizes.normals, b.normals);
+  operations.step(b, t);
+  if (wishes.records) record_after(b, t, operations);
+}
+
+void run(Block& b, const Operations& operations) {
+  const Job& job = *b.job;
+  const Wishes wishes = wishes_of(job, operations);
   bool going_on = true;
-  for (int t = 0; t < job.horizon && going_on; ++t) {
-    if (sees) operations.observe(b);
-    choose_actions(b, t);
-    record_before(b, t);
-    if (job.noisy) draw_normals(b, b.key[process_key], t, job.sizes.normals, b.normals);
-    operations.step(b, t);
-    if (records) record_after(b, t, operations);
+  for (int t = 0; t < job.horizon && going_on;) {
+    const int before = t;
+    if (wishes.strides && b.all_running) t = operations.stride(b, t);
+    if (t == before) any_step(b, t++, operations, wishes);
     if (b.any_ended) {
-      finish(b, t, operations);
+      finish(b, t - 1, operations);
       going_on = job.many || any_running(b, 0, b.valid);
     }
   }
@@ -292,11 +323,15 @@ static void settle_with_care(Block& b, int steps) {
 #pragma omp simd
     for (int l = 0; l < lanes; ++l) size[l] += abs(value[l]);  // vectorised
   }
+  const Sums& sums = *b.sums;
+  Sums& next = *b.next_sums;
 #pragma omp simd
   for (int l = 0; l < lanes; ++l) {  // vectorised
     const float last = steps - b.start[l] >= limit ? 1.0f : 0.0f;
-    b.ended[l] = settle(b.running[l], size[l], b.ends[l], last, b.reward[l], b.margin[l], b.total[l], b.cost[l],
-                        b.lowest[l], kept[l]);
+    next.total[l] = sums.total[l], next.cost[l] = sums.cost[l], next.lowest[l] = sums.lowest[l];
+    const float ends = b.ends[l];
+    b.ended[l] = settle(b.running[l], size[l], ends, last, b.reward[l], b.margin[l], next.total[l], next.cost[l],
+                        next.lowest[l], kept[l]);
   }
   for (int k = 0; k < states; ++k) {
     float* const value = b.next + k * lanes;
@@ -306,36 +341,41 @@ static void settle_with_care(Block& b, int steps) {
   }
 }
 
-static void settle_plainly(Block& b, int steps, bool some_end) {
+static void settle_plainly(Block& b) {
+  const Sums& sums = *b.sums;
+  Sums& next = *b.next_sums;
 #pragma omp simd
   for (int l = 0; l < lanes; ++l) {  // vectorised
-    b.total[l] += b.reward[l];
-    b.cost[l] += b.margin[l] < 0.0f ? 1.0f : 0.0f;
-    b.lowest[l] = b.margin[l] < b.lowest[l] ? b.margin[l] : b.lowest[l];
+    next.total[l] = sums.total[l] + b.reward[l];
+    next.cost[l] = sums.cost[l] + (b.margin[l] < 0.0f ? 1.0f : 0.0f);
+    next.lowest[l] = b.margin[l] < sums.lowest[l] ? b.margin[l] : sums.lowest[l];
   }
-  if (!some_end) {
-    for (int l = 0; l < lanes; ++l) b.ended[l] = 0;
-    return;
-  }
+}
+
+void end_block(Block& b, int steps) {
   const int limit = b.job->limit;
 #pragma omp simd
   for (int l = 0; l < lanes; ++l) {  // vectorised
     const int late = steps - b.start[l] >= limit ? truncated : going;
-    b.ended[l] = b.ends[l] > 0.5f ? terminated : late;
+    b.ended[l] = b.ends[l] != 0 ? terminated : late;
   }
+  b.any_ended = any_of(b.ended, 0, lanes);
 }
 
 void settle_block(Block& b, int steps, bool any_diverged, bool any_terminated) {
-  const bool some_end = any_terminated || any_diverged || steps >= b.deadline;
+  b.any_ended = false;
   if (b.all_running && !any_diverged) {
-    settle_plainly(b, steps, some_end);
+    settle_plainly(b);
+    if (any_terminated || steps >= b.deadline) {
+      end_block(b, steps);
+    } else {
+      for (int l = 0; l < lanes; ++l) b.ended[l] = going;
+    }
   } else {
     settle_with_care(b, steps);
+    b.any_ended = any_of(b.ended, 0, lanes);
   }
-  b.any_ended = some_end && any_of(b.ended, 0, lanes);
-  float* const old = b.states;
-  b.states = b.next;
-  b.next = old;
+  turn_over(b);
 }
 
 int block_lanes() { return lanes; }
@@ -361,7 +401,7 @@ void reset_block(int system, const Job& job, int first, const unsigned char* mas
   enter(b, job, first);
   for (int l = 0; l < b.valid; ++l) b.ended[l] = mask == nullptr || mask[first + l] != 0;
   table[system].prepare(b, 0);
-  for (int from = 0; from < lanes; from += group) begin(b, from);
+  for (int from = 0; from < lanes; from += group) begin(b, 0, from);
   to_rows(b, b.states, job.sizes.states, nullptr, job.states);
   if (job.last_observations != nullptr) {
     table[system].observe(b);

@@ -87,7 +87,7 @@ def test_the_two_blocks_put_into_their_folders_build_into_a_system_that_agrees_w
         pytest.skip(f"no compiler to build the header with: {cuda_ext.why_not_native() or 'neither g++ nor clang++'}")
     checkout, target = tmp_path / "checkout", tmp_path / "installed"
     checkout.mkdir()
-    for folder in ("core", "cuda_ext", "data", "envs", "evaluation", "offline", "src"):
+    for folder in ("core", "cuda_ext", "data", "envs", "evaluation", "offline", "online", "src", "tools"):
         shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, checkout / file)

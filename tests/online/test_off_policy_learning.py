@@ -1,0 +1,133 @@
+"""What off-policy agents learn where the answer is known: values past a time limit, and the linear regulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from online_problems import Regulator, Scripted, spec
+
+from surefoot.core import kernels
+from surefoot.core.agent import Batch, Metrics
+from surefoot.online import SAC, TD3
+from surefoot.online.off_policy import OffPolicyLoop
+
+RICCATI = -1.34427
+"""Gain of the regulator of sheet 9.3: x' = 0.9 x + 0.5 u, cost x^2 + 0.1 u^2, discount 0.95."""
+QUICK: dict[str, Any] = {"hidden": (32, 32), "initial_steps": 200, "discount": 0.95, "target_rate": 0.1}
+
+
+def made(agent: Any, env: Any, steps: int) -> OffPolicyLoop:
+    trained = OffPolicyLoop(
+        [agent.fresh(0)], [0], env, planned_steps=2 * steps, batch_size=128, table=kernels.KernelTable("test")
+    )
+    trained.run(steps)
+    return trained
+
+
+# -- values past a time limit ----------------------------------------------------------------------------------
+
+
+class Climb(Scripted):
+    """x climbs from 0 to 1 in four steps and stays; the reward is x'; a limit of 8 steps, and no end."""
+
+    limit = 8
+
+    def begin(self, source: np.random.Generator) -> np.ndarray:
+        return np.zeros(1)
+
+    def follow(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        following = np.minimum(states + 0.25, 1)
+        return following, following[:, 0], np.zeros(len(states), bool)
+
+
+class EndsEverywhere(Climb):
+    """Wrong: the limit is taken for an end."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, ends, cut, info = super().step(actions)
+        return observations, rewards, ends | cut, cut, info
+
+
+class FollowsIntoTheNextEpisode(Climb):
+    """Wrong: what follows the last observation is the first of the next episode."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, ends, cut, _ = super().step(actions)
+        return observations, rewards, ends, cut, {}
+
+
+class Mortal(Scripted):
+    """Reward 1 and a chance of 0.1 to end at each step."""
+
+    def follow(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        ends = np.array([source.random() < 0.1 for source in self.sources])
+        return np.stack([s.uniform(-1, 1, 1) for s in self.sources]), np.ones(len(states)), ends
+
+
+class NeverEnds(Mortal):
+    """Wrong: an end is taken for the limit."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, ends, cut, info = super().step(actions)
+        return observations, rewards, np.zeros_like(ends), ends | cut, info
+
+
+@pytest.mark.parametrize(
+    ("env", "at", "value", "right"),
+    [
+        (Climb, 1.0, 20.0, True),  # 1 / (1 - 0.95)
+        (EndsEverywhere, 1.0, 20.0, False),
+        (FollowsIntoTheNextEpisode, 1.0, 20.0, False),
+        (Mortal, 0.0, 1 / (1 - 0.95 * 0.9), True),
+        (NeverEnds, 0.0, 1 / (1 - 0.95 * 0.9), False),
+    ],
+)
+def test_values_bootstrap_past_a_time_limit_and_stop_at_an_end(
+    env: Callable[[int], Scripted], at: float, value: float, right: bool
+) -> None:
+    one = env(8)
+    agent = TD3(spec(one), num_envs=8, updates_per_step=0.25, learning_rate=3e-3, **{**QUICK, "target_rate": 0.3})
+    trained = made(agent, one, 4000)
+    with torch.no_grad():
+        found = float(trained.agent.critic(torch.tensor([[at, 0.0]])).mean())
+    assert (abs(found - value) < 0.1 * value) == right, found
+
+
+# -- the linear regulator ---------------------------------------------------------------------------------------
+
+
+class Backwards(SAC):
+    """SAC whose actor goes up its loss."""
+
+    def actor_loss(self, batch: Batch, noise: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Metrics]:
+        loss, metrics = super().actor_loss(batch, noise)
+        return -loss, metrics
+
+
+class WrongTarget(SAC):
+    """SAC whose critics learn the cost where they should learn the reward."""
+
+    def critic_loss(self, batch: Batch, noise: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Metrics]:
+        return super().critic_loss({**batch, "rewards": -batch["rewards"]}, noise)
+
+
+@pytest.mark.parametrize("kind", [SAC, TD3, Backwards, WrongTarget])
+def test_the_regulators_gain_is_riccatis(kind: Any) -> None:
+    env = Regulator(8)
+    own: dict[str, Any] = {"exploration_noise": 0.3, "learning_rate": 3e-3}
+    if issubclass(kind, SAC):
+        own = {"temperature": 0.1, "learn_temperature": False, "actor_learning_rate": 3e-3,
+               "critic_learning_rate": 3e-3}  # fmt: skip
+    trained = made(kind(spec(env), num_envs=8, updates_per_step=0.5, **QUICK, **own), env, 6000)
+    x, gains = torch.linspace(-1, 1, 41)[:, None], []
+    for _ in range(8):  # a gain goes on moving a little with its batches
+        trained.run(250)
+        with torch.no_grad():
+            u = 2 * trained.agent.act(x)
+        gains.append(float((u * x).sum() / (x * x).sum()))
+    gain = float(np.mean(gains))
+    assert (abs(gain - RICCATI) < 0.1 * abs(RICCATI)) == (kind in (SAC, TD3)), gains
