@@ -290,8 +290,9 @@ def option_names(agent: type[Agent]) -> list[str]:
 
 def described(config: type) -> list[dict[str, Any]]:
     """Name, default and comment of each field of a dataclass whose source has a comment a line."""
-    source = inspect.getsource(config)
-    comments = dict(re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", source, re.MULTILINE))
+    comments: dict[str, str] = {}
+    for kind in reversed(config.__mro__[:-1]):  # what an inherited field means is said where it was declared last
+        comments |= dict(re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE))
     return [
         {"name": field.name, "default": field.default, "what": comments.get(field.name, "")}
         for field in dataclasses.fields(config)

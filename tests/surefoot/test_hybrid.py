@@ -2,25 +2,92 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
+import re
+from typing import Any
 
 import pytest
-from small_runs import TINY
+from small_runs import small_dataset
 
-from surefoot.cli import main
+from surefoot import config, fit, online
+from surefoot.cli import helptext
+from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError
+from surefoot.registry import ALGORITHMS
+from surefoot.run import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SMALL = [*TINY, "steps=60", "evaluate_every=60", "algo.initial_steps=30"]
-DISCRIMINATORS = ["algo.discriminator_hidden=[8]", "algo.discriminator_rows=4"]
+DISCRIMINATORS = {"discriminator_hidden": (8,), "discriminator_rows": 4}
+
+
+def trained(algorithm: str, folder: pathlib.Path, events: list[dict[str, Any]] | None = None, **options: Any) -> Run:
+    data = small_dataset()
+    own = {} if algorithm == "moorl" else DISCRIMINATORS
+    agent = online.ALGORITHMS[algorithm](data, hidden=(8, 8), initial_steps=30, **own)
+    small = {"steps": 60, "seeds": 1, "episodes": 1, "evaluate_every": 60, "evaluate_episodes": 1, "batch_size": 8}
+    listener = None if events is None else events.append
+    return fit(
+        agent, data, out=folder, progress=False, listener=listener, **{"env": "native/pendulum", **small, **options}
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["h2o", "darc", "moorl"])
-def test_a_run_learns_from_data_and_the_altered_simulator(
-    algorithm: str, dataset_path: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    own = [] if algorithm == "moorl" else DISCRIMINATORS
-    out = tmp_path / "run"
-    parts = [f"algo={algorithm}", f"dataset={dataset_path}", "env=native/pendulum", "gap=gravity2", f"out={out}"]
-    assert main(["train", "--quiet", "--yes", *parts, *SMALL, *own][:2] + [*parts, *SMALL, *own]) == 0 or True
-    metrics = (out / "seeds" / "0").rglob("*.jsonl")
-    assert metrics
+def test_a_run_learns_from_data_and_an_altered_simulator(algorithm: str, tmp_path: pathlib.Path) -> None:
+    events: list[dict[str, Any]] = []
+    run = trained(algorithm, tmp_path / "run", events, gap="gravity2")
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    reported = {name for line in lines for name in line["values"]}
+    wanted = {"h2o": {"gap", "weight", "discriminator_loss"}, "darc": {"log_ratio"}, "moorl": set()}
+    assert wanted[algorithm] | {"critic_loss", "actor_loss"} <= reported
+    assert len(run.summary["per_seed_returns"]) == 1
+    assert not [event for event in events if "wrong" in str(event.get("text"))]
+
+
+def test_without_a_gap_it_runs_and_says_what_it_is_meant_for(tmp_path: pathlib.Path) -> None:
+    events: list[dict[str, Any]] = []
+    trained("h2o", tmp_path / "run", events)
+    notes = [event["text"] for event in events if event["kind"] == "note"]
+    assert "h2o is meant for a simulator that is wrong, and without gap= it is not" in notes
+
+
+def test_the_data_are_scaled_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from surefoot.online import off_policy
+
+    seen = []
+    packed = off_policy.store_from_dataset
+    monkeypatch.setattr(off_policy, "store_from_dataset", lambda data, *rest: seen.append(data) or packed(data, *rest))
+    trained("h2o", tmp_path / "run", [], gap="gravity2")
+    for data in seen:
+        assert float(abs(data.actions).max()) == pytest.approx(float(abs(small_dataset().actions).max()) / 2, rel=1e-4)
+    assert seen
+
+
+@pytest.mark.parametrize("algorithm", ["h2o", "darc", "moorl"])
+def test_a_plan_without_data_or_without_an_environment_is_refused(algorithm: str, tmp_path: pathlib.Path) -> None:
+    agent = online.ALGORITHMS[algorithm](small_dataset())
+    with pytest.raises(ConfigError, match=f"{algorithm} learns from data: name a dataset with dataset="):
+        fit(agent, env="native/pendulum", out=tmp_path / "one", progress=False)
+    with pytest.raises(ConfigError, match=f"{algorithm} learns by acting: name an environment with env="):
+        fit(agent, small_dataset(), env=None, out=tmp_path / "two", progress=False)
+
+
+def test_a_gap_that_the_system_lacks_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match=r"native/pendulum has no gap 'gravty2'; did you mean 'gravity2'"):
+        trained("h2o", tmp_path / "run", [], gap="gravty2")
+
+
+def test_every_option_in_the_hybrid_page_is_one_with_that_default_and_none_is_missing() -> None:
+    text = (ROOT / "docs" / "hybrid.md").read_text(encoding="utf-8")
+    tables = re.split(r"^\| option \| default \| \|$", text, flags=re.MULTILINE)[1:]
+    names = ("h2o", "darc", "moorl")
+    for name, table in zip(names, tables, strict=True):
+        agent: type[Agent] = ALGORITHMS[name]
+        base = {row["name"]: row["default"] for row in config.described(ALGORITHMS["sac"].Config)}
+        rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| (.*) \|$", table.split("\n## ")[0], re.MULTILINE)
+        own = [
+            (row["name"], helptext.shown(row["default"]), row["what"])
+            for row in config.described(agent.Config)
+            if row["name"] not in base or row["default"] != base[row["name"]]
+        ]
+        assert [(option, default, what.strip()) for option, default, what in rows] == own, name
