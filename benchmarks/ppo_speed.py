@@ -117,7 +117,12 @@ def main() -> None:
         runs[f"stable-baselines3, {name}"] = [peer(settings, seed, 3_000_000, 65_536, target) for seed in seeds]
     rows = [summary(name, points, target) for name, points in runs.items()]
     header = ["who", "reached", "of", "steps", "cpu", "wall", "steps per CPU second", "best return"]
-    lines = [f"# PPO on {SYSTEM} to a return of {target:g}", "", "| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    lines = [
+        f"# PPO on {SYSTEM} to a return of {target:g}",
+        "",
+        "| " + " | ".join(header) + " |",
+        "|---" * len(header) + "|",
+    ]
     for row in rows:
         cells = [f"{row[key]:.4g}" if isinstance(row[key], float) else str(row[key]) for key in header]
         lines.append("| " + " | ".join(cells) + " |")

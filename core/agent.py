@@ -128,6 +128,8 @@ class Agent(nn.Module):
     """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
     data: ClassVar[str] = "required"
     """Whether it is given a dataset: required, optional or refused."""
+    needs_init: ClassVar[bool] = False
+    """Whether it makes no sense without a run that it starts from."""
     inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
     """What a run that it starts from must give, by attribute; all else is taken where it fits."""
     actor: Actor

@@ -48,6 +48,7 @@ class WSRL(SAC):
 
     name = "wsrl"
     Config = WSRLConfig
+    needs_init = True
     inherits = ("actor", "normalizer", "critic", "target_critic", "temperature")
     PRESETS = {  # noqa: RUF012
         "locomotion": {},

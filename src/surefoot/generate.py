@@ -21,7 +21,7 @@ from surefoot.envs.systems import SYSTEMS, System
 
 TRANSITIONS = 50_000
 """Of an embedded dataset."""
-VERSION = 3
+VERSION = 4
 """Part of the cached file's name: counted up when generation changes, so that old files are not mistaken."""
 
 

@@ -110,6 +110,8 @@ def train(
     dataset = problem.dataset
     resolve_device(plan.device)
     agent = plan.agent(problem.spec)
+    if agent.needs_init and plan.init is None:
+        raise ConfigError(f"{agent.name} starts from a trained run: name its folder with init=RUN")
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
         for text in start_notes(agent, Run.open(str(plan.init)), plan):

@@ -29,7 +29,9 @@ def batch(discrete: bool = False, actions: int = 2) -> dict[str, Tensor]:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=source, dtype=torch.float64)
 
-    chosen = nn.functional.one_hot(torch.arange(ROWS) % actions, actions).double() if discrete else normal(ROWS, actions)
+    chosen = (
+        nn.functional.one_hot(torch.arange(ROWS) % actions, actions).double() if discrete else normal(ROWS, actions)
+    )
     return {
         "observations": normal(ROWS, 3),
         "actions": chosen,
@@ -283,7 +285,14 @@ def test_the_others_learn_cart_pole_too(algorithm: str) -> None:
     options: dict[str, dict[str, Any]] = {
         "a2c": {"num_envs": 16, "horizon": 16, "learning_rate": 5e-3},
         "reinforce": {"num_envs": 16, "horizon": 64, "learning_rate": 1e-2},
-        "mdpo": {"num_envs": 8, "horizon": 64, "epochs": 5, "minibatches": 8, "policy_steps": 10, "learning_rate": 3e-3},
+        "mdpo": {
+            "num_envs": 8,
+            "horizon": 64,
+            "epochs": 5,
+            "minibatches": 8,
+            "policy_steps": 10,
+            "learning_rate": 3e-3,
+        },
         "trpo": {"num_envs": 8, "horizon": 64, "epochs": 5, "minibatches": 8},
     }
     made = loop(algorithm, make_vec("CartPole-v1", options[algorithm]["num_envs"]), planned=20_000,

@@ -19,7 +19,7 @@ from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.generate import generate
 from surefoot.offline import IQL
-from surefoot.online import PPO, SAC
+from surefoot.online import PPO, SAC, WSRL
 from surefoot.plan import Plan
 from surefoot.run import Run, load_agent
 from surefoot.start import advice
@@ -164,6 +164,8 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_pat
         fit(sac(), steps=10, out=out)
     with pytest.raises(ConfigError, match="ppo takes no dataset"):
         fit(PPO(PENDULUM), data, env=ENV, steps=10, out=out)
+    with pytest.raises(ConfigError, match="wsrl starts from a trained run"):
+        fit(WSRL(PENDULUM), env=ENV, steps=10, out=out)
     with pytest.raises(ConfigError, match="sac learns continuous actions"):
         fit(sac(), env="CartPole-v1", steps=10, out=out)
     with pytest.raises(ConfigError, match="has no gap 'gravty2'; did you mean 'gravity2'"):
