@@ -80,9 +80,8 @@ def peer(settings: dict[str, Any], seed: int, steps: int, every: int, target: fl
     python = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / "sb3" / "bin" / "python"
     if not python.is_file():
         raise SystemExit(f"{python} is not there: make it with benchmarks/peers/setup.sh sb3")
-    wanted = {
-        "system": SYSTEM, "seed": seed, "steps": steps, "every": every, "episodes": EPISODES, "target": target, **settings,
-    }  # fmt: skip
+    wanted = {"system": SYSTEM, "seed": seed, "steps": steps, "every": every, "episodes": EPISODES, "target": target}
+    wanted |= settings
     command = [str(python), str(HERE / "peers" / "sb3_ppo.py"), sysconfig.get_paths()["purelib"], json.dumps(wanted)]
     found = subprocess.run(command, check=True, capture_output=True, text=True)
     return [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
