@@ -128,11 +128,7 @@ def test_the_spread_is_the_datas_or_that_of_a_buffer_with_ten_times_as_many_zero
 # -- known answers --------------------------------------------------------------------------------------------
 
 QUICK: dict[str, Any] = {"steps": 600, "hidden": (32, 32), "learning_rate": 3e-3}
-<<<<<<< HEAD
-"""The sheet takes 5,000 steps of 256 units, 25 s: an eighth of that, at ten times the rate, meets its tolerances too."""
-=======
 """The sheet takes 5,000 steps of networks of 256 units, 25 s: a tenth, ten times as fast, meets its tolerances too."""
->>>>>>> main
 
 
 def errors(found: DynamicsGap, data: Dataset) -> np.ndarray:
