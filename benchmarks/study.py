@@ -82,21 +82,26 @@ def read_cells(names: Sequence[str], folder: pathlib.Path) -> dict[str, dict[str
 def training_cell(
     algorithm: str,
     options: dict[str, Any],
-    dataset: Dataset | Callable[[], Dataset],
+    dataset: Dataset | Callable[[], Dataset] | None,
     environment: str,
     seed: int,
     steps: int,
     episodes: int,
+    gap: str | None = None,
 ) -> dict[str, Any]:
-    """Train one seed in a temporary run folder and return its score and settings as JSON values."""
+    """Train one seed in a temporary run folder and return its score and settings as JSON values.
+
+    Agents that act need no dataset, and act in the environment altered by `gap`.
+    """
     data = dataset() if callable(dataset) else dataset
     kind = agent_class(algorithm)
     config = dataclasses.asdict(kind.configure(**options))
     plan = Plan(
         algorithm=algorithm,
         config=config,
-        dataset="<memory>",
+        dataset=None if data is None else "<memory>",
         environment=environment,
+        gap=gap,
         steps=steps,
         seeds=(seed,),
         episodes=episodes,
@@ -113,8 +118,9 @@ def training_cell(
     return {
         "algorithm": algorithm,
         "config": config,
-        "dataset": data.name,
+        "dataset": None if data is None else data.name,
         "environment": environment,
+        "gap": gap,
         "seed": seed,
         "steps": steps,
         "episodes": episodes,

@@ -1,0 +1,163 @@
+"""H2O's claim: 20,000 real transitions and a simulator that is wrong, against either of them alone.
+
+    python benchmarks/h2o.py                # compute what is missing, then write the table
+    python benchmarks/h2o.py --only gravity2-s0
+    python benchmarks/h2o.py --table        # only writes the table
+    python benchmarks/h2o.py --quick        # one small cell, for CI
+
+Real is the system as it is; the simulator has the gap. H2O gets both, SAC the simulator alone, CQL the data alone with
+as many updates. All are evaluated in the real system on the same initial states.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from study import Cell, read_cells, shared, study_main, training_cell
+
+from surefoot.data.dataset import Dataset
+from surefoot.evaluation import difference_interval, hierarchical_interval
+from surefoot.generate import generate
+
+TRANSITIONS, EPISODES = 20_000, 50
+ALGORITHMS = ("h2o", "sac", "cql")
+TITLES = {"h2o": "H2O", "sac": "SAC in the simulator", "cql": "CQL on the data"}
+
+
+class Problem(NamedTuple):
+    """A real system, and how its simulator is wrong."""
+
+    environment: str
+    gap: str
+    steps: int  # in the simulator, and updates
+    seeds: tuple[int, ...]
+    claimed: bool  # whether H2O is to be above both others
+
+    @property
+    def name(self) -> str:
+        """Of its cells."""
+        return f"{self.environment.removeprefix('native/')}-{self.gap}"
+
+
+SYSTEMS, GAPS = ("native/pendulum", "native/cartpole-swingup"), ("gravity2", "friction0.3")
+PROBLEMS = [Problem(system, gap, 15_000, tuple(range(5)), True) for system in SYSTEMS for gap in GAPS]
+PROBLEMS.append(Problem("HalfCheetah-v5", "gravity2", 60_000, (0, 1, 2), False))
+
+
+@functools.cache
+def real_data(environment: str) -> Dataset:
+    """20,000 transitions of the real system by a policy of middling skill."""
+    if environment.startswith("native/"):
+        return generate(environment, 0, TRANSITIONS, "medium")
+    whole = shared("halfcheetah-v5-mixed-sb3")
+    count = TRANSITIONS // int(np.median(whole.episode_lengths))
+    chosen = np.linspace(0, len(whole.episode_lengths) - 1, count).astype(np.int64)  # from its worst to its best
+    return whole.select_episodes(chosen).replace(name=f"{whole.name}, {count} episodes")
+
+
+def cell(problem: Problem, algorithm: str, seed: int) -> dict[str, Any]:
+    """Train and evaluate one seed."""
+    data = None if algorithm == "sac" else real_data(problem.environment)
+    gap = None if algorithm == "cql" else problem.gap
+    return training_cell(algorithm, {}, data, problem.environment, seed, problem.steps, EPISODES, gap)
+
+
+def cells() -> list[Cell]:
+    """All cells, one seed of everything before the next seed; those that are only reported come last."""
+    listed = [
+        (not problem.claimed, seed, problem, algorithm)
+        for problem in PROBLEMS
+        for seed in problem.seeds
+        for algorithm in ALGORITHMS
+    ]
+    return [
+        Cell(cell_name(problem, algorithm, seed), functools.partial(cell, problem, algorithm, seed))
+        for _, seed, problem, algorithm in sorted(listed, key=lambda one: one[:2])
+    ]
+
+
+def cell_name(problem: Problem, algorithm: str, seed: int) -> str:
+    """Of its file. CQL knows nothing of the gap: one cell serves both gaps of a system."""
+    if algorithm == "cql":
+        problem = next(other for other in PROBLEMS if other.environment == problem.environment)
+        return f"cql-{problem.environment.removeprefix('native/')}-s{seed}"
+    return f"{algorithm}-{problem.name}-s{seed}"
+
+
+def table(folder: pathlib.Path) -> list[str]:
+    """The Markdown table of the cells that are there."""
+    names = list(dict.fromkeys(one.name for one in cells()))
+    found = read_cells(names, folder)
+    lines = [
+        "# H2O: real data and a wrong simulator",
+        "",
+        f"{TRANSITIONS:,} real transitions by a policy of middling skill; {EPISODES} episodes a seed in the real system, last "
+        "checkpoint, mean action. Mean return with its 95 % interval over seeds and initial states. Written by "
+        "`python benchmarks/h2o.py`.",
+        "",
+        "| system | simulator | steps | data | H2O | SAC in the simulator | CQL on the data | H2O - SAC | H2O - CQL |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for problem in PROBLEMS:
+        returns = {name: returns_of(found, problem, name) for name in ALGORITHMS}
+        behaviour = behaviour_of(problem.environment)
+        row = [problem.environment, problem.gap, f"{problem.steps:,}", behaviour]
+        row += [entry(returns[name], len(problem.seeds)) for name in ALGORITHMS]
+        row += [difference(returns["h2o"], returns[name]) for name in ALGORITHMS[1:]]
+        lines.append("| " + " | ".join(row) + " |")
+    lines += ["", "On HalfCheetah-v5 the result is reported, not claimed."]
+    lines += ["", f"{len(found)} of {len(names)} cells are there."]
+    return lines
+
+
+def behaviour_of(environment: str) -> str:
+    """Mean return of the data's episodes, or that the file is not here."""
+    try:
+        return f"{real_data(environment).episode_returns.mean():.0f}"
+    except SystemExit:
+        return "missing"
+
+
+def returns_of(found: dict[str, dict[str, Any]], problem: Problem, algorithm: str) -> list[np.ndarray]:
+    """Per-episode returns of each seed that is there."""
+    names = [cell_name(problem, algorithm, seed) for seed in problem.seeds]
+    return [np.asarray(found[name]["returns"]) for name in names if name in found]
+
+
+def entry(returns: list[np.ndarray], seeds: int) -> str:
+    """Mean with interval and, where seeds are missing, how many there are."""
+    if not returns:
+        return "missing"
+    interval = hierarchical_interval(returns)
+    text = f"{interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]"
+    return text if len(returns) == seeds else f"{text} ({len(returns)} of {seeds} seeds)"
+
+
+def difference(first: list[np.ndarray], second: list[np.ndarray]) -> str:
+    """Interval of the difference of the means."""
+    if len(first) < 2 or len(second) < 2:
+        return "missing"
+    interval = difference_interval(first, second)
+    return f"{interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]"
+
+
+def quick_cell() -> dict[str, Any]:
+    """A few steps of H2O."""
+    small = {"initial_steps": 50, "discriminator_rows": 32}
+    data = generate("native/pendulum", 0, 400, "medium")
+    return training_cell("h2o", small, data, "native/pendulum", 0, 100, 2, "gravity2")
+
+
+def main() -> None:
+    """The command line."""
+    seen: dict[str, Cell] = {}
+    for one in cells():
+        seen.setdefault(one.name, one)  # CQL's cells are shared by the gaps of a system
+    study_main(__doc__, "h2o", list(seen.values()), table, Cell("quick", quick_cell))
+
+
+if __name__ == "__main__":
+    main()
