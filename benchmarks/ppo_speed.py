@@ -104,6 +104,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few blocks of ours alone: does it run, is it taped")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--target", type=float, default=400.0, help="mean return of an episode of 500 steps")
+    parser.add_argument("--peer-steps", type=int, default=3_000_000, help="where the peer gives up")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     kernels.keep_memory()
@@ -113,7 +114,7 @@ def main() -> None:
     target, seeds = arguments.target, range(arguments.seeds)
     runs = {"surefoot": [ours(seed, 1_500_000, 65_536, target) for seed in seeds]}
     for name, settings in PEER.items():
-        runs[f"stable-baselines3, {name}"] = [peer(settings, seed, 3_000_000, 65_536, target) for seed in seeds]
+        runs[f"stable-baselines3, {name}"] = [peer(settings, seed, arguments.peer_steps, 65_536, target) for seed in seeds]
     rows = [summary(name, points, target) for name, points in runs.items()]
     header = ["who", "reached", "of", "steps", "cpu", "wall", "steps per CPU second", "best return"]
     lines = [

@@ -84,7 +84,7 @@ class NativeVectorEnv(VectorEnvironment):
         self._simulator = Simulator(
             self.system, num_envs, parameters=_rows(self._table), max_steps=self.max_episode_steps, threads=threads
         )
-        self.metadata = {**self.metadata, "simulator": f"surefoot {self.system.alias}"}
+        self.metadata = {**VectorEnvironment.metadata, "simulator": f"surefoot {self.system.alias}"}
         self.active: Array = np.ones(num_envs, dtype=np.bool_)
         """(N,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
         self.next_seeds: list[int | None] = [None] * num_envs

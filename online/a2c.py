@@ -51,7 +51,6 @@ class A2C(OnPolicyAgent):
 
     name = "a2c"
     Config = A2CConfig
-    PRESETS = {"sb3": {}}  # noqa: RUF012
     config: A2CConfig
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
