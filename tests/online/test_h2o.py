@@ -274,6 +274,13 @@ def test_batches_are_data_and_simulated_rows_by_turns_and_the_discriminators_hav
     assert not real & simulated
 
 
+def test_the_data_are_packed_as_prepare_gave_them() -> None:
+    data = generate("native/pendulum", 0, 400)
+    trained = hybrid_loop("h2o", env=NativeVectorEnv("native/pendulum", 1), data=data)
+    packed = trained.learner.gather.__self__.dataset["actions"]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(packed, np.clip(data.actions / 2, -1 + 1e-5, 1 - 1e-5), rtol=1e-6)  # bounds are +- 2
+
+
 def test_the_spread_is_measured_on_the_data_of_every_seed() -> None:
     trained = hybrid_loop("h2o", seeds=(1, 2))
     for position in range(2):
