@@ -94,9 +94,8 @@ def table(folder: pathlib.Path) -> list[str]:
     lines = [
         "# H2O: real data and a wrong simulator",
         "",
-        f"{TRANSITIONS:,} real transitions by a policy of middling skill; {EPISODES} episodes a seed in the real "
-        "system, last checkpoint, mean action. Mean return with its 95 % interval over seeds and initial states. "
-        "Written by "
+        f"{TRANSITIONS:,} real transitions by a middling policy; {EPISODES} episodes a seed in the real system, "
+        "last checkpoint, mean action. Mean return with its 95 % interval over seeds and initial states. Written by "
         "`python benchmarks/h2o.py`.",
         "",
         "| system | simulator | steps | data | H2O | SAC in the simulator | CQL on the data | H2O - SAC | H2O - CQL |",

@@ -160,7 +160,9 @@ def rollout(
         policy.check(len(system.observations), len(system.actions))
     if carry is not None and (states is not None or carry.states.shape != (count, len(system.states))):
         raise ValueError(f"carry must be of {count} environments of this system, and given without states")
-    values = operator(
+    # The operator is for compilers to see: going through torch's dispatcher takes as long as ten steps of thousands.
+    run = operator if torch.compiler.is_compiling() else operate
+    values = run(
         system.handle,
         backend or default_backend(device, system),
         seed_tensor(seeds, count, device),
@@ -306,8 +308,7 @@ def _check_widths(
         )
 
 
-@torch.library.custom_op("surefoot::rollout", mutates_args=())
-def operator(
+def operate(
     handle: int,
     backend: str,
     seeds: Tensor,
@@ -324,7 +325,7 @@ def operator(
     threads: int,
     widths: list[int],
 ) -> list[Tensor]:
-    """`rollout` as torch sees it: an opaque operator from tensors to tensors, so that `torch.compile` keeps it whole.
+    """`rollout` from numbers and tensors to tensors, so that it can be an operator which `torch.compile` keeps whole.
 
     Returns SUMS, states, episodes, elapsed, then the records (flags as uint8).
     """
@@ -338,6 +339,10 @@ def operator(
     if backend == "twin":
         return _twin(system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record)
     raise ValueError(f"backend is {backend!r}, must be 'native' or 'twin'")
+
+
+operator = torch.library.custom_op("surefoot::rollout", operate, mutates_args=())
+"""`operate`, opaque to torch."""
 
 
 @operator.register_fake
@@ -381,8 +386,10 @@ def _shapes(
 
 def is_noisy(system: System, parameters: Tensor) -> bool:
     """Whether normal draws matter: some parameter that scales them is not 0, or none does."""
+    if system.normals == 0:
+        return False
     columns = [k for k, parameter in enumerate(system.parameters) if parameter.name.endswith("_noise")]
-    return system.normals > 0 and (not columns or bool((parameters[..., columns] != 0).any()))
+    return not columns or any(bool((parameters[..., k] != 0).any()) for k in columns)
 
 
 def usable_threads(asked: int, work: int) -> int:

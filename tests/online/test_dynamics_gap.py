@@ -63,7 +63,7 @@ def test_the_losses_are_cross_entropies_and_the_second_reaches_the_first_network
     for found, expected in zip(
         (pair, both), log_softmax, strict=True
     ):  # -log p(real) of real, -log p(sim) of simulated
-        assert float(found) == pytest.approx(-float(expected.sum()))
+        assert float(found.detach()) == pytest.approx(-float(expected.sum()))
     both.backward()
     assert float(network.pair.biases[-1].grad.abs().sum()) > 0.1
 

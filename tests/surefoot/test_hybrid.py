@@ -51,20 +51,6 @@ def test_without_a_gap_it_runs_and_says_what_it_is_meant_for(tmp_path: pathlib.P
     assert "h2o is meant for a simulator that is wrong, and without gap= it is not" in notes
 
 
-def test_the_data_are_scaled_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from surefoot.online import off_policy
-    from surefoot.seeds import seed_trainer
-
-    run = trained("h2o", tmp_path / "run", [], gap="gravity2")
-    seen = []
-    packed = off_policy.store_from_dataset
-    monkeypatch.setattr(off_policy, "store_from_dataset", lambda data, *rest: seen.append(data) or packed(data, *rest))
-    seed_trainer(run, [run.plan.seeds[0]], lambda event: None)  # as a worker makes it
-    for data in seen:
-        assert float(abs(data.actions).max()) == pytest.approx(float(abs(small_dataset().actions).max()) / 2, rel=1e-4)
-    assert seen
-
-
 @pytest.mark.parametrize("algorithm", ["h2o", "darc", "moorl"])
 def test_a_plan_without_data_or_without_an_environment_is_refused(algorithm: str, tmp_path: pathlib.Path) -> None:
     agent = online.ALGORITHMS[algorithm](small_dataset())
