@@ -77,7 +77,10 @@ def main() -> None:
     s = json.loads(sys.argv[2])
     env = Rows(NativeVectorEnv(s["system"], s["num_envs"]), s["seed"])
     normal = VecNormalize(env, gamma=s["options"].get("gamma", 0.99))
-    model = PPO("MlpPolicy", normal, seed=s["seed"], device="cpu", **s["options"])
+    rate = s["options"].pop("learning_rate")  # falls to 0 over the run, as ours does
+    model = PPO(
+        "MlpPolicy", normal, seed=s["seed"], device="cpu", learning_rate=lambda left: rate * left, **s["options"]
+    )
     model._setup_learn(s["steps"], None, True)
     block = s["num_envs"] * model.n_steps
     wall, cpu, last = 0.0, 0.0, 0
