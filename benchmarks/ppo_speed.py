@@ -114,7 +114,9 @@ def main() -> None:
     target, seeds = arguments.target, range(arguments.seeds)
     runs = {"surefoot": [ours(seed, 1_500_000, 65_536, target) for seed in seeds]}
     for name, settings in PEER.items():
-        runs[f"stable-baselines3, {name}"] = [peer(settings, seed, arguments.peer_steps, 65_536, target) for seed in seeds]
+        runs[f"stable-baselines3, {name}"] = [
+            peer(settings, seed, arguments.peer_steps, 65_536, target) for seed in seeds
+        ]
     rows = [summary(name, points, target) for name, points in runs.items()]
     header = ["who", "reached", "of", "steps", "cpu", "wall", "steps per CPU second", "best return"]
     lines = [

@@ -11,11 +11,11 @@ from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.value_learning import value_loss
-from surefoot.online.on_policy_agent import OnPolicyAgent, OnPolicyConfig
+from surefoot.online.on_policy_agent import EpochsConfig, OnPolicyAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class MDPOConfig(OnPolicyConfig):
+class MDPOConfig(EpochsConfig):
     """Settings of on-policy MDPO; the defaults are the authors' for MuJoCo."""
 
     policy_steps: int = 10  # on the whole block; divides the critic's steps
@@ -29,24 +29,10 @@ class MDPOConfig(OnPolicyConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        require(self.epochs >= 1, "mdpo", "epochs", self.epochs, ">= 1")
-        fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
-        divides = self.minibatches >= 1 and self.rows % self.minibatches == 0
-        require(divides, "mdpo", "minibatches", self.minibatches, fits)
         steps = self.steps_per_block
         divides = self.policy_steps >= 1 and steps % self.policy_steps == 0
         fits = f"a number that divides the critic's {steps} steps (epochs x minibatches)"
         require(divides, "mdpo", "policy_steps", self.policy_steps, fits)
-
-    @property
-    def steps_per_block(self) -> int:
-        """Minibatches of all epochs of the critic."""
-        return self.epochs * self.minibatches
-
-    @property
-    def parts(self) -> int:
-        """Minibatches of an epoch."""
-        return self.minibatches
 
 
 class MDPO(OnPolicyAgent):

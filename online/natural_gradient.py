@@ -13,11 +13,11 @@ from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio
 from surefoot.core.value_learning import value_loss
-from surefoot.online.on_policy_agent import OnPolicyAgent, OnPolicyConfig
+from surefoot.online.on_policy_agent import EpochsConfig, OnPolicyAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class TRPOConfig(OnPolicyConfig):
+class TRPOConfig(EpochsConfig):
     """Settings of TRPO."""
 
     max_kl: float = 0.01  # largest mean KL(policy that acted || new policy)
@@ -25,8 +25,6 @@ class TRPOConfig(OnPolicyConfig):
     conjugate_steps: int = 10
     backtracks: int = 10  # halvings of the step
     accept_ratio: float = 0.1  # least gain, as a fraction of the linear prediction
-    epochs: int = 10  # of the critic
-    minibatches: int = 32  # of each of its epochs
     learning_rate: float = 1e-3  # of the critic
 
     def __post_init__(self) -> None:
@@ -36,20 +34,6 @@ class TRPOConfig(OnPolicyConfig):
         require(self.damping >= 0, "trpo", "damping", self.damping, ">= 0")
         require(self.conjugate_steps >= 1, "trpo", "conjugate_steps", self.conjugate_steps, ">= 1")
         require(self.backtracks >= 1, "trpo", "backtracks", self.backtracks, ">= 1")
-        require(self.epochs >= 1, "trpo", "epochs", self.epochs, ">= 1")
-        fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
-        divides = self.minibatches >= 1 and self.rows % self.minibatches == 0
-        require(divides, "trpo", "minibatches", self.minibatches, fits)
-
-    @property
-    def steps_per_block(self) -> int:
-        """Minibatches of all epochs of the critic."""
-        return self.epochs * self.minibatches
-
-    @property
-    def parts(self) -> int:
-        """Minibatches of an epoch."""
-        return self.minibatches
 
 
 class TRPO(OnPolicyAgent):

@@ -71,6 +71,33 @@ class OnPolicyConfig:
         return 1
 
 
+@dataclasses.dataclass(frozen=True)
+class EpochsConfig(OnPolicyConfig):
+    """How an algorithm goes over each block several times."""
+
+    epochs: int = 10  # passes over each block
+    minibatches: int = 32  # of each pass; must divide T N
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        name = type(self).__name__.removesuffix("Config").lower()
+        require(self.epochs >= 1, name, "epochs", self.epochs, ">= 1")
+        fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
+        divides = self.minibatches >= 1 and self.rows % self.minibatches == 0
+        require(divides, name, "minibatches", self.minibatches, fits)
+
+    @property
+    def steps_per_block(self) -> int:
+        """Minibatches of all epochs."""
+        return self.epochs * self.minibatches
+
+    @property
+    def parts(self) -> int:
+        """Minibatches of an epoch."""
+        return self.minibatches
+
+
 class OnPolicyAgent(Agent):
     """An agent that `OnPolicyLoop` trains: it learns from each block of its own steps, and then forgets it.
 

@@ -11,18 +11,16 @@ from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.value_learning import value_loss
-from surefoot.online.on_policy_agent import OnPolicyAgent, OnPolicyConfig
+from surefoot.online.on_policy_agent import EpochsConfig, OnPolicyAgent
 
 SCOPES = ("minibatch", "block", "none")
 SCHEDULES = ("linear", "constant", "adaptive")
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig(OnPolicyConfig):
+class PPOConfig(EpochsConfig):
     """Settings of PPO; the defaults are CleanRL's for continuous actions."""
 
-    epochs: int = 10  # passes over each block
-    minibatches: int = 32  # of each pass; must divide T N
     clip: float = 0.2  # the ratio is held within 1 - clip and 1 + clip
     value_clip: float | None = 0.2  # of the change of a value within a block, in scaled rewards
     value_coefficient: float = 0.5  # of half the squared error
@@ -38,10 +36,6 @@ class PPOConfig(OnPolicyConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        require(self.epochs >= 1, "ppo", "epochs", self.epochs, ">= 1")
-        require(self.minibatches >= 1, "ppo", "minibatches", self.minibatches, ">= 1")
-        fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
-        require(self.rows % self.minibatches == 0, "ppo", "minibatches", self.minibatches, fits)
         require(self.clip > 0, "ppo", "clip", self.clip, "> 0")
         require(self.value_clip is None or self.value_clip > 0, "ppo", "value_clip", self.value_clip, "None or > 0")
         require(self.advantage_scope in SCOPES, "ppo", "advantage_scope", self.advantage_scope, " or ".join(SCOPES))
@@ -49,16 +43,6 @@ class PPOConfig(OnPolicyConfig):
         require(self.target_kl is None or self.target_kl > 0, "ppo", "target_kl", self.target_kl, "None or > 0")
         adapts = self.schedule == "adaptive" and self.target_kl is None
         require(not adapts, "ppo", "target_kl", self.target_kl, "a number, such as 0.01, with schedule=adaptive")
-
-    @property
-    def steps_per_block(self) -> int:
-        """Minibatches of all epochs."""
-        return self.epochs * self.minibatches
-
-    @property
-    def parts(self) -> int:
-        """Minibatches of an epoch."""
-        return self.minibatches
 
 
 class PPO(OnPolicyAgent):

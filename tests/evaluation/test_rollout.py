@@ -155,9 +155,30 @@ def test_an_endless_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         evaluate([Constant(0)], "SurefootWalk-v0", episodes=1, env_kwargs={"endless": True})
 
 
-def test_discrete_environments_are_refused() -> None:
-    with pytest.raises(EnvironmentMismatchError, match="discrete"):
+def test_vectors_of_numbers_are_no_choices() -> None:
+    with pytest.raises(EnvironmentMismatchError, match=r"gave float32 actions .* takes int64 ones"):
         evaluate([Constant(0)], "CartPole-v1", episodes=1)
+
+
+class Pushing:
+    """Always pushes the cart to one side."""
+
+    def __init__(self, choice: int) -> None:
+        self.choice = choice
+
+    def act(self, observations: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(observations),), self.choice)
+
+    def reset(self) -> None:
+        pass
+
+
+def test_choices_are_counted_step_by_step() -> None:
+    (left, right) = evaluate([Pushing(0), Pushing(1)], "CartPole-v1", episodes=4)
+    for episodes in (left, right):
+        assert (episodes.returns == episodes.lengths).all()  # a reward of 1 a step
+        assert episodes.lengths.max() <= 11  # the pole falls at once
+        assert episodes.lengths.min() >= 8
 
 
 @pytest.mark.parametrize("kwargs", [{"episodes": 0}, {"num_envs": 0}, {"seed": -1}])
