@@ -6,22 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
-from surefoot.core.random import generator
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs.interface import check_contract, final_observations
+from surefoot.online.environment import environment_state, restore_environment, row_seeds
 
 COLUMNS = ("observations", "actions", "rewards", "terminations", "next_observations", "costs")
 """What an environment can fill."""
-
-
-def row_seeds(seed: int, num_envs: int, block: int = 0) -> list[int]:
-    """A seed for each environment of an agent's seed, the same alone and beside other agents."""
-    return [int(one) for one in generator(seed, "environments", block).integers(0, 2**31, num_envs)]
 
 
 class Experience:
@@ -224,11 +218,6 @@ class Experience:
 
     # -- what is saved -----------------------------------------------------------------------------------
 
-    @property
-    def restorable(self) -> bool:
-        """Whether the environment's state can be saved and set."""
-        return hasattr(self.env, "get_state") and hasattr(self.env, "set_state")
-
     def state(self, position: int) -> dict[str, Tensor]:
         """What seed `position` needs to go on: its rows of the buffer, of the environment and of the sums."""
         mine = slice(position * self.num_envs, (position + 1) * self.num_envs)
@@ -239,10 +228,7 @@ class Experience:
         }
         for name, value in self.buffer.state_dict().items():
             tensors[f"replay/{name}"] = self._part(value, position)
-        if self.restorable:
-            for name, array in self.env.get_state().items():
-                tensors[f"environment/{name}"] = self._part(_as_tensor(array), position)
-        return tensors
+        return tensors | environment_state(self.env, position, len(self.seeds))
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], block: int) -> str | None:
         """Go on from what `state` gave, one mapping a seed; None, or a sentence that says what could not be restored.
@@ -253,18 +239,10 @@ class Experience:
         """
         rows = {name.removeprefix("replay/") for name in states[0] if name.startswith("replay/")}
         self.buffer.load_state_dict({name: self._joined([s[f"replay/{name}"] for s in states]) for name in rows})
-        if not self.restorable:
+        lost = restore_environment(self.env, states)
+        if lost is not None:
             self.begin(block)
-            return (
-                f"the state of {type(self.env).__name__} can't be restored: a new episode begins in each environment, "
-                "so that the run goes on with other numbers than an uninterrupted one"
-            )
-        whole = {}
-        for name, value in self.env.get_state().items():
-            parts = [s[f"environment/{name}"] for s in states]
-            same = tuple(parts[0].shape) == np.shape(value)  # kept whole: it has no rows of the environments
-            whole[name] = _as_array(parts[0] if same else self._joined(parts), value)
-        self.env.set_state(whole)
+            return lost
         self._received = torch.cat([s["experience/observations"] for s in states]).to(self.device).clone()
         self._running.copy_(torch.cat([s["experience/running"] for s in states]))
         self._diverged.copy_(states[0]["experience/diverged"])
@@ -283,16 +261,3 @@ class Experience:
         if len(parts) == 1 or value.dim() == 0:
             return value
         return torch.stack([p.view(-1, self.num_envs, *p.shape[1:]) for p in parts], 1).flatten(0, 2)
-
-
-def _as_tensor(array: Any) -> Tensor:
-    """A copy; uint64, which few operations know, by its bits."""
-    value = np.array(array)
-    return torch.from_numpy(value.view(np.int64) if value.dtype == np.uint64 else value)
-
-
-def _as_array(tensor: Tensor, like: Any) -> np.ndarray[Any, Any]:
-    """The array that `_as_tensor` was given, of the type of `like`."""
-    value = tensor.cpu().contiguous().numpy()
-    wanted = np.asarray(like).dtype
-    return value.view(np.uint64) if wanted == np.uint64 else value.astype(wanted, copy=False)
