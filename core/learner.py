@@ -176,9 +176,15 @@ class Learner:
         """(S,) mean of a metric of the last training step, on the device."""
         return self._metrics[name].reshape(len(self.seeds), -1).mean(1)
 
-    def apply(self, method: str, *arguments: Any) -> Any:
-        """What a method of each agent gives, without gradient: for (S, ...) arguments (S, ...) tensors."""
-        with torch.no_grad(), kernels.use(self.slots):
+    def apply(self, method: str, *arguments: Any, fused: bool = True) -> Any:
+        """What a method of each agent gives, without gradient: for (S, ...) arguments (S, ...) tensors.
+
+        Args:
+            method: name of the agent's method.
+            arguments: tensors, or trees of them.
+            fused: over the kernels, as the losses; plain PyTorch is quicker for a few rows.
+        """
+        with torch.no_grad(), kernels.use(self.slots if fused else None):
             if not self.stacked:
                 found = getattr(self.agent, method)(*(_first(argument) for argument in arguments))
                 return tree_map(lambda value: value.unsqueeze(0), found)
@@ -385,10 +391,6 @@ class Learner:
         )
 
     # -- what is saved -----------------------------------------------------------------------------------
-
-    def stacked_state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Parameters and buffers of stacked agents by full name, (S, ...): for `vmap` over `functional_call`."""
-        return self._named(), self._buffers
 
     def agents_parameters(self, position: int) -> dict[str, Tensor]:
         """Parameters and buffers of agent `position`, by their full names; views, not copies."""

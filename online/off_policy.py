@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
 
 from surefoot.core import kernels
 from surefoot.core.errors import ConfigError
@@ -94,7 +93,6 @@ class OffPolicyLoop:
             table=table,
             compiled=compiled,
         )
-        self._act_stacked = vmap(self._explore_one)
         self._drawn: dict[str, tuple[int, Tensor]] = {}
         self._read_transforms()
 
@@ -160,15 +158,8 @@ class OffPolicyLoop:
 
     def _explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""
-        learner = self.learner
-        slots = learner.slots if self.num_envs >= FEW_ROWS else None
-        with kernels.use(slots), self._full_precision():
-            if not learner.stacked:
-                return self.agent.explore(observations[0], noise[0])
-            return self._act_stacked(*learner.stacked_state(), observations, noise)  # type: ignore[no-any-return]
-
-    def _explore_one(self, parameters: Any, buffers: Any, observations: Tensor, noise: Tensor) -> Tensor:
-        found: Tensor = functional_call(self.agent, {**parameters, **buffers}, ("explore", observations, noise))
+        with self._full_precision():
+            found: Tensor = self.learner.apply("explore", observations, noise, fused=self.num_envs >= FEW_ROWS)
         return found
 
     def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
