@@ -23,7 +23,7 @@ from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.envs.interface import PolicyBlock, RollsOut, check_contract, final_observations
-from surefoot.online.environment import EpisodeMeans, environment_state, restore_environment, row_seeds
+from surefoot.online.environment import EpisodeMeans, environment_state, restore_environment, row_seeds, under
 
 Block = dict[str, Tensor]
 
@@ -257,8 +257,8 @@ class Blocks:
     def restore(self, states: Sequence[Mapping[str, Tensor]], number: int) -> str | None:
         """Go on from what `state` gave before block `number`; None, or a sentence that says what is lost."""
         for position, state in enumerate(states):
-            self.moments.restore(position, _under(state, "blocks/moments/"))
-            self.episodes.restore(position, _under(state, "blocks/episodes/"))
+            self.moments.restore(position, under(state, "blocks/moments/"))
+            self.episodes.restore(position, under(state, "blocks/episodes/"))
         self._warm = bool(states[0]["blocks/warm"])
         problem = restore_environment(self.env, states)
         if problem is not None:
@@ -268,7 +268,3 @@ class Blocks:
             return problem
         self._received = torch.cat([state["blocks/received"] for state in states]).to(self.device).clone()
         return None
-
-
-def _under(state: Mapping[str, Tensor], stem: str) -> dict[str, Tensor]:
-    return {name.removeprefix(stem): value for name, value in state.items() if name.startswith(stem)}

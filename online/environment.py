@@ -100,6 +100,23 @@ class EpisodeMeans:
         """All rows begin an episode."""
         self._running.zero_()
 
+    def add_step(
+        self, rewards: Tensor, ended: Tensor, valid: Tensor | None = None, costs: Tensor | None = None
+    ) -> None:
+        """Take in one step of (S * N,) rewards and ends and, where there are, masks and costs."""
+        shape = (self.seeds, self.num_envs)
+        self._running[0] += rewards.view(shape)
+        self._running[1] += 1 if valid is None else valid.view(shape)
+        if costs is not None:
+            self._has_costs = True
+            self._running[2] += costs.view(shape)
+        if ended.device.type == "cpu" and not bool(ended.any()):
+            return
+        there = ended.view(shape).double()
+        self._ended[:3] += (self._running * there).sum(2)
+        self._ended[3] += there.sum(1)
+        self._running *= 1 - there
+
     def add_block(self, block: Mapping[str, Tensor]) -> None:
         """Take in a block of (S, T, N) rewards, terminations, truncations and, where there are, costs and mask."""
         rewards, mask = block["rewards"].double(), block.get("mask")
@@ -185,3 +202,8 @@ def restore_environment(env: Any, states: Sequence[Mapping[str, Tensor]]) -> str
         whole[name] = value.view(np.uint64) if like.dtype == np.uint64 else value.astype(like.dtype, copy=False)
     env.set_state(whole)
     return None
+
+
+def under(state: Mapping[str, Tensor], stem: str) -> dict[str, Tensor]:
+    """The part of a saved state whose names begin with `stem`, without it."""
+    return {name.removeprefix(stem): value for name, value in state.items() if name.startswith(stem)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs.interface import check_contract, final_observations
-from surefoot.online.environment import environment_state, restore_environment, row_seeds
+from surefoot.online.environment import EpisodeMeans, environment_state, restore_environment, row_seeds, under
 
 COLUMNS = ("observations", "actions", "rewards", "terminations", "next_observations", "costs")
 """What an environment can fill."""
@@ -72,10 +71,8 @@ class Experience:
         self.transform: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         """Mean and scale (S, 1, O) of observations, scale and shift (S, 1) of rewards; None where they do nothing."""
         self._reads_costs = "costs" in reads
-        self._running = torch.zeros(env.num_envs, 3, dtype=torch.float64, device=device)  # return, length, cost
-        self._ended = torch.zeros(len(seeds), 4, dtype=torch.float64, device=device)  # their sums, and the count
+        self.episodes = EpisodeMeans(len(seeds), self.num_envs, device)
         self._diverged = torch.zeros((), dtype=torch.int64, device=device)
-        self._has_costs = False
         self._bad = torch.full((2,), -1, dtype=torch.int64, device=device)  # step and row of the first bad number
         self.begin(0)
 
@@ -83,7 +80,7 @@ class Experience:
         """New episodes in all rows, with the row seeds of that block."""
         seeds = [one for seed in self.seeds for one in row_seeds(seed, self.num_envs, block)]
         observations, _ = self.env.reset(seed=seeds)
-        self._running.zero_()
+        self.episodes.begin()
         self.buffer.end_episodes()
         self._received = self._tensor(observations)
         self._check(self._received, self._received[..., 0], 0)
@@ -127,14 +124,9 @@ class Experience:
             raise EnvironmentMismatchError(f"the agent reads costs, and {type(self.env).__name__} gives none")
         self.buffer.add(batch)
         self._received = received
-        self._count(rewards, terminations, truncations, batch, info)
-
-    def episodes(self) -> dict[str, list[float]]:
-        """Means of the episodes that ended since the last call, a number per seed; NaN where none ended."""
-        sums = self._ended.tolist()
-        self._ended.zero_()
-        names = ("episode_return", "episode_length", "episode_cost")[: 3 if self._has_costs else 2]
-        return {name: [row[i] / row[3] if row[3] else math.nan for row in sums] for i, name in enumerate(names)}
+        self.episodes.add_step(rewards, terminations | truncations, valid, batch.get("costs"))
+        if "diverged" in info:
+            self._diverged += self._tensor(info["diverged"]).sum()
 
     @property
     def diverged(self) -> int:
@@ -197,25 +189,6 @@ class Experience:
             f"vector step {number}; lower its time step or bound its state. The last good checkpoint is kept"
         )
 
-    def _count(
-        self, rewards: Tensor, terminations: Tensor, truncations: Tensor, batch: Mapping[str, Tensor], info: Any
-    ) -> None:
-        """Sums of running and finished episodes, in the environment's own reward."""
-        self._running[:, 0] += rewards
-        self._running[:, 1] += batch.get("valid", 1)
-        if "costs" in batch:
-            self._has_costs = True
-            self._running[:, 2] += batch["costs"]
-        ended = terminations | truncations
-        if self.device.type == "cpu" and not bool(ended.any()):
-            return
-        there = ended.double()
-        sums = torch.cat([self._running, torch.ones_like(self._running[:, :1])], 1) * there.unsqueeze(1)
-        self._ended += sums.view(len(self.seeds), self.num_envs, 4).sum(1)
-        self._running *= (1 - there).unsqueeze(1)
-        if "diverged" in info:
-            self._diverged += self._tensor(info["diverged"]).sum()
-
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:
@@ -223,9 +196,9 @@ class Experience:
         mine = slice(position * self.num_envs, (position + 1) * self.num_envs)
         tensors = {
             "experience/observations": self._received[mine],
-            "experience/running": self._running[mine],
             "experience/diverged": self._diverged,
         }
+        tensors |= {f"experience/episodes/{name}": value for name, value in self.episodes.state(position).items()}
         for name, value in self.buffer.state_dict().items():
             tensors[f"replay/{name}"] = self._part(value, position)
         return tensors | environment_state(self.env, position, len(self.seeds))
@@ -244,7 +217,8 @@ class Experience:
             self.begin(block)
             return lost
         self._received = torch.cat([s["experience/observations"] for s in states]).to(self.device).clone()
-        self._running.copy_(torch.cat([s["experience/running"] for s in states]))
+        for position, state in enumerate(states):
+            self.episodes.restore(position, under(state, "experience/episodes/"))
         self._diverged.copy_(states[0]["experience/diverged"])
         return None
 

@@ -133,7 +133,7 @@ class OffPolicyLoop:
         while self.step < target:
             self._act()
         self.experience.check()
-        result |= self.experience.episodes()
+        result |= self.experience.episodes.take()
         result["diverged_episodes"] = [float(self.experience.diverged)] * len(self.seeds)
         return result
 
