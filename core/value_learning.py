@@ -92,6 +92,23 @@ def td_target(rewards: Tensor, terminations: Tensor, next_values: Tensor, discou
     return (rewards + discount * (1 - terminations) * next_values).detach()
 
 
+def smoothed_actions(actions: Tensor, noise: Tensor, deviation: float, limit: float) -> Tensor:
+    """Target actions with clipped noise, within [-1, 1]: a value that is high for one action alone counts for less.
+
+    Args:
+        actions: (B, A) in [-1, 1].
+        noise: (B, A) standard normal.
+        deviation: of the noise that is added.
+        limit: its largest size.
+
+    Returns:
+        (B, A).
+
+    Source: Fujimoto, van Hoof and Meger, "Addressing Function Approximation Error in Actor-Critic Methods", eq. (14).
+    """
+    return (actions + (deviation * noise).clamp(-limit, limit)).clamp(-1, 1)
+
+
 def advantage_weights(advantages: Tensor, inverse_temperature: float, limit: float = 100.0) -> Tensor:
     """Weights min(exp(inverse_temperature * A), limit) of advantage-weighted regression, without gradient.
 

@@ -12,7 +12,7 @@ from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
-from surefoot.core.value_learning import td_target
+from surefoot.core.value_learning import smoothed_actions, td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 
@@ -71,8 +71,8 @@ class TD3BC(Agent):
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD error of both critics against the target policy, smoothed by clipped noise."""
         c = self.config
-        smoothing = (c.target_noise * noise["target_noise"]).clamp(-c.target_noise_clip, c.target_noise_clip)
-        next_action = (self.target_actor(batch["next_observations"]) + smoothing).clamp(-1, 1)
+        action = self.target_actor(batch["next_observations"])
+        next_action = smoothed_actions(action, noise["target_noise"], c.target_noise, c.target_noise_clip)
         next_q = self.target_critic(torch.cat([batch["next_observations"], next_action], -1)).amin(0)
         target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
         q = self.critic(batch["observation_actions"])

@@ -23,6 +23,7 @@ from surefoot.core.value_learning import (
     linear_quantile,
     mc_return,
     shifted_values,
+    smoothed_actions,
     soft_maximum,
     td_target,
     value_loss,
@@ -420,3 +421,12 @@ def test_the_soft_maximum_is_torchs_logsumexp_and_does_not_overflow() -> None:
     values = torch.randn(4, 7, dtype=torch.float64) * 5
     torch.testing.assert_close(soft_maximum(values, 0, 2.0), 2 * torch.logsumexp(values / 2, 0))
     assert soft_maximum(torch.tensor([1e30, 1e30]), 0).isfinite()
+
+
+def test_target_actions_are_smoothed_by_clipped_noise_and_stay_in_bounds() -> None:
+    actions = torch.tensor([[0.0, 0.9, -0.9]], dtype=torch.float64)
+    noise = torch.tensor([[1.0, 1.0, -10.0]], dtype=torch.float64)
+    found = smoothed_actions(actions, noise, 0.2, 0.5)
+    torch.testing.assert_close(found, torch.tensor([[0.2, 1.0, -1.0]], dtype=torch.float64))
+    found = smoothed_actions(torch.zeros_like(actions), noise, 0.2, 0.5)
+    torch.testing.assert_close(found, torch.tensor([[0.2, 0.2, -0.5]], dtype=torch.float64))
