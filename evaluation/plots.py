@@ -41,9 +41,12 @@ STYLE: Any = {
 
 
 def learning_curves(
-    curves: Mapping[str, Sequence[CurvePoint]], title: str = "", behaviour: float | None = None
+    curves: Mapping[str, Sequence[CurvePoint]],
+    title: str = "",
+    behaviour: float | None = None,
+    steps_of: str = "gradient steps",
 ) -> Figure:
-    """Mean return against gradient steps, a line per label with its 95 % band; `behaviour` is dashed."""
+    """Mean return against steps, a line per label with its 95 % band; `behaviour` is dashed."""
     if not any(curves.values()):
         raise ConfigError("learning curves: no evaluation was logged; train with an environment")
     figure, axes = _axes(title, (7.2, 3.8))
@@ -55,7 +58,7 @@ def learning_curves(
     _frame_means(axes, [p.mean for points in curves.values() for p in points], behaviour)
     if behaviour is not None:
         axes.axhline(behaviour, color=GREY, linestyle="--", linewidth=1, label="behaviour (data)")
-    axes.set_xlabel("gradient steps")
+    axes.set_xlabel(steps_of)
     axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
     axes.set_ylabel("return (sum of rewards per episode)")
     axes.grid(axis="y", alpha=0.25)

@@ -125,7 +125,7 @@ def _figures(group: list[RunData]) -> list[str]:
     curves = {label: points for label, run in named if (points := run.learning_curve())}
     drawn = []
     if curves:
-        figure = plots.learning_curves(curves, "Learning curves", behaviour)
+        figure = plots.learning_curves(curves, "Learning curves", behaviour, RunData.steps_of_all(group))
         drawn.append(_figure(figure, "Mean evaluation return over seeds; the band is the 95 % interval."))
     if final:
         figure = plots.interval_plot(final, "Final return", reference=behaviour)

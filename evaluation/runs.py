@@ -41,7 +41,7 @@ class RunData:
     algorithm: str
     dataset: str | None  # None: it learned by acting alone
     environment: str | None
-    steps: int  # gradient steps, or steps in the environment where the algorithm acts
+    steps: int  # of the kind that `steps_of` says
     seeds: tuple[int, ...]
     episodes: int  # evaluation episodes per seed
     per_seed_returns: tuple[float, ...] = ()
@@ -55,6 +55,7 @@ class RunData:
     config: Json = dataclasses.field(default_factory=dict)
     metrics: tuple[Json, ...] = ()  # lines of metrics.jsonl; of repeated (seed, step, kind) the last
     certificate: Json | None = None  # certificate.json, which `surefoot certify` wrote
+    steps_of: str = "gradient steps"  # or environment steps, where the algorithm acts while it trains
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RunData:
@@ -92,6 +93,7 @@ class RunData:
                 config=config,
                 metrics=_read_metrics(path / "metrics.jsonl"),
                 certificate=_certificate(path / "certificate.json"),
+                steps_of=str(summary.get("steps_of", "gradient steps")),
             )
         except KeyError as error:
             raise CheckpointError(f"{source} has no key {error}; it is damaged or of another version") from error
@@ -105,6 +107,11 @@ class RunData:
             return str(self.environment)
         name = pathlib.Path(self.dataset).stem if pathlib.Path(self.dataset).suffix else self.dataset
         return name if self.environment is None else f"{name} in {self.environment}"
+
+    @staticmethod
+    def steps_of_all(runs: Sequence[RunData]) -> str:
+        """What is counted along the curves of several runs."""
+        return " or ".join(sorted({run.steps_of for run in runs}))
 
     def learning_curve(self) -> list[CurvePoint]:
         """Mean evaluation return over seeds at each evaluated step, with its 95 % interval.

@@ -14,6 +14,7 @@ from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import Episodes, Interval, hierarchical_interval
+from surefoot.plan import agent_class
 from surefoot.run import IN_MEMORY, Run, describe_machine, read_columns, split
 
 
@@ -47,6 +48,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "dataset": None if dataset is None else config["dataset"]["name"],
         "environment": plan.environment,
         "steps": plan.steps,
+        "steps_of": "environment steps" if agent_class(plan.algorithm).acts else "gradient steps",
         "seeds": list(plan.seeds),
         "episodes": plan.episodes if plan.environment is not None else 0,
         "per_seed_returns": [],
@@ -102,5 +104,6 @@ def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
         {item.algorithm: item.learning_curve() for item in data},
         title=first.task,
         behaviour=None if first.behaviour is None else first.behaviour["mean"],
+        steps_of=RunData.steps_of_all(data),
     )
     plots.save_png(figure, path)

@@ -17,6 +17,7 @@ from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weig
 
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.evaluation import RunData
 from surefoot.generate import generate
 from surefoot.offline import IQL
 from surefoot.online import PPO, SAC, WSRL
@@ -49,6 +50,7 @@ def test_a_run_that_acts_counts_environment_steps_and_has_no_dataset(two_seeds: 
     assert summary["dataset"] is None
     assert summary["behaviour"] is None
     assert summary["steps"] == 600
+    assert summary["steps_of"] == RunData.load(two_seeds.folder).steps_of == "environment steps"
     assert len(summary["per_seed_returns"]) == 2
     assert summary["steps_per_second"] == pytest.approx(600 / 280 * summary["updates_per_second"], rel=0.01)
     lines = metrics(two_seeds)
