@@ -209,8 +209,12 @@ class StreamingAgent(Streams):
             chosen = np.where(later, self._next_chosen, chosen)
         if self.spec.discrete:
             return chosen[0] if self.single else chosen.copy()
-        actions = self._middle + self._half * np.minimum(np.maximum(chosen, -1), 1)
+        actions = self._middle + self._half * self.within(chosen)
         return actions[0] if self.single else actions
+
+    def within(self, chosen: np.ndarray) -> np.ndarray:
+        """(K, A) actions in [-1, 1] for samples as they were drawn."""
+        return np.minimum(np.maximum(chosen, -1), 1)  # type: ignore[no-any-return]
 
     # -- samples --------------------------------------------------------------------------------------------------
 
@@ -297,18 +301,13 @@ class StreamingAgent(Streams):
         """Let traces and reward sums decay over the transitions that can't be learned: two, then one for each more."""
         if not rows.any():
             return
-        lost = torch.from_numpy(np.where(rows, 1.0 + self._ready, 0.0))
-        c = self.config
-        for name in self.networks:
-            getattr(self, f"{name}_traces").mul_((c.discount * c.decay) ** lost.to(self.dtype).unsqueeze(-1))
-        self.reward_trace.mul_(c.discount**lost)
+        self.fade(torch.from_numpy(np.where(rows, 1.0 + self._ready, 0.0)))
         self._ready[rows] = False
 
     def _cut(self, rows: np.ndarray) -> None:
         """End an episode without a learning step."""
         if rows.any():
-            self.clear_traces(torch.from_numpy(rows))
-            self.reward_trace[torch.from_numpy(rows)] = 0
+            self.forget(torch.from_numpy(rows))
             self._ready[rows] = False
 
     def _count_skipped(self, rows: np.ndarray) -> None:
@@ -365,13 +364,16 @@ class StreamingAgent(Streams):
     def _actor(self, stream: int) -> Actor:
         kind = CategoricalActor if self.spec.discrete else SoftplusGaussianActor
         sizes = (self.spec.observation_dim, self.spec.action_dim, self.hidden)
-        actor = kind(*sizes, activation="leaky_relu", layer_norm=self.config.layer_norm)
-        network = self.networks[self.policy_network]
-        with torch.no_grad():
-            flat = getattr(self, f"{self.policy_network}_weights")[stream : stream + 1]
-            for layer, (weight, bias) in enumerate(network.layers(flat)):
-                actor.mlp.weights[layer].copy_(weight[0])
-                actor.mlp.biases[layer].copy_(bias[0])
+        layer_norm = self.networks[self.policy_network].layer_norm
+        return self.fill(kind(*sizes, activation="leaky_relu", layer_norm=layer_norm), stream)
+
+    @torch.no_grad()
+    def fill(self, actor: Actor, stream: int) -> Actor:
+        """The actor, with the weights of a stream's policy network."""
+        flat = getattr(self, f"{self.policy_network}_weights")[stream : stream + 1]
+        for layer, (weight, bias) in enumerate(self.networks[self.policy_network].layers(flat)):
+            actor.mlp.weights[layer].copy_(weight[0])
+            actor.mlp.biases[layer].copy_(bias[0])
         return actor
 
     # -- keeping it -------------------------------------------------------------------------------------------------

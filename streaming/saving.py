@@ -81,7 +81,9 @@ def _take(agent: StreamingAgent, tensors: dict[str, torch.Tensor], meta: dict[st
     for name, value in tensors.items():
         buffer = getattr(agent, name)
         if buffer.shape != value.shape or buffer.dtype != value.dtype:
-            raise CheckpointError(f"{path}: {name} has shape {tuple(value.shape)}, where {tuple(buffer.shape)} is needed")
+            raise CheckpointError(
+                f"{path}: {name} has shape {tuple(value.shape)}, where {tuple(buffer.shape)} is needed"
+            )
     for name, value in tensors.items():
         getattr(agent, name).copy_(value)
     agent.planned_steps = meta["planned_steps"]

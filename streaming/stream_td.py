@@ -13,8 +13,8 @@ from surefoot.core.agent import DatasetLike, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.policy import Policy
 from surefoot.streaming import statistics
-from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.config import OFFICIAL, StreamConfig
+from surefoot.streaming.traces import TraceAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class StreamTDConfig(StreamConfig):
     """Settings of stream TD(lambda)."""
 
 
-class StreamTD(StreamingAgent):
+class StreamTD(TraceAgent):
     r"""Stream TD(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -74,7 +74,9 @@ class StreamTD(StreamingAgent):
 
     def answer(self) -> Any:
         """Values of the present observations, (K,) or a number."""
-        values = self._in_rewards(self.networks["critic"].forward(self.critic_weights, self.states).outputs, slice(None))
+        values = self._in_rewards(
+            self.networks["critic"].forward(self.critic_weights, self.states).outputs, slice(None)
+        )
         return values[0] if self.single else values
 
     def policy(self, stream: int = 0) -> Policy:
