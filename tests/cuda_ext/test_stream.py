@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import plain_stream
@@ -104,41 +104,66 @@ def one_stream(tensors: Tensors, k: int) -> Tensors:
     return {name: value.double() if value.is_floating_point() else value for name, value in parts.items()}
 
 
+def copy_into(to: Tensors, values: Tensors) -> None:
+    for name, value in values.items():
+        to[name].copy_(value)
+
+
 def assert_near(tensors: Tensors, expected: list[Tensors], tolerance: float) -> None:
     for k, one in enumerate(expected):
         for name, value in one.items():
             found = tensors[name][k] if tensors[name].ndim else tensors[name]
-            scale = max(1e-3, float(value.double().abs().max()))
-            torch.testing.assert_close(
-                found.double(), value.double(), rtol=0, atol=tolerance * scale, msg=lambda m, n=name: f"{n}: {m}"
-            )
+            scale = max(
+                1.0 if name == "out_td" else 1e-3, float(value.double().abs().max())
+            )  # numbers of order 1 cancel
+            assert found.shape == value.shape
+            off = float((found.double() - value.double()).abs().max())
+            assert off <= tolerance * scale, f"{name} of stream {k} is off by {off}: {found} instead of {value}"
+
+
+@pytest.fixture
+def all_levels() -> Iterator[Callable[[str], None]]:
+    best = LIBRARY.level()
+    yield LIBRARY.set_level
+    LIBRARY.set_level(best)
 
 
 @every_case
-def test_long_runs_in_float64_are_autograds(settings: StreamSettings, level: str) -> None:
+def test_long_runs_in_float64_are_autograds(settings: StreamSettings, all_levels: Callable[[str], None]) -> None:
     tensors, generator = tensors_for(settings, 2), np.random.default_rng(5)
     expected = [one_stream(tensors, k) for k in range(2)]
-    kernel = StreamKernel(settings, tensors)
-    for _ in range(60):
+    runs = {level: {name: value.clone() for name, value in tensors.items()} for level in LEVELS}
+    kernels = {level: StreamKernel(settings, own) for level, own in runs.items()}
+    for _ in range(45):
         draw_inputs(tensors, generator)
         for k, one in enumerate(expected):
             one.update({name: value for name, value in one_stream(tensors, k).items() if name.startswith("in_")})
             plain_stream.run(settings, one, phases_of(settings))
-        kernel.run(phases_of(settings))
-        assert_near(tensors, expected, 1e-9)
-    assert (tensors["learned"] > 25).all()
+        for level, own in runs.items():
+            copy_into(own, {name: value for name, value in tensors.items() if name.startswith("in_")})
+            all_levels(level)
+            kernels[level].run(phases_of(settings))
+            assert_near(own, expected, 1e-9)
+    assert all(int(one["learned"]) > 15 for one in expected)
 
 
 @every_case
-def test_each_step_in_float32_is_autograds_to_rounding(settings: StreamSettings, level: str) -> None:
+def test_each_step_in_float32_is_autograds_to_rounding(
+    settings: StreamSettings, all_levels: Callable[[str], None]
+) -> None:
     tensors, generator = tensors_for(settings, 1, "float32"), np.random.default_rng(6)
-    kernel = StreamKernel(settings, tensors)
+    own = {name: value.clone() for name, value in tensors.items()}
+    kernel = StreamKernel(settings, own)
     for _ in range(40):
         draw_inputs(tensors, generator)
         expected = one_stream(tensors, 0)
         plain_stream.run(settings, expected, phases_of(settings))
-        kernel.run(phases_of(settings))
-        assert_near(tensors, [expected], 2e-4)
+        for level in LEVELS:
+            copy_into(own, tensors)
+            all_levels(level)
+            kernel.run(phases_of(settings))
+            assert_near(own, [expected], 2e-4)
+        copy_into(tensors, own)
     assert int(tensors["learned"]) > 15
 
 
@@ -222,7 +247,7 @@ Steps = list[tuple[float, list[float], list[float]]]
 def sheet_episode(settings: StreamSettings) -> Steps:
     """TD error, trace and weights of each step of sheet 7.1's episode, whose network has no bias."""
     tensors = tensors_for(settings, 1)
-    tensors["critic_weights"].copy_(torch.tensor([[0.3, -0.2, 0.0]]))
+    tensors["critic_weights"].copy_(torch.tensor([[0.3, -0.2, 0.0]], dtype=torch.float64))
     kernel, found = StreamKernel(settings, tensors), []
     tensors["in_observations"].copy_(torch.tensor([FEATURES[0]]))
     kernel.run(OBSERVE | SHIFT)
@@ -290,7 +315,7 @@ def test_observations_are_normalised_as_in_the_sheet() -> None:
         tensors["in_observations"].fill_(value)
         kernel.run(OBSERVE)
         found.append(float(tensors["following"]))
-    assert found == pytest.approx([0, 0.7071068, 0, 1.3887302], abs=5e-8)
+    assert found == pytest.approx([0, 0.7071068, 0, 1.3887302], abs=1e-7)
 
 
 @pytest.mark.parametrize(
