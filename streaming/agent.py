@@ -404,7 +404,7 @@ class StreamingAgent(Streams):
             CheckpointError: the file is missing, damaged, or of another algorithm.
             ConfigError: it ran natively, and there is no native kernel here; native=False goes on in plain torch.
         """
-        return saving.open(cls, path, **options)
+        return saving.open_as(cls, path, **options)
 
     def state(self, position: int) -> dict[str, Tensor]:
         """Of one stream, all that is needed to go on: what `restore` takes."""
@@ -426,8 +426,8 @@ class StreamingAgent(Streams):
         return new
 
     def __deepcopy__(self, memo: Any) -> Self:
-        options = {"seeds": self.seeds, "dtype": self.dtype, "native": self.native, "budget_us": self.budget_us}
-        new = type(self)(self.spec, self.config, **options)
+        options: dict[str, Any] = {"seeds": self.seeds, "dtype": self.dtype, "native": self.native}
+        new = type(self)(self.spec, self.config, budget_us=self.budget_us, **options)
         for position in range(len(self.seeds)):
             new.restore(position, self.state(position))
         new.planned_steps = self.planned_steps

@@ -72,11 +72,12 @@ class StreamTD(TraceAgent):
             scale = statistics.deviation(self.reward_count, self.reward_squares)[stream]
         return (values.squeeze(-1).double() * scale).numpy()
 
-    def answer(self) -> Any:
-        """Values of the present observations, (K,) or a number."""
-        values = self._in_rewards(
-            self.networks["critic"].forward(self.critic_weights, self.states).outputs, slice(None)
-        )
+    def answer(self, acting: bool = False) -> Any:
+        """Values of the present observations, (K,) or a number; `acting`: before what led to them was learned."""
+        inputs = self.states
+        if acting:
+            inputs = torch.where(torch.from_numpy(self._later).unsqueeze(-1), self.following, self.states)
+        values = self._in_rewards(self.networks["critic"].forward(self.critic_weights, inputs).outputs, slice(None))
         return values[0] if self.single else values
 
     def policy(self, stream: int = 0) -> Policy:

@@ -94,7 +94,7 @@ class Streams(Agent):
         self._row, self._noise_block = 0, -1
         self._noise = np.zeros(0)
         self.native = self._wants_kernel(native)
-        self.kernel = kernel.make(self) if self.native else None
+        self.kernel = self.make_kernel() if self.native else None
 
     def build(self) -> None:
         """Nothing: the buffers are made once the seeds are known."""
@@ -165,6 +165,10 @@ class Streams(Agent):
         if native and missing:
             raise ConfigError(f"{self.name}: native=True was asked for, but {missing}; leave it out to use plain torch")
         return not missing if native is None else native
+
+    def make_kernel(self) -> Any:
+        """The native kernel for these buffers, of classes that have a `kind`."""
+        raise TypeError(f"{type(self).__name__} must define make_kernel")
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Refuse `.to(...)`, `.double()` and the like: the native kernel holds the buffers' addresses."""

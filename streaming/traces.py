@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from surefoot.streaming import obgd, statistics
+from surefoot.cuda_ext.stream import StreamKernel
+from surefoot.streaming import kernel, obgd, statistics
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.config import StreamConfig
 from surefoot.streaming.network import Network
@@ -31,6 +32,10 @@ class TraceAgent(StreamingAgent):
         """The config's network of an observation, with so many outputs."""
         c = self.config
         return Network(self.spec.observation_dim, outputs, self.hidden, c.layer_norm, c.sparsity, c.min_nonzero)
+
+    def make_kernel(self) -> StreamKernel:
+        """The native kernel for these buffers."""
+        return kernel.make(self)
 
     def _register(self) -> None:
         super()._register()
