@@ -10,6 +10,7 @@ One agent holds K streams. With K = 1 an observation is (O,) and a reward a numb
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -231,7 +232,7 @@ class StreamingAgent(Streams):
             self._write(self._first, first, "first")
             self.single = single
         total = self._flat.dot(self._flat) + self._rewards.dot(self._rewards)  # not finite if any number is not
-        if total - total == 0 and not self._flags[:2].any():
+        if math.isfinite(total) and not self._flags[:2].any():
             return None
         return np.isfinite(self._observations).all(-1) & np.isfinite(self._rewards)
 
