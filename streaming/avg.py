@@ -59,7 +59,10 @@ class UnitNetwork(Network):
         value = inputs.unsqueeze(-1)
         for w, b in hidden:
             value = nn.functional.leaky_relu(torch.baddbmm(b.unsqueeze(-1), w, value), SLOPE)
-        value = nn.functional.normalize(value, dim=1)
+        norm = value.norm(dim=1, keepdim=True)
+        # No gradient where there are no features (a first observation is normalised to 0): the slope of x / |x| there
+        # would fill Adam's second moment for tens of thousands of steps.
+        value = torch.where(norm > 1e-12, value / norm.clamp(min=1e-12), 0.0)
         return torch.baddbmm(bias.unsqueeze(-1), weight, value).squeeze(-1)
 
 

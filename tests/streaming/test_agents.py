@@ -65,7 +65,9 @@ def test_entropy_rises_whatever_the_errors_sign(problem: Spec) -> None:
         for entropy in (0.0, 0.5):
             agent = make(StreamAC, problem, entropy=entropy, optimizer="sgd", dtype=torch.float64, scale_rewards=False)
             samples = Samples(problem)
-            agent.actor_weights += 0.3 * torch.randn(agent.actor_weights.shape, generator=torch.Generator().manual_seed(1))
+            agent.actor_weights += 0.3 * torch.randn(
+                agent.actor_weights.shape, generator=torch.Generator().manual_seed(1)
+            )
             samples.begin(agent)
             before = agent.actor_weights.clone()
             agent.step(samples.observations[1, 0, 0], reward, False, False)

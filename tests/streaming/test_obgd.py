@@ -67,9 +67,7 @@ def test_adaptive_obgd_takes_the_sheets_steps() -> None:
     for t in range(3):
         trace = obgd.accumulate(trace, FEATURES[t : t + 1], DISCOUNT * LAMBDA)
         count = torch.tensor([t + 1])
-        weights, second, step = obgd.adaptive_obgd_step(
-            weights, trace, second, count, delta_at(t, weights), kappa=2.0
-        )
+        weights, second, step = obgd.adaptive_obgd_step(weights, trace, second, count, delta_at(t, weights), kappa=2.0)
         assert float(step) == pytest.approx(steps[t], abs=1.5e-7)
         assert weights[0].tolist() == pytest.approx(after[t], abs=1.5e-7)
 
@@ -158,8 +156,6 @@ def test_the_random_walks_error_is_the_sheets() -> None:
         trace[torch.from_numpy(ended)] = 0
         places, episodes = np.where(ended, 2, after), episodes + ended
         for number, error in errors.items():
-            error[:] = np.where(
-                ended & (episodes == number), np.sqrt(((weights.numpy() - truth) ** 2).mean(1)), error
-            )
+            error[:] = np.where(ended & (episodes == number), np.sqrt(((weights.numpy() - truth) ** 2).mean(1)), error)
     assert errors[10].mean() == pytest.approx(0.115, abs=0.012)
     assert errors[100].mean() == pytest.approx(0.115, abs=0.012)

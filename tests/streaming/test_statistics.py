@@ -56,4 +56,6 @@ def test_welford_is_exact_far_from_zero() -> None:
     for sample in torch.from_numpy(samples).unsqueeze(-1):
         count, mean, squares = welford(count, mean, squares, sample)
     assert float(mean) == pytest.approx(samples.mean(), rel=1e-12)
-    assert float(deviation(count, squares)) == pytest.approx(np.sqrt(samples.var(ddof=1) + statistics.EPSILON), rel=1e-9)
+    assert float(deviation(count, squares)) == pytest.approx(
+        np.sqrt(samples.var(ddof=1) + statistics.EPSILON), rel=1e-9
+    )
