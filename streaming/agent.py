@@ -92,6 +92,7 @@ class StreamingAgent(Streams):
         self._later = np.ones(k, bool)
         low, high = (np.asarray(bounds, np.float64) for bounds in (self.spec.action_low, self.spec.action_high))
         own = self._chosen.dtype
+        self._least, self._most = np.full(1, -1, own), np.full(1, 1, own)
         self._middle, self._half = ((high + low) / 2).astype(own), ((high - low) / 2).astype(own)
 
     def plan(self, steps: int) -> None:
@@ -215,7 +216,7 @@ class StreamingAgent(Streams):
 
     def within(self, chosen: np.ndarray) -> np.ndarray:
         """(K, A) actions in [-1, 1] for samples as they were drawn."""
-        return np.minimum(np.maximum(chosen, -1), 1)  # type: ignore[no-any-return]
+        return np.minimum(np.maximum(chosen, self._least), self._most)  # type: ignore[no-any-return]
 
     # -- samples --------------------------------------------------------------------------------------------------
 
@@ -230,21 +231,28 @@ class StreamingAgent(Streams):
         if first is not None:
             single = self.single
             self._write(self._first, first, "first")
-            self.single = single
+            self._note_single(single)
         total = self._flat.dot(self._flat) + self._rewards.dot(self._rewards)  # not finite if any number is not
-        if math.isfinite(total) and not self._flags[:2].any():
+        ended = terminated or truncated if len(self._running) == 1 else self._flags[:2].any()
+        if math.isfinite(total) and not ended:
             return None
         return np.isfinite(self._observations).all(-1) & np.isfinite(self._rewards)
 
     def _write(self, target: np.ndarray, value: Any, name: str) -> None:
         value = np.asarray(value, np.float64)
         if value.shape == target.shape:
-            target[...], self.single = value, False
+            target[...] = value
+            self._note_single(False)
         elif len(target) == 1 and value.shape == target.shape[1:]:
-            target[0], self.single = value, True
+            target[0] = value
+            self._note_single(True)
         else:
             shape = target.shape[1:] if len(target) == 1 else target.shape
             raise EnvironmentMismatchError(f"{name} has shape {value.shape}; this {self.name} agent takes {shape}")
+
+    def _note_single(self, single: bool) -> None:
+        if self.single is not single:  # setting an attribute of a module costs two microseconds
+            self.single = single
 
     def _fill(self, target: np.ndarray, value: Any, name: str) -> None:
         if len(target) > 1 and np.shape(value) != target.shape:

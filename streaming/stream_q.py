@@ -65,10 +65,11 @@ class EpsilonGreedyAgent(TraceAgent):
         """Whether to explore, and by which choice."""
         return 2
 
-    def epsilon(self, step: int) -> float:
-        """Falls from 1 to `last_epsilon` in a fraction of the planned steps."""
+    def draw_noise(self) -> None:
+        """The noise of the next action, and its epsilon, which falls in a fraction of the planned steps."""
+        super().draw_noise()
         c = self.config
-        return epsilon_at(step, self.planned_steps, c.exploration_fraction, c.last_epsilon)
+        self.in_epsilon.fill_(epsilon_at(int(self.acted), self.planned_steps, c.exploration_fraction, c.last_epsilon))
 
     def choose(self) -> tuple[Tensor, Tensor]:
         """The greedy choice at `following`, or any with probability epsilon."""

@@ -88,10 +88,8 @@ class Streams(Agent):
         self.stream_buffers: list[str] = []
         self._register()
         self._register_inputs()
-        self._acted, self._in_noise, self._in_epsilon = (
-            tensor.numpy() for tensor in (self.acted, self.in_noise, self.in_epsilon)
-        )
-        self._row, self._noise_block = 0, -1
+        self._acted, self._in_noise = self.acted.numpy(), self.in_noise.numpy()
+        self._noise_block = -1
         self._noise = np.zeros(0)
         self.native = self._wants_kernel(native)
         self.kernel = self.make_kernel() if self.native else None
@@ -176,15 +174,18 @@ class Streams(Agent):
 
     # -- noise --------------------------------------------------------------------------------------------------
 
-    def epsilon(self, step: int) -> float:
-        """Share of random choices in the `step`-th action, the first being 1."""
-        return 0.0
-
     def draw_noise(self) -> None:
-        """Fill `in_noise` and `in_epsilon` for the next action."""
-        step = int(self._acted)
-        self._acted += 1
-        block, self._row = divmod(step, NOISE_BLOCK)
+        """Fill `in_noise` for the next action, with the row that `acted` counts."""
+        self._in_noise[...] = self._noise_of(int(self._acted), 0)
+        self._acted[...] += 1
+
+    def redraw_noise(self) -> None:
+        """Fill `in_noise` with second numbers for the same step: of agents that may act twice in one."""
+        self._in_noise[...] = self._noise_of(int(self._acted) - 1, 1)
+
+    def _noise_of(self, step: int, draw: int) -> np.ndarray:
+        """(K, N) numbers."""
+        block, row = divmod(step, NOISE_BLOCK)
         if block != self._noise_block:
             shape = (NOISE_BLOCK, 2 if self.act_before else 1, self.noise_width())
             sources = [generator(seed, "exploration", block) for seed in self.seeds]
@@ -195,12 +196,7 @@ class Streams(Agent):
                 for source in sources
             ]
             self._noise, self._noise_block = np.stack(draws, 2), block
-        self._in_noise[...] = self._noise[self._row, 0]
-        self._in_epsilon[...] = self.epsilon(step + 1)
-
-    def redraw_noise(self) -> None:
-        """Fill `in_noise` with second numbers for the same step: of agents that may act twice in one."""
-        self._in_noise[...] = self._noise[self._row, -1]
+        return self._noise[row, draw]  # type: ignore[no-any-return]
 
     # -- one call -----------------------------------------------------------------------------------------------
 
