@@ -44,7 +44,7 @@ def compare(native: StreamingAgent, plain: StreamingAgent, tolerance: float, up_
 @pytest.mark.parametrize(("kind", "problem"), STREAM_X, ids=name_of)
 def test_native_steps_are_torchs_in_float64(kind: type[StreamingAgent], problem: Spec, options: dict[str, Any]) -> None:
     agents = [make(kind, problem, 2, dtype=torch.float64, **{**options, "native": n}) for n in (True, False)]
-    compare(agents[0], agents[1], 1e-9, 161, Samples(problem, streams=2))
+    compare(agents[0], agents[1], 1e-9, 121, Samples(problem, streams=2))
 
 
 @pytest.mark.parametrize(("kind", "problem"), STREAM_X, ids=name_of)

@@ -37,6 +37,14 @@ def test_the_robots_loop_learns_saves_and_goes_on(tmp_path: pathlib.Path) -> Non
     assert int(StreamAC.open(path).learned) == 2200
 
 
+def test_the_pages_example_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (EXAMPLES.parent / "docs" / "streaming.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "streaming.md", "exec"), {})
+    assert {path.name for path in tmp_path.iterdir()} == {"agent.safetensors", "policy.safetensors", "policy.json"}
+
+
 def example() -> Any:
     spec = importlib.util.spec_from_file_location("stream_ros2", EXAMPLES / "stream_ros2.py")
     assert spec is not None

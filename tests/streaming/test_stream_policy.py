@@ -84,9 +84,10 @@ def test_samples_of_a_policy_are_the_streams_own() -> None:
     assert isinstance(policy.actor, SoftplusGaussianActor)
 
 
-@pytest.mark.parametrize("sampling", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "problem"), [(StreamAC, ARM), (StreamAC, CHOICES), (StreamQ, CHOICES), (AVG, ARM)], ids=name_of
+    ("kind", "problem", "sampling"),
+    [(StreamAC, ARM, True), (StreamAC, CHOICES, True), (StreamQ, CHOICES, False), (AVG, ARM, False)],
+    ids=name_of,
 )
 def test_exported_policies_give_the_same_actions(
     kind: type[StreamingAgent], problem: Spec, sampling: bool, tmp_path: pathlib.Path
