@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ KINDS = ("td", "q", "sarsa", "ac")
 OPTIMIZERS = ("obgd", "adaptive", "sgd")
 TRACE_CUTS = ("watkins", "official")
 MOST_HIDDEN = 16
+NOT_READ = frozenset({"acted", "skipped"})
+"""Names of an agent's state that no kernel touches."""
 
 Array = Tensor | np.ndarray
 
@@ -101,11 +104,11 @@ class StreamSettings:
 
 def parameter_count(widths: tuple[int, ...]) -> int:
     """Numbers of a flat network: per layer W (out, in) row by row, then b (out)."""
-    return sum((before + 1) * after for before, after in zip(widths[:-1], widths[1:], strict=True))
+    return sum((before + 1) * after for before, after in itertools.pairwise(widths))
 
 
 def layout(settings: StreamSettings, streams: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Name -> (shape, dtype) of the tensors that a kernel for K `streams` of `dtype` (float32, float64) reads or writes."""
+    """Name -> (shape, dtype) of what a kernel for K `streams` of `dtype` (float32, float64) reads or writes."""
     s, k = settings, streams
     table: dict[str, tuple[tuple[int, ...], str]] = {}
     networks = {"critic": s.critic_widths} | ({"actor": s.actor_widths} if s.kind == "ac" else {})
@@ -122,9 +125,7 @@ def layout(settings: StreamSettings, streams: int, dtype: str) -> dict[str, tupl
     table |= {name: ((k, s.observation_dim), dtype) for name in ("states", "following")}
     table |= {name: ((k, s.observation_dim), "float64") for name in ("in_observations", "in_first")}
     table |= {name: ((k,), "float64") for name in ("in_rewards", "out_td")}
-    table |= {
-        name: ((k,), "uint8") for name in ("in_terminated", "in_truncated", "in_ended_with_first", "in_active")
-    }
+    table |= {name: ((k,), "uint8") for name in ("in_terminated", "in_truncated", "in_ended_with_first", "in_active")}
     table |= {"ready": ((k,), "bool"), "learned": ((k,), "int64")}
     if s.kind != "td":
         action = ((k,), "int64") if s.discrete else ((k, s.action_dim), dtype)
@@ -140,8 +141,9 @@ class StreamKernel:
     """K streaming agents on the caller's tensors: `run(phases)` reads inputs, learns, and writes state and actions.
 
     The tensors (torch on the CPU, or numpy) are those of `layout`, contiguous, of fixed address; the kernel keeps them
-    alive. Streams are done one after another, so that each gives the same bits alone and beside others. Memory is
-    allocated here and never in `run`. Subnormal numbers count as zero inside.
+    alive. Others of an agent that these settings do not need may be among them, and are left alone. Streams are done
+    one after another, so that each gives the same bits alone and beside others. Memory is allocated here and never in
+    `run`. Subnormal numbers count as zero inside.
 
     Raises:
         ValueError: a tensor is missing, unknown, of another shape, dtype or device, not contiguous, or read-only.
@@ -175,9 +177,10 @@ class StreamKernel:
         table = layout(settings, len(weights), dtype)
         self.settings = settings
         self.tensors = dict(tensors)  # keeps them alive
+        known = _names() | NOT_READ
         for name in tensors:
-            if name not in table:
-                raise ValueError(f"StreamKernel: this {settings.kind} kernel has no tensor {name!r}; it has {sorted(table)}")
+            if name not in known:
+                raise ValueError(f"StreamKernel knows no tensor {name!r}; it knows {', '.join(sorted(known))}")
         addresses = {}
         for name, (shape, kind) in table.items():
             if name not in tensors:
@@ -188,6 +191,13 @@ class StreamKernel:
         self.run = make(dataclasses.asdict(settings), len(weights), addresses).run
 
 
+def _names() -> set[str]:
+    """Of all tensors that some kernel reads or writes."""
+    actor = StreamSettings("ac", False, 1, 1, optimizer="adaptive")
+    choices = StreamSettings("q", True, 1, 1)
+    return set(layout(actor, 1, "float32")) | set(layout(choices, 1, "float32"))
+
+
 def _dtype(array: Array) -> str:
     return str(array.dtype).removeprefix("torch.")
 
@@ -196,7 +206,8 @@ def _address(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> int
     """The address of a tensor's first number, after its check."""
     if tuple(array.shape) != shape or _dtype(array) != dtype:
         raise ValueError(
-            f"StreamKernel: {name} has shape {tuple(array.shape)} and dtype {_dtype(array)}; {shape} and {dtype} are needed"
+            f"StreamKernel: {name} has shape {tuple(array.shape)} and dtype {_dtype(array)}; "
+            f"{shape} and {dtype} are needed"
         )
     if isinstance(array, torch.Tensor):
         if array.device.type != "cpu":

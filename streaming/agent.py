@@ -10,6 +10,7 @@ One agent holds K streams. With K = 1 an observation is (O,) and a reward a numb
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -91,6 +92,7 @@ class StreamingAgent(Streams):
         self._later = np.ones(k, bool)
         low, high = (np.asarray(bounds, np.float64) for bounds in (self.spec.action_low, self.spec.action_high))
         own = self._chosen.dtype
+        self._least, self._most = np.full(1, -1, own), np.full(1, 1, own)
         self._middle, self._half = ((high + low) / 2).astype(own), ((high - low) / 2).astype(own)
 
     def plan(self, steps: int) -> None:
@@ -209,8 +211,12 @@ class StreamingAgent(Streams):
             chosen = np.where(later, self._next_chosen, chosen)
         if self.spec.discrete:
             return chosen[0] if self.single else chosen.copy()
-        actions = self._middle + self._half * np.minimum(np.maximum(chosen, -1), 1)
+        actions = self._middle + self._half * self.within(chosen)
         return actions[0] if self.single else actions
+
+    def within(self, chosen: np.ndarray) -> np.ndarray:
+        """(K, A) actions in [-1, 1] for samples as they were drawn."""
+        return np.minimum(np.maximum(chosen, self._least), self._most)  # type: ignore[no-any-return]
 
     # -- samples --------------------------------------------------------------------------------------------------
 
@@ -225,21 +231,28 @@ class StreamingAgent(Streams):
         if first is not None:
             single = self.single
             self._write(self._first, first, "first")
-            self.single = single
+            self._note_single(single)
         total = self._flat.dot(self._flat) + self._rewards.dot(self._rewards)  # not finite if any number is not
-        if total - total == 0 and not self._flags[:2].any():
+        ended = terminated or truncated if len(self._running) == 1 else self._flags[:2].any()
+        if math.isfinite(total) and not ended:
             return None
         return np.isfinite(self._observations).all(-1) & np.isfinite(self._rewards)
 
     def _write(self, target: np.ndarray, value: Any, name: str) -> None:
         value = np.asarray(value, np.float64)
         if value.shape == target.shape:
-            target[...], self.single = value, False
+            target[...] = value
+            self._note_single(False)
         elif len(target) == 1 and value.shape == target.shape[1:]:
-            target[0], self.single = value, True
+            target[0] = value
+            self._note_single(True)
         else:
             shape = target.shape[1:] if len(target) == 1 else target.shape
             raise EnvironmentMismatchError(f"{name} has shape {value.shape}; this {self.name} agent takes {shape}")
+
+    def _note_single(self, single: bool) -> None:
+        if self.single is not single:  # setting an attribute of a module costs two microseconds
+            self.single = single
 
     def _fill(self, target: np.ndarray, value: Any, name: str) -> None:
         if len(target) > 1 and np.shape(value) != target.shape:
@@ -297,18 +310,13 @@ class StreamingAgent(Streams):
         """Let traces and reward sums decay over the transitions that can't be learned: two, then one for each more."""
         if not rows.any():
             return
-        lost = torch.from_numpy(np.where(rows, 1.0 + self._ready, 0.0))
-        c = self.config
-        for name in self.networks:
-            getattr(self, f"{name}_traces").mul_((c.discount * c.decay) ** lost.to(self.dtype).unsqueeze(-1))
-        self.reward_trace.mul_(c.discount**lost)
+        self.fade(torch.from_numpy(np.where(rows, 1.0 + self._ready, 0.0)))
         self._ready[rows] = False
 
     def _cut(self, rows: np.ndarray) -> None:
         """End an episode without a learning step."""
         if rows.any():
-            self.clear_traces(torch.from_numpy(rows))
-            self.reward_trace[torch.from_numpy(rows)] = 0
+            self.forget(torch.from_numpy(rows))
             self._ready[rows] = False
 
     def _count_skipped(self, rows: np.ndarray) -> None:
@@ -365,13 +373,16 @@ class StreamingAgent(Streams):
     def _actor(self, stream: int) -> Actor:
         kind = CategoricalActor if self.spec.discrete else SoftplusGaussianActor
         sizes = (self.spec.observation_dim, self.spec.action_dim, self.hidden)
-        actor = kind(*sizes, activation="leaky_relu", layer_norm=self.config.layer_norm)
-        network = self.networks[self.policy_network]
-        with torch.no_grad():
-            flat = getattr(self, f"{self.policy_network}_weights")[stream : stream + 1]
-            for layer, (weight, bias) in enumerate(network.layers(flat)):
-                actor.mlp.weights[layer].copy_(weight[0])
-                actor.mlp.biases[layer].copy_(bias[0])
+        layer_norm = self.networks[self.policy_network].layer_norm
+        return self.fill(kind(*sizes, activation="leaky_relu", layer_norm=layer_norm), stream)
+
+    @torch.no_grad()
+    def fill(self, actor: Actor, stream: int) -> Actor:
+        """The actor, with the weights of a stream's policy network."""
+        flat = getattr(self, f"{self.policy_network}_weights")[stream : stream + 1]
+        for layer, (weight, bias) in enumerate(self.networks[self.policy_network].layers(flat)):
+            actor.mlp.weights[layer].copy_(weight[0])
+            actor.mlp.biases[layer].copy_(bias[0])
         return actor
 
     # -- keeping it -------------------------------------------------------------------------------------------------
@@ -402,7 +413,7 @@ class StreamingAgent(Streams):
             CheckpointError: the file is missing, damaged, or of another algorithm.
             ConfigError: it ran natively, and there is no native kernel here; native=False goes on in plain torch.
         """
-        return saving.open(cls, path, **options)
+        return saving.open_as(cls, path, **options)
 
     def state(self, position: int) -> dict[str, Tensor]:
         """Of one stream, all that is needed to go on: what `restore` takes."""
@@ -424,8 +435,8 @@ class StreamingAgent(Streams):
         return new
 
     def __deepcopy__(self, memo: Any) -> Self:
-        options = {"seeds": self.seeds, "dtype": self.dtype, "native": self.native, "budget_us": self.budget_us}
-        new = type(self)(self.spec, self.config, **options)
+        options: dict[str, Any] = {"seeds": self.seeds, "dtype": self.dtype, "native": self.native}
+        new = type(self)(self.spec, self.config, budget_us=self.budget_us, **options)
         for position in range(len(self.seeds)):
             new.restore(position, self.state(position))
         new.planned_steps = self.planned_steps

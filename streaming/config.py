@@ -1,4 +1,4 @@
-"""Settings that all stream-x agents share. Defaults are the paper's, but for `min_nonzero` and time limits."""
+"""Settings that agents share. Stream-x defaults are the paper's, but for `min_nonzero` and time limits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,28 @@ OFFICIAL = {"min_nonzero": 0, "official_time_limit": True}
 
 
 @dataclasses.dataclass(frozen=True)
-class StreamConfig:
-    """Settings of learning from one transition at a time.
+class StreamingConfig:
+    """Settings of all that learn from one transition at a time."""
+
+    hidden: tuple[int, ...] | None = None  # None: (32, 32) where actions are choices, else (128, 128)
+    discount: float = 0.99
+    normalise_observations: bool = True
+    official_time_limit: bool = False  # treat truncation as an end, without bootstrapping, as the official code does
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = type(self).__name__.removesuffix("Config")
+        require(self.hidden is None or all(w >= 1 for w in self.hidden), name, "hidden", self.hidden, "widths >= 1")
+        require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamConfig(StreamingConfig):
+    """Settings of the stream-x agents.
 
     Source: Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (2024).
     """
 
-    hidden: tuple[int, ...] | None = None  # None: (32, 32) where actions are choices, else (128, 128)
-    discount: float = 0.99
     decay: float = 0.8  # lambda of the eligibility traces; the larger it is, the smaller the steps
     kappa_critic: float = 2.0  # a step moves the value network by at most 1 / kappa, in the L1 norm
     optimizer: str = "obgd"  # obgd, adaptive (Adaptive ObGD) or sgd (no bound: for ablations)
@@ -31,16 +45,14 @@ class StreamConfig:
     layer_norm: bool = True  # before each hidden activation, without parameters
     sparsity: float = 0.9  # share of each row of initial weights that is zero
     min_nonzero: int = 1  # initial weights that each row keeps; 0 is the official rule, which can zero whole rows
-    normalise_observations: bool = True
     scale_rewards: bool = True  # divide by the standard deviation of the discounted sum of past rewards
     clear_before_add: bool = True  # clear that sum before adding an episode's last reward (official), or after
-    official_time_limit: bool = False  # treat truncation as an end, without bootstrapping, as the official code does
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
+        super().__post_init__()
         name = type(self).__name__.removesuffix("Config")
-        require(self.hidden is None or all(w >= 1 for w in self.hidden), name, "hidden", self.hidden, "widths >= 1")
-        for field in ("discount", "decay", "sparsity"):
+        for field in ("decay", "sparsity"):
             require(0 <= getattr(self, field) <= 1, name, field, getattr(self, field), "in [0, 1]")
         for field in ("kappa_critic", "step_size", "learning_rate", "epsilon_adaptive"):
             require(0 < getattr(self, field) < float("inf"), name, field, getattr(self, field), "> 0")
@@ -49,7 +61,7 @@ class StreamConfig:
         require(self.optimizer in OPTIMIZERS, name, "optimizer", self.optimizer, "obgd, adaptive or sgd")
 
 
-def hidden_of(config: StreamConfig, problem: Spec) -> tuple[int, ...]:
+def hidden_of(config: StreamingConfig, problem: Spec) -> tuple[int, ...]:
     """Widths of the hidden layers for a problem: the config's, or the paper's for this kind of actions."""
     if config.hidden is not None:
         return tuple(config.hidden)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from surefoot.cuda_ext import stream, why_not_native
 
 if TYPE_CHECKING:
-    from surefoot.streaming.streams import Streams
+    from surefoot.streaming.traces import TraceAgent
 
 
 def why_not() -> str:
@@ -17,7 +17,7 @@ def why_not() -> str:
     return f"the native kernel is not there: {why_not_native() or 'the native module was built before it'}"
 
 
-def settings_of(agent: Streams) -> stream.StreamSettings:
+def settings_of(agent: TraceAgent) -> stream.StreamSettings:
     """The agent's config and problem as the kernel takes them."""
     known = ("kappa_actor", "entropy", "trace_cut")  # not every config has these
     own = {name: getattr(agent.config, name) for name in known if hasattr(agent.config, name)}
@@ -45,7 +45,7 @@ def settings_of(agent: Streams) -> stream.StreamSettings:
     )
 
 
-def make(agent: Streams) -> stream.StreamKernel:
+def make(agent: TraceAgent) -> stream.StreamKernel:
     """The kernel that works on the agent's own buffers."""
     settings = settings_of(agent)
     dtype = str(agent.dtype).removeprefix("torch.")

@@ -37,6 +37,8 @@ class Network:
     outputs: int
     hidden: tuple[int, ...]
     layer_norm: bool = True
+    sparsity: float = 0.9
+    min_nonzero: int = 1
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
@@ -57,11 +59,11 @@ class Network:
             start = end
         return layers
 
-    def initial(self, source: np.random.Generator, sparsity: float, min_nonzero: int) -> np.ndarray:
+    def initial(self, source: np.random.Generator) -> np.ndarray:
         """(P,) float64 first parameters by SparseInit, biases 0."""
         parts = []
         for after, before in self.shapes:
-            parts += [sparse_matrix(source, after, before, sparsity, min_nonzero).ravel(), np.zeros(after)]
+            parts += [sparse_matrix(source, after, before, self.sparsity, self.min_nonzero).ravel(), np.zeros(after)]
         return np.concatenate(parts)
 
     def forward(self, flat: Tensor, inputs: Tensor) -> Pass:

@@ -48,12 +48,12 @@ def load(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
     _take(agent, tensors, meta, path)
 
 
-def open(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:  # noqa: A001
+def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
     """A new agent that goes on from a file."""
     tensors, meta = checkpoint.load(path, KIND)
     if meta.get("algorithm") != kind.name:
         raise CheckpointError(f"{path}: holds a {meta.get('algorithm')} agent, not {kind.name}")
-    problem = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["problem"].items()}
+    problem: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["problem"].items()}
     config = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["config"].items()}
     settings = {"seeds": meta["seeds"], "dtype": getattr(torch, meta["dtype"]), "native": meta["native"], **options}
     agent = kind(Spec(**problem), kind.Config(**config), **settings)
@@ -81,7 +81,9 @@ def _take(agent: StreamingAgent, tensors: dict[str, torch.Tensor], meta: dict[st
     for name, value in tensors.items():
         buffer = getattr(agent, name)
         if buffer.shape != value.shape or buffer.dtype != value.dtype:
-            raise CheckpointError(f"{path}: {name} has shape {tuple(value.shape)}, where {tuple(buffer.shape)} is needed")
+            raise CheckpointError(
+                f"{path}: {name} has shape {tuple(value.shape)}, where {tuple(buffer.shape)} is needed"
+            )
     for name, value in tensors.items():
         getattr(agent, name).copy_(value)
     agent.planned_steps = meta["planned_steps"]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from surefoot.core.agent import require
 from surefoot.streaming import actions
-from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.config import OFFICIAL, StreamConfig
-from surefoot.streaming.network import Network
+from surefoot.streaming.network import Network, Pass
+from surefoot.streaming.traces import TraceAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class StreamACConfig(StreamConfig):
         require(0 <= self.entropy < float("inf"), "stream_ac", "entropy", self.entropy, ">= 0")
 
 
-class StreamAC(StreamingAgent):
+class StreamAC(TraceAgent):
     r"""Stream AC(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -70,20 +70,28 @@ class StreamAC(StreamingAgent):
             chosen = actions.sample_gaussian(outputs, self.in_noise)
         return chosen, torch.zeros_like(self.explored)
 
+    def td_error(self, rows: Tensor) -> tuple[Tensor, Pass]:
+        """(K,) r + gamma (1 - d) v(s') - v(s), and the pass that gave v(s)."""
+        c, critic, w = self.config, self.networks["critic"], self.critic_weights
+        reward = self.reward(rows)
+        value = critic.forward(w, self.states)
+        following = critic.forward(w, self.following).outputs
+        return reward + c.discount * self.bootstrap() * following.squeeze(-1) - value.outputs.squeeze(-1), value
+
+    def actor_gradient(self, sign: Tensor) -> Tensor:
+        """(K, P) gradient of log pi(a|s) + tau sign H(pi(.|s)); (K,) `sign` of the TD error."""
+        actor, w = self.networks["actor"], self.actor_weights
+        policy = actor.forward(w, self.states)
+        derivative = actions.softmax_gradient if self.spec.discrete else actions.gaussian_gradient
+        return actor.backward(w, policy, derivative(policy.outputs, self.chosen, self.config.entropy * sign))
+
+    def critic_gradient(self, value: Pass) -> Tensor:
+        """(K, P) gradient of v(s)."""
+        return self.networks["critic"].backward(self.critic_weights, value, torch.ones_like(value.outputs))
+
     def improve(self, rows: Tensor) -> None:
         """One step of AC(lambda): both networks by the same TD error."""
-        c, critic, actor = self.config, self.networks["critic"], self.networks["actor"]
-        reward = self.reward(rows)
-        value = critic.forward(self.critic_weights, self.states)
-        following = critic.forward(self.critic_weights, self.following).outputs
-        delta = reward + c.discount * self.bootstrap() * following.squeeze(-1) - value.outputs.squeeze(-1)
-
-        policy = actor.forward(self.actor_weights, self.states)
-        derivative = actions.softmax_gradient if self.spec.discrete else actions.gaussian_gradient
-        by_outputs = derivative(policy.outputs, self.chosen, c.entropy * delta.sign())
-        gradient = actor.backward(self.actor_weights, policy, by_outputs)
-        self.ascend("actor", gradient, delta, c.kappa_actor, rows)
-
-        gradient = critic.backward(self.critic_weights, value, torch.ones_like(value.outputs))
-        self.ascend("critic", gradient, delta, c.kappa_critic, rows)
+        delta, value = self.td_error(rows)
+        self.ascend("actor", self.actor_gradient(delta.sign()), delta, self.config.kappa_actor, rows)
+        self.ascend("critic", self.critic_gradient(value), delta, self.config.kappa_critic, rows)
         self.finish(delta, rows)

@@ -11,9 +11,9 @@ from torch import Tensor
 from surefoot.core.agent import require
 from surefoot.core.errors import ConfigError
 from surefoot.streaming.actions import epsilon_at, epsilon_greedy
-from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.config import OFFICIAL, TRACE_CUTS, StreamConfig
 from surefoot.streaming.network import Network
+from surefoot.streaming.traces import TraceAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StreamQConfig(EpsilonConfig):
         require(self.trace_cut in TRACE_CUTS, "stream_q", "trace_cut", self.trace_cut, "watkins or official")
 
 
-class EpsilonGreedyAgent(StreamingAgent):
+class EpsilonGreedyAgent(TraceAgent):
     """Choices by an epsilon-greedy policy of action values q(s, .), which `critic` gives."""
 
     config: EpsilonConfig
@@ -55,18 +55,21 @@ class EpsilonGreedyAgent(StreamingAgent):
     def make_networks(self) -> dict[str, Network]:
         """One value for each choice."""
         if not self.spec.discrete:
-            raise ConfigError(f"{self.name} learns numbered choices, and this problem's actions are continuous; "
-                              "use stream_ac, intentional_ac or avg")
+            raise ConfigError(
+                f"{self.name} learns numbered choices, and this problem's actions are continuous; "
+                "use stream_ac, intentional_ac or avg"
+            )
         return {"critic": self.network(self.spec.action_dim)}
 
     def noise_width(self) -> int:
         """Whether to explore, and by which choice."""
         return 2
 
-    def epsilon(self, step: int) -> float:
-        """Falls from 1 to `last_epsilon` in a fraction of the planned steps."""
+    def draw_noise(self) -> None:
+        """The noise of the next action, and its epsilon, which falls in a fraction of the planned steps."""
+        super().draw_noise()
         c = self.config
-        return epsilon_at(step, self.planned_steps, c.exploration_fraction, c.last_epsilon)
+        self.in_epsilon.fill_(epsilon_at(int(self.acted), self.planned_steps, c.exploration_fraction, c.last_epsilon))
 
     def choose(self) -> tuple[Tensor, Tensor]:
         """The greedy choice at `following`, or any with probability epsilon."""
@@ -99,14 +102,19 @@ class StreamQ(EpsilonGreedyAgent):
     config: StreamQConfig
     kind = "q"
 
-    def improve(self, rows: Tensor) -> None:
-        """One step of Q(lambda)."""
+    def td_error(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(K,) r + gamma (1 - d) max q(s', .) - q(s, a), and the (K, P) gradient of q(s, a)."""
         c, critic, w = self.config, self.networks["critic"], self.critic_weights
         reward = self.reward(rows)
         values = critic.forward(w, self.states)
         best = critic.forward(w, self.following).outputs.amax(-1)
         delta = reward + c.discount * self.bootstrap() * best - self.of_choice(values.outputs, self.chosen)
-        gradient = critic.backward(w, values, self.one_hot(self.chosen))
+        return delta, critic.backward(w, values, self.one_hot(self.chosen))
+
+    def improve(self, rows: Tensor) -> None:
+        """One step of Q(lambda)."""
+        c = self.config
+        delta, gradient = self.td_error(rows)
         if c.trace_cut == "watkins":
             self.ascend("critic", gradient, delta, c.kappa_critic, rows, kept=(~self.explored).to(self.dtype))
             self.finish(delta, rows)

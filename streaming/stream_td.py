@@ -13,8 +13,8 @@ from surefoot.core.agent import DatasetLike, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.policy import Policy
 from surefoot.streaming import statistics
-from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.config import OFFICIAL, StreamConfig
+from surefoot.streaming.traces import TraceAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class StreamTDConfig(StreamConfig):
     """Settings of stream TD(lambda)."""
 
 
-class StreamTD(StreamingAgent):
+class StreamTD(TraceAgent):
     r"""Stream TD(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -72,9 +72,12 @@ class StreamTD(StreamingAgent):
             scale = statistics.deviation(self.reward_count, self.reward_squares)[stream]
         return (values.squeeze(-1).double() * scale).numpy()
 
-    def answer(self) -> Any:
-        """Values of the present observations, (K,) or a number."""
-        values = self._in_rewards(self.networks["critic"].forward(self.critic_weights, self.states).outputs, slice(None))
+    def answer(self, acting: bool = False) -> Any:
+        """Values of the present observations, (K,) or a number; `acting`: before what led to them was learned."""
+        inputs = self.states
+        if acting:
+            inputs = torch.where(torch.from_numpy(self._later).unsqueeze(-1), self.following, self.states)
+        values = self._in_rewards(self.networks["critic"].forward(self.critic_weights, inputs).outputs, slice(None))
         return values[0] if self.single else values
 
     def policy(self, stream: int = 0) -> Policy:

@@ -16,8 +16,8 @@ from torch import Tensor
 from surefoot.core.agent import Agent, DatasetLike, Spec, require
 from surefoot.core.errors import ConfigError
 from surefoot.core.random import generator
-from surefoot.streaming import kernel, obgd, statistics
-from surefoot.streaming.config import StreamConfig, hidden_of
+from surefoot.streaming import kernel, statistics
+from surefoot.streaming.config import StreamingConfig, hidden_of
 from surefoot.streaming.network import Network
 
 OBSERVE, ACT_BEFORE, LEARN, RESET, ACT, SHIFT = (1 << bit for bit in range(6))
@@ -28,9 +28,9 @@ DTYPES = (torch.float32, torch.float64)
 
 
 class Streams(Agent):
-    """K independent streams: buffers, noise, normalisers, the optimiser. A subclass says how to act and to learn."""
+    """K independent streams: buffers, noise, normalised observations. Subclasses act and learn."""
 
-    config: StreamConfig
+    config: StreamingConfig
     acts = True
     data = "refused"
     reads = ()
@@ -40,14 +40,9 @@ class Streams(Agent):
     """Whether the next action is drawn before learning, since the TD error contains it."""
 
     critic_weights: Tensor
-    critic_traces: Tensor
     observation_count: Tensor
     observation_mean: Tensor
     observation_squares: Tensor
-    reward_trace: Tensor
-    reward_count: Tensor
-    reward_mean: Tensor
-    reward_squares: Tensor
     states: Tensor
     chosen: Tensor
     explored: Tensor
@@ -60,7 +55,6 @@ class Streams(Agent):
     skipped: Tensor
     missed: Tensor
     running: Tensor
-    count: Tensor
 
     def __init__(
         self,
@@ -94,24 +88,18 @@ class Streams(Agent):
         self.stream_buffers: list[str] = []
         self._register()
         self._register_inputs()
-        self._acted, self._in_noise, self._in_epsilon = (
-            tensor.numpy() for tensor in (self.acted, self.in_noise, self.in_epsilon)
-        )
-        self._row, self._noise_block = 0, -1
+        self._acted, self._in_noise = self.acted.numpy(), self.in_noise.numpy()
+        self._noise_block = -1
         self._noise = np.zeros(0)
         self.native = self._wants_kernel(native)
-        self.kernel = kernel.make(self) if self.native else None
+        self.kernel = self.make_kernel() if self.native else None
 
     def build(self) -> None:
         """Nothing: the buffers are made once the seeds are known."""
 
     def make_networks(self) -> dict[str, Network]:
-        """Name -> shape; a buffer of weights and one of traces for each."""
-        return {"critic": self.network(1)}
-
-    def network(self, outputs: int, inputs: int | None = None) -> Network:
-        """The config's network with so many outputs, of observations unless said otherwise."""
-        return Network(inputs or self.spec.observation_dim, outputs, self.hidden, self.config.layer_norm)
+        """Name -> shape: of each there is a buffer of weights."""
+        raise TypeError(f"{type(self).__name__} must define make_networks")
 
     def noise_width(self) -> int:
         """N: random numbers for one action of one stream."""
@@ -133,18 +121,13 @@ class Streams(Agent):
         self.stream_buffers.append(name)
 
     def _register(self) -> None:
-        c, k, size = self.config, len(self.seeds), self.spec.observation_dim
+        k, size = len(self.seeds), self.spec.observation_dim
         for name, network in self.networks.items():
-            first = [network.initial(generator(s, f"{name}_weights"), c.sparsity, c.min_nonzero) for s in self.seeds]
+            first = [network.initial(generator(seed, f"{name}_weights")) for seed in self.seeds]
             self.add_buffer(f"{name}_weights", torch.from_numpy(np.stack(first)).to(self.dtype))
-            self.add_buffer(f"{name}_traces", torch.zeros(k, network.size, dtype=self.dtype))
-            if c.optimizer == "adaptive":
-                self.add_buffer(f"{name}_second", torch.zeros(k, network.size, dtype=self.dtype))
-        self.add_buffer("count", torch.zeros(k, dtype=torch.int64))
+        self.add_buffer("observation_count", torch.zeros(k, dtype=torch.float64))
         for name in ("observation_mean", "observation_squares"):
             self.add_buffer(name, torch.zeros(k, size, dtype=torch.float64))
-        for name in ("observation_count", "reward_trace", "reward_count", "reward_mean", "reward_squares"):
-            self.add_buffer(name, torch.zeros(k, dtype=torch.float64))
         for name in ("states", "following"):
             self.add_buffer(name, torch.zeros(k, size, dtype=self.dtype))
         for name in ("chosen", "next_chosen"):
@@ -181,21 +164,28 @@ class Streams(Agent):
             raise ConfigError(f"{self.name}: native=True was asked for, but {missing}; leave it out to use plain torch")
         return not missing if native is None else native
 
+    def make_kernel(self) -> Any:
+        """The native kernel for these buffers, of classes that have a `kind`."""
+        raise TypeError(f"{type(self).__name__} must define make_kernel")
+
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Refuse `.to(...)`, `.double()` and the like: the native kernel holds the buffers' addresses."""
         raise ConfigError(f"{self.name} learns on the CPU in the dtype it was made with; make another with dtype=...")
 
     # -- noise --------------------------------------------------------------------------------------------------
 
-    def epsilon(self, step: int) -> float:
-        """Share of random choices in the `step`-th action, the first being 1."""
-        return 0.0
-
     def draw_noise(self) -> None:
-        """Fill `in_noise` and `in_epsilon` for the next action."""
-        step = int(self._acted)
-        self._acted += 1
-        block, self._row = divmod(step, NOISE_BLOCK)
+        """Fill `in_noise` for the next action, with the row that `acted` counts."""
+        self._in_noise[...] = self._noise_of(int(self._acted), 0)
+        self._acted[...] += 1
+
+    def redraw_noise(self) -> None:
+        """Fill `in_noise` with second numbers for the same step: of agents that may act twice in one."""
+        self._in_noise[...] = self._noise_of(int(self._acted) - 1, 1)
+
+    def _noise_of(self, step: int, draw: int) -> np.ndarray:
+        """(K, N) numbers."""
+        block, row = divmod(step, NOISE_BLOCK)
         if block != self._noise_block:
             shape = (NOISE_BLOCK, 2 if self.act_before else 1, self.noise_width())
             sources = [generator(seed, "exploration", block) for seed in self.seeds]
@@ -206,12 +196,7 @@ class Streams(Agent):
                 for source in sources
             ]
             self._noise, self._noise_block = np.stack(draws, 2), block
-        self._in_noise[...] = self._noise[self._row, 0]
-        self._in_epsilon[...] = self.epsilon(step + 1)
-
-    def redraw_noise(self) -> None:
-        """Fill `in_noise` with second numbers for the same step: of agents that may act twice in one."""
-        self._in_noise[...] = self._noise[self._row, -1]
+        return self._noise[row, draw]  # type: ignore[no-any-return]
 
     # -- one call -----------------------------------------------------------------------------------------------
 
@@ -280,64 +265,13 @@ class Streams(Agent):
         ended = self.done if self.config.official_time_limit else self.in_terminated.bool()
         return (~ended).to(self.dtype)
 
-    def reward(self, rows: Tensor) -> Tensor:
-        """(K,) reward divided by the standard deviation of its discounted sum, which it enters first."""
-        c = self.config
-        if not c.scale_rewards:
-            return self.in_rewards.to(self.dtype)
-        total, kept = statistics.discounted_sum(
-            self.reward_trace, self.in_rewards, self.done, c.discount, c.clear_before_add
-        )
-        count, mean, squares = statistics.welford(self.reward_count, self.reward_mean, self.reward_squares, total)
-        self.put("reward_trace", kept, rows)
-        self.put("reward_count", count, rows)
-        self.put("reward_mean", mean, rows)
-        self.put("reward_squares", squares, rows)
-        return (self.in_rewards / statistics.deviation(count, squares)).to(self.dtype)
-
-    def ascend(
-        self, name: str, gradient: Tensor, delta: Tensor, kappa: float, rows: Tensor, kept: Tensor | None = None
-    ) -> None:
-        """z <- gamma lambda z + g; w <- w + a delta z: a step of network `name`.
-
-        Args:
-            name: of the network.
-            gradient: (K, P) g.
-            delta: (K,) TD errors.
-            kappa: of ObGD's bound.
-            rows: (K,) streams that learn.
-            kept: (K,) 0 where the old trace is cut first, else 1.
-        """
-        c = self.config
-        decay: float | Tensor = c.discount * c.decay
-        if kept is not None:
-            decay = decay * kept.unsqueeze(-1)
-        weights, traces = getattr(self, f"{name}_weights"), getattr(self, f"{name}_traces")
-        traces = obgd.accumulate(traces, gradient, decay)
-        if c.optimizer == "obgd":
-            weights, _ = obgd.obgd_step(weights, traces, delta, kappa=kappa, step_size=c.step_size)
-        elif c.optimizer == "adaptive":
-            second, settings = getattr(self, f"{name}_second"), {"beta2": c.beta2, "epsilon": c.epsilon_adaptive}
-            weights, second, _ = obgd.adaptive_obgd_step(
-                weights, traces, second, self.count + 1, delta, kappa=kappa, step_size=c.step_size, **settings
-            )
-            self.put(f"{name}_second", second, rows)
-        else:
-            weights = obgd.sgd_step(weights, traces, delta, learning_rate=c.learning_rate)
-        self.put(f"{name}_weights", weights, rows)
-        self.put(f"{name}_traces", traces, rows)
-
-    def finish(self, delta: Tensor, rows: Tensor, cut: Tensor | None = None) -> None:
-        """After the updates: traces to 0 where the episode ended or (K,) `cut`, and the counters."""
-        ended = rows & (self.done if cut is None else self.done | cut)
-        self.clear_traces(ended)
+    def count_learned(self, delta: Tensor, rows: Tensor) -> None:
+        """After a learning step: the counter and the TD error."""
         self.learned += rows
-        if self.config.optimizer == "adaptive":
-            self.count += rows
         self.out_td.copy_(torch.where(rows, delta.double(), self.out_td))
 
-    def clear_traces(self, rows: Tensor) -> None:
-        """Forget what earlier steps are to be credited for, in the streams where (K,) `rows` is True."""
-        if rows.any():
-            for name in self.networks:
-                getattr(self, f"{name}_traces")[rows] = 0
+    def forget(self, rows: Tensor) -> None:
+        """Drop what is kept of an episode beside the running transition, in the streams where (K,) `rows` is True."""
+
+    def fade(self, lost: Tensor) -> None:
+        """Let the same grow old by (K,) float64 numbers of transitions that can't be learned."""

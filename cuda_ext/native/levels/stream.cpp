@@ -144,7 +144,7 @@ Move<T> prepare(const Stream<T>& s, const StreamNetwork<T>& net, long stream, do
   const StreamSettings& c = s.settings;
   T* const z = of_stream(net.traces, net, stream);
   if (cut) std::memset(z, 0, net.parameters * sizeof(T));
-  double size = accumulate(s, net, stream, static_cast<T>(c.discount * c.decay));
+  double size = accumulate(s, net, stream, static_cast<T>(c.decay));
   if (c.optimizer == StreamOptimizer::sgd) return {static_cast<T>(c.learning_rate * delta), T(0)};
   T correction = 0;
   if (c.optimizer == StreamOptimizer::adaptive) {
