@@ -44,14 +44,14 @@ struct StreamSample {
   T* outputs;
 };
 
-/// An MLP whose K flat parameter vectors lie one after the other: per layer W (out, in), then b (out).
+/// An MLP whose K flat parameter vectors lie `stride` numbers apart: per layer W (out, in), then b (out).
 template <class T>
 struct StreamNetwork {
   int layers;
   long sizes[stream_most_layers + 1];
-  long parameters;
+  long parameters, stride;
   double kappa;
-  T *weights, *traces, *second;  // (K, parameters); `second` for adaptive ObGD only
+  T *weights, *traces, *second;  // `second` for adaptive ObGD only
   StreamSample<T> here, next;    // at S, and at S'
 };
 

@@ -131,7 +131,7 @@ constexpr int together = W < 4 ? W : 4;
 /// sums[n][row + m] = row m of w times sample n, not yet summed over lanes; with `moving`, w += scale * z first.
 template <class T, int W, int M, int N, bool moving>
 [[gnu::always_inline]] inline void row_products(T* w, const T* z, T scale, const T* const (&in)[N], long inputs,
-                                                typename Pack<T, W>::Vector (&sums)[N][W], long row) {
+                                                typename Pack<T, W>::Vector (&sums)[N][W], long row, long ahead) {
   typedef Pack<T, W> P;
   typedef typename P::Vector Vector;
   const long rest = inputs % W, full = inputs - rest, tail = stream_padded(inputs);
@@ -151,6 +151,7 @@ template <class T, int W, int M, int N, bool moving>
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
       const long at = m * inputs + k;
+      if constexpr (moving) __builtin_prefetch(w + at + ahead, 1, 2);
       Vector weights = P::load(w + at);
       if constexpr (moving) {
         weights += scales * P::load(z + at);
@@ -174,7 +175,8 @@ template <class T, int W, int M, int N, bool moving>
 /// out[n] = w in[n] + b for N samples at once, where w (outputs, inputs) is followed by b; with `moving`, w and b move by
 /// scale * z first.
 template <class T, int N, bool moving>
-void layer_forward(T* w, const T* z, T scale, const T* const (&in)[N], T* const (&out)[N], long inputs, long outputs) {
+void layer_forward(T* w, const T* z, T scale, const T* const (&in)[N], T* const (&out)[N], long inputs, long outputs,
+                   long ahead) {
   T* const b = w + inputs * outputs;
   if constexpr (moving) {
     const T* const z_b = z + inputs * outputs;
@@ -194,9 +196,9 @@ void layer_forward(T* w, const T* z, T scale, const T* const (&in)[N], T* const 
       }
       long row = 0;
       for (; row + M <= there; row += M)
-        row_products<T, W, M, N, moving>(w + at + row * inputs, z + at + row * inputs, scale, in, inputs, sums, row);
+        row_products<T, W, M, N, moving>(w + at + row * inputs, z + at + row * inputs, scale, in, inputs, sums, row, ahead);
       for (; row < there; ++row)
-        row_products<T, W, 1, N, moving>(w + at + row * inputs, z + at + row * inputs, scale, in, inputs, sums, row);
+        row_products<T, W, 1, N, moving>(w + at + row * inputs, z + at + row * inputs, scale, in, inputs, sums, row, ahead);
       for (int n = 0; n < N; ++n) {
         const typename P::Vector total = sums_of<T, W>(sums[n]);
         if (there == W) {
@@ -212,7 +214,7 @@ void layer_forward(T* w, const T* z, T scale, const T* const (&in)[N], T* const 
 /// Of M rows: z = decay * z + d x^T, the sums of |z| into `size`, and with `down` below += w^T d.
 template <class T, int W, int M, bool down>
 [[gnu::always_inline]] inline void row_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long inputs,
-                                              typename Pack<T, W>::Vector (&size)[M]) {
+                                              typename Pack<T, W>::Vector (&size)[M], long ahead) {
   typedef Pack<T, W> P;
   typedef typename P::Vector Vector;
   const long rest = inputs % W, full = inputs - rest, tail = stream_padded(inputs), end = inputs - W;
@@ -232,6 +234,7 @@ template <class T, int W, int M, bool down>
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
       const long at = m * inputs + k;
+      __builtin_prefetch(z + at + ahead, 1, 2);
       const Vector trace = decays * P::load(z + at) + gradient[m] * values;
       P::store(z + at, trace);
       size[m] += P::magnitude(trace, whole);
@@ -260,7 +263,7 @@ template <class T, int W, int M, bool down>
 ///
 /// With `down`, below = w^T d; its buffer has `stream_room(inputs)` numbers.
 template <class T, bool down>
-T layer_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long inputs, long outputs) {
+T layer_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long inputs, long outputs, long ahead) {
   T total = 0;
   if constexpr (down) {
     for (long i = 0; i < stream_room(inputs); ++i) below[i] = T(0);
@@ -271,9 +274,9 @@ T layer_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long
     typename P::Vector sizes[M] = {}, others[1] = {};
     long row = 0;
     for (; row + M <= outputs; row += M)
-      row_traces<T, W, M, down>(w + row * inputs, z + row * inputs, decay, d + row, x, below, inputs, sizes);
+      row_traces<T, W, M, down>(w + row * inputs, z + row * inputs, decay, d + row, x, below, inputs, sizes, ahead);
     for (; row < outputs; ++row)
-      row_traces<T, W, 1, down>(w + row * inputs, z + row * inputs, decay, d + row, x, below, inputs, others);
+      row_traces<T, W, 1, down>(w + row * inputs, z + row * inputs, decay, d + row, x, below, inputs, others, ahead);
     for (int m = 0; m < M; ++m) others[0] += sizes[m];
     total = P::sum(others[0]);
     if constexpr (down) {
@@ -291,9 +294,15 @@ T layer_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long
 
 /// w += scale * z
 template <class T>
-void move(T* __restrict__ w, const T* __restrict__ z, T scale, long count) {
+void move(T* __restrict__ w, const T* __restrict__ z, T scale, long count, long ahead) {
+  constexpr long line = 64 / sizeof(T);
+  long i = 0;
+  for (; i + 4 * line <= count; i += 4 * line) {
+    for (long j = 0; j < 4; ++j) __builtin_prefetch(w + i + j * line + ahead, 1, 2);
 #pragma omp simd
-  for (long i = 0; i < count; ++i) w[i] += scale * z[i];
+    for (long j = 0; j < 4 * line; ++j) w[i + j] += scale * z[i + j];
+  }
+  for (; i < count; ++i) w[i] += scale * z[i];
 }
 
 inline float root(float x) { return __builtin_sqrtf(x); }
