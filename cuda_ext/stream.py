@@ -153,9 +153,9 @@ class StreamKernel:
 
     The tensors (torch on the CPU, or numpy) are those of `layout`, contiguous, of fixed address; the kernel keeps them
     alive. Only rows of parameters may have gaps between them, as `parameter_rows` makes them, the same ones for all
-    tensors of a network. Others of an agent that these settings do not need may be among them, and are left alone. Streams are done
-    one after another, so that each gives the same bits alone and beside others. Memory is allocated here and never in
-    `run`. Subnormal numbers count as zero inside.
+    tensors of a network. Others of an agent that these settings do not need may be among them, and are left alone.
+    Streams are done one after another, so that each gives the same bits alone and beside others. Memory is allocated
+    here and never in `run`. Subnormal numbers count as zero inside.
 
     Raises:
         ValueError: a tensor is missing, unknown, of another shape, dtype or device, not contiguous, or read-only.
@@ -201,7 +201,7 @@ class StreamKernel:
             network, _, part = name.partition("_")
             if part in PARAMETERS:
                 _check_rows(name, tensors[name], tensors[f"{network}_weights"])
-                addresses[f"{network}_stride"] = _strides(tensors[name])[0]
+                addresses[f"{network}_stride"] = _apart(tensors[name])
             elif not _contiguous(tensors[name]):
                 raise ValueError(f"StreamKernel: {name} is not contiguous")
         module: Any = native()
@@ -227,19 +227,22 @@ def _strides(array: Array) -> tuple[int, ...]:
     return tuple(step // array.itemsize for step in array.strides)
 
 
+def _apart(rows: Array) -> int:
+    """Numbers from the start of a row to that of the next; a single row's stride means nothing."""
+    return _strides(rows)[0] if len(rows) > 1 else rows.shape[1]
+
+
 def _contiguous(array: Array) -> bool:
     return array.is_contiguous() if isinstance(array, torch.Tensor) else array.flags.c_contiguous
 
 
 def _check_rows(name: str, array: Array, weights: Array) -> None:
     """Each stream's numbers must be together, and streams as far apart as in the network's other tensors."""
-    apart, step = _strides(array)
-    if (step != 1 and array.shape[1] > 1) or apart < array.shape[1]:
+    apart, expected = _apart(array), _apart(weights)
+    if (_strides(array)[1] != 1 and array.shape[1] > 1) or apart < array.shape[1]:
         raise ValueError(f"StreamKernel: {name} has rows that are not contiguous")
-    if apart != _strides(weights)[0]:
-        raise ValueError(
-            f"StreamKernel: the rows of {name} are {apart} numbers apart, those of the weights {_strides(weights)[0]}"
-        )
+    if apart != expected:
+        raise ValueError(f"StreamKernel: rows of {name} are {apart} numbers apart, those of the weights {expected}")
 
 
 def _address(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> int:

@@ -101,9 +101,8 @@ class StreamOf {
 
   void bind(const nb::dict& addresses) {
     const auto at = [&](auto*& pointer, const char* name) {
-      pointer = addresses.contains(name)
-                    ? reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(nb::cast<std::uintptr_t>(addresses[name]))
-                    : nullptr;
+      const auto address = addresses.contains(name) ? nb::cast<std::uintptr_t>(addresses[name]) : 0;
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(address);
     };
     const auto actions = [&](StreamActions<T>& pair, const char* name) {
       pair = {nullptr, nullptr};

@@ -34,8 +34,8 @@ constexpr long stream_pad = 16;  // numbers that a vector may hold: buffers of o
 
 /// What the forward pass of one sample leaves: buffers are in scratch, aligned and filled up.
 ///
-/// After the `stream_padded(n)` numbers of an `activations[l]` lies its tail: the last vector of the n numbers, with zeros
-/// in place of those that whole vectors before it hold already.
+/// After the `stream_padded(n)` numbers of an `activations[l]` lies its tail: the last vector of the n numbers, with
+/// zeros in place of those that whole vectors before it hold already.
 template <class T>
 struct StreamSample {
   T* activations[stream_most_layers];  // of layer l: its input

@@ -1,8 +1,8 @@
-// Streaming agents: forward, gradients by hand, eligibility traces, the bound and the weights, in as few passes as can be.
+// Streaming agents: forward, gradients by hand, traces, the bound and the weights, in as few passes as can be.
 //
-// For each network of a stream: (1) one pass over w gives the outputs at S and S'; (2) layer by layer from the top, one pass
-// over w and z gives the gradient below, the new trace and its L1 norm; (3) one pass over z and w moves the weights and,
-// where an action follows, computes the layer's outputs for it from the weights just moved.
+// For each network of a stream: (1) one pass over w gives the outputs at S and S'; (2) layer by layer from the top, one
+// pass over w and z gives the gradient below, the new trace and its L1 norm; (3) one pass over z and w moves the weights
+// and, where an action follows, computes the layer's outputs for it from the weights just moved.
 #include "../stream.h"
 
 #include <cstring>
@@ -446,7 +446,7 @@ void step(const Stream<T>& s, Turn turn, int phases) {
   }
 }
 
-/// Each call goes the other way round: what the last one left in the cache comes first, where not all streams fit in it.
+/// Each call goes the other way round: where the cache can't hold all streams, what the last call left there comes first.
 template <class T>
 void all(const Stream<T>& s, int phases, bool backwards) {
   const FlushSubnormals flush;
