@@ -10,7 +10,8 @@ import torch
 from rollout_problems import largest_differences, random_policy
 
 from surefoot import cuda_ext
-from surefoot.cuda_ext.rollout import RECORDS, Rollout, operator, rollout
+from surefoot.cuda_ext.operation import RECORDS, operator
+from surefoot.cuda_ext.rollout import Rollout, rollout
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import SYSTEMS, system
 
