@@ -16,10 +16,9 @@ import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from study import Cell, read_cells, shared, study_main, training_cell
+from study import Cell, difference, entry, read_cells, shared, study_main, training_cell
 
 from surefoot.data.dataset import Dataset
-from surefoot.evaluation import difference_interval, hierarchical_interval
 from surefoot.generate import generate
 
 TRANSITIONS, EPISODES = 20_000, 50
@@ -125,23 +124,6 @@ def returns_of(found: dict[str, dict[str, Any]], problem: Problem, algorithm: st
     """Per-episode returns of each seed that is there."""
     names = [cell_name(problem, algorithm, seed) for seed in problem.seeds]
     return [np.asarray(found[name]["returns"]) for name in names if name in found]
-
-
-def entry(returns: list[np.ndarray], seeds: int) -> str:
-    """Mean with interval and, where seeds are missing, how many there are."""
-    if not returns:
-        return "missing"
-    interval = hierarchical_interval(returns)
-    text = f"{interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]"
-    return text if len(returns) == seeds else f"{text} ({len(returns)} of {seeds} seeds)"
-
-
-def difference(first: list[np.ndarray], second: list[np.ndarray]) -> str:
-    """Interval of the difference of the means."""
-    if len(first) < 2 or len(second) < 2:
-        return "missing"
-    interval = difference_interval(first, second)
-    return f"{interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]"
 
 
 def quick_cell() -> dict[str, Any]:

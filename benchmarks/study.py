@@ -18,9 +18,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from surefoot.core.files import read_json, write_json
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
+from surefoot.evaluation import difference_interval, hierarchical_interval
+from surefoot.evaluation.runs import CurvePoint
 from surefoot.plan import Plan, agent_class
 from surefoot.training import train
 from surefoot.workers import cores
@@ -88,10 +92,12 @@ def training_cell(
     steps: int,
     episodes: int,
     gap: str | None = None,
+    evaluations: int = 3,
 ) -> dict[str, Any]:
     """Train one seed in a temporary run folder and return its score and settings as JSON values.
 
-    Agents that act need no dataset, and act in the environment altered by `gap`.
+    Agents that act need no dataset, and act in the environment altered by `gap`. `curve` holds (step, mean return of
+    5 episodes) of each of the `evaluations` during training.
     """
     data = dataset() if callable(dataset) else dataset
     kind = agent_class(algorithm)
@@ -105,7 +111,7 @@ def training_cell(
         steps=steps,
         seeds=(seed,),
         episodes=episodes,
-        evaluate_every=max(1, steps // 3),
+        evaluate_every=max(1, steps // evaluations),
         evaluate_episodes=5,
     )
     folder = tempfile.mkdtemp(prefix="surefoot-study-")
@@ -126,6 +132,12 @@ def training_cell(
         "episodes": episodes,
         "returns": [round(value, 3) for value in result["evaluation"]["returns"]],
         "lengths": result["evaluation"]["lengths"],
+        "curve": [
+            (line["step"], round(line["values"]["return_mean"], 3))
+            for line in result["metrics"]
+            if line["kind"] == "eval"
+        ],
+        "seconds": round(result["seconds"], 1),
         "updates_per_second": round(result["updates_per_second"], 1),
         "versions": environment_facts["versions"],
         "git": git_commit(),
@@ -139,6 +151,32 @@ def shared(name: str) -> Dataset:
     if not path.is_file():
         sys.exit(f"{path} is not there; set SUREFOOT_SHARED_DATA to the folder of the real datasets")
     return load(path).replace(name=name)
+
+
+def entry(returns: Sequence[np.ndarray], seeds: int) -> str:
+    """Mean return with its interval, from per-episode returns of each seed, and how many of `seeds` are there."""
+    if not returns:
+        return "missing"
+    interval = hierarchical_interval(returns)
+    text = f"{interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]"
+    return text if len(returns) == seeds else f"{text} ({len(returns)} of {seeds} seeds)"
+
+
+def difference(first: Sequence[np.ndarray], second: Sequence[np.ndarray], shared_episodes: bool = True) -> str:
+    """Interval of the difference of the mean returns."""
+    if len(first) < 2 or len(second) < 2:
+        return "missing"
+    interval = difference_interval(first, second, shared_episodes=shared_episodes)
+    return f"{interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]"
+
+
+def curve_points(curves: Sequence[Sequence[tuple[int, float]]]) -> list[CurvePoint]:
+    """Points of a learning curve, from (step, mean return) of each seed at the same steps; intervals over seeds."""
+    points = []
+    for column in zip(*curves, strict=False):
+        interval = hierarchical_interval([np.asarray([value]) for _, value in column], shared_episodes=False)
+        points.append(CurvePoint(column[0][0], interval.estimate, interval.low, interval.high))
+    return points
 
 
 def write_table(path: pathlib.Path, lines: Sequence[str]) -> None:

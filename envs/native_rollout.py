@@ -14,7 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import CategoricalActor, DeterministicActor, GaussianActor, UnboundedGaussianActor
+from surefoot.core.actors import (
+    CategoricalActor,
+    DeterministicActor,
+    GaussianActor,
+    SoftplusGaussianActor,
+    UnboundedGaussianActor,
+)
 from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
 from surefoot.cuda_ext import native, twin, why_not_native
@@ -30,6 +36,8 @@ from surefoot.envs.systems import system as find_system
 
 NOISE_ROWS = 1 << 14
 """Rows of `policy_noise` that are computed at once on a CPU."""
+ACTIVATIONS = ("relu", "tanh", "silu")
+"""Of policies inside native rollouts."""
 BLOCK = 1 << 18
 """Environments in one call of `native_episodes`: bounds its memory."""
 
@@ -67,12 +75,12 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
                 f"the policy's {name} holds NaN or infinity; train it again or take another checkpoint"
             )
     mlp, actor = policy.actor.mlp, policy.actor
-    if mlp.activation not in ("relu", "tanh", "silu"):
+    if mlp.activation not in ACTIVATIONS:
         raise ConfigError(f"the policy's activation is {mlp.activation!r}; native rollouts know relu, tanh and silu")
     if not evaluates(policy):
         raise ConfigError(
-            "native rollouts don't know policies that clip normalised observations or choose among numbers; "
-            "step such a policy from python"
+            "native rollouts don't know policies that clip normalised observations, choose among numbers or come from "
+            "a streaming agent; step such a policy from python"
         )
     weights, biases = [w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases]
     noise: dict[str, Any] = {"squash": not isinstance(actor, UnboundedGaussianActor)}
@@ -100,7 +108,9 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
 
 def evaluates(policy: Policy) -> bool:
     """Whether native rollouts can evaluate a policy of this kind."""
-    return policy.normalizer.limit == math.inf and not isinstance(policy.actor, CategoricalActor)
+    mlp = policy.actor.mlp
+    known = mlp.activation in ACTIVATIONS and not mlp.unit_features and policy.normalizer.limit == math.inf
+    return known and not isinstance(policy.actor, (CategoricalActor, SoftplusGaussianActor))
 
 
 def policy_noise(seeds: Tensor, begun: Carry, ended: Tensor, width: int) -> Tensor:

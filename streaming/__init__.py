@@ -1,6 +1,30 @@
 """Streaming: reinforcement learning from one sample at a time, on the robot. One algorithm a file."""
 
 from surefoot.core.agent import Agent
+from surefoot.streaming.agent import StreamingAgent
+from surefoot.streaming.latency import Latency
+from surefoot.streaming.stream_ac import StreamAC, StreamACConfig
+from surefoot.streaming.stream_q import StreamQ, StreamQConfig
+from surefoot.streaming.stream_sarsa import StreamSARSA, StreamSARSAConfig
+from surefoot.streaming.stream_td import StreamTD, StreamTDConfig
 
-ALGORITHMS: dict[str, type[Agent]] = {}
+ALGORITHMS: dict[str, type[Agent]] = {
+    StreamAC.name: StreamAC,
+    StreamQ.name: StreamQ,
+    StreamSARSA.name: StreamSARSA,
+}
 """Name on the command line -> agent."""
+
+__all__ = [
+    "ALGORITHMS",
+    "Latency",
+    "StreamAC",
+    "StreamACConfig",
+    "StreamQ",
+    "StreamQConfig",
+    "StreamSARSA",
+    "StreamSARSAConfig",
+    "StreamTD",
+    "StreamTDConfig",
+    "StreamingAgent",
+]
