@@ -119,7 +119,10 @@ def rollout(
     limit = max_steps if max_steps is not None else system.max_steps
     steps = horizon if horizon is not None else given.shape[0] if given is not None else limit
     start = None if states is None else _tensor(states, device)
-    physics = _tensor(system.default_parameters() if parameters is None else parameters, device)
+    if parameters is None:
+        physics = system.default_parameters(torch.float32).to(device)
+    else:
+        physics = _tensor(parameters, device)
     count = _count(num_envs, seeds, start, carry, physics, given)
     _check_widths(system, count, steps, limit, start, physics, given)
     chosen = check_record(system, record, count, steps, record_limit)

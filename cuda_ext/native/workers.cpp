@@ -23,7 +23,7 @@ int process() { return static_cast<int>(getpid()); }
 
 /// How long to look for work, or for the end of it, before going to sleep: waking up takes about as long. The processor
 /// is offered to others meanwhile.
-constexpr std::chrono::microseconds patience{50};
+constexpr std::chrono::microseconds patience{200};
 
 template <class Condition>
 bool soon(const Condition& condition) {

@@ -1,6 +1,6 @@
 // The loop over time of a block of lanes, the same for every system.
 #include "../level.h"
-#include "block.h"
+#include "operations.h"
 #include "systems.inc"
 
 #include <limits.h>
@@ -52,16 +52,19 @@ bool any_running(const Block& b, int from, int to) {
   return any > 0.0f;
 }
 
-/// Keys of a group, for the episode that is `ahead` of the present one, of the streams that this job draws from.
-void make_keys(Block& b, int ahead, uint32 (*to)[lanes], int from) {
-  const auto fill = [&b, ahead, from](uint32 stream, uint32* key) {
+/// Keys of the lanes from .. to - 1, whole groups, for the episode that is `ahead` of the present one, of the streams that
+/// this job draws from.
+void make_keys(Block& b, int ahead, uint32 (*keys)[lanes], int from, int to) {
+  const uint32 streams[3] = {process_stream, policy_stream, action_stream};
+  for (int k = 0; k < 3; ++k) {
+    for (int first = from; b.draws[k] && first < to; first += group) {
+      uint32* const key = keys[k];
+      const uint32 stream = streams[k];
 #pragma omp simd
-    for (int l = from; l < from + group; ++l)  // vectorised
-      key[l] = episode_key(b.seed[l], static_cast<uint32>(b.episode[l] + ahead), stream);
-  };
-  if (b.draws[process_key]) fill(process_stream, to[process_key]);
-  if (b.draws[policy_key]) fill(policy_stream, to[policy_key]);
-  if (b.draws[action_key]) fill(action_stream, to[action_key]);
+      for (int l = first; l < first + group; ++l)  // vectorised
+        key[l] = episode_key(b.seed[l], static_cast<uint32>(b.episode[l] + ahead), stream);
+    }
+  }
 }
 
 void random_actions(Block& b, int t) {
@@ -200,11 +203,11 @@ void set_deadline(Block& b) {
   b.deadline = b.job->limit > INT_MAX / 2 ? INT_MAX : first + b.job->limit;
 }
 
-/// The next episodes of a group.
-void prepare_next(Block& b, int from, const Operations& operations) {
-  operations.prepare(b, 1, from);
-  make_keys(b, 1, b.next_key, from);
-  for (int l = from; l < from + group; ++l) b.prepared[l] = b.episode[l] + 1;
+/// The next episodes of the lanes from .. to - 1, whole groups.
+void prepare_next(Block& b, int from, int to, const Operations& operations) {
+  operations.prepare(b, 1, from, to);
+  make_keys(b, 1, b.next_key, from, to);
+  for (int l = from; l < to; ++l) b.prepared[l] = b.episode[l] + 1;
 }
 
 /// See to it that the lanes which have ended have another episode prepared. One group is prepared at each such step,
@@ -213,9 +216,9 @@ void prepare_ahead(Block& b, const Operations& operations) {
   int missing = 0;
   for (int l = 0; l < lanes; ++l) missing |= b.ended[l] != 0 ? b.prepared[l] ^ (b.episode[l] + 1) : 0;
   if (missing != 0) {
-    for (int from = 0; from < lanes; from += group) prepare_next(b, from, operations);
+    prepare_next(b, 0, lanes, operations);
   } else {
-    prepare_next(b, b.turn, operations);
+    prepare_next(b, b.turn, b.turn + group, operations);
     b.turn = (b.turn + group) % lanes;
   }
 }
@@ -264,7 +267,7 @@ void enter(Block& b, const Job& job, int first, const Operations* fresh) {
   for (int k = 0; k < (job.sizes.normals + 1) * lanes; ++k) b.normals[k] = 0.0f;
   for (int k = 0; k < job.sizes.actions * lanes; ++k) b.actions[k] = 0.0f;
   if (fresh != nullptr) {
-    for (int from = 0; from < lanes; from += group) fresh->prepare(b, 0, from);
+    fresh->prepare(b, 0, 0, lanes);
     float* const states = b.states;
     b.states = b.fresh;
     b.fresh = states;
@@ -272,7 +275,7 @@ void enter(Block& b, const Job& job, int first, const Operations* fresh) {
     to_lanes(b, job.states, job.sizes.states, b.states);
   }
   set_deadline(b);
-  for (int from = 0; from < lanes; from += group) make_keys(b, 0, b.key, from);
+  make_keys(b, 0, b.key, 0, lanes);
   for (int k = 0; k < 3; ++k)
     for (int l = 0; b.draws[k] && l < lanes; ++l) b.key[k][l] = later(b.key[k][l], static_cast<uint32>(-b.start[l]));
 }
@@ -459,7 +462,7 @@ void reset_block(int system, const Job& job, int first, const unsigned char* mas
   lay_out(b, job, reinterpret_cast<float*>(memory + sizeof(Block)));
   enter(b, job, first, nullptr);
   for (int l = 0; l < b.valid; ++l) b.ended[l] = mask == nullptr || mask[first + l] != 0;
-  for (int from = 0; from < lanes; from += group) table[system].prepare(b, 0, from);
+  table[system].prepare(b, 0, 0, lanes);
   begin(b, 0);
   to_rows(b, b.states, job.sizes.states, nullptr, job.states);
   if (job.last_observations != nullptr) {
