@@ -42,7 +42,9 @@ def compiled(native: pathlib.Path, folder: pathlib.Path) -> tuple[str, str]:
 def scalar_functions(assembly: str) -> list[str]:
     """observe, step and reset of the systems in which fewer than half of the float operations are on whole vectors."""
     found = []
-    for name, body in re.findall(r"^(_ZN\S*(?:LaneOperations|Strides)\S*):\n(.*?)^\s*\.size\s+\1", assembly, re.M | re.S):
+    for name, body in re.findall(
+        r"^(_ZN\S*(?:LaneOperations|Strides)\S*):\n(.*?)^\s*\.size\s+\1", assembly, re.M | re.S
+    ):
         vector = len(re.findall(r"\tv(?:add|sub|mul|fn?m(?:add|sub)\d+|div)ps\t[^\n]*%ymm", body))
         scalar = len(re.findall(r"\tv(?:add|sub|mul|fn?m(?:add|sub)\d+|div)ss\t", body))
         if scalar > vector:
