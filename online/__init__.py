@@ -6,6 +6,7 @@ from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.environment import spec_of
 from surefoot.online.h2o import H2O, H2OConfig
+from surefoot.online.hnpg import HNPG, HNPGConfig
 from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
 from surefoot.online.mdpo import MDPO, MDPOConfig
 from surefoot.online.moorl import MOORL, MOORLConfig
@@ -22,6 +23,7 @@ ALGORITHMS: dict[str, type[Agent]] = {
     A2C.name: A2C,
     DARC.name: DARC,
     H2O.name: H2O,
+    HNPG.name: HNPG,
     IQLOnline.name: IQLOnline,
     MDPO.name: MDPO,
     MOORL.name: MOORL,
@@ -41,6 +43,7 @@ __all__ = [
     "ALGORITHMS",
     "DARC",
     "H2O",
+    "HNPG",
     "MDPO",
     "MOORL",
     "PPO",
@@ -54,6 +57,7 @@ __all__ = [
     "DARCConfig",
     "GapEstimate",
     "H2OConfig",
+    "HNPGConfig",
     "IQLOnline",
     "IQLOnlineConfig",
     "MDPOConfig",
