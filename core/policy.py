@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import checkpoint
-from surefoot.core.actors import ACTORS, Actor, CategoricalActor, DeterministicActor
+from surefoot.core.actors import ACTORS, Actor, CategoricalActor, DeterministicActor, FamilyActor
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.normalizer import Normalizer
@@ -111,6 +111,8 @@ class Policy(nn.Module):
             value["layer_norm"] = True
         if not isinstance(self.actor, (DeterministicActor, CategoricalActor)):
             value["log_std_range"] = list(self.actor.log_std_range)
+        if isinstance(self.actor, FamilyActor):
+            value["coefficients"] = list(self.actor.coefficients)
         if self.normalizer.limit != math.inf:
             value["observation_limit"] = self.normalizer.limit
         return value
@@ -141,6 +143,8 @@ class Policy(nn.Module):
             options: dict[str, Any] = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
             if meta["actor"] in ("unbounded_gaussian", "categorical"):  # the others are always ReLU
                 options["activation"] = meta["activation"]
+            if "coefficients" in meta:
+                options["coefficients"] = tuple(meta["coefficients"])
             if "layer_norm" in meta:
                 options["layer_norm"] = bool(meta["layer_norm"])
             sizes = (meta["observation_dim"], meta["action_dim"], meta["hidden"])

@@ -14,7 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import CategoricalActor, DeterministicActor, GaussianActor, UnboundedGaussianActor
+from surefoot.core.actors import (
+    CategoricalActor,
+    DeterministicActor,
+    FamilyActor,
+    GaussianActor,
+    UnboundedGaussianActor,
+)
 from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
 from surefoot.cuda_ext import native, twin, why_not_native
@@ -71,8 +77,8 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
         raise ConfigError(f"the policy's activation is {mlp.activation!r}; native rollouts know relu, tanh and silu")
     if not evaluates(policy):
         raise ConfigError(
-            "native rollouts don't know policies that clip normalised observations or choose among numbers; "
-            "step such a policy from python"
+            "native rollouts don't know policies that clip normalised observations, choose among numbers or pick a "
+            "coefficient for each state; step such a policy from python"
         )
     weights, biases = [w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases]
     noise: dict[str, Any] = {"squash": not isinstance(actor, UnboundedGaussianActor)}
@@ -100,7 +106,7 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
 
 def evaluates(policy: Policy) -> bool:
     """Whether native rollouts can evaluate a policy of this kind."""
-    return policy.normalizer.limit == math.inf and not isinstance(policy.actor, CategoricalActor)
+    return policy.normalizer.limit == math.inf and not isinstance(policy.actor, (CategoricalActor, FamilyActor))
 
 
 def policy_noise(seeds: Tensor, begun: Carry, ended: Tensor, width: int) -> Tensor:

@@ -5,6 +5,7 @@ from surefoot.online.a2c import A2C, A2CConfig
 from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.environment import spec_of
+from surefoot.online.famo2o_online import FamO2OOnline, FamO2OOnlineConfig
 from surefoot.online.h2o import H2O, H2OConfig
 from surefoot.online.hnpg import HNPG, HNPGConfig
 from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
@@ -22,6 +23,7 @@ from surefoot.online.wsrl import WSRL, WSRLConfig
 ALGORITHMS: dict[str, type[Agent]] = {
     A2C.name: A2C,
     DARC.name: DARC,
+    FamO2OOnline.name: FamO2OOnline,
     H2O.name: H2O,
     HNPG.name: HNPG,
     IQLOnline.name: IQLOnline,
@@ -55,6 +57,8 @@ __all__ = [
     "WSRL",
     "A2CConfig",
     "DARCConfig",
+    "FamO2OOnline",
+    "FamO2OOnlineConfig",
     "GapEstimate",
     "H2OConfig",
     "HNPGConfig",
