@@ -10,6 +10,7 @@ from surefoot.online.h2o import H2O, H2OConfig
 from surefoot.online.hnpg import HNPG, HNPGConfig
 from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
 from surefoot.online.mdpo import MDPO, MDPOConfig
+from surefoot.online.mdpo_off_policy import MDPOOffPolicy, MDPOOffPolicyConfig
 from surefoot.online.moorl import MOORL, MOORLConfig
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
 from surefoot.online.ppo import PPO, PPOConfig
@@ -28,6 +29,7 @@ ALGORITHMS: dict[str, type[Agent]] = {
     HNPG.name: HNPG,
     IQLOnline.name: IQLOnline,
     MDPO.name: MDPO,
+    MDPOOffPolicy.name: MDPOOffPolicy,
     MOORL.name: MOORL,
     PPO.name: PPO,
     REDQ.name: REDQ,
@@ -65,6 +67,8 @@ __all__ = [
     "IQLOnline",
     "IQLOnlineConfig",
     "MDPOConfig",
+    "MDPOOffPolicy",
+    "MDPOOffPolicyConfig",
     "MOORLConfig",
     "PPOConfig",
     "REDQConfig",
