@@ -2,6 +2,7 @@
 
 from surefoot.core.agent import Agent
 from surefoot.online.a2c import A2C, A2CConfig
+from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
 from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.environment import spec_of
@@ -23,6 +24,7 @@ from surefoot.online.wsrl import WSRL, WSRLConfig
 
 ALGORITHMS: dict[str, type[Agent]] = {
     A2C.name: A2C,
+    CalQLOnline.name: CalQLOnline,
     DARC.name: DARC,
     FamO2OOnline.name: FamO2OOnline,
     H2O.name: H2O,
@@ -58,6 +60,8 @@ __all__ = [
     "TRPO",
     "WSRL",
     "A2CConfig",
+    "CalQLOnline",
+    "CalQLOnlineConfig",
     "DARCConfig",
     "FamO2OOnline",
     "FamO2OOnlineConfig",

@@ -54,9 +54,9 @@ class MDPOOffPolicy(OffPolicyAgent):
 
     The first is c KL(pi || pi_k) with the entropy linearised at the old policy pi_k, which is the policy of the last
     multiple of `refresh_every` training steps; mu and sigma are those before the tanh. With c = lambda it is SAC with
-    a fixed temperature and a value network. As in manantomar/Mirror-Descent-Policy-Optimization, whose factors of a half
-    are stable-baselines' SAC's; that code also keeps a copy of Q_1 from the same step, which its loss as described to us
-    does not read, and has a variant with Tsallis' logarithm. Neither is here.
+    a fixed temperature and a value network. The actor's loss is that of manantomar/Mirror-Descent-Policy-Optimization.
+    That code also keeps a copy of Q_1 from the same step, and has a variant with Tsallis' logarithm: neither is here.
+    The factors of a half are ours, and nothing to Adam.
     """
 
     name = "mdpo_off"

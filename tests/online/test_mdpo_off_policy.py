@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from online_problems import Regulator, loop, parameters, spec
-from test_off_policy_updates import PROBLEM, ROWS, Rows, average, batches, descend, layers
+from test_off_policy_updates import PROBLEM, ROWS, Rows, average, batches, layers
 from torch import Tensor, nn
 
 from surefoot.core.agent import Batch, Metrics
