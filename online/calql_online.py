@@ -33,7 +33,7 @@ class CalQLOnline(CalQL, OffPolicyAgent):
 
     .. math:: V_{mc}(s_t) = r_t + \gamma (1 - d_t) V_{mc}(s_{t+1}),
 
-    which is known when the episode is over. Until then its transitions are stored and not learned from, so that the first
+    which is known when the episode is over. Until then its transitions are stored and not learned from, so the first
     update has to wait for the first end. As in offline data the sum stops where an episode is cut, and an episode of
     nothing but `failure_reward` is worth failing forever.
 
