@@ -30,7 +30,7 @@ class Check(NamedTuple):
     seeds: int = 3
 
 
-PENDULUM = {"updates_per_step": 4, "initial_steps": 500}
+REDQ = {"critic_steps": 4, "initial_steps": 500}
 CHECKS = (
     Check("PPO", "ppo", "CartPole-v1", 100_000, {"preset": "zoo-cartpole", "schedule": "linear"}, 475),
     Check("A2C", "a2c", "CartPole-v1", 200_000, {"num_envs": 8}, 450),
@@ -38,7 +38,7 @@ CHECKS = (
     Check("PPO", "ppo", "Pendulum-v1", 100_000, {"preset": "zoo-pendulum"}, -250, "median", 5),
     Check("SAC", "sac", "Pendulum-v1", 20_000, {f"{n}_learning_rate": 1e-3 for n in ("actor", "critic")}, -200),
     Check("TD3", "td3", "Pendulum-v1", 20_000, {"preset": "zoo-pendulum"}, -200),
-    Check("REDQ", "redq", "Pendulum-v1", 5_000, PENDULUM, -250),
+    Check("REDQ", "redq", "Pendulum-v1", 5_000, REDQ, -250),
 )
 
 

@@ -1,4 +1,4 @@
-"""Policy heads: deterministic, Gaussian (squashed or not, or a family) and tanh-Gaussian in [-1, 1]; categorical."""
+"""Policy heads: deterministic, Gaussians (squashed or not, or a family), tanh-Gaussian, in [-1, 1]; and categorical."""
 
 from __future__ import annotations
 
@@ -88,9 +88,19 @@ class TanhGaussianActor(nn.Module):
         initialisation: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
         layer_norm: bool = False,
+        activation: str = "relu",
+        unit_features: bool = False,
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, 2 * action_dim, hidden, initialisation=initialisation, layer_norm=layer_norm)
+        self.mlp = MLP(
+            observation_dim,
+            2 * action_dim,
+            hidden,
+            initialisation=initialisation,
+            activation=activation,
+            layer_norm=layer_norm,
+            unit_features=unit_features,
+        )
         self.log_std_range = log_std_range
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,6 +182,44 @@ class UnboundedGaussianActor(nn.Module):
         return mean if noise is None else mean + log_std.exp() * noise
 
 
+class SoftplusGaussianActor(nn.Module):
+    """Normal with mean and softplus standard deviation from one MLP, neither clamped nor squashed (stream AC).
+
+    Source: Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
+    """
+
+    kind = "softplus_gaussian"
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (128, 128),
+        initialisation: str = "torch",
+        activation: str = "leaky_relu",
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(
+            observation_dim,
+            2 * action_dim,
+            hidden,
+            initialisation=initialisation,
+            activation=activation,
+            layer_norm=layer_norm,
+        )
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation, (B, A) each."""
+        mean, raw = self.mlp(observations).chunk(2, dim=-1)
+        return mean, nn.functional.softplus(raw)
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) mean actions, or samples from (B, A) standard normal `noise`; not clipped."""
+        mean, std = self(observations)
+        return mean if noise is None else mean + std * noise
+
+
 class CategoricalActor(nn.Module):
     """One of A choices, with probabilities softmax(MLP(s)); actions are one-hot rows."""
 
@@ -184,9 +232,17 @@ class CategoricalActor(nn.Module):
         hidden: Sequence[int] = (64, 64),
         initialisation: str = "torch",
         activation: str = "tanh",
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
+        self.mlp = MLP(
+            observation_dim,
+            action_dim,
+            hidden,
+            initialisation=initialisation,
+            activation=activation,
+            layer_norm=layer_norm,
+        )
 
     def forward(self, observations: Tensor) -> Tensor:
         """(B, A) log-probabilities."""
@@ -303,7 +359,15 @@ class FamilyActor(nn.Module):
         return self.member.act(torch.cat([observations, embedded(self.balance(observations))], -1), noise)
 
 
-Actor = DeterministicActor | GaussianActor | TanhGaussianActor | UnboundedGaussianActor | CategoricalActor | FamilyActor
+Actor = (
+    DeterministicActor
+    | GaussianActor
+    | TanhGaussianActor
+    | UnboundedGaussianActor
+    | SoftplusGaussianActor
+    | CategoricalActor
+    | FamilyActor
+)
 ACTORS: dict[str, type[Actor]] = {
     a.kind: a
     for a in (
@@ -311,6 +375,7 @@ ACTORS: dict[str, type[Actor]] = {
         GaussianActor,
         TanhGaussianActor,
         UnboundedGaussianActor,
+        SoftplusGaussianActor,
         CategoricalActor,
         FamilyActor,
     )

@@ -18,6 +18,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "silu": nn.functional.silu,
     "gelu": nn.functional.gelu,
+    "leaky_relu": nn.functional.leaky_relu,  # slope 0.01
 }
 
 
@@ -34,6 +35,7 @@ class MLP(nn.Module):
         initialisation: str = "torch",
         activation: str = "relu",
         layer_norm: bool = False,
+        unit_features: bool = False,
     ) -> None:
         """Build and initialise from torch's global generator.
 
@@ -47,6 +49,7 @@ class MLP(nn.Module):
                 layer U(-3e-3, 3e-3): EDAC, RIQL).
             activation: a name in `ACTIVATIONS`.
             layer_norm: normalise each hidden layer before its activation.
+            unit_features: divide what the last layer reads by its Euclidean norm (AVG).
         """
         super().__init__()
         if initialisation not in INITIALISATIONS:
@@ -58,6 +61,7 @@ class MLP(nn.Module):
         sizes = [inputs, *hidden, outputs]
         lead = () if members is None else (members,)
         self.members, self.activation, self.hidden = members, activation, tuple(hidden)
+        self.unit_features = unit_features
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(*lead, after, before)) for before, after in itertools.pairwise(sizes)
         )
@@ -82,7 +86,7 @@ class MLP(nn.Module):
         return self._plain(inputs, _tensors(self.weights), _tensors(self.biases), scales, shifts, masks)
 
     def _fits_kernels(self, inputs: Tensor) -> bool:
-        plain = self.activation in native.HIDDEN and len(self.scales) == 0
+        plain = self.activation in native.HIDDEN and len(self.scales) == 0 and not self.unit_features
         return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
 
     def _plain(
@@ -97,6 +101,8 @@ class MLP(nn.Module):
         value = inputs
         parts = None if masks is None else masks.split(self.hidden, dim=-1)
         for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            if layer == len(weights) - 1 and self.unit_features:
+                value = nn.functional.normalize(value, dim=-1)
             value = kernels.linear(value, weight, bias)
             if layer == len(weights) - 1:
                 break

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import checkpoint
-from surefoot.core.actors import ACTORS, Actor, CategoricalActor, DeterministicActor, FamilyActor
+from surefoot.core.actors import (
+    ACTORS,
+    Actor,
+    CategoricalActor,
+    DeterministicActor,
+    FamilyActor,
+    SoftplusGaussianActor,
+)
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.normalizer import Normalizer
@@ -109,7 +116,9 @@ class Policy(nn.Module):
         }
         if len(mlp.scales) > 0:
             value["layer_norm"] = True
-        if not isinstance(self.actor, (DeterministicActor, CategoricalActor)):
+        if mlp.unit_features:
+            value["unit_features"] = True
+        if not isinstance(self.actor, (DeterministicActor, SoftplusGaussianActor, CategoricalActor)):
             value["log_std_range"] = list(self.actor.log_std_range)
         if isinstance(self.actor, FamilyActor):
             value["coefficients"] = list(self.actor.coefficients)
@@ -141,12 +150,11 @@ class Policy(nn.Module):
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
         try:
             options: dict[str, Any] = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
-            if meta["actor"] in ("unbounded_gaussian", "categorical"):  # the others are always ReLU
+            if meta["actor"] not in ("deterministic", "gaussian", "family"):  # these are always ReLU
                 options["activation"] = meta["activation"]
             if "coefficients" in meta:
                 options["coefficients"] = tuple(meta["coefficients"])
-            if "layer_norm" in meta:
-                options["layer_norm"] = bool(meta["layer_norm"])
+            options.update({flag: bool(meta[flag]) for flag in ("layer_norm", "unit_features") if flag in meta})
             sizes = (meta["observation_dim"], meta["action_dim"], meta["hidden"])
             actor = ACTORS[meta["actor"]](*sizes, **options)
             low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])

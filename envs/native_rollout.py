@@ -19,6 +19,7 @@ from surefoot.core.actors import (
     DeterministicActor,
     FamilyActor,
     GaussianActor,
+    SoftplusGaussianActor,
     UnboundedGaussianActor,
 )
 from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError, nearest
@@ -36,6 +37,8 @@ from surefoot.envs.systems import system as find_system
 
 NOISE_ROWS = 1 << 14
 """Rows of `policy_noise` that are computed at once on a CPU."""
+ACTIVATIONS = ("relu", "tanh", "silu")
+"""Of policies inside native rollouts."""
 BLOCK = 1 << 18
 """Environments in one call of `native_episodes`: bounds its memory."""
 
@@ -73,12 +76,12 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
                 f"the policy's {name} holds NaN or infinity; train it again or take another checkpoint"
             )
     mlp, actor = policy.actor.mlp, policy.actor
-    if mlp.activation not in ("relu", "tanh", "silu"):
+    if mlp.activation not in ACTIVATIONS:
         raise ConfigError(f"the policy's activation is {mlp.activation!r}; native rollouts know relu, tanh and silu")
     if not evaluates(policy):
         raise ConfigError(
-            "native rollouts don't know policies that clip normalised observations, choose among numbers or pick a "
-            "coefficient for each state; step such a policy from python"
+            "native rollouts don't know policies that clip normalised observations, choose among numbers, pick a "
+            "coefficient for each state or come from a streaming agent; step such a policy from python"
         )
     weights, biases = [w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases]
     noise: dict[str, Any] = {"squash": not isinstance(actor, UnboundedGaussianActor)}
@@ -106,7 +109,9 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
 
 def evaluates(policy: Policy) -> bool:
     """Whether native rollouts can evaluate a policy of this kind."""
-    return policy.normalizer.limit == math.inf and not isinstance(policy.actor, (CategoricalActor, FamilyActor))
+    mlp = policy.actor.mlp
+    known = mlp.activation in ACTIVATIONS and not mlp.unit_features and policy.normalizer.limit == math.inf
+    return known and not isinstance(policy.actor, (CategoricalActor, SoftplusGaussianActor, FamilyActor))
 
 
 def policy_noise(seeds: Tensor, begun: Carry, ended: Tensor, width: int) -> Tensor:

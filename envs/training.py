@@ -10,14 +10,17 @@ from surefoot.envs.names import gymnasium_id
 from surefoot.envs.vector import batched, make_vec
 
 
-def make_training(env_id: str, num_envs: int, *, gap: str | None = None, threads: int = 1) -> VectorEnvironment:
-    """`num_envs` copies of an environment that give torch tensors.
+def make_training(
+    env_id: str, num_envs: int, *, gap: str | None = None, threads: int = 1, tensors: str = "torch"
+) -> VectorEnvironment:
+    """`num_envs` copies of an environment that give torch tensors, or numpy arrays.
 
     Args:
         env_id: as for `make_vec`.
         num_envs: at least 1.
         gap: preset of altered dynamics, as "gravity2"; what the policy is evaluated in is not altered by it.
         threads: of our own batched simulators; no result depends on it.
+        tensors: "torch" or "numpy".
 
     Raises:
         ConfigError: unknown id, or an environment without that gap.
@@ -26,7 +29,7 @@ def make_training(env_id: str, num_envs: int, *, gap: str | None = None, threads
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; training needs at least 1 environment")
     altered: dict[str, Any] = {} if gap is None else {"gap": gap}
-    ours = batched(gymnasium_id(env_id), num_envs, {"tensors": "torch", "threads": threads, **altered})
+    ours = batched(gymnasium_id(env_id), num_envs, {"tensors": tensors, "threads": threads, **altered})
     if ours is not None:
         return ours  # type: ignore[return-value]
     if gap is not None:
@@ -36,4 +39,4 @@ def make_training(env_id: str, num_envs: int, *, gap: str | None = None, threads
         )
     from surefoot.envs.adapters.gym_in import adapt
 
-    return adapt(make_vec(env_id, num_envs), tensors="torch")  # type: ignore[no-any-return]
+    return adapt(make_vec(env_id, num_envs), tensors=tensors)  # type: ignore[no-any-return]

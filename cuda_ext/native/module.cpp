@@ -17,6 +17,7 @@ void bind_rollout(nb::module_& m);
 void bind_dense(nb::module_& m);
 void bind_tape(nb::module_& m);
 void bind_gather(nb::module_& m);
+void bind_stream(nb::module_& m);
 }
 
 namespace {
@@ -64,4 +65,5 @@ NB_MODULE(_native, m) {
   surefoot::bind_dense(m);
   surefoot::bind_tape(m);
   surefoot::bind_gather(m);
+  surefoot::bind_stream(m);
 }

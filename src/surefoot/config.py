@@ -147,7 +147,8 @@ def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
         options["preset"] = algo["preset"]
     if values["envs"] is not None:
         if "num_envs" not in option_names(agent):
-            raise ConfigError(f"{name} learns from data alone: leave out envs=, which is about acting")
+            reason = "acts in one environment" if agent.acts else "learns from data alone"
+            raise ConfigError(f"{name} {reason}: leave out envs=, the number of environments to act in at once")
         options["num_envs"] = values["envs"]
     config = configure(agent, {**preset, **options})
     fields = {key: values[key] for key in FIELDS}

@@ -54,13 +54,14 @@ class DataTrainer(SeedTrainer):
             mixed_precision=self.plan.mixed_precision,
         )
 
-    def extras(self, agent: Agent, seed: int) -> dict[str, Any]:
+    def extras(self, position: int) -> dict[str, Any]:
         """Without a simulator: losses on the episodes held out, and a fitted-Q estimate."""
         if self.held_out is None:
             return {}
         assert self.dataset is not None
         steps = min(self.plan.steps, FITTED_Q_STEPS)
-        estimate = fitted_q_estimate(agent.policy(), self.dataset, steps, seed)
+        agent = self.learner.extract(position)
+        estimate = fitted_q_estimate(agent.policy(), self.dataset, steps, self.seeds[position])
         return {
             "validation": validation_losses(agent, self.held_out),
             "fitted_q": estimate.values.tolist(),

@@ -81,12 +81,15 @@ def resolve_bounds(plan: Plan, dataset: Dataset, tell: Listener) -> tuple[Array,
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
 
 
-def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvironment:
+def training_environment(plan: Plan, agent: Agent, seeds: int = 1, tensors: str = "torch") -> VectorEnvironment:
     """What copies of an agent act in, one for each of `seeds`, with the plan's gap.
+
+    Agents whose config has no `num_envs` learn from one environment each.
 
     Raises:
         ConfigError: the environment has no such gap.
         EnvironmentMismatchError: the environment fails when it is made.
     """
     threads = max(1, cores() // at_once(len(plan.seeds), cores()))
-    return make_training(str(plan.environment), agent.config.num_envs * seeds, gap=plan.gap, threads=threads)
+    rows = getattr(agent.config, "num_envs", 1) * seeds
+    return make_training(str(plan.environment), rows, gap=plan.gap, threads=threads, tensors=tensors)

@@ -32,6 +32,7 @@ from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.data.dataset import Dataset
 from surefoot.plan import Plan
+from surefoot.streaming import StreamingAgent
 
 IN_MEMORY = "<memory>"
 """A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
@@ -203,7 +204,10 @@ def load_agent(run: Run, seed: int | None = None) -> Agent:
     weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
     agent = run.plan.agent(run.spec)
     try:
-        agent.load_state_dict(weights)
-    except RuntimeError as error:
+        if isinstance(agent, StreamingAgent):
+            agent.restore(0, tensors)
+        else:
+            agent.load_state_dict(weights)
+    except (RuntimeError, KeyError) as error:
         raise CheckpointError(f"{run.checkpoint_path(seed)}: does not fit the run's configuration ({error})") from error
     return agent.requires_grad_(False)

@@ -15,11 +15,13 @@ from surefoot.core.agent import Agent
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.learner import Learner
+from surefoot.core.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import evaluate
 from surefoot.plan import agent_class
 from surefoot.run import Run, read_columns
 from surefoot.start import initialise_from
+from surefoot.streaming.agent import StreamingAgent
 
 Send = Callable[[dict[str, Any]], None]
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
@@ -29,10 +31,13 @@ TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 def seed_trainer(run: Run, seeds: list[int], send: Send) -> SeedTrainer:
     """The trainer for the kind of algorithm that a run has."""
     from surefoot.by_acting import ActingTrainer
+    from surefoot.by_streaming import StreamingTrainer
     from surefoot.from_data import DataTrainer
 
-    kind = ActingTrainer if agent_class(run.plan.algorithm).acts else DataTrainer
-    return kind(run, seeds, send)
+    agent = agent_class(run.plan.algorithm)
+    if issubclass(agent, StreamingAgent):
+        return StreamingTrainer(run, seeds, send)
+    return ActingTrainer(run, seeds, send) if agent.acts else DataTrainer(run, seeds, send)
 
 
 class SeedTrainer:
@@ -66,6 +71,11 @@ class SeedTrainer:
         """Steps taken so far, of the kind that the plan counts."""
         return self.learner.step
 
+    @property
+    def updates(self) -> int:
+        """Training steps taken so far by each seed."""
+        return self.learner.step
+
     def advance(self, steps: int) -> dict[str, list[float]]:
         """Take `steps` steps or a few more; name -> a number per seed."""
         return self.learner.run(steps)
@@ -78,7 +88,11 @@ class SeedTrainer:
         """Take up what `state` gave."""
         self.learner.restore(states, step)
 
-    def extras(self, agent: Agent, seed: int) -> dict[str, Any]:
+    def policy(self, position: int) -> Policy:
+        """The policy of seed `position` as it is now."""
+        return self.learner.extract(position).policy()
+
+    def extras(self, position: int) -> dict[str, Any]:
         """More of a seed's result, after its last evaluation."""
         return {}
 
@@ -175,13 +189,14 @@ class SeedTrainer:
         """Keep a line of metrics."""
         self.metrics.append({"seed": seed, "step": self.step, "kind": kind, "values": values})
 
-    def _agents(self) -> list[Agent]:
-        return [self.learner.extract(position) for position in range(len(self.seeds))]
+    def _policies(self) -> list[Policy]:
+        return [self.policy(position) for position in range(len(self.seeds))]
 
     def _evaluate(self) -> None:
         assert self.plan.environment is not None
-        policies = [agent.policy() for agent in self._agents()]
-        found = evaluate(policies, self.plan.environment, self.plan.evaluate_episodes, seed=TRAINING_EVALUATION_SEED)
+        found = evaluate(
+            self._policies(), self.plan.environment, self.plan.evaluate_episodes, seed=TRAINING_EVALUATION_SEED
+        )
         for seed, episodes in zip(self.seeds, found, strict=True):
             mean = float(episodes.returns.mean())
             self.record(seed, "eval", {"return_mean": mean, "returns": episodes.returns.tolist()})
@@ -201,21 +216,21 @@ class SeedTrainer:
 
     def finish(self) -> None:
         """Evaluate for the last time; write policies, then results."""
-        plan, agents = self.plan, self._agents()
-        policies = [agent.policy() for agent in agents]
+        plan, policies = self.plan, self._policies()
         found: list[Any] = [None] * len(self.seeds)
         if plan.environment is not None:
             found = list(evaluate(policies, plan.environment, plan.episodes, seed=FINAL_EVALUATION_SEED))
-        for seed, agent, policy, episodes in zip(self.seeds, agents, policies, found, strict=True):
+        for position, seed in enumerate(self.seeds):
+            episodes = found[position]
             result: dict[str, Any] = {
                 "seed": seed,
                 "seconds": self.seconds,
-                "updates_per_second": self.learner.step * len(self.seeds) / max(self.seconds, 1e-9),
+                "updates_per_second": self.updates * len(self.seeds) / max(self.seconds, 1e-9),
                 "steps_per_second": self.step * len(self.seeds) / max(self.seconds, 1e-9),
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
                 "evaluation": None if episodes is None else episodes.to_json(),
-                **self.extras(agent, seed),
+                **self.extras(position),
             }
-            policy.save(self.run.policy_path(seed))
+            policies[position].save(self.run.policy_path(seed))
             write_json(self.run.seed_folder(seed) / "result.json", result)
             self.send({"kind": "done", "seed": seed})

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
 from surefoot.plan import Plan
 from surefoot.run import Run, load_agent
+from surefoot.streaming.agent import StreamingAgent
 
 
-def initialise_from(agent: Agent, run: Run, seed: int) -> list[str]:
+def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> list[str]:
     """Start `agent` from another run: what it `inherits` in any case, and what else fits by name and shape.
+
+    Args:
+        agent: to be changed.
+        run: with checkpoints.
+        seed: of the agent there, where it has it; else its first is taken.
+        position: of the stream, where the agent is one of several.
 
     Returns:
         Names of the networks that came along whole.
@@ -20,6 +29,8 @@ def initialise_from(agent: Agent, run: Run, seed: int) -> list[str]:
         ConfigError: something that it inherits is missing there, of another size, or another kind of actor.
     """
     source = load_agent(run, seed if seed in run.plan.seeds else run.plan.seeds[0])
+    if isinstance(agent, StreamingAgent) or isinstance(source, StreamingAgent):
+        return _stream_from(agent, source, run, position)
     theirs, mine = source.state_dict(), agent.state_dict()
     fits = {name: name in theirs and theirs[name].shape == value.shape for name, value in mine.items()}
     unfit = [name for name in mine if name.split(".")[0] in agent.inherits and not fits[name]]
@@ -36,6 +47,26 @@ def initialise_from(agent: Agent, run: Run, seed: int) -> list[str]:
     taken = [n for n in networks if all(fit for name, fit in fits.items() if name.split(".")[0] == n)]
     agent.rewards_fixed = type(agent) is type(source) or any("critic" in name for name in taken)
     return taken
+
+
+STATISTICS = ("observation_", "reward_count", "reward_mean", "reward_squares")
+
+
+def _stream_from(agent: Agent, source: Agent, run: Run, position: int) -> list[str]:
+    """Weights and statistics of a stream, but no traces: an episode begins."""
+    known = getattr(agent, "stream_buffers", ())
+    wanted = [name for name in known if name.endswith("_weights") or name.startswith(STATISTICS)]
+    pairs = [(getattr(agent, name), getattr(source, name, None)) for name in wanted]
+    fits = type(source) is type(agent) and all(a.shape[1:] == b.shape[1:] for a, b in pairs if b is not None)
+    if not fits:
+        raise ConfigError(
+            f"init={run.folder}: streaming algorithms start from runs of the same one with the same sizes; this is "
+            f"{agent.name} with hidden {agent.config.hidden}, and that run {source.name} with {source.config.hidden}"
+        )
+    with torch.no_grad():
+        for mine, theirs in pairs:
+            mine[position] = theirs[0]
+    return [*(name.removesuffix("_weights") for name in wanted if name.endswith("_weights")), "statistics"]
 
 
 def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:

@@ -1,0 +1,215 @@
+"""WSRL's claim on real data: fine-tuning without the data needs a warm-up by the pre-trained policy.
+
+    python benchmarks/wsrl.py                  # compute what is missing, then write the table
+    python benchmarks/wsrl.py --only pair-s0
+    python benchmarks/wsrl.py --table          # only the table
+    python benchmarks/wsrl.py --quick          # one small cell, for CI
+
+`pair-s*`: CQL on walker2d-v5-mixed (30,000 updates, 2 critics, 4 sampled actions a block), then 10,000 online steps
+with and without the warm-up; `calql-s0` the same from Cal-QL. `long-*`: 10 critics, 50,000 online steps of four critic
+steps each, beside IQL fine-tuning that keeps the data. Pre-training runs are kept under build/wsrl and taken up again.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from study import Cell, difference, entry, git_commit, read_cells, shared, study_main
+
+from surefoot.core.files import read_json
+from surefoot.data.dataset import Dataset
+from surefoot.evaluation import hierarchical_interval
+from surefoot.generate import generate
+from surefoot.plan import Plan, agent_class
+from surefoot.run import Run
+from surefoot.training import resume, train
+
+DATASET, ENVIRONMENT = "walker2d-v5-mixed-sb3", "Walker2d-v5"
+PRETRAINING, ONLINE, EPISODES, SEEDS = 30_000, 10_000, 20, (0, 1, 2, 3, 4)
+EARLY = 5_000
+"""Training steps within which the lowest return is looked for."""
+LONG_ONLINE, LONG_SEEDS = 50_000, (0, 1, 2)
+RUNS = pathlib.Path(__file__).parent.parent / "build" / "wsrl"
+COLD = {"initial_steps": 256}
+"""Without warm-up: updates begin as soon as there is one batch."""
+BIG = {"critics": 10, "layer_norm_critic": True, "layer_norm_actor": True}
+
+
+def carried_out(
+    folder: pathlib.Path, algorithm: str, options: dict[str, Any], steps: int, seed: int, **fields: Any
+) -> Run:
+    """A run in this folder: begun, taken up again, or there already."""
+    if (folder / "config.json").is_file():
+        return resume(folder)
+    dataset: Dataset | None = fields.pop("dataset", None)
+    config = {key: value for key, value in vars(agent_class(algorithm).configure(**options)).items()}
+    plan = Plan(
+        algorithm=algorithm,
+        config=config,
+        dataset=None if dataset is None else "<memory>",
+        environment=fields.pop("environment", ENVIRONMENT),
+        steps=steps,
+        seeds=(seed,),
+        episodes=EPISODES,
+        evaluate_episodes=10,
+        **fields,
+    )
+    return train(plan, folder, dataset=dataset)
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """Scores and curve of a run's only seed as JSON values."""
+    seed = run.plan.seeds[0]
+    result = read_json(run.seed_folder(seed) / "result.json")
+    return {
+        "algorithm": run.plan.algorithm,
+        "config": run.plan.config,
+        "steps": run.plan.steps,
+        "returns": [round(value, 3) for value in result["evaluation"]["returns"]],
+        "curve": [
+            (line["step"], round(line["values"]["return_mean"], 3))
+            for line in result["metrics"]
+            if line["kind"] == "eval"
+        ],
+        "updates_per_second": round(result["updates_per_second"], 1),
+    }
+
+
+def pretrained(algorithm: str, seed: int, name: str, options: dict[str, Any]) -> Run:
+    """The offline run that fine-tuning starts from."""
+    data = shared(DATASET)
+    return carried_out(
+        RUNS / f"{name}-s{seed}", algorithm, {"sampled_actions": 4, **options}, PRETRAINING, seed, dataset=data
+    )
+
+
+def pair(algorithm: str, seed: int) -> dict[str, Any]:
+    """Pre-training, and fine-tuning with and without warm-up."""
+    start = pretrained(algorithm, seed, algorithm, {})
+    found: dict[str, Any] = {"seed": seed, "git": git_commit(), "pretrained": facts(start)}
+    for arm, options in (("warm", {}), ("cold", COLD)):
+        folder = RUNS / f"{algorithm}-{arm}-s{seed}"
+        run = carried_out(folder, "wsrl", options, ONLINE, seed, init=str(start.folder), evaluate_every=500)
+        found[arm] = facts(run)
+    return found
+
+
+def long_wsrl(seed: int) -> dict[str, Any]:
+    """Ten critics, pre-trained and fine-tuned."""
+    start = pretrained("cql", seed, "cql10", BIG)
+    run = carried_out(
+        RUNS / f"wsrl10-s{seed}", "wsrl", BIG, LONG_ONLINE, seed, init=str(start.folder), evaluate_every=5000
+    )
+    return {"seed": seed, "git": git_commit(), "pretrained": facts(start), "online": facts(run)}
+
+
+def long_iql(seed: int) -> dict[str, Any]:
+    """IQL, pre-trained and fine-tuned beside the data."""
+    data = shared(DATASET)
+    start = carried_out(RUNS / f"iql-s{seed}", "iql", {"preset": "corl"}, PRETRAINING, seed, dataset=data)
+    more = {"init": str(start.folder), "evaluate_every": 5000, "dataset": data}
+    run = carried_out(RUNS / f"iql_online-s{seed}", "iql_online", {"preset": "corl"}, LONG_ONLINE, seed, **more)
+    return {"seed": seed, "git": git_commit(), "pretrained": facts(start), "online": facts(run)}
+
+
+def cells() -> list[Cell]:
+    """All cells, the claim's first."""
+    claimed: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+        *((f"pair-s{seed}", functools.partial(pair, "cql", seed)) for seed in SEEDS),
+        ("calql-s0", functools.partial(pair, "calql", 0)),
+    ]
+    for seed in LONG_SEEDS:
+        claimed += [(f"long-iql-s{seed}", functools.partial(long_iql, seed))]
+        claimed += [(f"long-wsrl-s{seed}", functools.partial(long_wsrl, seed))]
+    return [Cell(name, compute) for name, compute in claimed]
+
+
+def lowest(arm: dict[str, Any]) -> float:
+    """Lowest mean return of the evaluations within the first EARLY training steps."""
+    begun = arm["config"]["initial_steps"]
+    return min(value for step, value in arm["curve"] if begun < step <= begun + EARLY)
+
+
+def relative(cell: dict[str, Any], arm: str) -> float:
+    """Lowest return of an arm minus the pre-trained policy's, as a fraction of the latter."""
+    before = float(np.mean(cell["pretrained"]["returns"]))
+    return (lowest(cell[arm]) - before) / abs(before)
+
+
+def table(folder: pathlib.Path) -> list[str]:
+    """The Markdown table of the cells that are there."""
+    found = read_cells([one.name for one in cells()], folder)
+    lines = [
+        "# WSRL: fine-tuning without the data",
+        "",
+        f"{DATASET}; {EPISODES} episodes a seed, mean action; during fine-tuning 10 episodes every 500 steps. Lowest: "
+        f"of the evaluations within the first {EARLY:,} training steps (four critic steps each), relative to the "
+        "pre-trained policy. Written by `python benchmarks/wsrl.py`.",
+        "",
+        "| cell | pre-trained | lowest, warm-up | lowest, none | after, warm-up | after, none |",
+        "|---|---|---|---|---|---|",
+    ]
+    pairs = [f"pair-s{seed}" for seed in SEEDS]
+    for name in [*pairs, "calql-s0"]:
+        if name not in found:
+            lines.append(f"| {name} | missing | missing | missing | missing | missing |")
+            continue
+        cell = found[name]
+        row = [name, f"{np.mean(cell['pretrained']['returns']):.0f}"]
+        row += [f"{relative(cell, arm):+.0%}" for arm in ("warm", "cold")]
+        row += [f"{np.mean(cell[arm]['returns']):.0f}" for arm in ("warm", "cold")]
+        lines.append("| " + " | ".join(row) + " |")
+    there = [found[name] for name in pairs if name in found]
+    if len(there) > 1:
+        gaps = [np.asarray([relative(cell, "warm") - relative(cell, "cold")]) for cell in there]
+        interval = hierarchical_interval(gaps, shared_episodes=False)
+        lines += [
+            "",
+            f"Lowest return with warm-up minus without, as a fraction of the pre-trained return, paired by seed: "
+            f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}], {len(there)} of {len(SEEDS)} seeds.",
+        ]
+    lines += ["", *long_table(found)]
+    lines += ["", f"{len(found)} of {len(cells())} cells are there."]
+    return lines
+
+
+def long_table(found: dict[str, dict[str, Any]]) -> list[str]:
+    """WSRL with ten critics beside IQL that keeps the data."""
+    lines = [
+        f"## {LONG_ONLINE:,} online steps",
+        "",
+        "| algorithm | pre-trained | after |",
+        "|---|---|---|",
+    ]
+    after = {}
+    for side, title in (("wsrl", "WSRL, 10 critics, keeps no data"), ("iql", "IQL, keeps the data")):
+        cells_there = [found[n] for n in (f"long-{side}-s{seed}" for seed in LONG_SEEDS) if n in found]
+        returns = {k: [np.asarray(cell[k]["returns"]) for cell in cells_there] for k in ("pretrained", "online")}
+        after[side] = returns["online"]
+        lines.append("| " + " | ".join([title, *(entry(v, len(LONG_SEEDS)) for v in returns.values())]) + " |")
+    lines += ["", f"WSRL minus IQL: {difference(after['wsrl'], after['iql'])}."]
+    return lines
+
+
+def quick_cell() -> dict[str, Any]:
+    """A few steps of each stage."""
+    data, where = generate("native/pendulum", 0, 400, "medium"), {"environment": "native/pendulum"}
+    with tempfile.TemporaryDirectory() as root:
+        folder = pathlib.Path(root)
+        start = carried_out(folder / "cql", "cql", {"sampled_actions": 2}, 20, 0, dataset=data, **where)
+        more = {"init": str(start.folder), "evaluate_every": 50, **where}
+        return facts(carried_out(folder / "warm", "wsrl", {"initial_steps": 80}, 100, 0, **more))
+
+
+def main() -> None:
+    """The command line."""
+    study_main(__doc__, "wsrl", cells(), table, Cell("quick", quick_cell))
+
+
+if __name__ == "__main__":
+    main()

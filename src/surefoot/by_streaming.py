@@ -1,0 +1,124 @@
+"""Training one sample at a time: the worker's part of a streaming run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import DivergenceError
+from surefoot.core.policy import Policy
+from surefoot.envs.interface import check_contract, final_observations
+from surefoot.online.environment import EpisodeMeans, environment_state, restore_environment, row_seeds, under
+from surefoot.problem import training_environment
+from surefoot.run import Run
+from surefoot.seeds import SeedTrainer
+from surefoot.start import initialise_from
+from surefoot.streaming.agent import StreamingAgent
+
+
+class StreamingTrainer(SeedTrainer):
+    """Trains one stream for each seed on what it meets in an environment of its own, one sample at a time."""
+
+    agent: StreamingAgent
+
+    def begin(self) -> None:
+        """Make the streams and their environments, and begin the first episodes."""
+        planned: Any = self.plan.agent(self.spec)
+        self.agent = type(planned)(self.spec, planned.config, seeds=self.seeds)
+        self.agent.plan(self.plan.steps)
+        if self.plan.init is not None:
+            for position, seed in enumerate(self.seeds):
+                initialise_from(self.agent, Run.open(self.plan.init), seed, position)
+        self.table(lambda table: None)  # nothing is measured, but numbers depend on the machine that began the run
+        self.env = training_environment(self.plan, self.agent, len(self.seeds), tensors="numpy")
+        check_contract(self.env)
+        self.taken = 0
+        self.episodes = EpisodeMeans(len(self.seeds), 1)
+        self._new_episodes(0)
+
+    @property
+    def step(self) -> int:
+        """Environment steps taken so far by each seed."""
+        return self.taken
+
+    @property
+    def updates(self) -> int:
+        """Samples learned from: one a step."""
+        return self.taken
+
+    def advance(self, steps: int) -> dict[str, list[float]]:
+        """Act and learn for `steps` environment steps.
+
+        Raises:
+            DivergenceError: a weight is not finite any more.
+        """
+        agent, env, seeds = self.agent, self.env, len(self.seeds)
+        td_errors = agent.out_td.numpy()  # written anew by each step
+        shape = (steps, seeds)
+        rewards, errors, costs = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        terminations, truncations = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+        has_costs = False
+        for t in range(steps):
+            after, rewards[t], terminations[t], truncations[t], info = env.step(self.actions)
+            if terminations[t].any() or truncations[t].any():
+                final = final_observations(after, info)
+                self.actions = agent.step(final, rewards[t], terminations[t], truncations[t], first=after)
+            else:
+                self.actions = agent.step(after, rewards[t], terminations[t], truncations[t])
+            errors[t] = td_errors
+            if "cost" in info:
+                has_costs, costs[t] = True, info["cost"]
+        self.taken += steps
+        self._check_finite()
+        block = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
+        block |= {"costs": costs} if has_costs else {}
+        self.episodes.add_block({name: torch.from_numpy(v.T.copy()).unsqueeze(-1) for name, v in block.items()})
+        return {"td_error": np.abs(errors).mean(0).tolist(), **self.episodes.take()}
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """Stream, environment, the action that comes next, and the sums of the running episode."""
+        sums = self.episodes.state(position)
+        return {
+            **self.agent.state(position),
+            "streaming/action": torch.from_numpy(np.array(self.actions[position])),
+            **{f"streaming/episodes/{name}": value for name, value in sums.items()},
+            **environment_state(self.env, position, len(self.seeds)),
+        }
+
+    def go_on(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
+        """Take up what `state` gave; new episodes begin, and the run says so, where an environment's can't be."""
+        for position, state in enumerate(states):
+            self.agent.restore(position, state)
+        self.taken = step
+        lost = restore_environment(self.env, states)
+        if lost is None:
+            self.actions = np.stack([state["streaming/action"].numpy() for state in states])
+            for position, state in enumerate(states):
+                self.episodes.restore(position, under(state, "streaming/episodes/"))
+            return
+        self._new_episodes(1 + step)
+        for seed in self.seeds:
+            self.record(seed, "resumed", {"lost": lost})
+        self.send({"kind": "note", "text": lost})
+
+    def policy(self, position: int) -> Policy:
+        """The policy of one stream."""
+        return self.agent.policy(position)
+
+    def _new_episodes(self, block: int) -> None:
+        observations, _ = self.env.reset(seed=[one for seed in self.seeds for one in row_seeds(seed, 1, block)])
+        self.episodes.begin()
+        self.actions = self.agent.begin(observations)
+
+    def _check_finite(self) -> None:
+        for name, value in self.agent.state_dict().items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                position = int((~value.isfinite()).reshape(len(self.seeds), -1).any(1).nonzero()[0])
+                raise DivergenceError(
+                    f"{self.agent.name}: {name} of seed {self.seeds[position]} is not finite after {self.taken} steps; "
+                    "the last good checkpoint is kept"
+                )

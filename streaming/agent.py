@@ -1,0 +1,443 @@
+"""`StreamingAgent`: what a control loop calls. Observations and rewards in, actions out, in the environment's units.
+
+    action = agent.begin(observation)
+    while True:
+        ...                                                     # carry out the action, read the sensors
+        action = agent.step(observation, reward, terminated, truncated)
+
+One agent holds K streams. With K = 1 an observation is (O,) and a reward a number; with more, (K, O) and (K,).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.actors import Actor, CategoricalActor, SoftplusGaussianActor
+from surefoot.core.agent import DatasetLike, Spec, require
+from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+from surefoot.streaming import saving, statistics
+from surefoot.streaming.latency import Latency
+from surefoot.streaming.streams import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT, Streams
+
+
+class StreamingAgent(Streams):
+    """Learns from each sample as it comes: `begin`, `step`, or `act` and `learn`; `miss`; `save`, `load`, `policy`.
+
+    A sample with a NaN or an infinity, like one that `miss` reports, is a gap: the last action is repeated, the two
+    transitions that it belongs to are not learned, and traces and the reward's discounted sum decay by the time that
+    passes, so that later errors still credit earlier steps as they should. `report` counts them.
+    """
+
+    policy_network: ClassVar[str] = "actor"
+
+    def __init__(
+        self,
+        problem: Spec | DatasetLike,
+        config: Any = None,
+        *,
+        seeds: Sequence[int] = (0,),
+        dtype: torch.dtype = torch.float32,
+        native: bool | None = None,
+        budget_us: float | None = None,
+        **options: Any,
+    ) -> None:
+        """Make K agents, one for each seed.
+
+        Args:
+            problem: sizes, action bounds, and whether actions are choices.
+            config: the algorithm's config dataclass, or None for its defaults.
+            seeds: one stream each: its first weights and its exploration noise.
+            dtype: of weights and traces, float32 or float64; statistics are always float64.
+            native: True: the native kernel; False: plain torch; None: the kernel where there is one.
+            budget_us: microseconds that a step may take; `report` counts those that took longer.
+            options: fields of the config to change; preset="official" starts from the official code's settings.
+
+        Raises:
+            ConfigError: an option that does not exist or is out of range, or a kernel that is not there.
+        """
+        super().__init__(problem, config, seeds=seeds, dtype=dtype, native=native, **options)
+        require(budget_us is None or budget_us > 0, self.name, "budget_us", budget_us, "> 0, or None")
+        self.budget_us = budget_us
+        self.overruns = 0
+        """Steps that took longer than the budget."""
+        self.latency = {"step": Latency(), "act": Latency(), "learn": Latency()}
+        """How long the calls of each of these took; `print` shows a histogram."""
+        self.planned_steps: int = getattr(self.config, "planned_steps", 0)
+        self.single = len(self.seeds) == 1  # whether the caller gives one stream without its dimension
+        self._due = False  # `act` was called, and `learn` not yet
+        self._act_ns = 0
+        self._warned = False
+        self._take_views()
+
+    def _take_views(self) -> None:
+        """Numpy views of buffers and inputs: a microsecond less for each access than through torch."""
+        k = len(self.seeds)
+        self._observations, self._first = self.in_observations.numpy(), self.in_first.numpy()
+        self._flat = self._observations.reshape(-1)
+        self._rewards, self._flags = self.in_rewards.numpy(), self.in_flags.numpy()
+        self._terminated, self._truncated, self._begins, self._active = self._flags
+        self._running, self._ready = self.running.numpy(), self.ready.numpy()
+        self._chosen, self._next_chosen = self.chosen.numpy(), self.next_chosen.numpy()
+        self._later = np.ones(k, bool)
+        low, high = (np.asarray(bounds, np.float64) for bounds in (self.spec.action_low, self.spec.action_high))
+        own = self._chosen.dtype
+        self._least, self._most = np.full(1, -1, own), np.full(1, 1, own)
+        self._middle, self._half = ((high + low) / 2).astype(own), ((high - low) / 2).astype(own)
+
+    def plan(self, steps: int) -> None:
+        """Say how many steps are to come in all: what the epsilon schedule of q and sarsa is a fraction of."""
+        require(steps >= 1, self.name, "planned_steps", steps, ">= 1")
+        self.planned_steps = int(steps)
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def begin(self, observation: Any, *, streams: Any = None) -> Any:
+        """The first action of an episode.
+
+        An episode that was going on is given up: its traces are cleared, as at a truncation.
+
+        Args:
+            observation: (O,) of one stream, (K, O) of K.
+            streams: (K,) bool, which streams begin; the others go on, and their rows are not read. None: all.
+
+        Raises:
+            EnvironmentMismatchError: another shape.
+        """
+        self.learn()
+        self._write(self._observations, observation, "observation")
+        rows = np.ones(len(self.seeds), bool) if streams is None else np.asarray(streams, bool)
+        if rows.shape != self._ready.shape:
+            raise EnvironmentMismatchError(f"streams has shape {rows.shape}; this agent has {len(self.seeds)} streams")
+        self._cut(rows & self._running)
+        self._ready[rows], self._running[rows] = False, True
+        usable = np.isfinite(self._observations).all(-1)
+        self._count_skipped(rows & ~usable)
+        self._flags[:3] = 0
+        self.draw_noise()
+        self._run_for(rows & usable, OBSERVE | ACT | SHIFT)
+        return self.answer()
+
+    def step(self, observation: Any, reward: Any, terminated: Any, truncated: Any, *, first: Any = None) -> Any:
+        """Learn what the last action led to, and give the next one.
+
+        Args:
+            observation: (O,) or (K, O) that the last action led to; an episode's last one where it ended.
+            reward: a number, or (K,).
+            terminated: bool, or (K,): the task ended; nothing follows.
+            truncated: bool, or (K,): the episode was stopped; what would follow still counts.
+            first: like `observation`: where an episode ended, the next one's first observation, for environments
+                that reset themselves. Without it call `begin` after an end; the action returned then is for nothing.
+
+        Returns:
+            (A,) or (K, A) in the environment's units, within its bounds; the number of a choice or (K,) of them.
+
+        Raises:
+            EnvironmentMismatchError: another shape, or no episode is going on.
+        """
+        start = time.perf_counter_ns()
+        self.learn()
+        usable = self._receive(observation, reward, terminated, truncated, first)
+        self.draw_noise()
+        if usable is None:
+            self.run(OBSERVE | ACT_BEFORE | LEARN | SHIFT if self.act_before else OBSERVE | LEARN | ACT | SHIFT)
+        else:
+            self._step_apart(usable, np.ones_like(usable), first is not None)
+        action = self.answer()
+        self._count_time("step", time.perf_counter_ns() - start)
+        return action
+
+    def act(  # type: ignore[override]  # a streaming agent's is a step of its loop, not a function of a batch
+        self, observation: Any, reward: Any, terminated: Any, truncated: Any, *, first: Any = None
+    ) -> Any:
+        """The next action before anything is learned: send it, then call `learn`. Arguments as `step`.
+
+        The action is by weights that don't know this transition yet. Where an episode ended there is no action to
+        wait for, and the step is taken as by `step`.
+        """
+        start = time.perf_counter_ns()
+        self.learn()
+        usable = self._receive(observation, reward, terminated, truncated, first)
+        self.draw_noise()
+        if usable is None:
+            self._later[:] = True
+            self.run(OBSERVE | ACT_BEFORE)
+        else:
+            ended = self._ended()
+            self._step_apart(usable, ended, first is not None)
+            self._later[:] = usable & ~ended
+            self._run_for(self._later, OBSERVE | ACT_BEFORE)
+        self._due = True
+        action = self.answer(acting=True)
+        self._act_ns = time.perf_counter_ns() - start
+        self.latency["act"].add(self._act_ns)
+        return action
+
+    def learn(self) -> None:
+        """Learn the transition whose end `act` was given; without one that is due, do nothing."""
+        if not self._due:
+            return
+        start = time.perf_counter_ns()
+        self._run_for(self._later, LEARN | SHIFT)
+        self._due = False
+        self._count_time("learn", time.perf_counter_ns() - start, self._act_ns)
+
+    def miss(self) -> Any:
+        """Say that a sample did not come, in any stream; gives the last actions again.
+
+        To miss a sample of some streams only, give them rows of NaN in `step`.
+        """
+        self.learn()
+        self._check_running()
+        self._lose(np.ones(len(self.seeds), bool))
+        self.missed += 1
+        return self.answer()
+
+    def answer(self, acting: bool = False) -> Any:
+        """The actions to carry out, in the environment's units; `acting`: before they were shifted to `chosen`."""
+        chosen = self._chosen
+        if acting:
+            later = self._later if self.spec.discrete else self._later[:, None]
+            chosen = np.where(later, self._next_chosen, chosen)
+        if self.spec.discrete:
+            return chosen[0] if self.single else chosen.copy()
+        actions = self._middle + self._half * self.within(chosen)
+        return actions[0] if self.single else actions
+
+    def within(self, chosen: np.ndarray) -> np.ndarray:
+        """(K, A) actions in [-1, 1] for samples as they were drawn."""
+        return np.minimum(np.maximum(chosen, self._least), self._most)  # type: ignore[no-any-return]
+
+    # -- samples --------------------------------------------------------------------------------------------------
+
+    def _receive(self, observation: Any, reward: Any, terminated: Any, truncated: Any, first: Any) -> Any:
+        """Take a call's arguments in: None in the usual case, or (K,) which samples are finite."""
+        self._write(self._observations, observation, "observation")
+        self._fill(self._rewards, reward, "reward")
+        self._fill(self._terminated, terminated, "terminated")
+        self._fill(self._truncated, truncated, "truncated")
+        self._begins[...] = 0
+        self._check_running()
+        if first is not None:
+            single = self.single
+            self._write(self._first, first, "first")
+            self._note_single(single)
+        total = self._flat.dot(self._flat) + self._rewards.dot(self._rewards)  # not finite if any number is not
+        ended = terminated or truncated if len(self._running) == 1 else self._flags[:2].any()
+        if math.isfinite(total) and not ended:
+            return None
+        return np.isfinite(self._observations).all(-1) & np.isfinite(self._rewards)
+
+    def _write(self, target: np.ndarray, value: Any, name: str) -> None:
+        value = np.asarray(value, np.float64)
+        if value.shape == target.shape:
+            target[...] = value
+            self._note_single(False)
+        elif len(target) == 1 and value.shape == target.shape[1:]:
+            target[0] = value
+            self._note_single(True)
+        else:
+            shape = target.shape[1:] if len(target) == 1 else target.shape
+            raise EnvironmentMismatchError(f"{name} has shape {value.shape}; this {self.name} agent takes {shape}")
+
+    def _note_single(self, single: bool) -> None:
+        if self.single is not single:  # setting an attribute of a module costs two microseconds
+            self.single = single
+
+    def _fill(self, target: np.ndarray, value: Any, name: str) -> None:
+        if len(target) > 1 and np.shape(value) != target.shape:
+            raise EnvironmentMismatchError(
+                f"{name} has shape {np.shape(value)}; this agent has {len(target)} streams and takes {target.shape}"
+            )
+        try:
+            target[...] = value
+        except (ValueError, TypeError) as error:
+            raise EnvironmentMismatchError(f"{name} is {value!r}; one number is needed ({error})") from error
+
+    def _check_running(self) -> None:
+        if not self._running.all():
+            stream = int(np.flatnonzero(~self._running)[0])
+            where = "" if len(self.seeds) == 1 else f"in stream {stream} "
+            raise EnvironmentMismatchError(
+                f"no episode is going on {where}(none has begun, or the last one ended): call begin(observation), "
+                "or give step(..., first=...) the next episode's first observation"
+            )
+
+    def _ended(self) -> np.ndarray:
+        return (self._terminated | self._truncated).astype(bool)
+
+    def _step_apart(self, usable: np.ndarray, now: np.ndarray, has_first: bool) -> None:
+        """A step in which episodes end or samples are lost; whole steps for the streams of `now` only."""
+        ended = self._ended()
+        begins = ended & np.isfinite(self._first).all(-1) if has_first else np.zeros_like(ended)
+        self._count_skipped(~usable)
+        self._lose(~usable)
+        self._cut(ended & ~(usable & self._ready))  # no learning step will clear their traces
+        again = begins if self.act_before else begins & ~usable
+        self._begins[...] = begins & ~again
+        phases = OBSERVE | ACT_BEFORE | LEARN | SHIFT if self.act_before else OBSERVE | LEARN | RESET | ACT | SHIFT
+        self._run_for(usable & now, phases)
+        if again.any():
+            if self.act_before:
+                self.redraw_noise()
+            self._begins[...] = again
+            self._run_for(again, RESET | ACT | SHIFT)
+            self._begins[...] = 0
+        if has_first:
+            self._count_skipped(ended & ~begins)
+        else:
+            self._running[ended] = False
+
+    def _run_for(self, rows: np.ndarray, phases: int) -> None:
+        if rows.all():
+            self.run(phases)
+        elif rows.any():
+            self._active[...] = rows
+            self.run(phases)
+            self._active[...] = 1
+
+    def _lose(self, rows: np.ndarray) -> None:
+        """Let traces and reward sums decay over the transitions that can't be learned: two, then one for each more."""
+        if not rows.any():
+            return
+        self.fade(torch.from_numpy(np.where(rows, 1.0 + self._ready, 0.0)))
+        self._ready[rows] = False
+
+    def _cut(self, rows: np.ndarray) -> None:
+        """End an episode without a learning step."""
+        if rows.any():
+            self.forget(torch.from_numpy(rows))
+            self._ready[rows] = False
+
+    def _count_skipped(self, rows: np.ndarray) -> None:
+        if not rows.any():
+            return
+        self.skipped += torch.from_numpy(rows)
+        if not self._warned:
+            self._warned = True
+            where = "" if len(self.seeds) == 1 else f" of stream {int(np.flatnonzero(rows)[0])}"
+            warnings.warn(
+                f"{self.name}: a sample{where} holds NaN or infinity; it is skipped and the last action repeated, as "
+                "further ones will be without another warning: see report()",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _count_time(self, what: str, nanoseconds: int, before: int = 0) -> None:
+        self.latency[what].add(nanoseconds)
+        if self.budget_us is not None and nanoseconds + before > 1000 * self.budget_us:
+            self.overruns += 1
+
+    # -- what is known of it ----------------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """Counters by name: lists have a number for each stream; latencies are in microseconds."""
+        self.learn()
+        return {
+            "algorithm": self.name,
+            "native": self.native,
+            "acted": int(self.acted),
+            "learned": self.learned.tolist(),
+            "skipped": self.skipped.tolist(),
+            "missed": self.missed.tolist(),
+            "budget_us": self.budget_us,
+            "overruns": self.overruns,
+            "latency": {name: latency.summary() for name, latency in self.latency.items() if latency.count},
+        }
+
+    def observation_scale(self, stream: int) -> tuple[Tensor, Tensor]:
+        """(O,) mean and scale, float64, by which a stream's observations are normalised now."""
+        mean = self.observation_mean[stream]
+        if not self.config.normalise_observations:
+            return torch.zeros_like(mean), torch.ones_like(mean)
+        return mean, statistics.deviation(self.observation_count, self.observation_squares)[stream]
+
+    def policy(self, stream: int = 0) -> Policy:
+        """A copy of a stream's policy that stands on its own: mean actions or likeliest choices, statistics fixed."""
+        self.learn()
+        normalizer = Normalizer(self.spec.observation_dim)
+        mean, scale = self.observation_scale(stream)
+        normalizer.load_state_dict({"mean": mean, "scale": scale})
+        return Policy.of(self._actor(stream), normalizer, self.action_low, self.action_high)
+
+    def _actor(self, stream: int) -> Actor:
+        kind = CategoricalActor if self.spec.discrete else SoftplusGaussianActor
+        sizes = (self.spec.observation_dim, self.spec.action_dim, self.hidden)
+        layer_norm = self.networks[self.policy_network].layer_norm
+        return self.fill(kind(*sizes, activation="leaky_relu", layer_norm=layer_norm), stream)
+
+    @torch.no_grad()
+    def fill(self, actor: Actor, stream: int) -> Actor:
+        """The actor, with the weights of a stream's policy network."""
+        flat = getattr(self, f"{self.policy_network}_weights")[stream : stream + 1]
+        for layer, (weight, bias) in enumerate(self.networks[self.policy_network].layers(flat)):
+            actor.mlp.weights[layer].copy_(weight[0])
+            actor.mlp.biases[layer].copy_(bias[0])
+        return actor
+
+    # -- keeping it -------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything that the streams need to go on bit for bit; a learning step that is due is taken first.
+
+        Raises:
+            SurefootError: the disk is full or the folder can't be written.
+        """
+        self.learn()
+        saving.save(self, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from what `save` wrote of an agent with the same algorithm, problem, config, seeds and dtype.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, or of another agent.
+        """
+        self._due = False
+        saving.load(self, path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], **options: Any) -> Self:
+        """A new agent from what `save` wrote; `options` are those of the constructor that are no settings.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, or of another algorithm.
+            ConfigError: it ran natively, and there is no native kernel here; native=False goes on in plain torch.
+        """
+        return saving.open_as(cls, path, **options)
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """Of one stream, all that is needed to go on: what `restore` takes."""
+        self.learn()
+        buffers = {name: getattr(self, name) for name in self.stream_buffers}
+        return {f"agent/{n}": (b[position : position + 1] if b.dim() else b).clone() for n, b in buffers.items()}
+
+    def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        self._due = False
+        for name in self.stream_buffers:
+            buffer = getattr(self, name)
+            (buffer[position : position + 1] if buffer.dim() else buffer).copy_(state[f"agent/{name}"])
+
+    def fresh(self, seed: int) -> Self:
+        """A new agent of one stream with the same problem and config."""
+        new = type(self)(self.spec, self.config, seeds=(seed,), dtype=self.dtype, native=self.native)
+        new.planned_steps = self.planned_steps
+        return new
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        options: dict[str, Any] = {"seeds": self.seeds, "dtype": self.dtype, "native": self.native}
+        new = type(self)(self.spec, self.config, budget_us=self.budget_us, **options)
+        for position in range(len(self.seeds)):
+            new.restore(position, self.state(position))
+        new.planned_steps = self.planned_steps
+        return new

@@ -1,0 +1,53 @@
+"""The one door to the native kernel of `cuda_ext`: whether it is there, and one made for an agent's buffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from surefoot.cuda_ext import stream, why_not_native
+
+if TYPE_CHECKING:
+    from surefoot.streaming.traces import TraceAgent
+
+
+def why_not() -> str:
+    """Why there is no native kernel, as a clause; empty where there is one."""
+    if stream.native_stream():
+        return ""
+    return f"the native kernel is not there: {why_not_native() or 'the native module was built before it'}"
+
+
+def settings_of(agent: TraceAgent) -> stream.StreamSettings:
+    """The agent's config and problem as the kernel takes them."""
+    known = ("kappa_actor", "entropy", "trace_cut")  # not every config has these
+    own = {name: getattr(agent.config, name) for name in known if hasattr(agent.config, name)}
+    c = agent.config
+    return stream.StreamSettings(
+        kind=agent.kind,
+        discrete=agent.spec.discrete,
+        observation_dim=agent.spec.observation_dim,
+        action_dim=agent.spec.action_dim,
+        hidden=agent.hidden,
+        discount=c.discount,
+        decay=c.decay,
+        kappa_critic=c.kappa_critic,
+        step_size=c.step_size,
+        optimizer=c.optimizer,
+        beta2=c.beta2,
+        epsilon_adaptive=c.epsilon_adaptive,
+        learning_rate=c.learning_rate,
+        layer_norm=c.layer_norm,
+        normalise_observations=c.normalise_observations,
+        scale_rewards=c.scale_rewards,
+        official_time_limit=c.official_time_limit,
+        clear_before_add=c.clear_before_add,
+        **own,
+    )
+
+
+def make(agent: TraceAgent) -> stream.StreamKernel:
+    """The kernel that works on the agent's own buffers."""
+    settings = settings_of(agent)
+    dtype = str(agent.dtype).removeprefix("torch.")
+    names = stream.layout(settings, len(agent.seeds), dtype)
+    return stream.StreamKernel(settings, {name: getattr(agent, name) for name in names})

@@ -1,0 +1,89 @@
+"""A streaming agent as one checksummed file: its buffers, and what must agree before they are taken again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import warnings
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from surefoot.core import checkpoint
+from surefoot.core.agent import Spec
+from surefoot.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from surefoot.streaming.agent import StreamingAgent
+
+    A = TypeVar("A", bound=StreamingAgent)
+
+KIND = "streaming agent"
+
+
+def save(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
+    """Write an agent's buffers and description."""
+    tensors = {name: getattr(agent, name) for name in agent.stream_buffers}
+    checkpoint.save(path, tensors, {"kind": KIND, **_description(agent)})
+
+
+def load(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
+    """Take buffers into an agent that has the same description."""
+    tensors, meta = checkpoint.load(path, KIND)
+    own = _description(agent)
+    for key in ("algorithm", "problem", "config", "seeds", "dtype"):
+        if meta.get(key) != own[key]:
+            raise CheckpointError(
+                f"{path}: its {key} is {meta.get(key)!r}, and this agent's {own[key]!r}; make the agent alike, or take "
+                f"the file as it is by {type(agent).__name__}.open(path)"
+            )
+    if meta["native"] != agent.native:
+        ways = ("plain torch", "the native kernel")
+        warnings.warn(
+            f"{path}: it ran in {ways[meta['native']]} and goes on in {ways[agent.native]}: the same up to rounding",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    _take(agent, tensors, meta, path)
+
+
+def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
+    """A new agent that goes on from a file."""
+    tensors, meta = checkpoint.load(path, KIND)
+    if meta.get("algorithm") != kind.name:
+        raise CheckpointError(f"{path}: holds a {meta.get('algorithm')} agent, not {kind.name}")
+    problem: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["problem"].items()}
+    config = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["config"].items()}
+    settings = {"seeds": meta["seeds"], "dtype": getattr(torch, meta["dtype"]), "native": meta["native"], **options}
+    agent = kind(Spec(**problem), kind.Config(**config), **settings)
+    _take(agent, tensors, meta, path)
+    return agent
+
+
+def _description(agent: StreamingAgent) -> dict[str, Any]:
+    value = {
+        "algorithm": agent.name,
+        "problem": dataclasses.asdict(agent.spec),
+        "config": dataclasses.asdict(agent.config),
+        "seeds": list(agent.seeds),
+        "dtype": str(agent.dtype).removeprefix("torch."),
+        "native": agent.native,
+        "planned_steps": agent.planned_steps,
+    }
+    return json.loads(json.dumps(value))  # tuples as the lists that they are read back as
+
+
+def _take(agent: StreamingAgent, tensors: dict[str, torch.Tensor], meta: dict[str, Any], path: Any) -> None:
+    if set(tensors) != set(agent.stream_buffers):
+        odd = sorted(set(tensors) ^ set(agent.stream_buffers))
+        raise CheckpointError(f"{path}: written by another version of surefoot: {', '.join(odd)} differ")
+    for name, value in tensors.items():
+        buffer = getattr(agent, name)
+        if buffer.shape != value.shape or buffer.dtype != value.dtype:
+            raise CheckpointError(
+                f"{path}: {name} has shape {tuple(value.shape)}, where {tuple(buffer.shape)} is needed"
+            )
+    for name, value in tensors.items():
+        getattr(agent, name).copy_(value)
+    agent.planned_steps = meta["planned_steps"]

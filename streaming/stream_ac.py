@@ -1,0 +1,97 @@
+"""Stream AC(lambda): an actor and a critic with traces, for continuous actions and for choices."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import require
+from surefoot.streaming import actions
+from surefoot.streaming.config import OFFICIAL, StreamConfig
+from surefoot.streaming.network import Network, Pass
+from surefoot.streaming.traces import TraceAgent
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamACConfig(StreamConfig):
+    """Settings of stream AC(lambda)."""
+
+    kappa_actor: float = 3.0  # a step moves the policy network by at most 1 / kappa, in the L1 norm
+    entropy: float = 0.01  # tau: weight of the policy's entropy
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(0 < self.kappa_actor < float("inf"), "stream_ac", "kappa_actor", self.kappa_actor, "> 0")
+        require(0 <= self.entropy < float("inf"), "stream_ac", "entropy", self.entropy, ">= 0")
+
+
+class StreamAC(TraceAgent):
+    r"""Stream AC(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
+
+    .. math::
+        \delta &= r + \gamma (1 - d)\, v(s') - v(s) \\
+        z_\pi &\leftarrow \gamma\lambda z_\pi + \nabla [\log\pi(a|s) + \tau\, \mathrm{sign}(\delta) H(\pi(\cdot|s))] \\
+        z_v &\leftarrow \gamma\lambda z_v + \nabla v(s) \\
+        w_\pi &\leftarrow w_\pi + a_\pi \delta z_\pi, \quad w_v \leftarrow w_v + a_v \delta z_v
+
+    with ObGD's steps. Continuous actions are normal with standard deviation softplus; a is the sample as it was drawn,
+    and only what acts clips it. Choices have softmax probabilities.
+    """
+
+    name = "stream_ac"
+    Config = StreamACConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": OFFICIAL}
+    config: StreamACConfig
+    chooses = True
+    kind = "ac"
+
+    actor_weights: Tensor
+    actor_traces: Tensor
+
+    def make_networks(self) -> dict[str, Network]:
+        """A value; and logits, or means and what the standard deviations are the softplus of."""
+        outputs = self.spec.action_dim if self.spec.discrete else 2 * self.spec.action_dim
+        return {"critic": self.network(1), "actor": self.network(outputs)}
+
+    def noise_width(self) -> int:
+        """A uniform number for a choice, or a normal one for each dimension."""
+        return 1 if self.spec.discrete else self.spec.action_dim
+
+    def choose(self) -> tuple[Tensor, Tensor]:
+        """A sample of the policy at `following`."""
+        outputs = self.networks["actor"].forward(self.actor_weights, self.following).outputs
+        if self.spec.discrete:
+            chosen = actions.sample_softmax(outputs, self.in_noise[:, 0])
+        else:
+            chosen = actions.sample_gaussian(outputs, self.in_noise)
+        return chosen, torch.zeros_like(self.explored)
+
+    def td_error(self, rows: Tensor) -> tuple[Tensor, Pass]:
+        """(K,) r + gamma (1 - d) v(s') - v(s), and the pass that gave v(s)."""
+        c, critic, w = self.config, self.networks["critic"], self.critic_weights
+        reward = self.reward(rows)
+        value = critic.forward(w, self.states)
+        following = critic.forward(w, self.following).outputs
+        return reward + c.discount * self.bootstrap() * following.squeeze(-1) - value.outputs.squeeze(-1), value
+
+    def actor_gradient(self, sign: Tensor) -> Tensor:
+        """(K, P) gradient of log pi(a|s) + tau sign H(pi(.|s)); (K,) `sign` of the TD error."""
+        actor, w = self.networks["actor"], self.actor_weights
+        policy = actor.forward(w, self.states)
+        derivative = actions.softmax_gradient if self.spec.discrete else actions.gaussian_gradient
+        return actor.backward(w, policy, derivative(policy.outputs, self.chosen, self.config.entropy * sign))
+
+    def critic_gradient(self, value: Pass) -> Tensor:
+        """(K, P) gradient of v(s)."""
+        return self.networks["critic"].backward(self.critic_weights, value, torch.ones_like(value.outputs))
+
+    def improve(self, rows: Tensor) -> None:
+        """One step of AC(lambda): both networks by the same TD error."""
+        delta, value = self.td_error(rows)
+        self.ascend("actor", self.actor_gradient(delta.sign()), delta, self.config.kappa_actor, rows)
+        self.ascend("critic", self.critic_gradient(value), delta, self.config.kappa_critic, rows)
+        self.finish(delta, rows)

@@ -1,0 +1,123 @@
+"""Stream Q(lambda): epsilon-greedy choices, the best following value, traces that exploration cuts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import require
+from surefoot.core.errors import ConfigError
+from surefoot.streaming.actions import epsilon_at, epsilon_greedy
+from surefoot.streaming.config import OFFICIAL, TRACE_CUTS, StreamConfig
+from surefoot.streaming.network import Network
+from surefoot.streaming.traces import TraceAgent
+
+
+@dataclasses.dataclass(frozen=True)
+class EpsilonConfig(StreamConfig):
+    """Settings of agents that explore by random choices."""
+
+    exploration_fraction: float = 0.05  # of the planned steps, in which the share of random choices falls
+    last_epsilon: float = 0.01  # share of random choices after that
+    planned_steps: int = 500_000  # T; `surefoot train` sets it to the run's steps
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        name = type(self).__name__.removesuffix("Config")
+        require(self.exploration_fraction > 0, name, "exploration_fraction", self.exploration_fraction, "> 0")
+        require(0 <= self.last_epsilon <= 1, name, "last_epsilon", self.last_epsilon, "in [0, 1]")
+        require(self.planned_steps >= 1, name, "planned_steps", self.planned_steps, ">= 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamQConfig(EpsilonConfig):
+    """Settings of stream Q(lambda)."""
+
+    trace_cut: str = "watkins"  # watkins: before a step from an exploratory action; official: after it, one late
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.trace_cut in TRACE_CUTS, "stream_q", "trace_cut", self.trace_cut, "watkins or official")
+
+
+class EpsilonGreedyAgent(TraceAgent):
+    """Choices by an epsilon-greedy policy of action values q(s, .), which `critic` gives."""
+
+    config: EpsilonConfig
+    chooses = True
+    policy_network = "critic"
+
+    def make_networks(self) -> dict[str, Network]:
+        """One value for each choice."""
+        if not self.spec.discrete:
+            raise ConfigError(
+                f"{self.name} learns numbered choices, and this problem's actions are continuous; "
+                "use stream_ac, intentional_ac or avg"
+            )
+        return {"critic": self.network(self.spec.action_dim)}
+
+    def noise_width(self) -> int:
+        """Whether to explore, and by which choice."""
+        return 2
+
+    def draw_noise(self) -> None:
+        """The noise of the next action, and its epsilon, which falls in a fraction of the planned steps."""
+        super().draw_noise()
+        c = self.config
+        self.in_epsilon.fill_(epsilon_at(int(self.acted), self.planned_steps, c.exploration_fraction, c.last_epsilon))
+
+    def choose(self) -> tuple[Tensor, Tensor]:
+        """The greedy choice at `following`, or any with probability epsilon."""
+        values = self.networks["critic"].forward(self.critic_weights, self.following).outputs
+        return epsilon_greedy(values, self.in_noise, self.in_epsilon)
+
+    def of_choice(self, values: Tensor, choices: Tensor) -> Tensor:
+        """(K,) of (K, n) values, those of (K,) choices."""
+        return values.gather(-1, choices.unsqueeze(-1)).squeeze(-1)
+
+    def one_hot(self, choices: Tensor) -> Tensor:
+        """(K, n) rows that are 1 at (K,) choices: the derivative of q(s, a) by all outputs."""
+        return torch.nn.functional.one_hot(choices, self.spec.action_dim).to(self.dtype)
+
+
+class StreamQ(EpsilonGreedyAgent):
+    r"""Stream Q(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
+
+    .. math::
+        \delta &= r + \gamma (1 - d) \max_b q(s', b) - q(s, a) \\
+        z &\leftarrow c\, \gamma\lambda z + \nabla q(s, a), \quad w \leftarrow w + \alpha \delta z
+
+    with ObGD's step. Traces are cut where a was not greedy: by Watkins' rule (c = 0 in this step), or as the official
+    code does, after the update, which is one step later.
+    """
+
+    name = "stream_q"
+    Config = StreamQConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {**OFFICIAL, "trace_cut": "official"}}
+    config: StreamQConfig
+    kind = "q"
+
+    def td_error(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(K,) r + gamma (1 - d) max q(s', .) - q(s, a), and the (K, P) gradient of q(s, a)."""
+        c, critic, w = self.config, self.networks["critic"], self.critic_weights
+        reward = self.reward(rows)
+        values = critic.forward(w, self.states)
+        best = critic.forward(w, self.following).outputs.amax(-1)
+        delta = reward + c.discount * self.bootstrap() * best - self.of_choice(values.outputs, self.chosen)
+        return delta, critic.backward(w, values, self.one_hot(self.chosen))
+
+    def improve(self, rows: Tensor) -> None:
+        """One step of Q(lambda)."""
+        c = self.config
+        delta, gradient = self.td_error(rows)
+        if c.trace_cut == "watkins":
+            self.ascend("critic", gradient, delta, c.kappa_critic, rows, kept=(~self.explored).to(self.dtype))
+            self.finish(delta, rows)
+        else:
+            self.ascend("critic", gradient, delta, c.kappa_critic, rows)
+            self.finish(delta, rows, cut=self.explored)

@@ -1,0 +1,375 @@
+"""What a control loop meets: samples that are lost or broken, saving at any step, budgets, wrong calls."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stream_problems import ARM, CHOICES, EXTENSIONS, STREAM_X, Samples, buffers, make, name_of
+
+from surefoot.core.agent import Spec
+from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
+from surefoot.streaming import Latency, StreamAC, StreamingAgent, StreamQ, StreamTD
+
+ALL = [*STREAM_X, *EXTENSIONS]
+
+
+def same(agent: StreamingAgent, other: StreamingAgent) -> None:
+    own = buffers(agent)
+    for name, value in buffers(other).items():
+        assert torch.equal(own[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem", "optimizer"),
+    [
+        *((*case, optimizer) for case in STREAM_X for optimizer in ("obgd", "adaptive")),
+        *((*c, None) for c in EXTENSIONS),
+    ],
+    ids=name_of,
+)
+def test_a_saved_agent_goes_on_to_the_same_bits(
+    kind: type[StreamingAgent], problem: Spec, optimizer: str | None, tmp_path: pathlib.Path
+) -> None:
+    options: dict[str, Any] = {"native": None, **({"optimizer": optimizer} if optimizer else {})}
+    samples = Samples(problem, streams=2, length=60)
+    agent, path = make(kind, problem, 2, **options), tmp_path / "agent.safetensors"
+    agent.plan(300)
+    samples.begin(agent)
+    for t in range(1, 40):
+        agent.save(path)
+        copies = [make(kind, problem, 2, **options), kind.open(path)] if t % 13 == 0 else [kind.open(path)]
+        if t % 13 == 0:
+            copies[0].load(path)
+        expected = agent.step(**samples.arguments(t))
+        for other in copies:
+            np.testing.assert_array_equal(other.step(**samples.arguments(t)), expected)
+            same(other, agent)
+            assert other.planned_steps == 300
+    resumed = kind.open(path)  # saved before the last step, and never since
+    assert samples.run(resumed, 39, 60)[-1].tolist() == samples.run(agent, 40, 60)[-1].tolist()
+    same(resumed, agent)
+
+
+def test_saving_between_act_and_learn_loses_nothing(tmp_path: pathlib.Path) -> None:
+    samples = Samples(ARM)
+    agent, other = make(StreamAC, ARM), make(StreamAC, ARM)
+    for each in (agent, other):
+        samples.begin(each)
+    for t in range(1, 30):
+        np.testing.assert_array_equal(agent.act(**samples.arguments(t)), other.act(**samples.arguments(t)))
+        agent.save(tmp_path / "agent.safetensors")
+        agent = StreamAC.open(tmp_path / "agent.safetensors")
+        agent.learn()  # nothing is due any more
+        if t % 2:
+            other.learn()  # else `act` takes the step that is due
+    other.learn()
+    same(agent, other)
+
+
+def test_a_stream_can_be_taken_out_and_put_back() -> None:
+    samples = Samples(CHOICES, streams=2)
+    agent, other = make(StreamQ, CHOICES, 2), make(StreamQ, CHOICES, 2)
+    samples.begin(agent)
+    samples.run(agent, 1, 30)
+    for position in range(2):
+        state = agent.state(position)
+        assert all(name.startswith("agent/") and (v.dim() == 0 or len(v) == 1) for name, v in state.items())
+        other.restore(position, state)
+    samples.run(agent, 30, 60)
+    samples.run(other, 30, 60)
+    same(agent, other)
+
+
+def test_files_of_other_agents_are_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "agent.safetensors"
+    agent = make(StreamAC, ARM)
+    agent.save(path)
+    for other, field in (
+        (make(StreamQ, CHOICES), "algorithm"),
+        (make(StreamAC, ARM, decay=0.5), "config"),
+        (make(StreamAC, ARM, 2), "seeds"),
+        (make(StreamAC, ARM, dtype=torch.float64), "dtype"),
+        (make(StreamAC, Spec(5, 2, (-1.0, -1.0), (1.0, 1.0))), "problem"),
+    ):
+        before = buffers(other)
+        with pytest.raises(CheckpointError, match=f"its {field} is"):
+            other.load(path)
+        assert all(torch.equal(value, before[name]) for name, value in buffers(other).items())
+    with pytest.raises(CheckpointError, match="holds a stream_ac agent, not stream_q"):
+        StreamQ.open(path)
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="damaged"):
+        agent.load(path)
+
+
+# -- lost and broken samples ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", ["observation", "reward"])
+@pytest.mark.parametrize(("kind", "problem"), ALL, ids=name_of)
+def test_a_broken_sample_is_skipped_and_the_last_action_repeated(
+    kind: type[StreamingAgent], problem: Spec, broken: str
+) -> None:
+    samples = Samples(problem)
+    agent = make(kind, problem, native=None)
+    samples.begin(agent)
+    last = samples.run(agent, 1, 10)[-1]
+    before = buffers(agent)
+    arguments = {**samples.arguments(10), "terminated": False, "truncated": False}
+    arguments[broken] = arguments[broken] * (np.nan if broken == "observation" else np.inf)
+    with pytest.warns(RuntimeWarning, match="skipped and the last action repeated"):
+        again = agent.step(**arguments)
+    if kind is not StreamTD:
+        np.testing.assert_array_equal(again, last)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a second one is silent
+        agent.step(**arguments)
+    kept = ("weights", "observation_mean", "observation_count", "reward_count", "chosen", "states", "learned")
+    for name, value in buffers(agent).items():
+        if name.endswith(kept):
+            assert torch.equal(value, before[name]), name
+    assert agent.report()["skipped"] == [2]
+    samples.run(agent, 11, 12)
+    assert int(agent.learned) == int(before["learned"])  # nothing is learned across the gap
+    samples.run(agent, 12, 14)
+    assert int(agent.learned) == int(before["learned"]) + 2  # and after it all goes on
+    assert all(bool(torch.isfinite(v).all()) for v in buffers(agent).values())
+
+
+def test_traces_grow_old_over_a_gap() -> None:
+    samples = Samples(ARM)
+    agent = make(StreamAC, ARM, dtype=torch.float64)
+    samples.begin(agent)
+    samples.terminated[:], samples.truncated[:] = False, False
+    last = samples.run(agent, 1, 10)[-1]
+    traces, total = agent.critic_traces.clone(), float(agent.reward_trace)
+    assert traces.any()
+    np.testing.assert_array_equal(agent.miss(), last)  # neither to the missing sample nor from it
+    torch.testing.assert_close(agent.critic_traces, traces * (0.99 * 0.8) ** 2)
+    agent.miss()  # one more
+    torch.testing.assert_close(agent.critic_traces, traces * (0.99 * 0.8) ** 3)
+    assert float(agent.reward_trace) == pytest.approx(total * 0.99**3)
+    assert agent.report()["missed"] == [2]
+
+
+@pytest.mark.parametrize("act_first", [False, True])
+def test_an_episode_that_ends_with_a_broken_sample_ends_all_the_same(act_first: bool) -> None:
+    samples = Samples(ARM)
+    agent = make(StreamAC, ARM)
+    samples.begin(agent)
+    samples.run(agent, 1, 10)
+    learned = int(agent.learned)
+    bad = {"observation": np.full(5, np.nan), "reward": 1.0, "terminated": True, "truncated": False}
+    with pytest.warns(RuntimeWarning):
+        (agent.act if act_first else agent.step)(**bad, first=np.ones(5))
+    assert not agent.critic_traces.any()
+    assert not agent.actor_traces.any()
+    assert float(agent.reward_trace) == 0
+    agent.step(np.zeros(5), 1.0, False, False)
+    assert int(agent.learned) == learned + 1  # the first transition of the next episode
+    agent.step(**bad)  # without `first`
+    with pytest.raises(EnvironmentMismatchError, match="call begin"):
+        agent.step(np.zeros(5), 1.0, False, False)
+
+
+def test_a_broken_first_observation_gives_the_middle_and_the_loop_goes_on() -> None:
+    agent = make(StreamAC, ARM)
+    with pytest.warns(RuntimeWarning):
+        assert agent.begin(np.full(5, np.nan)).tolist() == [0.0, 0.5]  # of bounds -2 to 2 and 0 to 1
+    agent.step(np.ones(5), 1.0, False, False)
+    assert agent.learned.tolist() == [0]
+    agent.step(np.zeros(5), 1.0, False, False)
+    assert agent.learned.tolist() == [1]
+
+
+def test_an_end_right_after_a_gap_clears_the_traces() -> None:
+    samples = Samples(ARM)
+    agent = make(StreamAC, ARM)
+    samples.begin(agent)
+    samples.run(agent, 1, 10)
+    agent.miss()
+    assert agent.critic_traces.any()
+    agent.step(np.zeros(5), 1.0, False, True, first=np.ones(5))
+    assert not agent.critic_traces.any()
+
+
+def test_other_streams_learn_on_while_one_is_broken() -> None:
+    samples = Samples(ARM, streams=3)
+    samples.terminated[:], samples.truncated[:] = False, False
+    whole, broken = make(StreamAC, ARM, 3, native=None), make(StreamAC, ARM, 3, native=None)
+    samples.begin(whole)
+    samples.begin(broken)
+    for t in range(1, 30):
+        arguments = samples.arguments(t)
+        whole.step(**arguments)
+        if t in (7, 8, 20):
+            arguments["observation"] = arguments["observation"].copy()
+            arguments["observation"][1, 2] = np.inf
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                broken.step(**arguments)
+        else:
+            broken.step(**arguments)
+    assert broken.skipped.tolist() == [0, 3, 0]
+    assert broken.learned.tolist() == [29, 29 - 5, 29]  # each gap takes one transition more than samples
+    for name, value in buffers(whole).items():
+        if value.dim():
+            assert torch.equal(value[[0, 2]], buffers(broken)[name][[0, 2]]), name
+
+
+# -- acting first ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "problem"), ALL, ids=name_of)
+def test_acting_first_gives_the_action_of_weights_that_have_not_learned_yet(
+    kind: type[StreamingAgent], problem: Spec
+) -> None:
+    samples = Samples(problem)
+    agent = make(kind, problem)
+    samples.begin(agent)
+    samples.run(agent, 1, 20)
+    arguments = {**samples.arguments(20), "terminated": False, "truncated": False}
+    before, frozen = buffers(agent), copy.deepcopy(agent)
+    frozen.improve = lambda rows: None  # type: ignore[method-assign]
+    taken = agent.act(**arguments)
+    assert torch.equal(agent.critic_weights, before["critic_weights"])
+    expected = frozen.step(**arguments)
+    if kind is not StreamTD:
+        np.testing.assert_array_equal(taken, expected)
+    agent.learn()
+    assert not torch.equal(agent.critic_weights, before["critic_weights"])
+    weights = agent.critic_weights.clone()
+    agent.learn()
+    assert torch.equal(agent.critic_weights, weights)
+    assert int(agent.learned) == int(before["learned"]) + 1
+
+
+def test_acting_first_learns_before_the_action_where_an_episode_ended() -> None:
+    samples = Samples(ARM)
+    one, two = make(StreamAC, ARM), make(StreamAC, ARM)
+    for agent in (one, two):
+        samples.begin(agent)
+        samples.run(agent, 1, 10)
+    end = {**samples.arguments(10), "terminated": True, "truncated": False}
+    np.testing.assert_array_equal(one.act(**end), two.step(**end))
+    one.learn()
+    same(one, two)
+
+
+# -- shapes, ends, time ---------------------------------------------------------------------------------------------
+
+
+def test_actions_are_in_the_environments_units_and_bounds() -> None:
+    agent, samples = make(StreamAC, ARM), Samples(ARM)
+    taken = [samples.begin(agent), *samples.run(agent, 1, 300)]
+    assert np.shape(taken) == (300, 2)
+    low, high = np.min(taken, 0), np.max(taken, 0)
+    assert low.tolist() == [-2.0, 0.0]  # clipped at times
+    assert high.tolist() == [2.0, 1.0]
+    assert float(agent.chosen.abs().max()) < 10
+    before = agent.chosen.clone()
+    assert agent.answer().tolist() == pytest.approx(
+        [2 * float(before[0, 0].clamp(-1, 1)), 0.5 + 0.5 * float(before[0, 1].clamp(-1, 1))]
+    )
+
+
+def test_one_stream_may_also_be_given_with_its_dimension() -> None:
+    samples = Samples(ARM)
+    flat, deep = make(StreamAC, ARM), make(StreamAC, ARM)
+    samples.begin(flat)
+    assert deep.begin(samples.observations[0, 0]).shape == (1, 2)
+    for t in range(1, 60):
+        arguments = samples.arguments(t)
+        raised = {name: value[None] if np.ndim(value) else [value] for name, value in arguments.items()}
+        np.testing.assert_array_equal(deep.step(**raised)[0], flat.step(**arguments))
+    choices = make(StreamQ, CHOICES)
+    assert np.shape(choices.begin(np.zeros(4))) == ()
+    assert make(StreamQ, CHOICES, 3).begin(np.zeros((3, 4))).dtype == np.int64
+
+
+def test_wrong_calls_say_what_is_wrong() -> None:
+    agent = make(StreamAC, ARM)
+    with pytest.raises(EnvironmentMismatchError, match="none has begun"):
+        agent.step(np.zeros(5), 0.0, False, False)
+    with pytest.raises(
+        EnvironmentMismatchError, match=r"observation has shape \(4,\); this stream_ac agent takes \(5,\)"
+    ):
+        agent.begin(np.zeros(4))
+    agent.begin(np.zeros(5))
+    with pytest.raises(EnvironmentMismatchError, match=r"first has shape \(2, 5\)"):
+        agent.step(np.zeros(5), 0.0, True, False, first=np.zeros((2, 5)))
+    with pytest.raises(EnvironmentMismatchError, match="reward is"):
+        agent.step(np.zeros(5), [1.0, 2.0], False, False)
+    agent.step(np.zeros(5), 0.0, True, False)
+    for call in (lambda: agent.step(np.zeros(5), 0.0, False, False), agent.miss):
+        with pytest.raises(EnvironmentMismatchError, match=r"call begin\(observation\)"):
+            call()
+    many = make(StreamAC, ARM, 3)
+    many.begin(np.zeros((3, 5)))
+    with pytest.raises(EnvironmentMismatchError, match=r"reward has shape \(\); this agent has 3 streams"):
+        many.step(np.zeros((3, 5)), 0.0, np.zeros(3, bool), np.zeros(3, bool))
+    many.step(np.zeros((3, 5)), np.zeros(3), np.array([False, True, False]), np.zeros(3, bool))
+    with pytest.raises(EnvironmentMismatchError, match="in stream 1"):
+        many.step(np.zeros((3, 5)), np.zeros(3), np.zeros(3, bool), np.zeros(3, bool))
+    many.begin(np.ones((3, 5)), streams=[False, True, False])
+    many.step(np.zeros((3, 5)), np.zeros(3), np.zeros(3, bool), np.zeros(3, bool))
+    assert many.learned.tolist() == [2, 2, 2]
+
+
+def test_beginning_again_gives_an_episode_up() -> None:
+    samples = Samples(ARM)
+    agent = make(StreamAC, ARM)
+    samples.begin(agent)
+    samples.run(agent, 1, 10)
+    learned = int(agent.learned)
+    agent.begin(np.zeros(5))
+    assert not agent.critic_traces.any()
+    assert int(agent.learned) == learned
+
+
+def test_steps_over_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10**9, 1_000_000))  # each look at the clock is a millisecond after the last
+    agent = make(StreamAC, ARM, budget_us=1500.0)
+    agent.begin(np.zeros(5))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(clock))
+    for _ in range(5):
+        agent.step(np.ones(5), 0.0, False, False)  # one millisecond each
+    assert agent.report()["overruns"] == 0
+    agent.act(np.ones(5), 0.0, False, False)
+    agent.learn()  # together two
+    assert agent.report()["overruns"] == 1
+    latency = agent.report()["latency"]
+    assert latency["step"]["count"] == 5
+    assert latency["step"]["p50_us"] == latency["act"]["longest_us"] == latency["learn"]["p99_us"] == 1000.0
+    with pytest.raises(ConfigError, match="budget_us"):
+        make(StreamAC, ARM, budget_us=0)
+
+
+def test_percentiles_are_within_a_sixteenth_of_numpys() -> None:
+    random = np.random.default_rng(0)
+    durations = np.exp(random.normal(10.0, 1.5, 20_000)).astype(int)  # nanoseconds around 22 microseconds
+    latency = Latency()
+    for duration in durations.tolist():
+        latency.add(duration)
+    for share in (1, 50, 99, 99.9):
+        assert latency.percentile(share) == pytest.approx(np.percentile(durations, share) / 1000, rel=1 / 12)
+        assert latency.percentile(share) >= np.percentile(durations, share, method="inverted_cdf") / 1000
+    assert latency.longest_us == latency.percentile(100) == durations.max() / 1000
+    text = str(latency)
+    assert sum(int(line.split("us")[1].split()[0].replace(",", "")) for line in text.splitlines()[:-1]) == 20_000
+    assert "median" in text.splitlines()[-1]
+    extremes = Latency()
+    assert str(extremes) == "no durations yet"
+    for duration in (0, 1, 127, 128, 10**15):
+        extremes.add(duration)
+    assert extremes.count == 5
+    assert extremes.percentile(50) == 0.128
