@@ -17,7 +17,7 @@ from torch import Tensor
 from surefoot import cuda_ext
 
 Network = tuple[list[int], int, int, int, list[int], list[int], list[int], list[int]]
-"""Widths, members, rows, place in HIDDEN, and addresses of weights, biases, gains and shifts: the native module's order."""
+"""Widths, members, rows, place in HIDDEN, and the addresses of weights, biases, gains and shifts, in this order."""
 Norms = tuple[Sequence[Tensor], Sequence[Tensor]]
 """Gains and shifts of the hidden layers' norms, (width,) or (E, width) each; two empty ones where there are none."""
 NO_NORMS: Norms = ((), ())
