@@ -23,7 +23,7 @@ from surefoot.core.files import write_json
 from surefoot.cuda_ext import gpu
 from surefoot.cuda_ext.cubin import MissingPackageError, Unit, compile_now, compiler
 from surefoot.cuda_ext.gpu import Layout, Limits, plan, unit_of
-from surefoot.cuda_ext.rollout import POLICY, sizes_of
+from surefoot.cuda_ext.operation import POLICY, sizes_of
 from surefoot.envs.systems import SYSTEMS, system
 
 HERE = pathlib.Path(__file__).parent

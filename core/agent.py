@@ -155,7 +155,7 @@ class Agent(nn.Module):
         if self.spec.discrete and not self.chooses:
             raise ConfigError(
                 f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} numbered choices; "
-                "train it with ppo, a2c, reinforce, trpo or mdpo"
+                "train it with ppo, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
             )
         self.config = self.configure(config, **options)
         self.normalizer = Normalizer(self.spec.observation_dim)

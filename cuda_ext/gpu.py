@@ -349,8 +349,13 @@ class Batch:
         numbers = (envs, horizon, limit, int(many), int(shared), int(noisy and sizes[5] > 0))
         self._scalars = {name: ctypes.c_int32(value) for name, value in zip(SCALARS, numbers, strict=True)}
 
-    def run(self, threads: int = 0) -> None:
-        """Roll out once, from the states onwards; `threads` is for the native module."""
+    def run(self, threads: int = 0, fresh: bool = False) -> None:
+        """Roll out once, from the states onwards or, `fresh`, from such as episodes begin in.
+
+        `threads` is for the native module.
+        """
+        if fresh:
+            self.reset()
         if self._layout_index is not None:  # the policy may have learned since
             torch.index_select(self._arrays["policy"], 0, self._layout_index, out=self._arrays["weights"])
         self._launch(0, ARGUMENTS, self._plan.blocks(self._envs), self._plan.shared_bytes)

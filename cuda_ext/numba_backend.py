@@ -150,8 +150,10 @@ class Batch:
         self._numbers = self._new(numbers, torch.int64)
         self._plan = self._new(list(header) or [0], torch.int64)
 
-    def run(self, threads: int = 1) -> None:
-        """Roll out once, from the states onwards."""
+    def run(self, threads: int = 1, fresh: bool = False) -> None:
+        """Roll out once, from the states onwards or, `fresh`, from such as episodes begin in."""
+        if fresh:
+            self.reset()
         floats = self._new([0.0], torch.float32).repeat(len(FLOATS), self._envs)
         floats[2] = 3.4e38
         counts = self._new([0], torch.int32).repeat(len(COUNTS) + 1, self._envs)

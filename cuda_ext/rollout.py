@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot import cuda_ext
 from surefoot.cuda_ext import gpu
+from surefoot.cuda_ext.operation import FLAGS, RECORDS, SUMS, default_backend, operate, operator
 from surefoot.cuda_ext.policy import NativePolicy
 from surefoot.cuda_ext.system import System
-from surefoot.cuda_ext.twin import Task, TwinLoop, environment_seeds
-
-SUMS: dict[str, torch.dtype] = {
-    "returns": torch.float32,
-    "costs": torch.float32,
-    "margins": torch.float32,
-    "lengths": torch.int32,
-    "terminated": torch.int32,
-    "truncated": torch.int32,
-    "diverged": torch.int32,
-    "finished": torch.int32,
-    "finished_lengths": torch.int32,
-    "finished_returns": torch.float32,
-    "finished_costs": torch.float32,
-}
-"""What a rollout returns of every environment, in the operator's order."""
-RECORDS = (
-    "observations",
-    "actions",
-    "rewards",
-    "next_observations",
-    "terminated",
-    "truncated",
-    "diverged",
-    "costs",
-    "margins",
-)
-"""What a rollout can record of every step."""
-FLAGS = ("terminated", "truncated", "diverged")
-POLICY, GIVEN, RANDOM = range(3)  # native/rollout.h's Source
-NO_LIMIT = 2**31 - 1
-SMALL_WORK = 50_000  # environment steps below which a second thread is not worth starting
+from surefoot.cuda_ext.twin import environment_seeds
 
 Numbers = Tensor | np.ndarray[Any, Any] | Sequence[Any] | float
 
@@ -152,7 +119,10 @@ def rollout(
     limit = max_steps if max_steps is not None else system.max_steps
     steps = horizon if horizon is not None else given.shape[0] if given is not None else limit
     start = None if states is None else _tensor(states, device)
-    physics = _tensor(system.default_parameters() if parameters is None else parameters, device)
+    if parameters is None:
+        physics = system.default_parameters(torch.float32).to(device)
+    else:
+        physics = _tensor(parameters, device)
     count = _count(num_envs, seeds, start, carry, physics, given)
     _check_widths(system, count, steps, limit, start, physics, given)
     chosen = check_record(system, record, count, steps, record_limit)
@@ -190,28 +160,6 @@ def rollout(
             for name in chosen
         },
     )
-
-
-def default_backend(device: torch.device, system: System) -> str:
-    """native where there is compiled code for the system (on a GPU: where it can be compiled), else twin."""
-    if system.batch(device) is not None:
-        return "native"
-    if device.type == "cuda":
-        return "native" if gpu.usable() else "twin"
-    return "native" if device.type == "cpu" and cuda_ext.native() is not None else "twin"
-
-
-def batch_maker(device: torch.device, system: System) -> Callable[..., Any]:
-    """What makes rollouts in compiled code; called as native/rollout.cpp's `Batch` is, behind the name."""
-    own = system.batch(device)
-    if own is not None:
-        return own
-    if device.type == "cuda":
-        return functools.partial(gpu.Batch, system.name)
-    module = cuda_ext.native()
-    if module is None:
-        raise ValueError(f"there is no native module: {cuda_ext.why_not_native()}")
-    return functools.partial(module.Batch, system.name)
 
 
 def seed_tensor(seeds: int | Numbers, count: int, device: torch.device) -> Tensor:
@@ -306,193 +254,3 @@ def _check_widths(
         raise ValueError(
             f"actions have shape {tuple(actions.shape)}, must have ({steps}, {count}, {len(system.actions)})"
         )
-
-
-def operate(
-    handle: int,
-    backend: str,
-    seeds: Tensor,
-    parameters: Tensor,
-    states: Tensor | None,
-    episodes: Tensor | None,
-    elapsed: Tensor | None,
-    given: Tensor | None,
-    policy: Tensor | None,
-    header: list[int],
-    steps: list[int],
-    many: bool,
-    record: list[int],
-    threads: int,
-    widths: list[int],
-) -> list[Tensor]:
-    """`rollout` from numbers and tensors to tensors, so that it can be an operator which `torch.compile` keeps whole.
-
-    Returns SUMS, states, episodes, elapsed, then the records (flags as uint8).
-    """
-    if policy is not None and not bool(torch.isfinite(policy).all()):
-        raise ValueError("the policy has weights that are no finite numbers (NaN or infinite)")
-    system = System.by_handle(handle)
-    if backend == "native":
-        return _native(
-            system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record, threads
-        )
-    if backend == "twin":
-        return _twin(system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record)
-    raise ValueError(f"backend is {backend!r}, must be 'native' or 'twin'")
-
-
-operator = torch.library.custom_op("surefoot::rollout", operate, mutates_args=())
-"""`operate`, opaque to torch."""
-
-
-@operator.register_fake
-def _(
-    handle: int,
-    backend: str,
-    seeds: Tensor,
-    parameters: Tensor,
-    states: Tensor | None,
-    episodes: Tensor | None,
-    elapsed: Tensor | None,
-    given: Tensor | None,
-    policy: Tensor | None,
-    header: list[int],
-    steps: list[int],
-    many: bool,
-    record: list[int],
-    threads: int,
-    widths: list[int],
-) -> list[Tensor]:
-    count = seeds.shape[0]
-    sums = [seeds.new_empty(count, dtype=dtype) for dtype in SUMS.values()]
-    carry = [seeds.new_empty((count, widths[0]), dtype=torch.float32)]
-    carry += [seeds.new_empty(count, dtype=torch.int32) for _ in range(2)]
-    return (
-        sums
-        + carry
-        + [seeds.new_empty(shape, dtype=dtype) for shape, dtype in _shapes(record, steps[0], count, widths)]
-    )
-
-
-def _shapes(
-    record: Sequence[int], steps: int, count: int, widths: Sequence[int]
-) -> list[tuple[list[int], torch.dtype]]:
-    trailing = {"observations": [widths[2]], "next_observations": [widths[2]], "actions": [widths[1]]}
-    names = [RECORDS[index] for index in record]
-    return [
-        ([steps, count, *trailing.get(name, [])], torch.uint8 if name in FLAGS else torch.float32) for name in names
-    ]
-
-
-def is_noisy(system: System, parameters: Tensor) -> bool:
-    """Whether normal draws matter: some parameter that scales them is not 0, or none does."""
-    if system.normals == 0:
-        return False
-    columns = [k for k, parameter in enumerate(system.parameters) if parameter.name.endswith("_noise")]
-    return not columns or any(bool((parameters[..., k] != 0).any()) for k in columns)
-
-
-def usable_threads(asked: int, work: int) -> int:
-    """Threads for `work` environment steps: those asked for, or torch's number where `asked` is 0."""
-    if asked > 0:
-        return asked
-    return 1 if work < SMALL_WORK else min(torch.get_num_threads(), os.cpu_count() or 1)
-
-
-def sizes_of(system: System) -> list[int]:
-    """Widths in the order of native/system.h's `Sizes`."""
-    arrays = (system.states, system.actions, system.observations, system.parameters)
-    return [*(len(names) for names in arrays), system.uniforms, system.normals]
-
-
-def constants_of(system: System) -> dict[str, Tensor]:
-    """Arrays of a native `Batch` that the system alone determines."""
-    found = {"low": torch.tensor(system.action_low), "high": torch.tensor(system.action_high)}
-    found = {name: value.float() for name, value in found.items()}
-    matrices = system.matrices()
-    return found if matrices is None else {**found, "matrices": matrices.float().contiguous()}
-
-
-def _native(
-    system: System,
-    seeds: Tensor,
-    parameters: Tensor,
-    states: Tensor | None,
-    episodes: Tensor | None,
-    elapsed: Tensor | None,
-    given: Tensor | None,
-    policy: Tensor | None,
-    header: list[int],
-    steps: list[int],
-    many: bool,
-    record: list[int],
-    threads: int,
-) -> list[Tensor]:
-    device = seeds.device
-    make_batch = batch_maker(device, system)
-    count, sizes = len(seeds), sizes_of(system)
-    sums = {name: torch.empty(count, dtype=dtype, device=device) for name, dtype in SUMS.items()}
-    carry = {
-        "states": _zeros((count, sizes[0]), torch.float32, device) if states is None else states.clone(),
-        "episodes": _zeros((count,), torch.int32, device) if episodes is None else episodes.to(torch.int32, copy=True),
-        "elapsed": _zeros((count,), torch.int32, device) if elapsed is None else elapsed.to(torch.int32, copy=True),
-    }
-    make = torch.empty if many else _zeros  # rows after the end of an only episode stay 0
-    shapes = _shapes(record, steps[0], count, [sizes[0], sizes[1], sizes[2]])
-    empty = [make(shape, dtype=dtype, device=device) for shape, dtype in shapes]
-    records = {"record_" + RECORDS[k]: array for k, array in zip(record, empty)}
-    constants = {name: value.to(device) for name, value in constants_of(system).items()}
-    arrays = {**constants, "seeds": seeds, "parameters": parameters, **sums, **carry, **records}
-    if given is not None:
-        arrays["given"] = given[: steps[0]]
-    if policy is not None:
-        arrays["policy"] = policy
-    source = POLICY if policy is not None else GIVEN if given is not None else RANDOM
-    noisy = is_noisy(system, parameters)
-    views = arrays if device.type == "cuda" else {name: value.numpy() for name, value in arrays.items()}  # zero-copy
-    batch = make_batch(sizes, count, *steps, many, noisy, source, header, views)
-    workers = usable_threads(threads, count * steps[0])
-    if states is None:
-        batch.reset(None, workers)
-    batch.run(workers)
-    return [*sums.values(), *carry.values(), *records.values()]
-
-
-def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros; on the processor numpy's, whose pages come from the system when they are first used."""
-    if device.type != "cpu":
-        return torch.zeros(*shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(shape, dtype=str(dtype).removeprefix("torch.")))
-
-
-def _twin(
-    system: System,
-    seeds: Tensor,
-    parameters: Tensor,
-    states: Tensor | None,
-    episodes: Tensor | None,
-    elapsed: Tensor | None,
-    given: Tensor | None,
-    policy: Tensor | None,
-    header: list[int],
-    steps: list[int],
-    many: bool,
-    record: list[int],
-) -> list[Tensor]:
-    count = len(seeds)
-    none = torch.zeros_like(seeds)
-    table = parameters if parameters.dim() == 2 else parameters.expand(count, -1)
-    network = None if policy is None else NativePolicy.unpacked(policy, header)
-    horizon, limit = steps
-    task = Task(system, seeds, table, horizon, limit, many, is_noisy(system, parameters), network, given)
-    loop = TwinLoop(task, none, none if episodes is None else episodes, none if elapsed is None else elapsed)
-    loop.states = loop.initial(seeds, loop.episodes) if states is None else states.clone()
-    names = [RECORDS[index] for index in record]
-    found = loop.run(tuple(names))
-    carry = [loop.states, loop.episodes.to(torch.int32), loop.elapsed.to(torch.int32)]
-    records = [found["record_" + name] for name in names]
-    return [
-        *(found[name] for name in SUMS),
-        *carry,
-        *(value.to(torch.uint8) if value.dtype == torch.bool else value for value in records),
-    ]

@@ -8,20 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.rollout import (
+from surefoot.cuda_ext.operation import (
     FLAGS,
     GIVEN,
     NO_LIMIT,
     SUMS,
-    Carry,
-    Numbers,
     batch_maker,
     constants_of,
     default_backend,
     is_noisy,
-    seed_tensor,
     sizes_of,
 )
+from surefoot.cuda_ext.rollout import Carry, Numbers, seed_tensor
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import Task, TwinLoop
 

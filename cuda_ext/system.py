@@ -110,9 +110,9 @@ class System(abc.ABC):
     def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
         """One control step; (N, A) actions lie within the bounds, `normals` is (N, max(1, Z))."""
 
-    def default_parameters(self) -> Tensor:
-        """(P,) float64."""
-        return torch.tensor([parameter.default for parameter in self.parameters], dtype=torch.float64)
+    def default_parameters(self, dtype: torch.dtype = torch.float64) -> Tensor:
+        """(P,) of the physics that is described."""
+        return torch.tensor([parameter.default for parameter in self.parameters], dtype=dtype)
 
     def matrices(self) -> Tensor | None:
         """(K,) float64 constants that all environments share, for a system with sizes chosen at run time."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot import cuda_ext
 from surefoot.cuda_ext.policy import NativePolicy
 from surefoot.cuda_ext.system import System
 
@@ -59,10 +59,11 @@ def environment_seeds(base: int, count: int, device: torch.device | str = "cpu")
     start, rest = base & _32, base >> 32
     while rest not in (0, -1):
         start, rest = int(mix(torch.tensor(start))) ^ (rest & _32), rest >> 32
-    if torch.device(device).type == "cpu" and not torch.compiler.is_compiling():
-        numbers = np.arange(count, dtype=np.uint32)
-        numbers += np.uint32(_mix_of_integer(start))
-        return torch.from_numpy(_numpy_mix(numbers).astype(np.int64))
+    native = cuda_ext.native()
+    if native is not None and torch.device(device).type == "cpu" and not torch.compiler.is_compiling():
+        seeds = np.empty(count, np.int64)
+        native.fill_seeds(_mix_of_integer(start), seeds)  # the same, in a tenth of the time
+        return torch.from_numpy(seeds)
     first = mix(torch.tensor(start, device=device))
     return mix((first + torch.arange(count, device=device)) & _32)
 
@@ -74,16 +75,6 @@ def _mix_of_integer(x: int) -> int:
     x ^= x >> 15
     x = x * 0x846CA68B & _32
     return x ^ (x >> 16)
-
-
-def _numpy_mix(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`mix` on uint32, in place: torch shares such work among threads, which costs more than the work itself."""
-    x ^= x >> np.uint32(16)
-    x *= np.uint32(0x7FEB352D)
-    x ^= x >> np.uint32(15)
-    x *= np.uint32(0x846CA68B)
-    x ^= x >> np.uint32(16)
-    return x
 
 
 @dataclasses.dataclass

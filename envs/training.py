@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from surefoot.core.errors import ConfigError
 from surefoot.envs.interface import VectorEnvironment
@@ -11,7 +11,12 @@ from surefoot.envs.vector import batched, make_vec
 
 
 def make_training(
-    env_id: str, num_envs: int, *, gap: str | None = None, threads: int = 1, tensors: str = "torch"
+    env_id: str,
+    num_envs: int,
+    *,
+    gap: str | None = None,
+    threads: int = 1,
+    tensors: Literal["numpy", "torch"] = "torch",
 ) -> VectorEnvironment:
     """`num_envs` copies of an environment that give torch tensors, or numpy arrays.
 

@@ -11,14 +11,14 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "level.h"
 #include "rollout.h"
+#include "workers.h"
 
 SUREFOOT_DECLARE(int block_lanes(); long block_bytes(const Job& job);
-                 void run_block(int system, const Job& job, int first, char* memory);
+                 void run_block(int system, const Job& job, int first, bool fresh, char* memory);
                  void reset_block(int system, const Job& job, int first, const unsigned char* mask, char* memory))
 
 namespace nb = nanobind;
@@ -86,9 +86,11 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  void run(int threads) {
+  void run(int threads, bool fresh) {
     const nb::gil_scoped_release release;
-    each_block(threads, [this](int first, char* memory) { SUREFOOT_CALL(run_block, system_, job_, first, memory); });
+    each_block(threads, [this, fresh](int first, char* memory) {
+      SUREFOOT_CALL(run_block, system_, job_, first, fresh, memory);
+    });
   }
 
   void reset(const nb::object& mask, int threads) {
@@ -121,15 +123,12 @@ class Batch {
     const int lanes = SUREFOOT_CALL(block_lanes, );
     const int blocks = (job_.envs + lanes - 1) / lanes;
     threads = threads < blocks ? threads : blocks;
-    std::atomic<int> next{0};
-    const auto worker = [&](char* scratch) {
-      for (int block = next.fetch_add(1); block < blocks; block = next.fetch_add(1)) work(block * lanes, scratch);
-    };
     while (static_cast<int>(scratch_.size()) < (threads > 1 ? threads : 1)) scratch_.push_back(memory());
-    std::vector<std::thread> others;
-    for (int k = 1; k < threads; ++k) others.emplace_back(worker, scratch_[static_cast<std::size_t>(k)].get());
-    worker(scratch_[0].get());
-    for (std::thread& other : others) other.join();
+    std::atomic<int> next{0};
+    together(threads, [&](int thread) {
+      char* const scratch = scratch_[static_cast<std::size_t>(thread)].get();
+      for (int block = next.fetch_add(1); block < blocks; block = next.fetch_add(1)) work(block * lanes, scratch);
+    });
   }
 
   long count_of(const char* name) const {
@@ -176,13 +175,22 @@ class Batch {
 
 }  // namespace
 
+/// Different seeds of environments 0, 1, ... of a rollout, from a number `first` that its base seed is hashed to.
+void fill_seeds(std::uint32_t first, const nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& seeds) {
+  std::int64_t* const to = seeds.data();
+  const long count = static_cast<long>(seeds.shape(0));
+  for (long k = 0; k < count; ++k) to[k] = mix(first + static_cast<uint32>(k));
+}
+
 void bind_rollout(nb::module_& m) {
+  m.def("fill_seeds", &fill_seeds, "first"_a, "seeds"_a);
   nb::class_<Batch>(m, "Batch", "Environments, the arrays they work on, and how far to roll them out.")
       .def(nb::init<const std::string&, const std::vector<int>&, int, int, int, bool, bool, int,
                     const std::vector<int>&, const nb::dict&>(),
            "system"_a, "sizes"_a, "envs"_a, "horizon"_a, "limit"_a, "many"_a, "noisy"_a, "source"_a, "header"_a,
            "arrays"_a)
-      .def("run", &Batch::run, "threads"_a, "Roll out once, from the states onwards.")
+      .def("run", &Batch::run, "threads"_a, "fresh"_a = false,
+           "Roll out once, from the states onwards or, `fresh`, from states that episodes begin in.")
       .def("reset", &Batch::reset, "mask"_a.none(), "threads"_a, "Begin the episodes that `mask` (uint8) chooses.");
 }
 

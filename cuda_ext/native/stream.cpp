@@ -13,8 +13,8 @@
 
 #include "level.h"
 
-SUREFOOT_DECLARE(void stream_run(const Stream<float>& stream, int phases);
-                 void stream_run(const Stream<double>& stream, int phases))
+SUREFOOT_DECLARE(void stream_run(const Stream<float>& stream, int phases, bool backwards);
+                 void stream_run(const Stream<double>& stream, int phases, bool backwards))
 
 namespace nb = nanobind;
 
@@ -69,16 +69,19 @@ class StreamOf {
     const std::vector<long> hidden = nb::cast<std::vector<long>>(settings["hidden"]);
     lay_out(stream_.critic, hidden, of_actions ? s.actions : 1, nb::cast<double>(settings["kappa_critic"]));
     lay_out(stream_.actor, hidden, s.discrete ? s.actions : 2 * s.actions, nb::cast<double>(settings["kappa_actor"]));
+    stream_.critic.stride = nb::cast<long>(addresses["critic_stride"]);
+    stream_.actor.stride = nb::cast<long>(addresses["actor_stride"]);
     bind(addresses);
     place_scratch();
   }
 
   void run(int phases) {
+    backwards_ = !backwards_;
     if (stream_.streams < let_others_run) {
-      SUREFOOT_CALL(stream_run, stream_, phases);
+      SUREFOOT_CALL(stream_run, stream_, phases, backwards_);
     } else {
       const nb::gil_scoped_release release;
-      SUREFOOT_CALL(stream_run, stream_, phases);
+      SUREFOOT_CALL(stream_run, stream_, phases, backwards_);
     }
   }
 
@@ -98,9 +101,8 @@ class StreamOf {
 
   void bind(const nb::dict& addresses) {
     const auto at = [&](auto*& pointer, const char* name) {
-      pointer = addresses.contains(name)
-                    ? reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(nb::cast<std::uintptr_t>(addresses[name]))
-                    : nullptr;
+      const auto address = addresses.contains(name) ? nb::cast<std::uintptr_t>(addresses[name]) : 0;
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(address);
     };
     const auto actions = [&](StreamActions<T>& pair, const char* name) {
       pair = {nullptr, nullptr};
@@ -177,6 +179,7 @@ class StreamOf {
   }
 
   Stream<T> stream_ = {};
+  bool backwards_ = true;
   std::unique_ptr<T[]> scratch_;
 };
 
@@ -184,7 +187,7 @@ template <class T>
 void bind_one(nb::module_& m, const char* name) {
   nb::class_<StreamOf<T>>(m, name, "K streaming agents on memory that the caller keeps alive (stream.py).")
       .def(nb::init<const nb::dict&, long, const nb::dict&>(), nb::arg("settings"), nb::arg("streams"),
-           nb::arg("addresses"))
+           nb::arg("addresses"), "Addresses by name; critic_stride and actor_stride are numbers between streams.")
       .def("run", &StreamOf<T>::run, nb::arg("phases"), "Do these phases for each active stream.");
 }
 

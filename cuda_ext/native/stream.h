@@ -34,8 +34,8 @@ constexpr long stream_pad = 16;  // numbers that a vector may hold: buffers of o
 
 /// What the forward pass of one sample leaves: buffers are in scratch, aligned and filled up.
 ///
-/// After the `stream_padded(n)` numbers of an `activations[l]` lies its tail: the last vector of the n numbers, with zeros
-/// in place of those that whole vectors before it hold already.
+/// After the `stream_padded(n)` numbers of an `activations[l]` lies its tail: the last vector of the n numbers, with
+/// zeros in place of those that whole vectors before it hold already.
 template <class T>
 struct StreamSample {
   T* activations[stream_most_layers];  // of layer l: its input
@@ -44,14 +44,14 @@ struct StreamSample {
   T* outputs;
 };
 
-/// An MLP whose K flat parameter vectors lie one after the other: per layer W (out, in), then b (out).
+/// An MLP whose K flat parameter vectors lie `stride` numbers apart: per layer W (out, in), then b (out).
 template <class T>
 struct StreamNetwork {
   int layers;
   long sizes[stream_most_layers + 1];
-  long parameters;
+  long parameters, stride;
   double kappa;
-  T *weights, *traces, *second;  // (K, parameters); `second` for adaptive ObGD only
+  T *weights, *traces, *second;  // `second` for adaptive ObGD only
   StreamSample<T> here, next;    // at S, and at S'
 };
 

@@ -1,8 +1,8 @@
 // Passes over the rows of one layer, for one sample: products, traces, weights. Included by levels/stream.cpp only.
 //
-// Rows are read where they lie. The width of the vectors is the largest that a row fills; what is left of a row is done by
-// one more vector that ends with the row and overlaps the one before, so no pass reads or writes beyond a row. The order
-// of every sum depends on the layer's size alone, never on an address: a stream gives the same bits in any company.
+// Rows are read where they lie. The width of the vectors is the largest that a row fills; what is left of a row is done
+// by one more vector that ends with the row and overlaps the one before, so no pass reads or writes beyond a row. The
+// order of every sum depends on the layer's size alone, never on an address: a stream gives the same bits in any company.
 #pragma once
 
 #include <cstdint>
@@ -124,6 +124,10 @@ void fill_tail(T* values, long count) {
   });
 }
 
+/// Bring a line of the next stream's memory near, `ahead` numbers from what is worked on: the passes that write a number
+/// of this stream ask for the same number of the next one. A hint only: nothing is read.
+inline void ask(const void* address) { __builtin_prefetch(address, 1, 2); }
+
 /// How many rows go together: they share what is loaded of the sample.
 template <int W>
 constexpr int together = W < 4 ? W : 4;
@@ -131,12 +135,14 @@ constexpr int together = W < 4 ? W : 4;
 /// sums[n][row + m] = row m of w times sample n, not yet summed over lanes; with `moving`, w += scale * z first.
 template <class T, int W, int M, int N, bool moving>
 [[gnu::always_inline]] inline void row_products(T* w, const T* z, T scale, const T* const (&in)[N], long inputs,
-                                                typename Pack<T, W>::Vector (&sums)[N][W], long row) {
+                                                typename Pack<T, W>::Vector (&sums)[N][W], long row, long ahead) {
   typedef Pack<T, W> P;
   typedef typename P::Vector Vector;
   const long rest = inputs % W, full = inputs - rest, tail = stream_padded(inputs);
   const Vector scales = P::all(scale);
   Vector sum[M][N] = {}, last[M] = {};
+  const T* x_at[N];
+  for (int n = 0; n < N; ++n) x_at[n] = in[n];
   if (rest != 0) {  // read before the vector that it overlaps is written
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
@@ -147,10 +153,11 @@ template <class T, int W, int M, int N, bool moving>
   }
   for (long k = 0; k < full; k += W) {
     Vector x[N];
-    for (int n = 0; n < N; ++n) x[n] = P::load(in[n] + k);
+    for (int n = 0; n < N; ++n) x[n] = P::load(x_at[n] + k);
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
       const long at = m * inputs + k;
+      if constexpr (moving) ask(w + at + ahead);
       Vector weights = P::load(w + at);
       if constexpr (moving) {
         weights += scales * P::load(z + at);
@@ -163,7 +170,7 @@ template <class T, int W, int M, int N, bool moving>
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
       if constexpr (moving) P::store(w + m * inputs + inputs - W, last[m]);
-      for (int n = 0; n < N; ++n) sum[m][n] += last[m] * P::load(in[n] + tail);
+      for (int n = 0; n < N; ++n) sum[m][n] += last[m] * P::load(x_at[n] + tail);
     }
   }
 #pragma GCC unroll 4
@@ -171,10 +178,11 @@ template <class T, int W, int M, int N, bool moving>
     for (int n = 0; n < N; ++n) sums[n][row + m] = sum[m][n];
 }
 
-/// out[n] = w in[n] + b for N samples at once, where w (outputs, inputs) is followed by b; with `moving`, w and b move by
-/// scale * z first.
+/// out[n] = w in[n] + b for N samples at once, where w (outputs, inputs) is followed by b; with `moving`, w and b move
+/// by scale * z first.
 template <class T, int N, bool moving>
-void layer_forward(T* w, const T* z, T scale, const T* const (&in)[N], T* const (&out)[N], long inputs, long outputs) {
+void layer_forward(T* w, const T* z, T scale, const T* const (&in)[N], T* const (&out)[N], long inputs, long outputs,
+                   long ahead) {
   T* const b = w + inputs * outputs;
   if constexpr (moving) {
     const T* const z_b = z + inputs * outputs;
@@ -186,17 +194,16 @@ void layer_forward(T* w, const T* z, T scale, const T* const (&in)[N], T* const 
     typedef Pack<T, W> P;
     for (long first = 0; first < outputs; first += W) {
       const long there = outputs - first < W ? outputs - first : W;
-      const long at = first * inputs;
       typename P::Vector sums[N][W];
       if (there < W) {
         for (int n = 0; n < N; ++n)
           for (int i = 0; i < W; ++i) sums[n][i] = typename P::Vector{};
       }
-      long row = 0;
-      for (; row + M <= there; row += M)
-        row_products<T, W, M, N, moving>(w + at + row * inputs, z + at + row * inputs, scale, in, inputs, sums, row);
-      for (; row < there; ++row)
-        row_products<T, W, 1, N, moving>(w + at + row * inputs, z + at + row * inputs, scale, in, inputs, sums, row);
+      long row = 0, place = first * inputs;
+      for (; row + M <= there; row += M, place += M * inputs)
+        row_products<T, W, M, N, moving>(w + place, z + place, scale, in, inputs, sums, row, ahead);
+      for (; row < there; ++row, place += inputs)
+        row_products<T, W, 1, N, moving>(w + place, z + place, scale, in, inputs, sums, row, ahead);
       for (int n = 0; n < N; ++n) {
         const typename P::Vector total = sums_of<T, W>(sums[n]);
         if (there == W) {
@@ -209,14 +216,15 @@ void layer_forward(T* w, const T* z, T scale, const T* const (&in)[N], T* const 
   });
 }
 
-/// Of M rows: z = decay * z + d x^T, the sums of |z| into `size`, and with `down` below += w^T d.
+/// Of M rows: z = decay * z + d x^T, the sums of |z| into `size`, and with `down` below += w^T d. `counted` masks what
+/// of a vector counts, of a whole one and of the last.
 template <class T, int W, int M, bool down>
 [[gnu::always_inline]] inline void row_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long inputs,
-                                              typename Pack<T, W>::Vector (&size)[M]) {
+                                              const typename Pack<T, W>::Bits (&counted)[2],
+                                              typename Pack<T, W>::Vector (&size)[M], long ahead) {
   typedef Pack<T, W> P;
   typedef typename P::Vector Vector;
   const long rest = inputs % W, full = inputs - rest, tail = stream_padded(inputs), end = inputs - W;
-  const typename P::Bits whole = P::magnitudes(0);
   const Vector decays = P::all(decay);
   Vector gradient[M], last[M] = {};
 #pragma GCC unroll 4
@@ -232,15 +240,15 @@ template <class T, int W, int M, bool down>
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
       const long at = m * inputs + k;
+      ask(z + at + ahead);
       const Vector trace = decays * P::load(z + at) + gradient[m] * values;
       P::store(z + at, trace);
-      size[m] += P::magnitude(trace, whole);
+      size[m] += P::magnitude(trace, counted[0]);
       if constexpr (down) under += gradient[m] * P::load(w + at);
     }
     if constexpr (down) P::store(below + k, under);
   }
   if (rest != 0) {
-    const typename P::Bits after = P::magnitudes(static_cast<int>(W - rest));
     const Vector values = P::load(x + end);
     Vector under = {};
     if constexpr (down) under = P::load(below + tail);
@@ -249,7 +257,7 @@ template <class T, int W, int M, bool down>
       const long at = m * inputs + end;
       const Vector trace = decays * last[m] + gradient[m] * values;
       P::store(z + at, trace);
-      size[m] += P::magnitude(trace, after);
+      size[m] += P::magnitude(trace, counted[1]);
       if constexpr (down) under += gradient[m] * P::load(w + at);
     }
     if constexpr (down) P::store(below + tail, under);
@@ -260,7 +268,8 @@ template <class T, int W, int M, bool down>
 ///
 /// With `down`, below = w^T d; its buffer has `stream_room(inputs)` numbers.
 template <class T, bool down>
-T layer_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long inputs, long outputs) {
+T layer_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long inputs, long outputs,
+               long ahead) {
   T total = 0;
   if constexpr (down) {
     for (long i = 0; i < stream_room(inputs); ++i) below[i] = T(0);
@@ -268,16 +277,19 @@ T layer_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long
   with_lanes<T>(inputs, [&](auto lanes) {
     constexpr int W = decltype(lanes)::value, M = together<W>;
     typedef Pack<T, W> P;
+    const int rest = static_cast<int>(inputs % W);
+    const typename P::Bits counted[2] = {P::magnitudes(0), P::magnitudes(W - rest)};
     typename P::Vector sizes[M] = {}, others[1] = {};
     long row = 0;
     for (; row + M <= outputs; row += M)
-      row_traces<T, W, M, down>(w + row * inputs, z + row * inputs, decay, d + row, x, below, inputs, sizes);
+      row_traces<T, W, M, down>(w + row * inputs, z + row * inputs, decay, d + row, x, below, inputs, counted, sizes,
+                                ahead);
     for (; row < outputs; ++row)
-      row_traces<T, W, 1, down>(w + row * inputs, z + row * inputs, decay, d + row, x, below, inputs, others);
+      row_traces<T, W, 1, down>(w + row * inputs, z + row * inputs, decay, d + row, x, below, inputs, counted, others,
+                                ahead);
     for (int m = 0; m < M; ++m) others[0] += sizes[m];
     total = P::sum(others[0]);
     if constexpr (down) {
-      const long rest = inputs % W;
       for (long i = 0; i < rest; ++i) below[inputs - rest + i] = below[stream_padded(inputs) + W - rest + i];
     }
   });
@@ -289,11 +301,17 @@ T layer_traces(const T* w, T* z, T decay, const T* d, const T* x, T* below, long
   return total;
 }
 
-/// w += scale * z
+/// w += scale * z, for all of a network.
 template <class T>
-void move(T* __restrict__ w, const T* __restrict__ z, T scale, long count) {
+void move(T* __restrict__ w, const T* __restrict__ z, T scale, long count, long ahead) {
+  constexpr long line = 64 / sizeof(T);
+  long i = 0;
+  for (; i + 4 * line <= count; i += 4 * line) {
+    for (long j = 0; j < 4; ++j) ask(w + i + j * line + ahead);
 #pragma omp simd
-  for (long i = 0; i < count; ++i) w[i] += scale * z[i];
+    for (long j = 0; j < 4 * line; ++j) w[i + j] += scale * z[i + j];
+  }
+  for (; i < count; ++i) w[i] += scale * z[i];
 }
 
 inline float root(float x) { return __builtin_sqrtf(x); }

@@ -13,6 +13,14 @@ struct Outcome {
   T terminated;  // 0 or 1
 };
 
+/// What a step gives where the system never ends an episode: rollouts then need not look for ends between time limits.
+template <class T>
+struct Endless {
+  T reward;
+  T margin;
+  SF_INLINE operator Outcome<T>() const { return {reward, margin, T(0)}; }
+};
+
 /// Widths of a system's arrays.
 struct Sizes {
   int states, actions, observations, parameters, uniforms, normals;
@@ -32,6 +40,31 @@ struct Style {
 };
 template <class System>
 constexpr bool block_style = Style::of_block<System>(nullptr);
+
+/// Whether steps of `System` give `Endless`, and which parameter's terms rollouts may leave out where it is 0 for all
+/// environments (`enum { optional = index };`, -1 without it). Of systems that work on one lane.
+struct Traits {
+  template <class T, class... Arguments>
+  static constexpr bool never_ends(Endless<T> (*)(Arguments...)) {
+    return true;
+  }
+  template <class T, class... Arguments>
+  static constexpr bool never_ends(Outcome<T> (*)(Arguments...)) {
+    return false;
+  }
+  template <class System>
+  static constexpr int optional(decltype(System::optional)*) {
+    return System::optional;
+  }
+  template <class System>
+  static constexpr int optional(...) {
+    return -1;
+  }
+};
+template <class System>
+constexpr bool endless = Traits::never_ends(&System::template step<float>);
+template <class System>
+constexpr int optional_parameter = Traits::optional<System>(nullptr);
 
 /// The widths of `System`; zeros where they are chosen at run time.
 template <class System>

@@ -24,6 +24,8 @@ class StreamingTrainer(SeedTrainer):
     """Trains one stream for each seed on what it meets in an environment of its own, one sample at a time."""
 
     agent: StreamingAgent
+    actions: Any
+    """(S, ...) what comes next in each environment."""
 
     def begin(self) -> None:
         """Make the streams and their environments, and begin the first episodes."""
@@ -34,7 +36,7 @@ class StreamingTrainer(SeedTrainer):
             for position, seed in enumerate(self.seeds):
                 initialise_from(self.agent, Run.open(self.plan.init), seed, position)
         self.table(lambda table: None)  # nothing is measured, but numbers depend on the machine that began the run
-        self.env = training_environment(self.plan, self.agent, len(self.seeds), tensors="numpy")
+        self.env: Any = training_environment(self.plan, self.agent, len(self.seeds), tensors="numpy")
         check_contract(self.env)
         self.taken = 0
         self.episodes = EpisodeMeans(len(self.seeds), 1)

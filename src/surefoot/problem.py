@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 
@@ -81,7 +82,9 @@ def resolve_bounds(plan: Plan, dataset: Dataset, tell: Listener) -> tuple[Array,
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
 
 
-def training_environment(plan: Plan, agent: Agent, seeds: int = 1, tensors: str = "torch") -> VectorEnvironment:
+def training_environment(
+    plan: Plan, agent: Agent, seeds: int = 1, tensors: Literal["numpy", "torch"] = "torch"
+) -> VectorEnvironment:
     """What copies of an agent act in, one for each of `seeds`, with the plan's gap.
 
     Agents whose config has no `num_envs` learn from one environment each.

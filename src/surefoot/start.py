@@ -56,9 +56,9 @@ def _stream_from(agent: Agent, source: Agent, run: Run, position: int) -> list[s
     """Weights and statistics of a stream, but no traces: an episode begins."""
     known = getattr(agent, "stream_buffers", ())
     wanted = [name for name in known if name.endswith("_weights") or name.startswith(STATISTICS)]
-    pairs = [(getattr(agent, name), getattr(source, name, None)) for name in wanted]
-    fits = type(source) is type(agent) and all(a.shape[1:] == b.shape[1:] for a, b in pairs if b is not None)
-    if not fits:
+    same = type(source) is type(agent)
+    pairs = [(getattr(agent, name), getattr(source, name)) for name in wanted] if same else []
+    if not same or any(mine.shape[1:] != theirs.shape[1:] for mine, theirs in pairs):
         raise ConfigError(
             f"init={run.folder}: streaming algorithms start from runs of the same one with the same sizes; this is "
             f"{agent.name} with hidden {agent.config.hidden}, and that run {source.name} with {source.config.hidden}"

@@ -19,7 +19,8 @@ from torch._subclasses import FakeTensorMode
 from surefoot.cuda_ext import cubin, gpu
 from surefoot.cuda_ext.cubin import CompileError, MissingPackageError, NoDeviceError, Unit
 from surefoot.cuda_ext.gpu import Layout, Limits, plan
-from surefoot.cuda_ext.rollout import POLICY, RANDOM, RECORDS, SUMS, _native, rollout, sizes_of
+from surefoot.cuda_ext.operation import POLICY, RANDOM, RECORDS, SUMS, _native, sizes_of
+from surefoot.cuda_ext.rollout import rollout
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import SYSTEMS, system
 
@@ -388,11 +389,8 @@ def test_rollout_hands_the_kernel_arrays_on_its_own_device(monkeypatch: pytest.M
         def __init__(self, *arguments: Any) -> None:
             made["arguments"], made["calls"] = arguments, []
 
-        def reset(self, mask: Tensor | None, threads: int) -> None:
-            made["calls"].append("reset")
-
-        def run(self, threads: int) -> None:
-            made["calls"].append("run")
+        def run(self, threads: int, fresh: bool) -> None:
+            made["calls"].append(("run", fresh))
 
     monkeypatch.setattr(gpu, "Batch", Recorded)
     s = system("linear_quadratic")
@@ -400,7 +398,7 @@ def test_rollout_hands_the_kernel_arrays_on_its_own_device(monkeypatch: pytest.M
         seeds = torch.zeros(6, dtype=torch.int64, device="cuda")
         parameters = torch.zeros(6, len(s.parameters), device="cuda")
         policy = torch.zeros(9, device="cuda")
-        monkeypatch.setattr("surefoot.cuda_ext.rollout.is_noisy", lambda *_: True)
+        monkeypatch.setattr("surefoot.cuda_ext.operation.is_noisy", lambda *_: True)
         given = (s, seeds, parameters, None, None, None, None, policy, [1], [10, 99], True, [0, 4], 0)
         returned = _native(*given)
     name, sizes, envs, horizon, limit, many, noisy, source, header, arrays = made["arguments"]
@@ -410,5 +408,5 @@ def test_rollout_hands_the_kernel_arrays_on_its_own_device(monkeypatch: pytest.M
     wanted = {*gpu.SUMS, *gpu.KEPT, "seeds", "parameters", "low", "high", "matrices", "policy"}
     assert set(arrays) == wanted | {"record_observations", "record_terminated"}
     assert all(array.dtype == gpu.ARRAYS[key] for key, array in arrays.items() if key in gpu.ARRAYS)
-    assert made["calls"] == ["reset", "run"]
+    assert made["calls"] == [("run", True)]
     assert len(returned) == len(gpu.SUMS) + 3 + 2

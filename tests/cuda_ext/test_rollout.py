@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import os
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +14,8 @@ import torch
 from rollout_problems import largest_differences, random_policy
 
 from surefoot import cuda_ext
-from surefoot.cuda_ext.rollout import RECORDS, Rollout, operator, rollout
+from surefoot.cuda_ext.operation import RECORDS, operator
+from surefoot.cuda_ext.rollout import Rollout, rollout
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import SYSTEMS, system
 
@@ -104,6 +109,27 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
 
 
 @needs_native
+def test_rollouts_in_several_threads_of_python_and_in_a_forked_process_use_threads_too() -> None:
+    s = system("pendulum")
+    given = {"random": True, "num_envs": 1000, "horizon": 60, "threads": 3}
+    expected = [rollout(s, seeds=seed, **given).returns for seed in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            found = pool.map(lambda seed: rollout(s, seeds=seed, **given).returns, range(4))
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    child = os.fork()
+    if child == 0:  # its threads did not come along
+        os._exit(0 if torch.equal(rollout(s, seeds=2, **given).returns, expected[2]) else 1)
+    deadline = time.monotonic() + 60
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+
+
+@needs_native
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_recording_changes_no_result(name: str) -> None:
     s = system(name)
@@ -114,6 +140,42 @@ def test_recording_changes_no_result(name: str) -> None:
             assert torch.equal(value, getattr(recorded, field.name)), field.name
     assert torch.equal(plain.carry.states, recorded.carry.states)
     assert int(plain.finished.min()) >= 2
+
+
+def agrees_with_records(s: System, **given: object) -> Rollout:
+    """A rollout under random actions in strides; it must be what the steps of one with records give, bit for bit."""
+    plain = rollout(s, random=True, **given)  # type: ignore[arg-type]
+    recorded = rollout(s, random=True, record=("rewards",), **given)  # type: ignore[arg-type]
+    for field in dataclasses.fields(Rollout):
+        if isinstance(value := getattr(plain, field.name), torch.Tensor):
+            assert torch.equal(value, getattr(recorded, field.name)), field.name
+    assert torch.equal(plain.carry.states, recorded.carry.states)
+    return plain
+
+
+@needs_native
+def test_strides_leave_a_parameter_out_only_where_it_is_0() -> None:
+    s = system("pendulum")
+    calm, windy = s.default_parameters(), s.default_parameters()
+    wind = [parameter.name for parameter in s.parameters].index("wind")
+    windy[wind] = 0.7
+    given = {"num_envs": 200, "seeds": 1, "horizon": 300, "episodes": "many"}
+    with_wind = agrees_with_records(s, parameters=windy, **given)
+    assert not torch.allclose(with_wind.returns, agrees_with_records(s, parameters=calm, **given).returns)
+
+
+@needs_native
+def test_strides_step_with_care_where_states_are_large_but_have_not_diverged() -> None:
+    s = system("double_integrator")
+    still = torch.zeros(70, len(s.states))
+    states = still.clone()
+    states[3, 0], states[40, 1] = 4e5, -2e5
+    given = {"seeds": 2, "horizon": 20, "max_steps": 8, "episodes": "many"}
+    result = agrees_with_records(s, states=states, **given)
+    assert int(result.diverged.sum()) == 0
+    assert float(result.costs[3]) >= 8
+    others = (torch.arange(70) != 3) & (torch.arange(70) != 40)
+    assert torch.equal(result.returns[others], agrees_with_records(s, states=still, **given).returns[others])
 
 
 @needs_native
@@ -135,13 +197,18 @@ def test_the_builds_for_all_instruction_sets_agree() -> None:
     module = cuda_ext.native()
     assert module is not None
     s, best = system("cartpole_swingup"), module.level()
-    given = {"policy": random_policy(s, [19, 8], sampling="after"), "num_envs": 200, "horizon": 20}
-    reference = rollout(s, backend="twin", **given)
+    shared = {"num_envs": 200, "horizon": 20}
+    cases = [
+        (s, {"policy": random_policy(s, [19, 8], sampling="after"), **shared}),
+        *((system(name), {"random": True, "episodes": "many", **shared}) for name in ("pendulum", "cartpole_balance")),
+    ]
     lower = {"v4": ["v2", "v3", "v4"], "v3": ["v2", "v3"]}.get(best, [best])
     try:
-        for level in lower:
-            module.set_level(level)
-            assert max(largest_differences(rollout(s, **given), reference).values()) < 1e-4, level
+        for s, given in cases:
+            reference = rollout(s, backend="twin", **given)
+            for level in lower:
+                module.set_level(level)
+                assert max(largest_differences(rollout(s, **given), reference).values()) < 1e-4, (s.name, level)
     finally:
         module.set_level(best)
 

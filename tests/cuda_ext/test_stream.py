@@ -185,6 +185,25 @@ def test_a_stream_gives_the_same_bits_alone_and_beside_others(settings: StreamSe
             assert torch.equal(value, together[name][k : k + 1] if value.ndim else together[name]), (k, name)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_padded_rows_give_the_bits_of_rows_without_gaps(dtype: str, level: str) -> None:
+    dense, generator = tensors_for(NORMAL, 3, dtype), np.random.default_rng(11)
+    padded = {name: value.clone() for name, value in dense.items()}
+    for name in ("critic_weights", "critic_traces", "actor_weights", "actor_traces"):
+        padded[name] = stream.parameter_rows(*dense[name].shape, dense[name].dtype)
+        assert all(row.data_ptr() % 64 == 0 for row in padded[name])
+        assert padded[name].shape == dense[name].shape
+        padded[name].copy_(dense[name])
+    one, other = StreamKernel(NORMAL, dense), StreamKernel(NORMAL, padded)
+    for _ in range(15):
+        draw_inputs(dense, generator)
+        copy_into(padded, {name: value for name, value in dense.items() if name.startswith("in_")})
+        one.run(STEP)
+        other.run(STEP)
+    assert all(torch.equal(value, padded[name]) for name, value in dense.items())
+    assert dense["actor_traces"].any()
+
+
 @every_case
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_phases_in_calls_of_their_own_give_one_calls_bits(settings: StreamSettings, dtype: str, level: str) -> None:
@@ -420,9 +439,14 @@ def test_tensors_that_do_not_fit_are_named() -> None:
         (changed(good, "critic_weights", good["critic_weights"].half()), "critic_weights is float16"),
         (changed(good, "states", torch.zeros(2, 18, device="meta")), "states is on meta"),
     ]
+    gaps = stream.parameter_rows(*good["actor_traces"].shape, torch.float32)
+    cases += [
+        (changed(good, "actor_traces", gaps), "rows of actor_traces are 2048 numbers apart, those of the weights 2044"),
+        (changed(good, "actor_traces", good["actor_traces"].T.contiguous().T), "actor_traces has rows that are not"),
+    ]
     read_only = np.zeros((2, 18), np.float32)
     read_only.flags.writeable = False
-    cases.append((changed(good, "states", read_only), "states is not contiguous, or read-only"))
+    cases.append((changed(good, "states", read_only), "states is read-only"))
     for tensors, message in cases:
         with pytest.raises(ValueError, match=re.escape(message)):
             StreamKernel(NORMAL, tensors)

@@ -42,7 +42,9 @@ def compiled(native: pathlib.Path, folder: pathlib.Path) -> tuple[str, str]:
 def scalar_functions(assembly: str) -> list[str]:
     """observe, step and reset of the systems in which fewer than half of the float operations are on whole vectors."""
     found = []
-    for name, body in re.findall(r"^(_ZN\S*LaneOperations\S*):\n(.*?)^\s*\.size\s+\1", assembly, re.M | re.S):
+    for name, body in re.findall(
+        r"^(_ZN\S*(?:LaneOperations|Strides)\S*):\n(.*?)^\s*\.size\s+\1", assembly, re.M | re.S
+    ):
         vector = len(re.findall(r"\tv(?:add|sub|mul|fn?m(?:add|sub)\d+|div)ps\t[^\n]*%ymm", body))
         scalar = len(re.findall(r"\tv(?:add|sub|mul|fn?m(?:add|sub)\d+|div)ss\t", body))
         if scalar > vector:
@@ -110,8 +112,8 @@ def test_a_call_of_the_c_library_in_a_system_is_noticed(tmp_path: pathlib.Path) 
     slow = "angle = wrap(s[0]); sine = __builtin_sinf(s[0]); cosine = 0;"
     native = copy_of_sources(tmp_path, "systems/pendulum.h", "wrapped_sine_cosine(s[0], angle, sine, cosine);", slow)
     found = scalar_functions(compiled(native, tmp_path)[0])
-    assert len(found) == 2
-    assert all(any(name in one for one in found) for name in ("4step", "6stride")), found
+    assert len(found) == 3, found
+    assert all(any(name in one for one in found) for name in ("4step", "long_stride_ofILb0", "long_stride_ofILb1"))
 
 
 def test_a_branch_in_a_dense_layer_is_noticed(tmp_path: pathlib.Path) -> None:

@@ -1,6 +1,6 @@
 // The loop over time of a block of lanes, the same for every system.
 #include "../level.h"
-#include "block.h"
+#include "operations.h"
 #include "systems.inc"
 
 #include <limits.h>
@@ -15,12 +15,26 @@ const Operations table[] = {
 #undef SUREFOOT_OPERATIONS
 };
 
-/// Rows of (envs, width), one per environment, to lanes; the lanes past the last environment repeat it.
-void to_lanes(const Block& b, const float* rows, int width, float* to) {
-  for (int l = 0; l < lanes; ++l) {
-    const long row = b.first + (l < b.valid ? l : b.valid - 1);
-    for (int k = 0; k < width; ++k) to[k * lanes + l] = rows[row * width + k];
+/// `valid` rows of (envs, width), one per environment, to lanes; the lanes past the last environment repeat it.
+template <class T, class From>
+void to_lanes(const Block& b, const From* rows, int width, T* to) {
+  const From* const first = rows + static_cast<long>(b.first) * width;
+  const int valid = b.valid;
+  for (int k = 0; k < width; ++k) {
+    T* const lane = to + k * lanes;
+#pragma omp simd
+    for (int l = 0; l < valid; ++l) lane[l] = static_cast<T>(first[l * width + k]);
+    for (int l = valid; l < lanes; ++l) lane[l] = lane[valid - 1];
   }
+}
+
+/// A value of each lane to the environments' rows: `to[l]` is what `value` returns for lane l.
+template <class T, class Value>
+SF_INLINE void to_row(const Block& b, T* rows, const Value& value) {
+  T* const to = rows + b.first;
+  const int valid = b.valid;
+#pragma omp simd
+  for (int l = 0; l < valid; ++l) to[l] = value(l);  // vectorised
 }
 
 /// Lanes to rows of (envs, width); `mask` null or 0 where a row is left as it is.
@@ -38,16 +52,19 @@ bool any_running(const Block& b, int from, int to) {
   return any > 0.0f;
 }
 
-/// Keys, for the episode that is `ahead` of the present one, of the streams that this job draws from.
-void make_keys(Block& b, int ahead, uint32 (*to)[lanes]) {
-  const auto fill = [&b, ahead](uint32 stream, uint32* key) {
+/// Keys of the lanes from .. to - 1, whole groups, for the episode that is `ahead` of the present one, of the streams that
+/// this job draws from.
+void make_keys(Block& b, int ahead, uint32 (*keys)[lanes], int from, int to) {
+  const uint32 streams[3] = {process_stream, policy_stream, action_stream};
+  for (int k = 0; k < 3; ++k) {
+    for (int first = from; b.draws[k] && first < to; first += group) {
+      uint32* const key = keys[k];
+      const uint32 stream = streams[k];
 #pragma omp simd
-    for (int l = 0; l < lanes; ++l)  // vectorised
-      key[l] = episode_key(b.seed[l], static_cast<uint32>(b.episode[l] + ahead), stream);
-  };
-  if (b.job->noisy) fill(process_stream, to[process_key]);
-  if (b.job->source == Source::policy && b.job->policy.sampling != Sampling::none) fill(policy_stream, to[policy_key]);
-  if (b.job->source == Source::random) fill(action_stream, to[action_key]);
+      for (int l = first; l < first + group; ++l)  // vectorised
+        key[l] = episode_key(b.seed[l], static_cast<uint32>(b.episode[l] + ahead), stream);
+    }
+  }
 }
 
 void random_actions(Block& b, int t) {
@@ -137,37 +154,46 @@ bool any_of(const int* lane, int from, int to) {
   return any != 0;
 }
 
-/// Begin the prepared episodes, at time t, in the lanes of a group that have ended.
-void begin(Block& b, int t, int from) {
-  const auto exchange = [&b, from](auto* to, const auto* value) {
+/// Begin the prepared episodes, at time t, in the lanes that have ended.
+void begin(Block& b, int t) {
+  const int* const ended = b.ended;
+  const auto exchange = [ended](auto* to, const auto* value) {
 #pragma omp simd
-    for (int l = from; l < from + group; ++l) to[l] = b.ended[l] != 0 ? value[l] : to[l];  // vectorised
+    for (int l = 0; l < lanes; ++l) to[l] = ended[l] != 0 ? value[l] : to[l];  // vectorised
   };
   for (int k = 0; k < b.job->sizes.states; ++k) exchange(b.states + k * lanes, b.fresh + k * lanes);
   const uint32 past = static_cast<uint32>(-t);
   for (int k = 0; k < 3; ++k) {
+    if (!b.draws[k]) continue;
     uint32* const key = b.key[k];
     const uint32* const fresh = b.next_key[k];
 #pragma omp simd
-    for (int l = from; l < from + group; ++l) key[l] = b.ended[l] != 0 ? later(fresh[l], past) : key[l];  // vectorised
+    for (int l = 0; l < lanes; ++l) key[l] = ended[l] != 0 ? later(fresh[l], past) : key[l];  // vectorised
   }
 }
 
-/// Book the episodes of a group that ended at step t.
-void book(Block& b, int t, int from) {
-  const float going_on = b.job->many ? 1.0f : 0.0f;
+/// Book the episodes that ended at step t. (What few steps change is written by those alone: a store takes the processor
+/// as long as four sums.)
+void book(Block& b, int t) {
   const Sums& sums = *b.sums;
 #pragma omp simd
-  for (int l = from; l < from + group; ++l) {  // vectorised
-    const int ended = b.ended[l], one = ended != 0 ? 1 : 0;
-    b.truncated[l] += (ended >> 1) & 1;
-    b.diverged[l] += (ended >> 2) & 1;
+  for (int l = 0; l < lanes; ++l) {  // vectorised
+    const int ended = b.ended[l];
     b.from_total[l] = ended != 0 ? sums.total[l] : b.from_total[l];
     b.from_cost[l] = ended != 0 ? sums.cost[l] : b.from_cost[l];
     b.start[l] = ended != 0 ? t + 1 : b.start[l];
-    b.episode[l] += one;
-    b.used[l] |= one;
-    b.running[l] = ended != 0 ? going_on : b.running[l];
+    b.episode[l] += ended != 0 ? 1 : 0;
+  }
+  if (b.any_truncated) {
+#pragma omp simd
+    for (int l = 0; l < lanes; ++l) {  // vectorised
+      b.truncated[l] += (b.ended[l] >> 1) & 1;
+      b.diverged[l] += (b.ended[l] >> 2) & 1;
+    }
+  }
+  if (!b.job->many) {
+#pragma omp simd
+    for (int l = 0; l < lanes; ++l) b.running[l] = b.ended[l] != 0 ? 0.0f : b.running[l];  // vectorised
   }
 }
 
@@ -177,55 +203,81 @@ void set_deadline(Block& b) {
   b.deadline = b.job->limit > INT_MAX / 2 ? INT_MAX : first + b.job->limit;
 }
 
+/// The next episodes of the lanes from .. to - 1, whole groups.
+void prepare_next(Block& b, int from, int to, const Operations& operations) {
+  operations.prepare(b, 1, from, to);
+  make_keys(b, 1, b.next_key, from, to);
+  for (int l = from; l < to; ++l) b.prepared[l] = b.episode[l] + 1;
+}
+
+/// See to it that the lanes which have ended have another episode prepared. One group is prepared at each such step,
+/// whether it need be or not, so that it is seldom that a lane's next episode is missing and all are.
+void prepare_ahead(Block& b, const Operations& operations) {
+  int missing = 0;
+  for (int l = 0; l < lanes; ++l) missing |= b.ended[l] != 0 ? b.prepared[l] ^ (b.episode[l] + 1) : 0;
+  if (missing != 0) {
+    prepare_next(b, 0, lanes, operations);
+  } else {
+    prepare_next(b, b.turn, b.turn + group, operations);
+    b.turn = (b.turn + group) % lanes;
+  }
+}
+
 /// Book the episodes that ended at step t; begin others or let their lanes wait.
 void finish(Block& b, int t, const Operations& operations) {
   if (b.job->many) {
-    int again = 0;
-    for (int l = 0; l < lanes; ++l) again |= (b.ended[l] != 0 ? 1 : 0) & b.used[l];
-    if (again != 0) {
-      operations.prepare(b, 1);
-      make_keys(b, 1, b.next_key);
-      for (int l = 0; l < lanes; ++l) b.used[l] = 0;
-    }
+    prepare_ahead(b, operations);
+    begin(b, t + 1);
   }
-  for (int from = 0; from < lanes; from += group) {
-    if (!any_of(b.ended, from, from + group)) continue;
-    if (b.job->many) begin(b, t + 1, from);
-    book(b, t, from);
-  }
+  book(b, t);
   b.all_running = b.job->many;
-  set_deadline(b);
+  if (t + 1 >= b.deadline) set_deadline(b);
 }
 
-void enter(Block& b, const Job& job, int first) {
+/// The environments' present to lanes. `fresh`: episodes begin, in states drawn here.
+void enter(Block& b, const Job& job, int first, const Operations* fresh) {
   b.job = &job;
   b.first = first;
   b.valid = job.envs - first < lanes ? job.envs - first : lanes;
   b.shared = job.parameters;
   b.all_running = true;
+  b.turn = 0;
+  b.draws[process_key] = job.noisy;
+  b.draws[policy_key] = job.source == Source::policy && job.policy.sampling != Sampling::none;
+  b.draws[action_key] = job.source == Source::random;
   b.sums = b.both_sums;
   b.next_sums = b.both_sums + 1;
-  to_lanes(b, job.states, job.sizes.states, b.states);
   if (!job.shared) to_lanes(b, job.parameters, job.sizes.parameters, b.parameters);
   for (int k = 0; job.shared && k < job.sizes.parameters; ++k)
     for (int l = 0; l < lanes; ++l) b.parameters[k * lanes + l] = job.parameters[k];
-  for (int l = 0; l < lanes; ++l) {
-    const long row = first + (l < b.valid ? l : b.valid - 1);
-    b.seed[l] = static_cast<uint32>(job.seeds[row]);
-    b.episode[l] = job.episodes[row];
-    b.start[l] = -job.elapsed[row];
+  to_lanes(b, job.seeds, 1, b.seed);
+  to_lanes(b, job.episodes, 1, b.episode);
+  to_lanes(b, job.elapsed, 1, b.start);
+  Sums& sums = *b.sums;
+#pragma omp simd
+  for (int l = 0; l < lanes; ++l) {  // vectorised
+    b.start[l] = -b.start[l];
     b.running[l] = 1.0f;
-    b.used[l] = 1;
-    b.sums->total[l] = b.sums->cost[l] = b.from_total[l] = b.from_cost[l] = 0.0f;
-    b.sums->lowest[l] = 3.4e38f;
+    b.prepared[l] = b.episode[l];
+    sums.total[l] = sums.cost[l] = b.from_total[l] = b.from_cost[l] = 0.0f;
+    sums.lowest[l] = 3.4e38f;
     b.ended[l] = b.truncated[l] = b.diverged[l] = 0;
   }
+  for (int l = 0; l < lanes; ++l) b.ends[l] = 0;
   for (int k = 0; k < (job.sizes.normals + 1) * lanes; ++k) b.normals[k] = 0.0f;
   for (int k = 0; k < job.sizes.actions * lanes; ++k) b.actions[k] = 0.0f;
+  if (fresh != nullptr) {
+    fresh->prepare(b, 0, 0, lanes);
+    float* const states = b.states;
+    b.states = b.fresh;
+    b.fresh = states;
+  } else {
+    to_lanes(b, job.states, job.sizes.states, b.states);
+  }
   set_deadline(b);
-  make_keys(b, 0, b.key);
-  for (uint32* const key : b.key)
-    for (int l = 0; l < lanes; ++l) key[l] = later(key[l], static_cast<uint32>(-b.start[l]));
+  make_keys(b, 0, b.key, 0, lanes);
+  for (int k = 0; k < 3; ++k)
+    for (int l = 0; b.draws[k] && l < lanes; ++l) b.key[k][l] = later(b.key[k][l], static_cast<uint32>(-b.start[l]));
 }
 
 void leave(Block& b, const Operations& operations) {
@@ -235,23 +287,26 @@ void leave(Block& b, const Operations& operations) {
     operations.observe(b);
     to_rows(b, b.observations, job.sizes.observations, nullptr, job.last_observations);
   }
-  for (int l = 0; l < b.valid; ++l) {
-    const int row = b.first + l, finished = b.episode[l] - job.episodes[row];
-    const bool waits = b.running[l] == 0.0f;
-    job.episodes[row] = b.episode[l];
-    job.elapsed[row] = waits ? 0 : job.horizon - b.start[l];
-    job.returns[row] = b.sums->total[l];
-    job.costs[row] = b.sums->cost[l];
-    job.margins[row] = b.sums->lowest[l];
-    job.lengths[row] = waits ? b.start[l] : job.horizon;
-    job.terminated[row] = finished - b.truncated[l];
-    job.truncated[row] = b.truncated[l];
-    job.diverged[row] = b.diverged[l];
-    job.finished[row] = finished;
-    job.finished_lengths[row] = finished > 0 ? b.start[l] : 0;  // the step that the last of them ended before
-    job.finished_returns[row] = b.from_total[l];
-    job.finished_costs[row] = b.from_cost[l];
-  }
+  const Sums& sums = *b.sums;
+  const int horizon = job.horizon;
+  const auto waits = [&b](int l) { return b.running[l] == 0.0f; };
+  const int* const before = job.episodes + b.first;
+  alignas(64) int finished[lanes];
+  for (int l = 0; l < b.valid; ++l) finished[l] = b.episode[l] - before[l];
+  to_row(b, job.episodes, [&b](int l) { return b.episode[l]; });
+  to_row(b, job.elapsed, [&](int l) { return waits(l) ? 0 : horizon - b.start[l]; });
+  to_row(b, job.returns, [&sums](int l) { return sums.total[l]; });
+  to_row(b, job.costs, [&sums](int l) { return sums.cost[l]; });
+  to_row(b, job.margins, [&sums](int l) { return sums.lowest[l]; });
+  to_row(b, job.lengths, [&](int l) { return waits(l) ? b.start[l] : horizon; });
+  to_row(b, job.terminated, [&](int l) { return finished[l] - b.truncated[l]; });
+  to_row(b, job.truncated, [&b](int l) { return b.truncated[l]; });
+  to_row(b, job.diverged, [&b](int l) { return b.diverged[l]; });
+  to_row(b, job.finished, [&](int l) { return finished[l]; });
+  // the step that the last of them ended before
+  to_row(b, job.finished_lengths, [&](int l) { return finished[l] > 0 ? b.start[l] : 0; });
+  to_row(b, job.finished_returns, [&b](int l) { return b.from_total[l]; });
+  to_row(b, job.finished_costs, [&b](int l) { return b.from_cost[l]; });
 }
 
 /// Which of the things that a step may do this job asks for.
@@ -282,12 +337,16 @@ void any_step(Block& b, int t, const Operations& operations, const Wishes& wishe
 void run(Block& b, const Operations& operations) {
   const Job& job = *b.job;
   const Wishes wishes = wishes_of(job, operations);
-  bool going_on = true;
+  bool going_on = true, strides = wishes.strides;
   for (int t = 0; t < job.horizon && going_on;) {
     const int before = t;
-    if (wishes.strides && b.all_running) t = operations.stride(b, t);
-    if (t == before) any_step(b, t++, operations, wishes);
+    if (strides && b.all_running) t = operations.stride(b, t);
+    if (t == before) {
+      any_step(b, t++, operations, wishes);
+      strides = false;  // perhaps a lane is about to diverge, which ends its episode
+    }
     if (b.any_ended) {
+      strides = wishes.strides;
       finish(b, t - 1, operations);
       going_on = job.many || any_running(b, 0, b.valid);
     }
@@ -359,6 +418,7 @@ void end_block(Block& b, int steps) {
     const int late = steps - b.start[l] >= limit ? truncated : going;
     b.ended[l] = b.ends[l] != 0 ? terminated : late;
   }
+  b.any_truncated = steps >= b.deadline;
   b.any_ended = any_of(b.ended, 0, lanes);
 }
 
@@ -373,6 +433,7 @@ void settle_block(Block& b, int steps, bool any_diverged, bool any_terminated) {
     }
   } else {
     settle_with_care(b, steps);
+    b.any_truncated = true;
     b.any_ended = any_of(b.ended, 0, lanes);
   }
   turn_over(b);
@@ -385,11 +446,12 @@ long block_bytes(const Job& job) {
   return static_cast<long>(sizeof(Block)) + static_cast<long>(sizeof(float)) * lay_out(b, job, nullptr);
 }
 
-/// Roll out the block that begins with environment `first`. `memory`: block_bytes, aligned to 64.
-void run_block(int system, const Job& job, int first, char* memory) {
+/// Roll out the block that begins with environment `first`, from the states it is in or, `fresh`, from such as episodes
+/// begin in. `memory`: block_bytes, aligned to 64.
+void run_block(int system, const Job& job, int first, bool fresh, char* memory) {
   Block& b = *reinterpret_cast<Block*>(memory);
   lay_out(b, job, reinterpret_cast<float*>(memory + sizeof(Block)));
-  enter(b, job, first);
+  enter(b, job, first, fresh ? &table[system] : nullptr);
   run(b, table[system]);
   leave(b, table[system]);
 }
@@ -398,10 +460,10 @@ void run_block(int system, const Job& job, int first, char* memory) {
 void reset_block(int system, const Job& job, int first, const unsigned char* mask, char* memory) {
   Block& b = *reinterpret_cast<Block*>(memory);
   lay_out(b, job, reinterpret_cast<float*>(memory + sizeof(Block)));
-  enter(b, job, first);
+  enter(b, job, first, nullptr);
   for (int l = 0; l < b.valid; ++l) b.ended[l] = mask == nullptr || mask[first + l] != 0;
-  table[system].prepare(b, 0);
-  for (int from = 0; from < lanes; from += group) begin(b, 0, from);
+  table[system].prepare(b, 0, 0, lanes);
+  begin(b, 0);
   to_rows(b, b.states, job.sizes.states, nullptr, job.states);
   if (job.last_observations != nullptr) {
     table[system].observe(b);

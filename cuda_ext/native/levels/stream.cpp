@@ -1,24 +1,18 @@
-// Streaming agents: forward, gradients by hand, eligibility traces, the bound and the weights, in as few passes as can be.
+// Streaming agents: forward, gradients by hand, traces, the bound and the weights, in as few passes as can be.
 //
-// For each network of a stream: (1) one pass over w gives the outputs at S and S'; (2) layer by layer from the top, one pass
-// over w and z gives the gradient below, the new trace and its L1 norm; (3) one pass over z and w moves the weights and,
-// where an action follows, computes the layer's outputs for it from the weights just moved.
+// For each network of a stream: (1) one pass over w gives the outputs at S and S'; (2) layer by layer from the top, one
+// pass over w and z gives the gradient below, the new trace and its L1 norm; (3) one pass over z and w moves the weights
+// and, where an action follows, computes the layer's outputs for it from the weights just moved.
 #include "../stream.h"
 
 #include <cstring>
 
+#include "../stream_policy.h"
 #include "../stream_rows.h"
 
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 namespace {
-
-inline float exponential(float x) { return __builtin_expf(x); }
-inline double exponential(double x) { return __builtin_exp(x); }
-inline float log_of_1_plus(float x) { return __builtin_log1pf(x); }
-inline double log_of_1_plus(double x) { return __builtin_log1p(x); }
-inline float logarithm(float x) { return __builtin_logf(x); }
-inline double logarithm(double x) { return __builtin_log(x); }
 
 template <class T>
 constexpr T slope = T(0.01);  // of LeakyReLU at and below 0
@@ -35,6 +29,17 @@ class FlushSubnormals {
 #else
   FlushSubnormals() {}
 #endif
+};
+
+/// The stream that is being done, and the one that will be next: its memory is asked for while this one's is worked on.
+struct Turn {
+  long stream, next;
+
+  /// How far beyond a number of this stream's network lies the same number of the next one's.
+  template <class T>
+  long ahead(const StreamNetwork<T>& net) const {
+    return (next - stream) * net.stride;
+  }
 };
 
 // ---- the network ----
@@ -80,9 +85,10 @@ void through_activation(const T* __restrict__ above, const T* __restrict__ norma
 
 /// The network at N samples whose inputs are in place; with `moving`, its weights move by scale * trace first.
 template <class T, int N, bool moving = false>
-void forward(const StreamNetwork<T>& net, long stream, const StreamSample<T>* const (&samples)[N], bool layer_norm,
+void forward(const StreamNetwork<T>& net, Turn turn, const StreamSample<T>* const (&samples)[N], bool layer_norm,
              T scale = 0) {
-  long at = stream * net.parameters;
+  const long ahead = turn.ahead(net);
+  long at = turn.stream * net.stride;
   for (int l = 0; l < net.layers; ++l) {
     const long inputs = net.sizes[l], outputs = net.sizes[l + 1];
     const bool hidden = l + 1 < net.layers;
@@ -92,7 +98,7 @@ void forward(const StreamNetwork<T>& net, long stream, const StreamSample<T>* co
       in[n] = samples[n]->activations[l];
       out[n] = hidden ? samples[n]->normal[l] : samples[n]->outputs;
     }
-    layer_forward<T, N, moving>(net.weights + at, net.traces + at, scale, in, out, inputs, outputs);
+    layer_forward<T, N, moving>(net.weights + at, net.traces + at, scale, in, out, inputs, outputs, ahead);
     for (int n = 0; n < N && hidden; ++n)
       samples[n]->inverses[l] = activate(samples[n]->normal[l], samples[n]->activations[l + 1], outputs, layer_norm);
     at += (inputs + 1) * outputs;
@@ -101,17 +107,20 @@ void forward(const StreamNetwork<T>& net, long stream, const StreamSample<T>* co
 
 /// Traces of the network at S, for the gradient `s.above` of its outputs. Returns their L1 norm.
 template <class T>
-T accumulate(const Stream<T>& s, const StreamNetwork<T>& net, long stream, T decay) {
-  long at = (stream + 1) * net.parameters;
+T accumulate(const Stream<T>& s, const StreamNetwork<T>& net, Turn turn, T decay) {
+  const long ahead = turn.ahead(net);
+  long at = turn.stream * net.stride + net.parameters;
   T total = 0;
   for (int l = net.layers - 1; l >= 0; --l) {
     const long inputs = net.sizes[l], outputs = net.sizes[l + 1];
     at -= (inputs + 1) * outputs;
     const T* const x = net.here.activations[l];
     if (l == 0) {
-      total += layer_traces<T, false>(net.weights + at, net.traces + at, decay, s.above, x, nullptr, inputs, outputs);
+      total += layer_traces<T, false>(net.weights + at, net.traces + at, decay, s.above, x, nullptr, inputs, outputs,
+                                      ahead);
     } else {
-      total += layer_traces<T, true>(net.weights + at, net.traces + at, decay, s.above, x, s.below, inputs, outputs);
+      total += layer_traces<T, true>(net.weights + at, net.traces + at, decay, s.above, x, s.below, inputs, outputs,
+                                     ahead);
       through_activation(s.below, net.here.normal[l - 1], net.here.inverses[l - 1], s.above, inputs,
                          s.settings.layer_norm);
     }
@@ -135,16 +144,17 @@ struct Move {
 
 template <class T>
 T* of_stream(T* all, const StreamNetwork<T>& net, long stream) {
-  return all + stream * net.parameters;
+  return all + stream * net.stride;
 }
 
 /// Traces with the gradient `s.above`, and the step size that the bound allows (sheet 1.1 and 1.2).
 template <class T>
-Move<T> prepare(const Stream<T>& s, const StreamNetwork<T>& net, long stream, double delta, bool cut) {
+Move<T> prepare(const Stream<T>& s, const StreamNetwork<T>& net, Turn turn, double delta, bool cut) {
   const StreamSettings& c = s.settings;
+  const long stream = turn.stream;
   T* const z = of_stream(net.traces, net, stream);
   if (cut) std::memset(z, 0, net.parameters * sizeof(T));
-  double size = accumulate(s, net, stream, static_cast<T>(c.decay));
+  double size = accumulate(s, net, turn, static_cast<T>(c.decay));
   if (c.optimizer == StreamOptimizer::sgd) return {static_cast<T>(c.learning_rate * delta), T(0)};
   T correction = 0;
   if (c.optimizer == StreamOptimizer::adaptive) {
@@ -158,153 +168,20 @@ Move<T> prepare(const Stream<T>& s, const StreamNetwork<T>& net, long stream, do
 }
 
 template <class T>
-void apply(const Stream<T>& s, const StreamNetwork<T>& net, long stream, const Move<T>& step) {
+void apply(const Stream<T>& s, const StreamNetwork<T>& net, Turn turn, const Move<T>& step) {
+  const long stream = turn.stream;
   T* const w = of_stream(net.weights, net, stream);
   const T* const z = of_stream(net.traces, net, stream);
   if (s.settings.optimizer == StreamOptimizer::adaptive)
     move_adaptively(w, z, of_stream(net.second, net, stream), step.scale, step.correction,
                     static_cast<T>(s.settings.epsilon_adaptive), net.parameters);
   else
-    move(w, z, step.scale, net.parameters);
+    move(w, z, step.scale, net.parameters, turn.ahead(net));
 }
 
 template <class T>
 void clear_traces(const StreamNetwork<T>& net, long stream) {
   std::memset(of_stream(net.traces, net, stream), 0, net.parameters * sizeof(T));
-}
-
-// ---- statistics ----
-
-/// One more number for Welford's moments; the first one sets the mean.
-inline void add(double value, double number, double& mean, double& squares) {
-  const double before = number == 1 ? value : mean;
-  const double after = before + (value - before) / number;
-  squares = number == 1 ? 0.0 : squares + (value - before) * (value - after);
-  mean = after;
-}
-
-/// following = (raw - mean) / standard deviation, after raw has been counted (sheet 1.5).
-template <class T>
-void normalise(const Stream<T>& s, long stream, const double* all) {
-  const long count = s.settings.observations, at = stream * count;
-  const double* __restrict__ const raw = all + at;
-  T* __restrict__ const out = s.following + at;
-  if (!s.settings.normalise_observations) {
-    for (long i = 0; i < count; ++i) out[i] = static_cast<T>(raw[i]);
-    return;
-  }
-  double* __restrict__ const mean = s.observation_mean + at;
-  double* __restrict__ const squares = s.observation_squares + at;
-  const double number = s.observation_count[stream] += 1;
-#pragma omp simd
-  for (long i = 0; i < count; ++i) {
-    add(raw[i], number, mean[i], squares[i]);
-    const double variance = number < 2 ? 1.0 : squares[i] / (number - 1);
-    out[i] = static_cast<T>((raw[i] - mean[i]) / __builtin_sqrt(variance + 1e-8));
-  }
-}
-
-/// The reward over the standard deviation of its discounted sum (sheet 1.6).
-template <class T>
-double scaled_reward(const Stream<T>& s, long stream, bool done) {
-  const StreamSettings& c = s.settings;
-  const double reward = s.in_rewards[stream];
-  if (!c.scale_rewards) return reward;
-  const double kept = done && c.clear_before_add ? 0.0 : s.reward_trace[stream];
-  const double trace = c.discount * kept + reward;
-  const double number = s.reward_count[stream] += 1;
-  add(trace, number, s.reward_mean[stream], s.reward_squares[stream]);
-  s.reward_trace[stream] = done && !c.clear_before_add ? 0.0 : trace;
-  const double variance = number < 2 ? 1.0 : s.reward_squares[stream] / (number - 1);
-  return reward / __builtin_sqrt(variance + 1e-8);
-}
-
-// ---- actions and their gradients ----
-
-template <class T>
-long best_of(const T* values, long count) {
-  long best = 0;
-  for (long i = 1; i < count; ++i) best = values[i] > values[best] ? i : best;
-  return best;
-}
-
-/// log softmax in place.
-template <class T>
-void log_softmax(T* values, long count) {
-  const T most = values[best_of(values, count)];
-  T sum = 0;
-  for (long i = 0; i < count; ++i) sum += exponential(values[i] - most);
-  const T shift = most + logarithm(sum);
-  for (long i = 0; i < count; ++i) values[i] -= shift;
-}
-
-template <class T>
-T softplus(T x) {
-  return (x > T(0) ? x : T(0)) + log_of_1_plus(exponential(x > T(0) ? -x : x));
-}
-
-template <class T>
-T sigmoid(T x) {
-  return T(1) / (T(1) + exponential(-x));
-}
-
-/// The next action from the outputs of the network at `following`, drawn with the noise of this call.
-template <class T>
-void choose(const Stream<T>& s, long stream, T* outputs) {
-  const StreamSettings& c = s.settings;
-  const long actions = c.actions;
-  const T* const noise = s.in_noise + stream * s.noises;
-  if (!c.discrete) {
-    T* const to = s.next_chosen.values + stream * actions;
-    for (long i = 0; i < actions; ++i) to[i] = outputs[i] + softplus(outputs[actions + i]) * noise[i];
-    s.next_explored[stream] = false;
-    return;
-  }
-  if (c.kind == StreamKind::ac) {
-    log_softmax(outputs, actions);
-    T reached = 0;
-    long choice = 0;
-    for (; choice < actions - 1; ++choice) {
-      reached += exponential(outputs[choice]);
-      if (reached > noise[0]) break;
-    }
-    s.next_chosen.choices[stream] = choice;
-    s.next_explored[stream] = false;
-    return;
-  }
-  const long greedy = best_of(outputs, actions);
-  long choice = greedy;
-  if (noise[0] < static_cast<T>(*s.in_epsilon)) {
-    choice = static_cast<long>(noise[1] * T(actions));
-    choice = choice < 0 ? 0 : choice < actions ? choice : actions - 1;
-  }
-  s.next_chosen.choices[stream] = choice;
-  s.next_explored[stream] = choice != greedy;
-}
-
-/// s.above = gradient of log pi(A|S) + weight * entropy with respect to the actor's outputs at S (sheet 2.3).
-template <class T>
-void policy_gradient(const Stream<T>& s, long stream, T weight) {
-  const long actions = s.settings.actions;
-  T* const outputs = s.actor.here.outputs;
-  if (!s.settings.discrete) {
-    const T* const taken = s.chosen.values + stream * actions;
-    for (long i = 0; i < actions; ++i) {
-      const T raw = outputs[actions + i], deviation = softplus(raw);
-      const T unit = (taken[i] - outputs[i]) / deviation;
-      s.above[i] = unit / deviation;
-      s.above[actions + i] = (unit * unit - T(1) + weight) / deviation * sigmoid(raw);
-    }
-    return;
-  }
-  log_softmax(outputs, actions);
-  T entropy = 0;
-  for (long i = 0; i < actions; ++i) entropy -= exponential(outputs[i]) * outputs[i];
-  for (long i = 0; i < actions; ++i) {
-    const T taken = i == s.chosen.choices[stream] ? T(1) : T(0);
-    const T probability = exponential(outputs[i]);
-    s.above[i] = taken - probability * (T(1) + weight * (outputs[i] + entropy));
-  }
 }
 
 // ---- learning ----
@@ -322,13 +199,14 @@ End end_of(const Stream<T>& s, long stream) {
 
 /// The critic's part of an update: the TD error, and the critic's traces. Leaves its weights for the caller to move.
 template <class T>
-Move<T> learn_critic(const Stream<T>& s, long stream, const End& end, double& delta) {
+Move<T> learn_critic(const Stream<T>& s, Turn turn, const End& end, double& delta) {
   const StreamSettings& c = s.settings;
+  const long stream = turn.stream;
   const StreamNetwork<T>& net = s.critic;
   set_inputs(net, net.here, s.states + stream * c.observations);
   set_inputs(net, net.next, s.following + stream * c.observations);
   const StreamSample<T>* const both[2] = {&net.here, &net.next};
-  forward<T, 2>(net, stream, both, c.layer_norm);
+  forward<T, 2>(net, turn, both, c.layer_norm);
   const long outputs = net.sizes[net.layers];
   const bool of_actions = c.kind == StreamKind::q || c.kind == StreamKind::sarsa;
   const long taken = of_actions ? s.chosen.choices[stream] : 0;
@@ -341,18 +219,19 @@ Move<T> learn_critic(const Stream<T>& s, long stream, const End& end, double& de
   for (long i = 0; i < outputs; ++i) s.above[i] = i == taken ? T(1) : T(0);
   if (c.optimizer == StreamOptimizer::adaptive) s.count[stream] += 1;
   const bool cut = c.kind == StreamKind::q && c.cut == StreamCut::watkins && s.explored[stream];
-  return prepare(s, net, stream, delta, cut);
+  return prepare(s, net, turn, delta, cut);
 }
 
 template <class T>
-Move<T> learn_actor(const Stream<T>& s, long stream, double delta) {
+Move<T> learn_actor(const Stream<T>& s, Turn turn, double delta) {
+  const long stream = turn.stream;
   const StreamNetwork<T>& net = s.actor;
   set_inputs(net, net.here, s.states + stream * s.settings.observations);
   const StreamSample<T>* const here[1] = {&net.here};
-  forward<T, 1>(net, stream, here, s.settings.layer_norm);
+  forward<T, 1>(net, turn, here, s.settings.layer_norm);
   const double direction = delta > 0 ? 1.0 : delta < 0 ? -1.0 : 0.0;
   policy_gradient(s, stream, static_cast<T>(s.settings.entropy * direction));
-  return prepare(s, net, stream, delta, false);
+  return prepare(s, net, turn, delta, false);
 }
 
 template <class T>
@@ -365,8 +244,9 @@ void copy_action(const Stream<T>& s, long stream, const StreamActions<T>& to) {
 }
 
 template <class T>
-void step(const Stream<T>& s, long stream, int phases) {
+void step(const Stream<T>& s, Turn turn, int phases) {
   const StreamSettings& c = s.settings;
+  const long stream = turn.stream;
   const bool has_actions = c.kind != StreamKind::td;
   const bool first = s.in_ended_with_first[stream] != 0;
   const StreamNetwork<T>& acting = c.kind == StreamKind::ac ? s.actor : s.critic;
@@ -377,7 +257,7 @@ void step(const Stream<T>& s, long stream, int phases) {
   if (phases & stream_observe) normalise(s, stream, s.in_observations);
   if ((phases & stream_act_before) && has_actions) {
     set_inputs(acting, acting.next, following);
-    forward<T, 1>(acting, stream, sample, c.layer_norm);
+    forward<T, 1>(acting, turn, sample, c.layer_norm);
     choose(s, stream, acting.next.outputs);
     copy_action(s, stream, s.out_actions);
   }
@@ -387,11 +267,11 @@ void step(const Stream<T>& s, long stream, int phases) {
   Move<T> moved = {};
   if (learns) {
     double delta;
-    moved = learn_critic(s, stream, end, delta);
+    moved = learn_critic(s, turn, end, delta);
     if (c.kind == StreamKind::ac) {
-      apply(s, s.critic, stream, moved);
+      apply(s, s.critic, turn, moved);
       if (end.done) clear_traces(s.critic, stream);
-      moved = learn_actor(s, stream, delta);
+      moved = learn_actor(s, turn, delta);
     }
     s.learned[stream] += 1;
   }
@@ -401,10 +281,10 @@ void step(const Stream<T>& s, long stream, int phases) {
   const bool acts = has_actions && (phases & stream_act) && (!(phases & stream_act_before) || first);
   if (acts) set_inputs(acting, acting.next, following);
   if (learns && acts && c.optimizer != StreamOptimizer::adaptive) {
-    forward<T, 1, true>(acting, stream, sample, c.layer_norm, moved.scale);
+    forward<T, 1, true>(acting, turn, sample, c.layer_norm, moved.scale);
   } else {
-    if (learns) apply(s, acting, stream, moved);
-    if (acts) forward<T, 1>(acting, stream, sample, c.layer_norm);
+    if (learns) apply(s, acting, turn, moved);
+    if (acts) forward<T, 1>(acting, turn, sample, c.layer_norm);
   }
   if (learns) {
     const bool cut = c.kind == StreamKind::q && c.cut == StreamCut::official && s.explored[stream];
@@ -426,18 +306,27 @@ void step(const Stream<T>& s, long stream, int phases) {
   }
 }
 
+/// Each call goes the other way round: where the cache can't hold all streams, what the last call left there comes first.
 template <class T>
-void all(const Stream<T>& s, int phases) {
+void all(const Stream<T>& s, int phases, bool backwards) {
   const FlushSubnormals flush;
-  for (long stream = 0; stream < s.streams; ++stream) {
-    if (s.in_active[stream]) step(s, stream, phases);
+  const long by = backwards ? -1 : 1, end = backwards ? -1 : s.streams;
+  const auto active = [&](long stream) {
+    while (stream != end && !s.in_active[stream]) stream += by;
+    return stream;
+  };
+  long stream = active(backwards ? s.streams - 1 : 0);
+  while (stream != end) {
+    const long next = active(stream + by);
+    step(s, {stream, next == end ? stream : next}, phases);
+    stream = next;
   }
 }
 
 }  // namespace
 
-void stream_run(const Stream<float>& stream, int phases) { all(stream, phases); }
-void stream_run(const Stream<double>& stream, int phases) { all(stream, phases); }
+void stream_run(const Stream<float>& stream, int phases, bool backwards) { all(stream, phases, backwards); }
+void stream_run(const Stream<double>& stream, int phases, bool backwards) { all(stream, phases, backwards); }
 
 }  // namespace SUREFOOT_NAMESPACE
 }  // namespace surefoot

@@ -41,7 +41,7 @@ struct double_integrator {
   }
 
   template <class T>
-  SF_INLINE static Outcome<T> step(T (&s)[states], const T (&a)[actions], const T (&p)[parameters],
+  SF_INLINE static Endless<T> step(T (&s)[states], const T (&a)[actions], const T (&p)[parameters],
                                    const T (&z)[normals]) {
     const T dt = T(0.05);
     const T mass = p[0], force = p[1], drag = p[2], wind_x = p[3], wind_y = p[4], noise = p[5], wall = p[6];
@@ -56,7 +56,7 @@ struct double_integrator {
     s[1] = s[1] + phi1 * s[3] + phi2 * push_y;
     s[2] = s[2] + phi1 * (push_x - drag * s[2]);
     s[3] = s[3] + phi1 * (push_y - drag * s[3]);
-    return {reward, wall - max(abs(s[0]), abs(s[1])), T(0)};
+    return {reward, wall - max(abs(s[0]), abs(s[1]))};
   }
 };
 

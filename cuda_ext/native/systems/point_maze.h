@@ -33,7 +33,7 @@ struct point_maze {
   }
 
   template <class T>
-  SF_INLINE static Outcome<T> step(T (&s)[states], const T (&a)[actions], const T (&p)[parameters],
+  SF_INLINE static Endless<T> step(T (&s)[states], const T (&a)[actions], const T (&p)[parameters],
                                    const T (&z)[normals]) {
     const T goal_reach = T(0.45);
     const T per_mass = T(1) / p[0], rate = p[2] * per_mass;
@@ -47,7 +47,7 @@ struct point_maze {
     const T out_x = abs(s[0] - p[9]) - p[11], out_y = abs(s[1] - p[10]) - p[11];
     const T far_x = max(out_x, T(0)), far_y = max(out_y, T(0));
     const T margin = sqrt(far_x * far_x + far_y * far_y) + min(max(out_x, out_y), T(0));
-    return {reward, margin, T(0)};
+    return {reward, margin};
   }
 
   /// `count` where the free cell `cell` comes after that run of walls, which the cell `first` follows.

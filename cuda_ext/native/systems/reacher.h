@@ -93,7 +93,7 @@ struct reacher {
   }
 
   template <class T>
-  SF_INLINE static Outcome<T> step(T (&s)[states], const T (&a)[actions], const T (&p)[parameters],
+  SF_INLINE static Endless<T> step(T (&s)[states], const T (&a)[actions], const T (&p)[parameters],
                                    const T (&z)[normals]) {
     const T length_1 = p[2], length_2 = p[3], torque = p[6], noise = p[9], elbow_limit = p[13];
     const T t1 = torque * (a[0] + noise * z[0]), t2 = torque * (a[1] + noise * z[1]);
@@ -110,7 +110,7 @@ struct reacher {
     const T reward = T(-10) * sqrt(error_x * error_x + error_y * error_y) - T(0.05) * (a[0] * a[0] + a[1] * a[1]);
     const T upper = to_segment(obstacle_x, obstacle_y, elbow_x, elbow_y);
     const T fore = to_segment(obstacle_x - elbow_x, obstacle_y - elbow_y, fore_x, fore_y);
-    return {reward, min(min(upper, fore) - p[12], length_2 * (elbow_limit - abs(s[1]))), T(0)};
+    return {reward, min(min(upper, fore) - p[12], length_2 * (elbow_limit - abs(s[1])))};
   }
 };
 
