@@ -1,4 +1,4 @@
-"""Policy heads: deterministic, Gaussians (squashed or not), tanh-Gaussian, acting in [-1, 1]; and categorical."""
+"""Policy heads: deterministic, Gaussians (squashed or not, or a family), tanh-Gaussian, in [-1, 1]; and categorical."""
 
 from __future__ import annotations
 
@@ -281,6 +281,84 @@ class CategoricalActor(nn.Module):
         return nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores.dtype)
 
 
+EMBEDDING_WIDTH, EMBEDDING_PERIOD = 6, 10_000.0
+
+
+def embedded(coefficients: Tensor) -> Tensor:
+    """(B, 6) sines and cosines, by turns, of (B,) coefficients over 1, 10000^(1/3) and 10000^(2/3).
+
+    Source: Vaswani et al., "Attention Is All You Need", section 3.5, as LeapLabTHU/FamO2O uses it.
+    """
+    parts = []
+    for turn in range(EMBEDDING_WIDTH // 2):
+        angle = coefficients / EMBEDDING_PERIOD ** (2 * turn / EMBEDDING_WIDTH)
+        parts += [angle.sin(), angle.cos()]
+    return torch.stack(parts, -1)
+
+
+class BalanceModel(nn.Module):
+    """A distribution of one coefficient for each state: tanh of a normal, mapped from (-1, 1) to a range."""
+
+    def __init__(
+        self,
+        observation_dim: int,
+        hidden: Sequence[int] = (256, 256),
+        initialisation: str = "torch",
+        coefficients: tuple[float, float] = (1.0, 5.0),
+        log_std_range: tuple[float, float] = (-5.0, 2.0),
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(observation_dim, 1, hidden, initialisation=initialisation)
+        self.log_std = nn.Parameter(torch.zeros(1))
+        self.coefficients, self.log_std_range = coefficients, log_std_range
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """(B,) the coefficient that the mean before the tanh stands for."""
+        return self.in_range(torch.tanh(self.mlp(observations).squeeze(-1)))
+
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) coefficients, reparameterised by (B, 1) standard normal noise, and log-densities of the tanh in nats."""
+        mean, log_std = self.mlp(observations), self.log_std.clamp(*self.log_std_range)
+        unsquashed = mean + log_std.exp() * noise
+        density = gaussian_log_density(unsquashed, mean, log_std) - tanh_log_determinant(unsquashed)
+        return self.in_range(torch.tanh(unsquashed.squeeze(-1))), density
+
+    def in_range(self, squashed: Tensor) -> Tensor:
+        """From (-1, 1) to the range, over (0, 1)."""
+        low, high = self.coefficients
+        return low + (high - low) * (0.5 * (squashed + 1))
+
+
+class FamilyActor(nn.Module):
+    """A Gaussian policy that also reads a coefficient, which a balance model picks for each state (FamO2O)."""
+
+    kind = "family"
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (256, 256),
+        initialisation: str = "torch",
+        log_std_range: tuple[float, float] = (-5.0, 2.0),
+        coefficients: tuple[float, float] = (1.0, 5.0),
+    ) -> None:
+        super().__init__()
+        width = observation_dim + EMBEDDING_WIDTH
+        self.member = GaussianActor(width, action_dim, hidden, initialisation, log_std_range)
+        self.balance = BalanceModel(observation_dim, hidden, initialisation, coefficients)
+        self.log_std_range, self.coefficients = log_std_range, coefficients
+
+    @property
+    def mlp(self) -> MLP:
+        """Of the policy, which also gives the balance model's hidden layers."""
+        return self.member.mlp
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) mean actions at the picked coefficients, or samples from (B, A) noise; clipped to [-1, 1]."""
+        return self.member.act(torch.cat([observations, embedded(self.balance(observations))], -1), noise)
+
+
 Actor = (
     DeterministicActor
     | GaussianActor
@@ -288,6 +366,7 @@ Actor = (
     | UnboundedGaussianActor
     | SoftplusGaussianActor
     | CategoricalActor
+    | FamilyActor
 )
 ACTORS: dict[str, type[Actor]] = {
     a.kind: a
@@ -298,6 +377,7 @@ ACTORS: dict[str, type[Actor]] = {
         UnboundedGaussianActor,
         SoftplusGaussianActor,
         CategoricalActor,
+        FamilyActor,
     )
 }
 """Kind, as policy files name it -> class."""

@@ -233,7 +233,12 @@ def keep_memory() -> None:
 
 
 def mlp(
-    slots: Slots, inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str = "relu"
+    slots: Slots,
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    hidden: str = "relu",
+    norms: native.Norms = native.NO_NORMS,
 ) -> Tensor:
     """MLP of one network or an ensemble.
 
@@ -243,10 +248,13 @@ def mlp(
         weights: a layer each, (out, in) or (E, out, in).
         biases: a layer each, (out,) or (E, out).
         hidden: activation of the hidden layers, of `native.HIDDEN`.
+        norms: gains and shifts of layer norms before the activations.
 
     Returns:
         (B, out) or (E, B, out).
     """
+    if norms[0]:
+        return _normed(slots, inputs, weights, biases, hidden, norms)
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return _traced(inputs, weights, biases, hidden)
     parameters = (*weights, *biases)
@@ -263,6 +271,33 @@ def mlp(
     return native.forward(inputs, weights, biases, keep=False, hidden=hidden)[0]
 
 
+def _normed(
+    slots: Slots,
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    hidden: str,
+    norms: native.Norms,
+) -> Tensor:
+    """With layer norms: in the native module, or in plain PyTorch where that can't be."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if traced or native.library() is None or not native.fits(inputs, weights, biases, norms):
+        return plain_mlp(inputs, weights, biases, hidden, norms)
+    parameters = (*weights, *biases, *norms[0], *norms[1])
+    if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
+        return _NativeMLP.apply(slots, hidden, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+    return native.forward(inputs, weights, biases, keep=False, hidden=hidden, norms=norms)[0]
+
+
+def _parts(
+    values: Sequence[Any], layers: int
+) -> tuple[Sequence[Any], Sequence[Any], tuple[Sequence[Any], Sequence[Any]]]:
+    """Values for weights, biases, and gains and shifts of the norms, of which there may be none."""
+    rest = values[2 * layers :]
+    half = len(rest) // 2
+    return values[:layers], values[layers : 2 * layers], (rest[:half], rest[half:])
+
+
 def _traced(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> Tensor:
     """Under `torch.compile` the MLP is one node of the graph; `vmap` and its like take plain PyTorch."""
     if torch._C._are_functorch_transforms_active() or native.library() is None:
@@ -274,7 +309,8 @@ def _traced(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor],
 class _NativeMLP(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, slots: Slots, hidden: str, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
-        outputs, saved = native.forward(inputs, parameters[:layers], parameters[layers:], keep=True, hidden=hidden)
+        weights, biases, norms = _parts(parameters, layers)
+        outputs, saved = native.forward(inputs, weights, biases, keep=True, hidden=hidden, norms=norms)
         ctx.slots, ctx.hidden, ctx.layers = slots, hidden, layers
         ctx.save_for_backward(inputs, saved, *parameters)
         return outputs
@@ -288,10 +324,10 @@ class _NativeMLP(torch.autograd.Function):
         inputs_wanted, *wanted = ctx.needs_input_grad[3:]
         slots: Slots = ctx.slots
         found = [slots.gradient(p) if needed else None for p, needed in zip(parameters, wanted, strict=True)]
-        weights, biases = parameters[:layers], parameters[layers:]
-        below = native.backward(
-            inputs, weights, biases, saved, outputs[0], found[:layers], found[layers:], inputs_wanted, ctx.hidden
-        )
+        weights, biases, norms = _parts(parameters, layers)
+        to_weights, to_biases, to_norms = _parts(found, layers)
+        given = (inputs, weights, biases, saved, outputs[0], to_weights, to_biases, inputs_wanted, ctx.hidden)
+        below = native.backward(*given, norms, to_norms)
         return (None, None, None, below, *found)
 
 
@@ -365,17 +401,27 @@ def _plain_gradients(
     """The same gradients through plain PyTorch, for losses that differentiate a gradient."""
     sources = [inputs, *parameters]
     wanted = [source for source, needed in zip(sources, ctx.needs_input_grad[3:], strict=True) if needed]
-    output = plain_mlp(inputs, parameters[:layers], parameters[layers:], ctx.hidden)
+    weights, biases, norms = _parts(parameters, layers)
+    output = plain_mlp(inputs, weights, biases, ctx.hidden, norms)
     gradients = iter(torch.autograd.grad(output, wanted, output_gradient, create_graph=True))
     return [next(gradients) if needed else None for needed in ctx.needs_input_grad[3:]]
 
 
-def plain_mlp(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str = "relu") -> Tensor:
+def plain_mlp(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    hidden: str = "relu",
+    norms: native.Norms = native.NO_NORMS,
+) -> Tensor:
     """`mlp` in plain PyTorch: any device and dtype, under `vmap`, `functional_call` and `torch.compile`."""
     value = inputs
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         value = linear(value, weight, bias)
         if layer < len(weights) - 1:
+            if norms[0]:
+                gain, shift = norms[0][layer].unsqueeze(-2), norms[1][layer].unsqueeze(-2)
+                value = torch.nn.functional.layer_norm(value, value.shape[-1:]) * gain + shift
             value = value.relu() if hidden == "relu" else value.tanh()
     return value
 

@@ -16,8 +16,11 @@ from torch import Tensor
 
 from surefoot import cuda_ext
 
-Network = tuple[list[int], int, int, int, list[int], list[int]]
-"""Widths, members, rows, place in HIDDEN, and the addresses of weights and biases, as the native module takes them."""
+Network = tuple[list[int], int, int, int, list[int], list[int], list[int], list[int]]
+"""Widths, members, rows, place in HIDDEN, and the addresses of weights, biases, gains and shifts, in this order."""
+Norms = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""Gains and shifts of the hidden layers' norms, (width,) or (E, width) each; two empty ones where there are none."""
+NO_NORMS: Norms = ((), ())
 HIDDEN = ("relu", "tanh")
 """Activations of hidden layers, in the order of native/dense.h."""
 _LANES = 32  # rows of a panel in dense.h: only `register_fake` below must know
@@ -39,10 +42,11 @@ def name() -> str:
     return "" if module is None else f"native-{module.level()}-{module.dense_revision}"
 
 
-def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> bool:
+def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], norms: Norms = NO_NORMS) -> bool:
     """Whether the native MLP can be run on these: contiguous float32 parameters and 2-d inputs on the CPU."""
     return inputs.dim() == 2 and all(
-        t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in (*weights, *biases)
+        t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous()
+        for t in (*weights, *biases, *norms[0], *norms[1])
     )
 
 
@@ -52,7 +56,12 @@ def mlp_sizes(weights: Sequence[Tensor]) -> list[int]:
 
 
 def forward(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], keep: bool, hidden: str = "relu"
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    keep: bool,
+    hidden: str = "relu",
+    norms: Norms = NO_NORMS,
 ) -> tuple[Tensor, Tensor | None]:
     """Outputs of an MLP, and what `backward` needs if `keep`.
 
@@ -62,15 +71,16 @@ def forward(
         biases: a layer each, (out,) or (E, out), contiguous.
         keep: save the hidden activations.
         hidden: activation of the hidden layers, of HIDDEN.
+        norms: layer norms before the activations.
 
     Returns:
         (B, out) or (E, B, out), and a flat tensor or None.
     """
-    module, network = _module(), _network(inputs, weights, biases, hidden)
+    module, network = _module(), _network(inputs, weights, biases, hidden, norms)
     sizes, members, rows = network[:3]
     inputs, row_stride = _rows(inputs)
     outputs = torch.empty((*weights[0].shape[:-2], rows, sizes[-1]))
-    saved = torch.empty(module.mlp_saved_floats(sizes, members, rows)) if keep else None
+    saved = torch.empty(module.mlp_saved_floats(sizes, members, rows, len(norms[0]) > 0)) if keep else None
     if _recorder is not None:
         _recorder.mlp_forward(network, inputs, row_stride, saved, outputs)
     module.mlp_forward(*network, inputs.data_ptr(), row_stride, _address(saved), outputs.data_ptr())
@@ -87,6 +97,8 @@ def backward(
     bias_gradients: Sequence[Tensor | None],
     inputs_wanted: bool,
     hidden: str = "relu",
+    norms: Norms = NO_NORMS,
+    norm_gradients: tuple[Sequence[Tensor | None], Sequence[Tensor | None]] = ((), ()),
 ) -> Tensor | None:
     """Write the gradients of what `forward` computed into the tensors given, None where not wanted.
 
@@ -100,18 +112,20 @@ def backward(
         bias_gradients: contiguous, of the biases' shapes; overwritten.
         inputs_wanted: whether the inputs' gradient is.
         hidden: as given to `forward`.
+        norms: as given to `forward`.
+        norm_gradients: contiguous, of the gains' and shifts' shapes; overwritten.
 
     Returns:
         (B, in), summed over the members, if `inputs_wanted`.
     """
-    network = _network(inputs, weights, biases, hidden)
+    network = _network(inputs, weights, biases, hidden, norms)
     inputs, row_stride = _rows(inputs)
     output_gradients, gradient_stride = _rows(output_gradients)
     member_stride = output_gradients.stride(0) if output_gradients.dim() == 3 else 0
     input_gradients = torch.empty(inputs.shape[0], inputs.shape[1]) if inputs_wanted else None
     if _recorder is not None:
-        given, wanted = (inputs, saved, output_gradients), (weight_gradients, bias_gradients, input_gradients)
-        _recorder.mlp_backward(network, given, (row_stride, gradient_stride, member_stride), *wanted)
+        given, wanted = (inputs, saved, output_gradients), (weight_gradients, bias_gradients, *norm_gradients)
+        _recorder.mlp_backward(network, given, (row_stride, gradient_stride, member_stride), wanted, input_gradients)
     _module().mlp_backward(
         *network,
         inputs.data_ptr(),
@@ -123,6 +137,8 @@ def backward(
         [_address(g) for g in weight_gradients],
         [_address(g) for g in bias_gradients],
         _address(input_gradients),
+        [_address(g) for g in norm_gradients[0]],
+        [_address(g) for g in norm_gradients[1]],
     )
     return input_gradients
 
@@ -201,8 +217,7 @@ class Recorder(Protocol):
         network: Network,
         given: tuple[Tensor, Tensor, Tensor],
         strides: tuple[int, int, int],
-        weight_gradients: Sequence[Tensor | None],
-        bias_gradients: Sequence[Tensor | None],
+        gradients: Sequence[Sequence[Tensor | None]],
         input_gradients: Tensor | None,
     ) -> None:
         """`backward` is about to be run."""
@@ -233,10 +248,10 @@ def recording(by: Recorder | None) -> Iterator[None]:
         _recorder = before
 
 
-def _network(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> Network:
+def _network(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str, norms: Norms) -> Network:
     members = 1 if weights[0].dim() == 2 else weights[0].shape[0]
-    addresses = [w.data_ptr() for w in weights], [b.data_ptr() for b in biases]
-    return mlp_sizes(weights), members, inputs.shape[0], HIDDEN.index(hidden), *addresses
+    weight, bias, gain, shift = ([t.data_ptr() for t in group] for group in (weights, biases, *norms))
+    return mlp_sizes(weights), members, inputs.shape[0], HIDDEN.index(hidden), weight, bias, gain, shift
 
 
 def _address(tensor: Tensor | None) -> int:

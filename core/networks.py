@@ -79,14 +79,15 @@ class MLP(nn.Module):
         """
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, _tensors(self.weights), _tensors(self.biases), self.activation)
+            norms = _tensors(self.scales), _tensors(self.shifts)
+            return kernels.mlp(slots, inputs, _tensors(self.weights), _tensors(self.biases), self.activation, norms)
         scales, shifts = _tensors(self.scales), _tensors(self.shifts)
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
         return self._plain(inputs, _tensors(self.weights), _tensors(self.biases), scales, shifts, masks)
 
     def _fits_kernels(self, inputs: Tensor) -> bool:
-        plain = self.activation in native.HIDDEN and len(self.scales) == 0 and not self.unit_features
+        plain = self.activation in native.HIDDEN and not self.unit_features
         return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
 
     def _plain(
@@ -116,10 +117,11 @@ class MLP(nn.Module):
     def member(self, inputs: Tensor, index: int) -> Tensor:
         """What member `index` alone maps (B, in) to: (B, out)."""
         weights, biases = [w[index] for w in _tensors(self.weights)], [b[index] for b in _tensors(self.biases)]
+        norms = [s[index] for s in _tensors(self.scales)], [s[index] for s in _tensors(self.shifts)]
         slots = kernels.active()
         if slots is not None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, weights, biases, self.activation)
-        return self._plain(inputs, weights, biases, [s[index] for s in self.scales], [s[index] for s in self.shifts])
+            return kernels.mlp(slots, inputs, weights, biases, self.activation, norms)
+        return self._plain(inputs, weights, biases, *norms)
 
 
 @torch.no_grad()

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import checkpoint
-from surefoot.core.actors import ACTORS, Actor, CategoricalActor, DeterministicActor, SoftplusGaussianActor
+from surefoot.core.actors import (
+    ACTORS,
+    Actor,
+    CategoricalActor,
+    DeterministicActor,
+    FamilyActor,
+    SoftplusGaussianActor,
+)
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.normalizer import Normalizer
@@ -113,6 +120,8 @@ class Policy(nn.Module):
             value["unit_features"] = True
         if not isinstance(self.actor, (DeterministicActor, SoftplusGaussianActor, CategoricalActor)):
             value["log_std_range"] = list(self.actor.log_std_range)
+        if isinstance(self.actor, FamilyActor):
+            value["coefficients"] = list(self.actor.coefficients)
         if self.normalizer.limit != math.inf:
             value["observation_limit"] = self.normalizer.limit
         return value
@@ -141,8 +150,10 @@ class Policy(nn.Module):
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
         try:
             options: dict[str, Any] = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
-            if meta["actor"] not in ("deterministic", "gaussian"):  # these are always ReLU
+            if meta["actor"] not in ("deterministic", "gaussian", "family"):  # these are always ReLU
                 options["activation"] = meta["activation"]
+            if "coefficients" in meta:
+                options["coefficients"] = tuple(meta["coefficients"])
             options.update({flag: bool(meta[flag]) for flag in ("layer_norm", "unit_features") if flag in meta})
             sizes = (meta["observation_dim"], meta["action_dim"], meta["hidden"])
             actor = ACTORS[meta["actor"]](*sizes, **options)

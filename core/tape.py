@@ -138,8 +138,8 @@ class Recorder(TorchDispatchMode):
         self, network: Network, inputs: Tensor, row_stride: int, saved: Tensor | None, outputs: Tensor
     ) -> None:
         """Write down a call of `native.forward`; one that was made before is not made again, but its outputs copied."""
-        sizes, members, rows, hidden, weights, biases = network
-        addresses = (inputs.data_ptr(), *weights, *biases)
+        sizes, members, rows, hidden, *parameters = network
+        addresses = (inputs.data_ptr(), *(address for group in parameters for address in group))
         call = (*sizes, members, rows, hidden, row_stride, *addresses)
         there = self._known.get(call)
         self._kept.append((inputs, saved, outputs))
@@ -155,19 +155,18 @@ class Recorder(TorchDispatchMode):
         network: Network,
         given: tuple[Tensor, Tensor, Tensor],
         strides: tuple[int, int, int],
-        weight_gradients: Sequence[Tensor | None],
-        bias_gradients: Sequence[Tensor | None],
+        gradients: Sequence[Sequence[Tensor | None]],
         input_gradients: Tensor | None,
     ) -> None:
-        """Write down a call of `native.backward`."""
-        written = [t for t in (*weight_gradients, *bias_gradients, input_gradients) if t is not None]
+        """Write down a call of `native.backward`; `gradients` are those of weights, biases, gains and shifts."""
+        written = [t for group in (*gradients, (input_gradients,)) for t in group if t is not None]
         self._will_change(written)
         self._kept.append((given, written))
         inputs, saved, output_gradients = given
-        addresses = [[0 if g is None else g.data_ptr() for g in group] for group in (weight_gradients, bias_gradients)]
+        weights, biases, *norms = [[0 if g is None else g.data_ptr() for g in group] for group in gradients]
         below = 0 if input_gradients is None else input_gradients.data_ptr()
         call = (self._place(inputs), strides[0], saved.data_ptr(), self._place(output_gradients), *strides[1:])
-        self._calls.append(("mlp_backward", (*network, *call, *addresses, below)))
+        self._calls.append(("mlp_backward", (*network, *call, weights, biases, below, *norms)))
 
     def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None:
         """Write down a call of `native.adam`."""

@@ -286,7 +286,7 @@ WITHOUT_EFFECT = {"empty", "empty_like", "empty_strided", "new_empty", "new_empt
 
 OPERATIONS: dict[str, How] = {
     **{name: _floats(name, "self") for name in ("neg", "abs", "sqrt", "reciprocal", "exp", "log", "log1p")},
-    **{name: _floats(name, "self") for name in ("tanh", "sigmoid", "relu", "sign")},
+    **{name: _floats(name, "self") for name in ("tanh", "sigmoid", "relu", "sign", "sin", "cos")},
     "sgn": _floats("sign", "self"),
     **{name: _floats(name, "self", "other") for name in ("mul", "maximum", "minimum")},
     **{name: _compare(name) for name in ("gt", "ge", "lt", "le", "eq", "ne")},

@@ -17,6 +17,7 @@ from torch import Tensor
 from surefoot.core.actors import (
     CategoricalActor,
     DeterministicActor,
+    FamilyActor,
     GaussianActor,
     SoftplusGaussianActor,
     UnboundedGaussianActor,
@@ -79,8 +80,8 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
         raise ConfigError(f"the policy's activation is {mlp.activation!r}; native rollouts know relu, tanh and silu")
     if not evaluates(policy):
         raise ConfigError(
-            "native rollouts don't know policies that clip normalised observations, choose among numbers or come from "
-            "a streaming agent; step such a policy from python"
+            "native rollouts don't know policies that clip normalised observations, choose among numbers, pick a "
+            "coefficient for each state or come from a streaming agent; step such a policy from python"
         )
     weights, biases = [w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases]
     noise: dict[str, Any] = {"squash": not isinstance(actor, UnboundedGaussianActor)}
@@ -110,7 +111,7 @@ def evaluates(policy: Policy) -> bool:
     """Whether native rollouts can evaluate a policy of this kind."""
     mlp = policy.actor.mlp
     known = mlp.activation in ACTIVATIONS and not mlp.unit_features and policy.normalizer.limit == math.inf
-    return known and not isinstance(policy.actor, (CategoricalActor, SoftplusGaussianActor))
+    return known and not isinstance(policy.actor, (CategoricalActor, SoftplusGaussianActor, FamilyActor))
 
 
 def policy_noise(seeds: Tensor, begun: Carry, ended: Tensor, width: int) -> Tensor:

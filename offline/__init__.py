@@ -3,11 +3,12 @@
 from surefoot.core.agent import Agent
 from surefoot.offline.bc import BC, BCConfig
 from surefoot.offline.cql import CQL, CalQL, CalQLConfig, CQLConfig
+from surefoot.offline.famo2o import FamO2O, FamO2OConfig
 from surefoot.offline.iql import IQL, IQLConfig
 from surefoot.offline.riql import RIQL, RIQLConfig
 from surefoot.offline.td3_bc import TD3BC, TD3BCConfig
 
-ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in (BC, CQL, CalQL, IQL, RIQL, TD3BC)}
+ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in (BC, CQL, CalQL, FamO2O, IQL, RIQL, TD3BC)}
 """Name on the command line -> agent."""
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "CQLConfig",
     "CalQL",
     "CalQLConfig",
+    "FamO2O",
+    "FamO2OConfig",
     "IQLConfig",
     "RIQLConfig",
     "TD3BCConfig",

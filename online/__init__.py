@@ -2,12 +2,16 @@
 
 from surefoot.core.agent import Agent
 from surefoot.online.a2c import A2C, A2CConfig
+from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
 from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.environment import spec_of
+from surefoot.online.famo2o_online import FamO2OOnline, FamO2OOnlineConfig
 from surefoot.online.h2o import H2O, H2OConfig
+from surefoot.online.hnpg import HNPG, HNPGConfig
 from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
 from surefoot.online.mdpo import MDPO, MDPOConfig
+from surefoot.online.mdpo_off_policy import MDPOOffPolicy, MDPOOffPolicyConfig
 from surefoot.online.moorl import MOORL, MOORLConfig
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
 from surefoot.online.ppo import PPO, PPOConfig
@@ -20,10 +24,14 @@ from surefoot.online.wsrl import WSRL, WSRLConfig
 
 ALGORITHMS: dict[str, type[Agent]] = {
     A2C.name: A2C,
+    CalQLOnline.name: CalQLOnline,
     DARC.name: DARC,
+    FamO2OOnline.name: FamO2OOnline,
     H2O.name: H2O,
+    HNPG.name: HNPG,
     IQLOnline.name: IQLOnline,
     MDPO.name: MDPO,
+    MDPOOffPolicy.name: MDPOOffPolicy,
     MOORL.name: MOORL,
     PPO.name: PPO,
     REDQ.name: REDQ,
@@ -41,6 +49,7 @@ __all__ = [
     "ALGORITHMS",
     "DARC",
     "H2O",
+    "HNPG",
     "MDPO",
     "MOORL",
     "PPO",
@@ -51,12 +60,19 @@ __all__ = [
     "TRPO",
     "WSRL",
     "A2CConfig",
+    "CalQLOnline",
+    "CalQLOnlineConfig",
     "DARCConfig",
+    "FamO2OOnline",
+    "FamO2OOnlineConfig",
     "GapEstimate",
     "H2OConfig",
+    "HNPGConfig",
     "IQLOnline",
     "IQLOnlineConfig",
     "MDPOConfig",
+    "MDPOOffPolicy",
+    "MDPOOffPolicyConfig",
     "MOORLConfig",
     "PPOConfig",
     "REDQConfig",

@@ -68,6 +68,15 @@ class OffPolicyAgent(Agent):
         """A dataset as rows to learn from beside the replay buffer: actions scaled, rewards and observations too."""
         return prepare(self, dataset, rewards="none", normalization="none")
 
+    def returns_to_go(self, rewards: Tensor, terminations: Tensor) -> Tensor:
+        """(L,) what each step of an episode that is over brought from there on, for agents that read `returns_to_go`.
+
+        Args:
+            rewards: (L,) as stored.
+            terminations: (L,) 0 or 1.
+        """
+        raise TypeError(f"{type(self).__name__} must define returns_to_go")
+
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(B, A) actions in [-1, 1] to gather experience by.
 

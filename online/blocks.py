@@ -116,14 +116,14 @@ class Blocks:
                     value.copy_(now[name])
         with torch.no_grad():
             found: PolicyBlock = self.env.roll_out(policies, self.horizon, self.device)
-            observations = self._normalised(self._split(found.observations))
+            observations = self.normalised(self._split(found.observations))
             block = {
                 "observations": observations,
                 "actions": self._sampled(observations, self._split(found.noise)),
                 "rewards": self._split(found.rewards),
                 "terminations": self._split(found.terminations),
                 "truncations": self._split(found.truncations),
-                "next_observations": self._normalised(self._split(found.next_observations)),
+                "next_observations": self.normalised(self._split(found.next_observations)),
             }
             self.episodes.add_sums(found, self.horizon)
             self._learn_statistics(found.next_observations.movedim(1, 0).flatten(0, 1), None)
@@ -141,7 +141,7 @@ class Blocks:
         steps: list[dict[str, Tensor]] = []
         noise = self._noise(number)
         for time in range(self.horizon):
-            seen = self._normalised(self._rows(self._received))
+            seen = self.normalised(self._rows(self._received))
             actions = self.learner.apply("sample", seen, noise[time])
             after, rewards, terminations, truncations, info = self.env.step(self._own(actions))
             final = self._tensor(final_observations(after, info))
@@ -154,7 +154,7 @@ class Blocks:
                 "rewards": self._rows(self._tensor(rewards)),
                 "terminations": self._rows(self._tensor(terminations)),
                 "truncations": self._rows(self._tensor(truncations)),
-                "next_observations": self._normalised(self._rows(final)),
+                "next_observations": self.normalised(self._rows(final)),
             }
             if valid is not None:
                 step["mask"] = self._rows(valid).float()
@@ -208,8 +208,8 @@ class Blocks:
         """(T, S * N, ...) as (S, T, N, ...)."""
         return values.view(len(values), self.seeds, self.num_envs, *values.shape[2:]).movedim(1, 0)
 
-    def _normalised(self, observations: Tensor) -> Tensor:
-        """(S, ..., O) as the agents of each seed see them."""
+    def normalised(self, observations: Tensor) -> Tensor:
+        """(S, ..., O) raw observations as the agents of each seed see them."""
         shape = (self.seeds, *[1] * (observations.dim() - 2), -1)
         buffers, limit = self.learner.buffers, self.agent.normalizer.limit
         mean, scale = (buffers[f"normalizer.{name}"].view(shape) for name in ("mean", "scale"))

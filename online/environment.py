@@ -96,6 +96,11 @@ class EpisodeMeans:
         self._ended = torch.zeros(4, seeds, dtype=torch.float64, device=device)  # sums over episodes, and their count
         self._has_costs = False
 
+    @property
+    def lengths(self) -> Tensor:
+        """(S, N) steps of the running episodes so far."""
+        return self._running[1]
+
     def begin(self) -> None:
         """All rows begin an episode."""
         self._running.zero_()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from surefoot.data.collect import TransitionBuffer
 from surefoot.envs.interface import check_contract, final_observations
 from surefoot.online.environment import EpisodeMeans, environment_state, restore_environment, row_seeds, under
 
-COLUMNS = ("observations", "actions", "rewards", "terminations", "next_observations", "costs")
-"""What an environment can fill."""
+COLUMNS = ("observations", "actions", "rewards", "terminations", "next_observations", "costs", "returns_to_go")
+"""What an environment can fill; the last at the end of an episode, and NaN until then."""
+ReturnsToGo = Callable[[Tensor, Tensor], Tensor]
+"""(L,) rewards and terminations of an episode -> (L,) what each step brought from there on."""
 
 
 class Experience:
@@ -33,6 +36,7 @@ class Experience:
         bounds: tuple[Tensor, Tensor],
         capacity: int,
         device: torch.device,
+        returns_to_go: ReturnsToGo | None = None,
     ) -> None:
         """Begin the first episodes.
 
@@ -43,6 +47,7 @@ class Experience:
             bounds: lowest and highest action (A,), which -1 and 1 stand for.
             capacity: transitions of each seed.
             device: of the buffer.
+            returns_to_go: what that column is made by, where it is read.
 
         Raises:
             ConfigError: a column that an environment can't fill, or rows that can't be shared among the seeds.
@@ -71,6 +76,8 @@ class Experience:
         self.transform: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         """Mean and scale (S, 1, O) of observations, scale and shift (S, 1) of rewards; None where they do nothing."""
         self._reads_costs = "costs" in reads
+        self._newest = torch.zeros(0, dtype=torch.int64)  # rows of the last step
+        self._returns_to_go = returns_to_go if "returns_to_go" in reads else None
         self.episodes = EpisodeMeans(len(seeds), self.num_envs, device)
         self._diverged = torch.zeros((), dtype=torch.int64, device=device)
         self._bad = torch.full((2,), -1, dtype=torch.int64, device=device)  # step and row of the first bad number
@@ -80,6 +87,8 @@ class Experience:
         """New episodes in all rows, with the row seeds of that block."""
         seeds = [one for seed in self.seeds for one in row_seeds(seed, self.num_envs, block)]
         observations, _ = self.env.reset(seed=seeds)
+        if self._returns_to_go is not None and len(self.buffer):  # what was cut off counts as far as it went
+            self._look_back(self.episodes.lengths.view(-1) > 0, self.episodes.lengths.view(-1))
         self.episodes.begin()
         self.buffer.end_episodes()
         self._received = self._tensor(observations)
@@ -122,11 +131,31 @@ class Experience:
             batch["costs"] = self._tensor(info["cost"])
         elif self._reads_costs:
             raise EnvironmentMismatchError(f"the agent reads costs, and {type(self.env).__name__} gives none")
-        self.buffer.add(batch)
+        if self._returns_to_go is not None:
+            batch["returns_to_go"] = torch.full_like(rewards, math.nan)
+        self._newest = self.buffer.add(batch)
+        if self._returns_to_go is not None:
+            self._look_back(terminations | truncations, self.episodes.lengths.view(-1) + 1)
         self._received = received
         self.episodes.add_step(rewards, terminations | truncations, valid, batch.get("costs"))
         if "diverged" in info:
             self._diverged += self._tensor(info["diverged"]).sum()
+
+    def _look_back(self, ended: Tensor, lengths: Tensor) -> None:
+        """Write the returns-to-go of episodes that ended with the newest step, and of which that many rows are there.
+
+        Args:
+            ended: (S * N,) bool.
+            lengths: (S * N,) steps of each row's episode, the newest included.
+        """
+        assert self._returns_to_go is not None
+        buffer, count = self.buffer, self.env.num_envs
+        for row in ended.nonzero().squeeze(1).tolist():
+            steps = min(int(lengths[row]), buffer.capacity // count)
+            newest = int(self._newest[row])
+            rows = (newest - count * torch.arange(steps - 1, -1, -1, device=self.device)) % buffer.capacity
+            found = self._returns_to_go(buffer["rewards"][rows], buffer["terminations"][rows])
+            buffer["returns_to_go"][rows] = found
 
     @property
     def diverged(self) -> int:
@@ -212,13 +241,15 @@ class Experience:
         """
         rows = {name.removeprefix("replay/") for name in states[0] if name.startswith("replay/")}
         self.buffer.load_state_dict({name: self._joined([s[f"replay/{name}"] for s in states]) for name in rows})
+        first = int(states[0]["replay/position"]) - self.env.num_envs
+        self._newest = torch.arange(first, first + self.env.num_envs, device=self.device) % self.buffer.capacity
+        for position, state in enumerate(states):
+            self.episodes.restore(position, under(state, "experience/episodes/"))
         lost = restore_environment(self.env, states)
         if lost is not None:
             self.begin(block)
             return lost
         self._received = torch.cat([s["experience/observations"] for s in states]).to(self.device).clone()
-        for position, state in enumerate(states):
-            self.episodes.restore(position, under(state, "experience/episodes/"))
         self._diverged.copy_(states[0]["experience/diverged"])
         return None
 

@@ -87,5 +87,5 @@ def make_loop(
     if isinstance(agents[0], OnPolicyAgent):
         from surefoot.online.on_policy import OnPolicyLoop
 
-        return OnPolicyLoop(agents, seeds, env, **shared)
+        return OnPolicyLoop(agents, seeds, env, dataset=dataset, **shared)
     raise ConfigError(f"{agents[0].name} does not act while it trains: give it to a Learner")

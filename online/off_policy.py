@@ -19,7 +19,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import Experience
-from surefoot.online.replay import Mixture, ReplayRows, places_from_dataset
+from surefoot.online.replay import FinishedRows, Mixture, ReplayRows, places_from_dataset
 
 FEW_ROWS = 16
 """Below it the native MLP, which works on panels of 32 rows, is slower than plain PyTorch."""
@@ -79,7 +79,9 @@ class OffPolicyLoop:
         whole_steps = -(-planned_steps // self.num_envs) * self.num_envs
         bounds = (self.agent.action_low, self.agent.action_high)
         capacity = min(self.config.replay_capacity, whole_steps)
-        self.experience = Experience(env, seeds, self.agent.reads, bounds, capacity, self.device)
+        self.experience = Experience(
+            env, seeds, self.agent.reads, bounds, capacity, self.device, self.agent.returns_to_go
+        )
         rows = max((u.rows or batch_size) * u.repeat for u in self.agent.updates())
         gather, drawn = self._sources(rows, dataset)
         self.learner = Learner(
@@ -100,10 +102,11 @@ class OffPolicyLoop:
         """What batches are gathered from, and which rows."""
         fraction, buffer = self.config.offline_fraction, self.experience.buffer
         name = self.agent.name
+        kind = FinishedRows if "returns_to_go" in self.agent.reads else ReplayRows
         if dataset is None:
             if fraction > 0:
                 raise ConfigError(f"{name} draws {fraction:g} of each batch from a dataset: give dataset=")
-            return buffer.gather, ReplayRows(self.seeds, buffer, rows, self.device)
+            return buffer.gather, kind(self.seeds, buffer, rows, self.device)
         if fraction == 0:
             raise ConfigError(
                 f"{name} keeps no offline data: leave dataset= out, or set algo.offline_fraction to the part of each "
@@ -111,7 +114,7 @@ class OffPolicyLoop:
             )
         store = store_from_dataset(dataset, self.agent.reads, self.device)
         places = places_from_dataset(rows, fraction, self.device)
-        drawn = ReplayRows(self.seeds, buffer, rows, self.device, len(store), places)
+        drawn = kind(self.seeds, buffer, rows, self.device, len(store), places)
         return Mixture(store, buffer, places).gather, drawn
 
     def run(self, steps: int) -> dict[str, list[float]]:

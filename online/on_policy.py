@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -16,7 +17,8 @@ from surefoot.core.learner import Learner
 from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy_gradient import adaptive_lr, kl_stop
 from surefoot.core.random import generator
-from surefoot.data.store import Store
+from surefoot.data.dataset import Dataset
+from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.environment import check_spec
 from surefoot.online.on_policy_agent import OnPolicyAgent
@@ -35,6 +37,7 @@ class OnPolicyLoop:
         device: str | torch.device = "cpu",
         table: kernels.KernelTable | None = None,
         compiled: bool = False,
+        dataset: Dataset | None = None,
     ) -> None:
         """Take over the agents and begin the first episodes.
 
@@ -46,9 +49,11 @@ class OnPolicyLoop:
             device: of parameters and blocks.
             table: measured kernels for the CPU; None runs plain PyTorch.
             compiled: pass each loss through `torch.compile`.
+            dataset: what `agent.prepare` returned, for agents that learn from data beside their blocks.
 
         Raises:
-            ConfigError: environments, agents and seeds don't go together.
+            ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not read, or
+                none where it does.
             EnvironmentMismatchError: the environment's spaces don't fit the agent.
         """
         self.agent, self.config = agents[0], agents[0].config
@@ -60,6 +65,11 @@ class OnPolicyLoop:
                 f"environment has {env.num_envs}: set algo.num_envs, or make as many"
             )
         check_spec(env, self.agent.spec, self.agent.name)
+        if (dataset is None) == bool(self.agent.reads):
+            does = "learns from data beside its blocks: give dataset=" if dataset is None else "reads no dataset"
+            raise ConfigError(f"{self.agent.name} {does}")
+        self.data = None if dataset is None else store_from_dataset(dataset, self.agent.reads, self.device)
+        """Rows beside the blocks, in the dataset's own units but for the actions."""
         self.step = 0
         """Environment steps so far, of each seed."""
         self.blocks_done = 0
@@ -116,13 +126,43 @@ class OnPolicyLoop:
         block = self.blocks.fill(self.blocks_done)
         if c.normalise_rewards:
             block["rewards"] = self.rewards(block)
+        block |= self._data_rows() | self._noise()
         if self.agent.anneals:
             done = min(self.blocks_done, self.planned_blocks - 1) / self.planned_blocks
             block["progress"] = torch.full_like(block["rewards"], done)
-        result = self._step_policies(self._write(block)) | self._learn()
+        columns = self._write(block)
+        if self.agent.critic_first:
+            result = self._learn() | self._step_policies(self.learner.apply("columns", block))
+        else:
+            result = self._step_policies(columns) | self._learn()
         self.blocks_done += 1
         self.step += c.rows
         return result
+
+    def _data_rows(self) -> Block:
+        """As many rows of the data as the block has, in its layout and through its maps; names begin with `data_`."""
+        if self.data is None:
+            return {}
+        c, shape = self.config, (self.config.num_envs, self.config.length)
+        sources = [generator(seed, "data_rows", self.blocks_done) for seed in self.seeds]
+        drawn = torch.from_numpy(np.stack([source.integers(0, len(self.data), shape) for source in sources]))
+        rows = self.data.gather(drawn.transpose(1, 2).flatten().to(self.device))
+        found = {n: v.unflatten(0, (len(self.seeds), c.length, c.num_envs)).clone() for n, v in rows.items()}
+        found.pop(OBSERVATION_ACTIONS, None)
+        for name in ("observations", "next_observations"):
+            found[name] = self.blocks.normalised(found[name])
+        if c.normalise_rewards:
+            found["rewards"] = self.rewards.scaled(found["rewards"])
+        return {f"data_{name}": value for name, value in found.items()}
+
+    def _noise(self) -> Block:
+        """(S, T, N, width) random numbers that the agent's columns read; those of environment e are its own."""
+        c, found = self.config, {}
+        for name, noise in self.agent.column_noise().items():
+            sources = [generator(seed, name, self.blocks_done) for seed in self.seeds]
+            drawn = np.stack([noise.draw(source, (c.num_envs, c.length)) for source in sources])
+            found[name] = torch.from_numpy(drawn).to(self.device).transpose(1, 2)
+        return found
 
     def _write(self, block: Block) -> Block:
         """Columns that the losses read into the store: row s T N + t N + e is step t of environment e of seed s."""
@@ -274,8 +314,12 @@ class RewardScale:
             running = now * rate
         self._sum = running
         self.moments.update(sums.flatten(1).unsqueeze(-1), None if mask is None else mask.flatten(1))
-        scaled = block["rewards"] / self.moments.scale().view(-1, 1, 1).to(block["rewards"].dtype)
-        return scaled if self.limit is None else scaled.clamp_(-self.limit, self.limit)
+        return self.scaled(block["rewards"])
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """(S, T, N) rewards by the statistics as they are now."""
+        found = rewards / self.moments.scale().view(-1, 1, 1).to(rewards.dtype)
+        return found if self.limit is None else found.clamp_(-self.limit, self.limit)
 
     def state(self, position: int) -> dict[str, Tensor]:
         """The numbers of one seed, copied."""
@@ -303,6 +347,8 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
         block["mask"] = torch.ones(2, 1)
     if agent.anneals:
         block["progress"] = torch.zeros(2, 1)
+    block |= {f"data_{key}": block[key].float() for key in agent.reads}
+    block |= {name: torch.zeros(2, 1, noise.width) for name, noise in agent.column_noise().items()}
     with torch.no_grad():
         columns = agent.columns(block)
     return {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}

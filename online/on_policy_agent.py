@@ -13,6 +13,7 @@ from torch import Tensor
 from surefoot.core.actors import CategoricalActor, UnboundedGaussianActor
 from surefoot.core.agent import Agent, Batch, require
 from surefoot.core.networks import MLP, Value
+from surefoot.core.random import Noise
 from surefoot.core.value_learning import gae
 
 PART = 8192
@@ -109,6 +110,8 @@ class OnPolicyAgent(Agent):
     chooses = True
     acts = True
     data = "refused"
+    critic_first: ClassVar[bool] = False
+    """Whether `policy_step` comes after the critic's steps, on columns that are made anew by it."""
     anneals: ClassVar[bool] = False
     """Whether its blocks say how much of the run is over: `progress`, in [0, 1)."""
     actor: Any
@@ -168,12 +171,17 @@ class OnPolicyAgent(Agent):
         )
         return {"values": values, "advantages": advantages, "returns": returns}
 
+    def column_noise(self) -> Mapping[str, Noise]:
+        """Random numbers that `columns` reads of each row of a block, by name."""
+        return {}
+
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """What the losses read of a block of (T, N, ...) tensors: (T, N, ...) columns, without gradient.
 
         Args:
             block: observations and next_observations (normalised), actions, rewards (scaled), terminations,
-                truncations; `mask` where some rows are no transitions; `progress` where the agent anneals.
+                truncations; `mask` where some rows are no transitions; `progress` where the agent anneals; what it
+                `reads` of a dataset, each name behind `data_`, drawn anew for each block; and its `column_noise`.
         """
         raise TypeError(f"{type(self).__name__} must define columns")
 

@@ -72,22 +72,35 @@ class ReplayRows:
         if len(self.buffer) == 0:
             raise DataError("there are no rows to sample from: act in the environment before the first training step")
         if not self.buffer.all_valid:
-            return self._of_valid(uniform)
+            return self._of_valid(uniform, self.buffer.valid)
         rows = uniform_rows(uniform, len(self.buffer) // len(self.seeds))
         if len(self.seeds) == 1:
             return rows
         step = torch.div(rows, self.num_envs, rounding_mode="floor")
         return step * self.buffer.num_envs + self._first + (rows - step * self.num_envs)
 
-    def _of_valid(self, uniform: Tensor) -> Tensor:
+    def _of_valid(self, uniform: Tensor, valid: Tensor) -> Tensor:
         """Counts the valid rows of each seed and finds the k-th, so that nothing leaves the device."""
         seeds = len(self.seeds)
-        valid = self.buffer.valid.view(-1, seeds, self.num_envs).transpose(0, 1).reshape(seeds, -1)
+        valid = valid.view(-1, seeds, self.num_envs).transpose(0, 1).reshape(seeds, -1)
         counts = valid.cumsum(1)  # of each seed's rows in its own order
         wanted = (uniform * counts[:, -1:]).long() + 1
         rows = torch.searchsorted(counts, wanted)
         step = torch.div(rows, self.num_envs, rounding_mode="floor")
         return step * self.buffer.num_envs + self._first + (rows - step * self.num_envs)
+
+
+class FinishedRows(ReplayRows):
+    """Rows of episodes that are over, drawn uniformly: those whose returns-to-go are known."""
+
+    def _of_buffer(self, uniform: Tensor) -> Tensor:
+        known = self.buffer.valid & ~self.buffer["returns_to_go"][: len(self.buffer)].isnan()
+        if known.device.type == "cpu" and not known.view(-1, len(self.seeds), self.num_envs).any(2).any(0).all():
+            raise DataError(
+                "no episode is over yet whose steps could be learned from: raise algo.initial_steps to the longest "
+                "episode's length at least"
+            )
+        return self._of_valid(uniform, known)
 
 
 def places_from_dataset(rows: int, fraction: float, device: torch.device) -> Tensor:

@@ -33,29 +33,32 @@ T* to(std::uintptr_t address) {
 }
 
 void forward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
-             const Addresses& biases, std::uintptr_t inputs, long row_stride, std::uintptr_t saved, std::uintptr_t outputs) {
-  const Network network(std::move(sizes), members, rows, hidden, weights, biases);
+             const Addresses& biases, const Addresses& gains, const Addresses& shifts, std::uintptr_t inputs,
+             long row_stride, std::uintptr_t saved, std::uintptr_t outputs) {
+  const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts);
   const nb::gil_scoped_release release;
   network.forward({to<const float>(inputs), row_stride, 0}, to<float>(saved), to<float>(outputs));
 }
 
 void backward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
-              const Addresses& biases, std::uintptr_t inputs, long row_stride, std::uintptr_t saved, std::uintptr_t output_gradients,
-              long gradient_row_stride, long gradient_member_stride, const Addresses& weight_gradients,
-              const Addresses& bias_gradients, std::uintptr_t input_gradients) {
-  const Network network(std::move(sizes), members, rows, hidden, weights, biases);
-  const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients);
-  if (to_weights.size() != weights.size() || to_biases.size() != weights.size())
-    throw std::invalid_argument("a gradient address, or 0, is needed for each weight and bias");
+              const Addresses& biases, const Addresses& gains, const Addresses& shifts, std::uintptr_t inputs,
+              long row_stride, std::uintptr_t saved, std::uintptr_t output_gradients, long gradient_row_stride,
+              long gradient_member_stride, const Addresses& weight_gradients, const Addresses& bias_gradients,
+              std::uintptr_t input_gradients, const Addresses& gain_gradients, const Addresses& shift_gradients) {
+  const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts);
+  network.check(weight_gradients, bias_gradients, gain_gradients, shift_gradients);
+  const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients),
+                            to_gains = pointers(gain_gradients), to_shifts = pointers(shift_gradients);
   const nb::gil_scoped_release release;
   network.backward({to<const float>(inputs), row_stride, 0}, to<const float>(saved),
                    {to<const float>(output_gradients), gradient_row_stride, gradient_member_stride},
-                   {to_weights.data(), to_biases.data(), to<float>(input_gradients)});
+                   {to_weights.data(), to_biases.data(), to<float>(input_gradients), to_gains.data(), to_shifts.data()});
 }
 
-long saved_floats(const std::vector<long>& sizes, long members, long rows) {
-  const Mlp mlp = {sizes.data(), nullptr, nullptr, static_cast<int>(sizes.size()) - 1, members, rows,
-                   Hidden::relu};
+long saved_floats(const std::vector<long>& sizes, long members, long rows, bool normed) {
+  const float* const any = nullptr;
+  const Mlp mlp = {sizes.data(),  nullptr, nullptr, static_cast<int>(sizes.size()) - 1, members, rows,
+                   Hidden::relu, normed ? &any : nullptr, nullptr};
   return saved_size(mlp);
 }
 
@@ -78,10 +81,12 @@ std::vector<float*> pointers(const Addresses& addresses) {
 }
 
 Network::Network(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
-                 const Addresses& biases)
+                 const Addresses& biases, const Addresses& gains, const Addresses& shifts)
     : sizes_(std::move(sizes)),
       weights_(pointers(weights)),
       biases_(pointers(biases)),
+      gains_(pointers(gains)),
+      shifts_(pointers(shifts)),
       members_(members),
       rows_(rows),
       hidden_(static_cast<Hidden>(hidden)) {
@@ -89,9 +94,22 @@ Network::Network(std::vector<long> sizes, long members, long rows, int hidden, c
   if (weights.empty() || sizes_.size() != weights.size() + 1 || biases.size() != weights.size() || members < 0 ||
       rows < 0)
     throw std::invalid_argument("an MLP of n layers needs n + 1 sizes, n weights and n biases");
+  if (gains.size() != shifts.size() || (!gains.empty() && gains.size() + 1 != weights.size()))
+    throw std::invalid_argument("layer norms of an MLP of n layers have n - 1 gains and n - 1 shifts");
 }
 
-Mlp Network::mlp() const { return {sizes_.data(), weights_.data(), biases_.data(), layers(), members_, rows_, hidden_}; }
+void Network::check(const Addresses& weights, const Addresses& biases, const Addresses& gains,
+                    const Addresses& shifts) const {
+  if (weights.size() != weights_.size() || biases.size() != biases_.size() || gains.size() != gains_.size() ||
+      shifts.size() != shifts_.size())
+    throw std::invalid_argument("a gradient address, or 0, is needed for each weight, bias, gain and shift");
+}
+
+Mlp Network::mlp() const {
+  const bool normed = !gains_.empty();
+  return {sizes_.data(), weights_.data(), biases_.data(), layers(), members_, rows_, hidden_,
+          normed ? gains_.data() : nullptr, normed ? shifts_.data() : nullptr};
+}
 
 void Network::forward(const Rows& inputs, float* saved, float* outputs) const {
   const Mlp own = mlp();
@@ -117,16 +135,19 @@ void Adam::step() const {
 }
 
 void bind_dense(nb::module_& m) {
-  m.attr("dense_revision") = 2;  // another number wherever the same inputs may give other bits
+  m.attr("dense_revision") = 3;  // another number wherever the same inputs may give other bits
   m.def("mlp_forward", &forward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
-        nb::arg("weights"), nb::arg("biases"), nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"),
-        "Outputs (members, rows, out) of an MLP whose hidden layers are ReLU (0) or tanh (1); saved may be 0.");
+        nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"), nb::arg("inputs"),
+        nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"),
+        "Outputs (members, rows, out) of an MLP whose hidden layers are ReLU (0) or tanh (1), after layer norms where "
+        "there are gains and shifts; saved may be 0.");
   m.def("mlp_backward", &backward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
-        nb::arg("weights"), nb::arg("biases"), nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("output_gradients"),
-        nb::arg("gradient_row_stride"), nb::arg("gradient_member_stride"), nb::arg("weight_gradients"),
-        nb::arg("bias_gradients"), nb::arg("input_gradients"),
+        nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"), nb::arg("inputs"),
+        nb::arg("row_stride"), nb::arg("saved"), nb::arg("output_gradients"), nb::arg("gradient_row_stride"),
+        nb::arg("gradient_member_stride"), nb::arg("weight_gradients"), nb::arg("bias_gradients"),
+        nb::arg("input_gradients"), nb::arg("gain_gradients"), nb::arg("shift_gradients"),
         "Gradients of what mlp_forward saved; an address of 0 is a gradient that is not wanted.");
-  m.def("mlp_saved_floats", &saved_floats, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"),
+  m.def("mlp_saved_floats", &saved_floats, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("normed"),
         "Floats that mlp_forward saves for mlp_backward.");
   m.def("adam", &adam, nb::arg("size"), nb::arg("parameters"), nb::arg("gradients"), nb::arg("first"),
         nb::arg("second"), nb::arg("average"), nb::arg("count"), nb::arg("rate"), nb::arg("beta1"), nb::arg("beta2"),

@@ -1,4 +1,4 @@
-// Multilayer perceptrons with ReLU or tanh between their layers, forward and backward, in float32 on one core.
+// Multilayer perceptrons with ReLU or tanh between their layers, and layer norms where wanted: forward and backward, in float32 on one core.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,10 @@ struct Mlp {
   long members;
   long rows;  // of the batch
   Hidden hidden;
+  const float* const* gains;   // a hidden layer each: (members, width); null without layer norms
+  const float* const* shifts;  // likewise
 
+  bool normed() const { return gains != nullptr; }
   const float* weight(int layer, long member) const {
     return weights[layer] + member * sizes[layer + 1] * sizes[layer];
   }
@@ -39,6 +42,8 @@ struct Gradients {
   float* const* weights;  // a layer each, as Mlp::weights
   float* const* biases;
   float* inputs;  // (rows, in), summed over the members
+  float* const* gains;  // a hidden layer each; read only with layer norms
+  float* const* shifts;
 };
 
 /// Numbers of one optimiser step over flat storage.
@@ -54,11 +59,17 @@ struct AdamStep {
 constexpr long lanes = 32;
 inline long panels(long rows) { return (rows + lanes - 1) / lanes; }
 
-/// Floats that the forward pass saves for the backward pass: the hidden activations.
+/// Floats that are saved of hidden layer 1, 2, ...: its activations and, with a norm, what was scaled and by how much.
+inline long saved_block(const Mlp& mlp, int layer) {
+  const long numbers = mlp.normed() ? 2 * mlp.sizes[layer] + 1 : mlp.sizes[layer];
+  return panels(mlp.rows) * lanes * numbers;
+}
+
+/// Floats that the forward pass saves for the backward pass.
 inline long saved_size(const Mlp& mlp) {
-  long width = 0;
-  for (int layer = 1; layer < mlp.layers; ++layer) width += mlp.sizes[layer];
-  return mlp.members * panels(mlp.rows) * width * lanes;
+  long size = 0;
+  for (int layer = 1; layer < mlp.layers; ++layer) size += saved_block(mlp, layer);
+  return mlp.members * size;
 }
 
 /// Floats of scratch that `mlp_forward` and `mlp_backward` need, whichever is more.
@@ -90,15 +101,17 @@ class Network {
  public:
   /// Throws std::invalid_argument where the lists' lengths disagree, or `hidden` is no activation.
   Network(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
-          const Addresses& biases);
+          const Addresses& biases, const Addresses& gains, const Addresses& shifts);
 
   void forward(const Rows& inputs, float* saved, float* outputs) const;
   void backward(const Rows& inputs, const float* saved, const Rows& output_gradients, const Gradients& wanted) const;
   int layers() const { return static_cast<int>(weights_.size()); }
+  /// Throws std::invalid_argument unless there is a gradient's address, or 0, for each parameter.
+  void check(const Addresses& weights, const Addresses& biases, const Addresses& gains, const Addresses& shifts) const;
 
  private:
   std::vector<long> sizes_;
-  std::vector<float*> weights_, biases_;
+  std::vector<float*> weights_, biases_, gains_, shifts_;
   Mlp mlp() const;
   long members_, rows_;
   Hidden hidden_;

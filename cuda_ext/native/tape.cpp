@@ -48,10 +48,10 @@ class Tape {
   }
 
   void mlp_forward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
-                   const Addresses& biases, Place inputs, long row_stride, std::uintptr_t saved,
-                   std::uintptr_t outputs) {
+                   const Addresses& biases, const Addresses& gains, const Addresses& shifts, Place inputs,
+                   long row_stride, std::uintptr_t saved, std::uintptr_t outputs) {
     check(inputs);
-    const Network network(std::move(sizes), members, rows, hidden, weights, biases);
+    const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts);
     calls_.emplace_back([=](const Addresses& bases) {
       network.forward({address<const float>(inputs, bases), row_stride, 0}, reinterpret_cast<float*>(saved),
                       reinterpret_cast<float*>(outputs));
@@ -59,20 +59,22 @@ class Tape {
   }
 
   void mlp_backward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
-                    const Addresses& biases, Place inputs, long row_stride, std::uintptr_t saved,
-                    Place output_gradients, long gradient_row_stride, long gradient_member_stride,
-                    const Addresses& weight_gradients, const Addresses& bias_gradients,
-                    std::uintptr_t input_gradients) {
+                    const Addresses& biases, const Addresses& gains, const Addresses& shifts, Place inputs,
+                    long row_stride, std::uintptr_t saved, Place output_gradients, long gradient_row_stride,
+                    long gradient_member_stride, const Addresses& weight_gradients, const Addresses& bias_gradients,
+                    std::uintptr_t input_gradients, const Addresses& gain_gradients,
+                    const Addresses& shift_gradients) {
     check(inputs);
     check(output_gradients);
-    const Network network(std::move(sizes), members, rows, hidden, weights, biases);
-    const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients);
-    if (to_weights.size() != weights.size() || to_biases.size() != weights.size())
-      throw std::invalid_argument("a gradient address, or 0, is needed for each weight and bias");
+    const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts);
+    network.check(weight_gradients, bias_gradients, gain_gradients, shift_gradients);
+    const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients),
+                              to_gains = pointers(gain_gradients), to_shifts = pointers(shift_gradients);
     calls_.emplace_back([=](const Addresses& bases) {
       network.backward({address<const float>(inputs, bases), row_stride, 0}, reinterpret_cast<const float*>(saved),
                        {address<const float>(output_gradients, bases), gradient_row_stride, gradient_member_stride},
-                       {to_weights.data(), to_biases.data(), reinterpret_cast<float*>(input_gradients)});
+                       {to_weights.data(), to_biases.data(), reinterpret_cast<float*>(input_gradients), to_gains.data(),
+                        to_shifts.data()});
     });
   }
 

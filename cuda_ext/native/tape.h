@@ -27,6 +27,8 @@ struct Element {
   X(unary, exp, std::exp(a))                                            \
   X(unary, log, std::log(a))                                            \
   X(unary, log1p, std::log1p(a))                                        \
+  X(unary, sin, std::sin(a))                                            \
+  X(unary, cos, std::cos(a))                                            \
   X(unary, tanh, clip(surefoot::tanh(a), -1.0f, 1.0f))                  \
   X(unary, sigmoid, 1.0f / (1.0f + surefoot::exp(-a)))                  \
   X(unary, relu, a < 0.0f ? 0.0f : a)                                   \

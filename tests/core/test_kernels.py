@@ -68,6 +68,48 @@ def test_kernels_equal_plain_pytorch(library: str, members: int | None, rows: in
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
 
 
+def with_norms(members: int | None, activation: str = "relu") -> MLP:
+    network = MLP(7, 2, (24, 16), members=members, layer_norm=True, activation=activation)
+    with torch.no_grad():
+        for value in (*network.scales, *network.shifts):
+            value.add_(0.5 * torch.randn_like(value))
+    return network
+
+
+@pytest.mark.skipif(native.library() is None, reason="layer norms are plain PyTorch without the native module")
+@pytest.mark.parametrize("activation", native.HIDDEN)
+@pytest.mark.parametrize("members", [None, 3])
+@pytest.mark.parametrize("rows", [1, 37, 256])
+def test_layer_norms_in_the_native_module_equal_plain_pytorch(
+    rows: int, members: int | None, activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, inputs, target = with_norms(members, activation), strided(rows, 7), torch.randn(rows, 2)
+    plain = results(network, inputs, None, target)
+    calls: list[str] = []
+    backward = native.backward
+    monkeypatch.setattr(native, "backward", lambda *a: (calls.append("backward"), backward(*a))[1])
+    for found, expected in zip(results(network, inputs, NATIVE, target), plain, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert calls == ["backward"]
+    monkeypatch.setattr(native, "library", lambda: None)
+    for found, expected in zip(results(network, inputs, "numpy", target), plain, strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_one_member_with_layer_norms_equals_plain_pytorch(index: int) -> None:
+    network = with_norms(3)
+    inputs = strided(40, 7).detach().requires_grad_()
+    wanted = [inputs, *network.parameters()]
+    plain = torch.autograd.grad(network.member(inputs, index).square().mean(), wanted)
+    with kernels.use(Slots(Only("torch"))):
+        found = torch.autograd.grad(network.member(inputs, index).square().mean(), wanted)
+        stacked = torch.vmap(lambda rows: network(rows))(strided(40, 7).view(4, 10, 7))
+    assert stacked.shape == (4, 3, 10, 2)
+    for one, other in zip(found, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("index", [0, 2])
 def test_one_member_through_the_kernels_equals_plain_pytorch(library: str, index: int) -> None:
@@ -139,10 +181,11 @@ def test_training_one_member_alone_through_the_slots_gets_right_gradients() -> N
         torch.testing.assert_close(one, expected, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("members", [None, 3])
-def test_a_gradient_can_be_differentiated_again(members: int | None) -> None:
+def test_a_gradient_can_be_differentiated_again(members: int | None, layer_norm: bool) -> None:
     """A gradient penalty, as in EDAC: the second derivative goes through plain PyTorch."""
-    network = MLP(5, 1, (16, 16), members=members)
+    network = MLP(5, 1, (16, 16), members=members, layer_norm=layer_norm)
     inputs = strided(30, 5).detach().requires_grad_()
 
     def penalty() -> tuple[Tensor, ...]:

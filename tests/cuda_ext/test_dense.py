@@ -97,6 +97,42 @@ def test_an_mlp_and_its_gradients_are_torchs(
     assert_near(ours(inputs, weights, biases, gradient, hidden), exact(inputs, weights, biases, gradient, hidden))
 
 
+@pytest.mark.parametrize("sizes", [(17, 256, 256, 1), (5, 7), (2, 33, 31, 3), (49, 100, 13, 9, 2), (4, 3, 1)], ids=str)
+@pytest.mark.parametrize(("rows", "members"), [(256, 2), (37, None), (1, 3)])
+@pytest.mark.parametrize("hidden", native.HIDDEN)
+def test_an_mlp_with_layer_norms_and_its_gradients_are_torchs(
+    sizes: tuple[int, ...], rows: int, members: int | None, hidden: str, level: str
+) -> None:
+    torch.manual_seed(rows)
+    inputs, (weights, biases) = torch.randn(rows, sizes[0]), network(sizes, members)
+    lead = () if members is None else (members,)
+    gains, shifts = ([torch.randn(*lead, w) + 1 for w in sizes[1:-1]] for _ in range(2))
+    gradient = torch.randn(*lead, rows, sizes[-1]) / rows
+    values = [t.double().requires_grad_() for t in (inputs, *weights, *biases, *gains, *shifts)]
+    layers, x = len(weights), values[0]
+    for layer in range(layers):
+        x = x @ values[1 + layer].transpose(-1, -2) + values[1 + layers + layer].unsqueeze(-2)
+        if layer < layers - 1:
+            centred = x - x.mean(-1, keepdim=True)
+            unit = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            gain, shift = (values[1 + 2 * layers + part * (layers - 1) + layer].unsqueeze(-2) for part in range(2))
+            x = getattr(unit * gain + shift, hidden)()
+    expected = [x, *torch.autograd.grad(x, values, gradient.double())]
+
+    norms = (gains, shifts)
+    outputs, saved = native.forward(inputs, weights, biases, keep=True, hidden=hidden, norms=norms)
+    assert saved is not None
+    places = [[torch.full_like(t, 7.0) for t in group] for group in (weights, biases, gains, shifts)]
+    given = (inputs, weights, biases, saved, gradient, places[0], places[1], True, hidden)
+    below = native.backward(*given, norms, (places[2], places[3]))
+    found = [outputs, below, *(t for group in places for t in group)]
+    for one, other in zip(found, expected, strict=True):
+        scale = max(1.0, float(other.detach().abs().max()))
+        torch.testing.assert_close(one.double(), other.detach(), rtol=0, atol=1e-5 * scale)  # type: ignore[union-attr]
+    again = native.forward(inputs, weights, biases, keep=False, hidden=hidden, norms=norms)[0]
+    assert torch.equal(again, outputs)
+
+
 def test_a_tanh_network_keeps_nan_and_saturates_at_one(level: str) -> None:
     inputs, weights, biases = torch.tensor([[float("nan")], [1e30], [-1e30]]), [torch.ones(4, 1)], [torch.zeros(4)]
     weights, biases = [*weights, torch.ones(1, 4)], [*biases, torch.zeros(1)]
@@ -176,7 +212,9 @@ def test_equal_inputs_give_equal_bits(level: str) -> None:
 
 def test_lists_that_disagree_are_refused() -> None:
     with pytest.raises(ValueError, match=r"n \+ 1 sizes"):
-        LIBRARY.mlp_forward([3, 4, 5], 1, 8, 0, [0], [0], 0, 3, 0, 0)
+        LIBRARY.mlp_forward([3, 4, 5], 1, 8, 0, [0], [0], [], [], 0, 3, 0, 0)
+    with pytest.raises(ValueError, match="n - 1 gains"):
+        LIBRARY.mlp_forward([3, 4, 5], 1, 8, 0, [0, 0], [0, 0], [0, 0], [0], 0, 3, 0, 0)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

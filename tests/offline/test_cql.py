@@ -370,7 +370,7 @@ def test_calql_pushes_values_down_less_far_than_cql() -> None:
 
 
 @pytest.mark.skipif(native.library() is None, reason="tapes are run by the native module, which was not built")
-@pytest.mark.parametrize("variant", ["cql", "calql", "cql-learned", "calql-kitchen"])
+@pytest.mark.parametrize("variant", ["cql", "calql", "cql-learned", "calql-kitchen", "cql-norm"])
 def test_training_steps_run_from_a_tape(variant: str) -> None:
     trains = learner(agents(variant, [3]), [3], random_store(), table=KernelTable("test"))
     trains.run(3)

@@ -250,7 +250,7 @@ def test_iql_goes_on_online_with_the_same_losses() -> None:
 )
 def test_a_training_step_runs_from_the_tape(algorithm: str, options: dict[str, Any]) -> None:
     if algorithm == "rlpd":
-        options = {"critics": 3, "critic_steps": 2, "layer_norm_critic": False, "dataset": dataset()}
+        options = {"critics": 3, "critic_steps": 2, "dataset": dataset()}
     table = kernels.KernelTable("test")
     made = loop(algorithm, Counting(), table=table, batch_size=8, **{**SMALL, **options})
     if made.learner.slots is None or made.learner._tapes is None:

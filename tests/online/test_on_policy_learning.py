@@ -143,6 +143,8 @@ def test_mdpo_begins_with_the_gradient_of_an_unclipped_ratio_whatever_the_diverg
     pulled = gradient(mdpo, mdpo.policy_loss, rows)
     free = gradient(mdpo, mdpo.policy_loss, {**rows, "divergence_weight": torch.zeros(ROWS).double()})
     assert float((pulled - free).norm()) > 0.1  # away from it, the divergence pulls
+    ppo.load_state_dict(mdpo.state_dict())
+    torch.testing.assert_close(free, gradient(ppo, ppo.policy_loss, rows), rtol=1e-10, atol=1e-12)  # t -> infinity
 
 
 def test_conjugate_gradients_solve_in_as_many_steps_as_there_are_unknowns() -> None:

@@ -305,6 +305,66 @@ void from_panels(const float* from, long features, long rows, float* to) {
   }
 }
 
+constexpr float norm_epsilon = 1e-5f;  // torch's default
+
+/// Layer norm of one panel in place, then the activation; what was scaled goes to `normal`, by how much to `inverse`,
+/// unless they are null. Source: Ba, Kiros and Hinton, "Layer Normalization".
+template <Activation activation>
+void normalise(float* values, const float* gain, const float* shift, float* normal, float* inverse, long features) {
+  const float share = 1.0f / static_cast<float>(features);
+  for (long lane = 0; lane < lanes; lane += width) {
+    Vector sum = {}, squares = {};
+    for (long n = 0; n < features; ++n) sum += load(values + n * lanes + lane);
+    const Vector mean = share * sum;
+    for (long n = 0; n < features; ++n) {
+      const Vector apart = load(values + n * lanes + lane) - mean;
+      squares += apart * apart;
+    }
+    Vector scale = share * squares + norm_epsilon;
+    for (long i = 0; i < width; ++i) scale[i] = 1.0f / std::sqrt(scale[i]);
+    for (long n = 0; n < features; ++n) {
+      const Vector unit = (load(values + n * lanes + lane) - mean) * scale;
+      if (normal) store(normal + n * lanes + lane, unit);
+      store(values + n * lanes + lane, activate<activation>(gain[n] * unit + shift[n]));
+    }
+    if (inverse) store(inverse + lane, scale);
+  }
+}
+
+/// The gradient of one panel before a layer norm, in place of the one after it.
+void through_norm(float* gradient, const float* normal, const float* inverse, const float* gain, long features) {
+  const float share = 1.0f / static_cast<float>(features);
+  for (long lane = 0; lane < lanes; lane += width) {
+    Vector sum = {}, along = {};
+    for (long n = 0; n < features; ++n) {
+      const Vector scaled = gain[n] * load(gradient + n * lanes + lane);
+      sum += scaled;
+      along += scaled * load(normal + n * lanes + lane);
+    }
+    sum *= share;
+    along *= share;
+    const Vector scale = load(inverse + lane);
+    for (long n = 0; n < features; ++n) {
+      const Vector scaled = gain[n] * load(gradient + n * lanes + lane);
+      store(gradient + n * lanes + lane, scale * (scaled - sum - along * load(normal + n * lanes + lane)));
+    }
+  }
+}
+
+/// out[n] = sum over the batch of a[n] b[n], both in panels.
+void products(const float* a, const float* b, float* out, long features, long count_panels) {
+  for (long n = 0; n < features; ++n) {
+    Vector sum = {};
+    for (long panel = 0; panel < count_panels; ++panel) {
+      const long at = (panel * features + n) * lanes;
+      for (long lane = 0; lane < lanes; lane += width) sum += load(a + at + lane) * load(b + at + lane);
+    }
+    float total = 0.0f;
+    for (long i = 0; i < width; ++i) total += sum[i];
+    out[n] = total;
+  }
+}
+
 template <bool averaged>
 void adam(const AdamStep& s, long size, float* __restrict__ parameters, const float* __restrict__ gradients,
           float* __restrict__ first, float* __restrict__ second, float* __restrict__ average) {
@@ -351,16 +411,26 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* output
           layer_forward<Activation::none>(weight, bias, in, last + panel * out * lanes, before, after);
         } else {
           float* to = saved ? place + panel * after * lanes : buffers[layer % 2];
-          if (mlp.hidden == Hidden::relu)
+          if (mlp.normed()) {
+            layer_forward<Activation::none>(weight, bias, in, to, before, after);
+            float* normal = saved ? place + (count + panel) * after * lanes : nullptr;
+            float* inverse = saved ? place + (2 * count * after + panel) * lanes : nullptr;
+            const float* gain = mlp.gains[layer] + member * after;
+            const float* shift = mlp.shifts[layer] + member * after;
+            if (mlp.hidden == Hidden::relu)
+              normalise<Activation::relu>(to, gain, shift, normal, inverse, after);
+            else
+              normalise<Activation::tanh>(to, gain, shift, normal, inverse, after);
+          } else if (mlp.hidden == Hidden::relu)
             layer_forward<Activation::relu>(weight, bias, in, to, before, after);
           else
             layer_forward<Activation::tanh>(weight, bias, in, to, before, after);
           in = to;
-          if (saved) place += count * after * lanes;
+          if (saved) place += saved_block(mlp, layer + 1);
         }
       }
     }
-    for (int layer = 1; saved && layer < mlp.layers; ++layer) saved += count * mlp.sizes[layer] * lanes;
+    for (int layer = 1; saved && layer < mlp.layers; ++layer) saved += saved_block(mlp, layer);
     from_panels(last, out, mlp.rows, outputs + member * mlp.rows * out);
   }
 }
@@ -375,7 +445,7 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
   float* first = turned + wide;
   for (long member = 0; member < mlp.members; ++member) {
     const float* activations = saved;
-    for (int layer = 1; layer < mlp.layers; ++layer) activations += count * mlp.sizes[layer] * lanes;
+    for (int layer = 1; layer < mlp.layers; ++layer) activations += saved_block(mlp, layer);
     saved = activations;
     into_panels(output_gradients.data + member * output_gradients.member_stride, output_gradients.row_stride,
                 mlp.sizes[mlp.layers], mlp.rows, above);
@@ -383,7 +453,7 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
       const long before = mlp.sizes[layer], after = mlp.sizes[layer + 1];
       const float* in = first;
       if (layer > 0) {
-        activations -= count * before * lanes;
+        activations -= saved_block(mlp, layer);
         in = activations;
       } else if (wanted.weights[0] && (member == 0 || inputs.member_stride != 0)) {
         into_panels(inputs.data + member * inputs.member_stride, inputs.row_stride, before, mlp.rows, first);
@@ -396,6 +466,17 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
           layer_down<Activation::relu>(mlp.weight(layer, member), above, activations, below, before, after, count);
         else
           layer_down<Activation::tanh>(mlp.weight(layer, member), above, activations, below, before, after, count);
+        if (mlp.normed()) {
+          const float* normal = activations + count * before * lanes;
+          const float* inverse = normal + count * before * lanes;
+          float* to_gains = wanted.gains[layer - 1];
+          float* to_shifts = wanted.shifts[layer - 1];
+          if (to_gains) products(below, normal, to_gains + member * before, before, count);
+          if (to_shifts) dots(below, nullptr, 0, to_shifts + member * before, 1, before, count);
+          for (long panel = 0; panel < count; ++panel)
+            through_norm(below + panel * before * lanes, normal + panel * before * lanes, inverse + panel * lanes,
+                         mlp.gains[layer - 1] + member * before, before);
+        }
         float* swap = above;
         above = below;
         below = swap;

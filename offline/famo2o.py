@@ -1,0 +1,155 @@
+"""FamO2O: a policy for every trade-off between improving and cloning, and a model that picks one for each state."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actors import FamilyActor, embedded
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.networks import Critic, Value
+from surefoot.core.policy import Policy
+from surefoot.core.random import Noise
+from surefoot.core.temperature import Temperature
+from surefoot.core.value_learning import advantage_weights
+from surefoot.offline.iql import IQL
+
+
+@dataclasses.dataclass(frozen=True)
+class FamO2OConfig:
+    """Settings of FamO2O over IQL; the defaults are the authors' for AntMaze."""
+
+    coefficients: tuple[float, float] = (8.0, 14.0)  # range of beta, which multiplies the advantage
+    temperature: float = 1.0  # weight of the balance model's entropy at the start; learned
+    target_entropy: float = -0.5  # of the balance model, in nats, of its tanh
+    expectile: float = 0.9  # tau of the value loss
+    discount: float = 0.99
+    target_rate: float = 0.005  # of the critics' average, every step
+    learning_rate: float = 3e-4  # of everything
+    hidden: tuple[int, ...] = (256, 256)  # of everything
+    log_std_min: float = -5.0  # of the policy
+    initialisation: str = "orthogonal"
+    critic_weight: float = 1.0  # of each critic's squared error
+    rewards: str = "minus_one"  # none, return_range or minus_one
+    normalization: str = "none"  # of observations: none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        low, high = self.coefficients
+        require(0 <= low <= high, "famo2o", "coefficients", self.coefficients, "(low, high) with 0 <= low <= high")
+        require(self.temperature > 0, "famo2o", "temperature", self.temperature, "> 0")
+        require(0 < self.expectile < 1, "famo2o", "expectile", self.expectile, "in (0, 1)")
+        require(0 <= self.discount <= 1, "famo2o", "discount", self.discount, "in [0, 1]")
+
+
+class FamO2O(IQL):
+    r"""FamO2O of Wang et al., "Train Once, Get a Family" (NeurIPS 2023), its IQL variant (LeapLabTHU/FamO2O, jax_iql).
+
+    Value and critics are IQL's. The universal policy reads the state and an embedding of a coefficient beta, drawn
+    uniformly from the range; the balance model picks one for each state:
+
+    .. math::
+        L_\pi &= -E \min(e^{\beta (\min_i \hat Q_i(s, a) - V(s))}, 100) \log \pi(a | s, \beta),
+        \quad \beta \sim U[\beta_-, \beta_+] \\
+        L_b &= E\, [T \log b(\beta | s) - \min_i \hat Q_i(s, a')], \quad \beta \sim b(s),\; a' \sim \pi(s, \beta) \\
+        L_T &= -T\, E\, [\log b(\beta | s) + \bar H]
+
+    Where the official code differs: its advantages are (B,) and its coefficients (B, 1), so that the exponent is
+    broadcast to (B, B), and row j gets the mean over i of min(exp(beta_i A_j), 100): a weight that does not depend on
+    its own beta. Here each row has its own. That code reuses the coefficient of s at s' in its CQL variant; here it is
+    computed from the state it is used at, and V and Q of the IQL variant read none. The tanh is mapped to (0, 1) before
+    it is mapped to the range. a' is clipped before it is valued, as it is when acting. The authors also act by
+    samples of the policy when evaluating; here evaluation takes the mean, as for all Gaussian policies.
+    """
+
+    name = "famo2o"
+    Config = FamO2OConfig
+    PRESETS = {  # noqa: RUF012
+        "official": {},
+        "locomotion": {"coefficients": (1.0, 5.0), "expectile": 0.7, "rewards": "return_range"},
+    }
+    reads: ClassVar[tuple[str, ...]] = IQL.reads
+    config: FamO2OConfig  # type: ignore[assignment]
+
+    def build(self) -> None:
+        """Value, twin critics with targets, universal policy, balance model and the weight of its entropy."""
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        self.value = Value(sizes[0], c.hidden, c.initialisation)
+        self.critic = Critic(*sizes, c.hidden, 2, c.initialisation)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        family = self._family()
+        self.actor, self.balance = family.member, family.balance
+        self.temperature = Temperature(c.temperature, "exp")
+
+    def _family(self) -> FamilyActor:
+        c = self.config
+        sizes = (self.spec.observation_dim, self.spec.action_dim, c.hidden, c.initialisation)
+        return FamilyActor(*sizes, (c.log_std_min, 2.0), c.coefficients)
+
+    def widened(self, observations: Tensor, coefficients: Tensor) -> Tensor:
+        """(B, O + 6) what the universal policy reads at (B, O) observations and (B,) coefficients."""
+        return torch.cat([observations, embedded(coefficients)], -1)
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions at the coefficients that the balance model's means stand for; mean ones without `noise`."""
+        return self.actor.act(self.widened(observations, self.balance(observations)), noise)
+
+    def policy(self) -> Policy:
+        """A copy of policy and balance model together."""
+        with torch.random.fork_rng(devices=[]):
+            family = self._family()
+        family.member, family.balance = self.actor, self.balance  # type: ignore[assignment]
+        return Policy.of(family, self.normalizer, self.action_low, self.action_high)
+
+    def coefficients(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """(B,) at which the universal policy is trained: all of the range alike."""
+        low, high = self.config.coefficients
+        return low + (high - low) * noise["coefficient"].squeeze(-1)
+
+    def balance_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Entropy, weighted, and value of the universal policy's action at the coefficients picked."""
+        observations = batch["observations"]
+        coefficients, log_density = self.balance.sample(observations, noise["choice"])
+        action = self.actor.act(self.widened(observations, coefficients), noise["action"])
+        q = ensembles.minimum(self.target_critic(torch.cat([observations, action], -1)))
+        loss = (self.temperature() * log_density - q).mean()
+        return loss, {"coefficient": coefficients, "balance_entropy": -log_density}
+
+    def temperature_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Lowers the temperature where the balance model's entropy is above its target."""
+        _, log_density = self.balance.sample(batch["observations"], noise["choice"])
+        return self.temperature.loss(log_density, self.config.target_entropy), {"temperature": self.temperature()}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Negative log-density of the data's actions, each weighted by exp(its own coefficient times advantage)."""
+        coefficients = self.coefficients(batch, noise).detach()
+        weight = self.weights(batch["target_q"] - self.value(batch["observations"]), coefficients)
+        observations = self.widened(batch["observations"], coefficients)
+        return -(weight * self.actor.log_density(observations, batch["actions"])).mean(), {"weight": weight}
+
+    def weights(self, advantages: Tensor, coefficients: Tensor) -> Tensor:
+        """(B,) min(exp(beta_j A_j), 100), row by row."""
+        return advantage_weights(advantages * coefficients, 1.0)
+
+    def actor_noise(self) -> dict[str, Noise]:
+        """What `coefficients` reads."""
+        return {"coefficient": Noise("uniform", 1)}
+
+    def updates(self) -> list[Update]:
+        """Value; balance model and temperature; universal policy; critics; each sees what the ones before made."""
+        c = self.config
+        adam, choice = Adam(c.learning_rate), {"choice": Noise("normal", 1)}
+        targets = {"target_critic": ("critic", c.target_rate)}
+        action = {"action": Noise("normal", self.spec.action_dim)}
+        return [
+            Update(self.value_loss, ("value",), adam),
+            Update(self.balance_loss, ("balance",), adam, noise={**choice, **action}),
+            Update(self.temperature_loss, ("temperature",), adam, together=True, noise=choice),
+            Update(self.actor_loss, ("actor",), adam, noise=self.actor_noise()),
+            Update(self.critic_loss, ("critic",), adam, then=targets),
+        ]

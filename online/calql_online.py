@@ -1,0 +1,56 @@
+"""Cal-QL fine-tuning: its losses go on, on the dataset and on what is met, each step calibrated by its own episode."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from surefoot.core.value_learning import mc_return
+from surefoot.offline.cql import CalQL, CalQLConfig
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class CalQLOnlineConfig(OffPolicyConfig, CalQLConfig):
+    """Settings of Cal-QL fine-tuning: Cal-QL's, and half of each batch from the dataset."""
+
+    initial_steps: int = 5_000  # environment steps before the first update: at least one whole episode
+    initial_actions: str = "policy"
+    offline_fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        OffPolicyConfig.__post_init__(self)
+        CalQLConfig.__post_init__(self)
+
+
+class CalQLOnline(CalQL, OffPolicyAgent):
+    r"""Cal-QL of Nakamoto et al. (NeurIPS 2023), online: the same losses on the dataset and the replay buffer.
+
+    The value that bounds the conservative term from below is the return-to-go of the transition's own episode,
+
+    .. math:: V_{mc}(s_t) = r_t + \gamma (1 - d_t) V_{mc}(s_{t+1}),
+
+    which is known when the episode is over. Until then its transitions are stored and not learned from, so the first
+    update has to wait for the first end. As in offline data the sum stops where an episode is cut, and an episode of
+    nothing but `failure_reward` is worth failing forever.
+
+    nakamotoo/Cal-QL gathers whole episodes and then takes as many updates as they have steps; here updates go on at
+    `updates_per_step`, on the episodes that are over. `init=` a `calql` run gives all networks.
+    """
+
+    name = "calql_online"
+    Config = CalQLOnlineConfig
+    data = "required"
+    inherits = ("actor", "normalizer", "critic", "target_critic", "temperature")
+    config: CalQLOnlineConfig  # type: ignore[assignment]
+
+    def returns_to_go(self, rewards: Tensor, terminations: Tensor) -> Tensor:
+        """(L,) the discounted rewards from each step of an episode to its end."""
+        c = self.config
+        if c.failure_reward is not None and bool((rewards == c.failure_reward).all()):
+            return torch.full_like(rewards, c.failure_reward / (1 - c.discount))
+        found = mc_return(rewards.double(), terminations.double(), torch.zeros_like(terminations), c.discount)
+        return found.to(rewards.dtype)

@@ -1,0 +1,48 @@
+"""FamO2O fine-tuning: the losses go on on data and on what is met, at the coefficients that the balance model picks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch import Tensor
+
+from surefoot.core.agent import Batch
+from surefoot.core.random import Noise
+from surefoot.offline.famo2o import FamO2O, FamO2OConfig
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class FamO2OOnlineConfig(OffPolicyConfig, FamO2OConfig):
+    """Settings of FamO2O fine-tuning: FamO2O's, and half of each batch from the dataset."""
+
+    initial_steps: int = 5_000
+    initial_actions: str = "policy"
+    offline_fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        OffPolicyConfig.__post_init__(self)
+        FamO2OConfig.__post_init__(self)
+
+
+class FamO2OOnline(FamO2O, OffPolicyAgent):
+    """FamO2O of Wang et al. (NeurIPS 2023), online: as offline, but with beta ~ b(s), detached, in the policy's loss.
+
+    `init=` a `famo2o` run gives all networks. The authors' one buffer begins with the dataset in it and is drawn from
+    uniformly; here `offline_fraction` of each batch is the dataset's.
+    """
+
+    name = "famo2o_online"
+    Config = FamO2OOnlineConfig
+    data = "required"
+    inherits = ("actor", "normalizer", "balance", "temperature", "value", "critic", "target_critic")
+    config: FamO2OOnlineConfig  # type: ignore[assignment]
+
+    def coefficients(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """(B,) at which the universal policy is trained: drawn from the balance model."""
+        return self.balance.sample(batch["observations"], noise["choice"])[0]
+
+    def actor_noise(self) -> dict[str, Noise]:
+        """What `coefficients` reads."""
+        return {"choice": Noise("normal", 1)}

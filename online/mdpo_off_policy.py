@@ -1,0 +1,132 @@
+"""Off-policy MDPO: mirror descent on a replay buffer; the policy is held near the one of some thousand steps before."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.distributions import gaussian_log_density, tanh_log_determinant
+from surefoot.core.networks import Critic, Value
+from surefoot.core.random import Noise
+from surefoot.core.value_learning import td_target
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.off_policy import OffPolicyLoop
+
+
+@dataclasses.dataclass(frozen=True)
+class MDPOOffPolicyConfig(OffPolicyConfig):
+    """Settings of off-policy MDPO; the defaults are the authors', and SAC's where they are not known to us."""
+
+    initial_steps: int = 10_000
+    divergence_weight: float = 1.0  # c: of the divergence from the old policy
+    entropy_weight: float = 0.2  # lambda
+    refresh_every: int = 1_000  # training steps after which the present policy becomes the old one
+    regularisation: float = 1e-3  # of the squared means and log deviations before the tanh
+    discount: float = 0.99
+    target_rate: float = 0.005  # of the value's average, every step
+    learning_rate: float = 3e-4  # of everything
+    hidden: tuple[int, ...] = (256, 256)
+    log_std_range: tuple[float, float] = (-20.0, 2.0)  # of the policy's log standard deviation
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.refresh_every >= 1, "mdpo_off", "refresh_every", self.refresh_every, ">= 1")
+        require(0 <= self.discount <= 1, "mdpo_off", "discount", self.discount, "in [0, 1]")
+        for field in ("divergence_weight", "entropy_weight", "regularisation"):
+            require(getattr(self, field) >= 0, "mdpo_off", field, getattr(self, field), ">= 0")
+
+
+class MDPOOffPolicy(OffPolicyAgent):
+    r"""Off-policy MDPO of Tomar, Shani, Efroni and Ghavamzadeh, "Mirror Descent Policy Optimization" (2020).
+
+    .. math::
+        L_\pi &= E\, [c \log\pi(a|s) + (\lambda - c) \log\pi_k(a|s) - Q_1(s, a)] + \rho\, E\, (\mu^2 + \log^2\sigma),
+        \quad a \sim \pi(s) \\
+        L_V &= \tfrac12 E\, (V(s) - \min_i Q_i(s, a) + \lambda \log\pi(a|s))^2 \\
+        L_Q &= \tfrac12 \textstyle\sum_i E\, (Q_i(s, a) - r - \gamma (1 - d)\, \hat V(s'))^2
+
+    The first is c KL(pi || pi_k) with the entropy linearised at the old policy pi_k, which is the policy of the last
+    multiple of `refresh_every` training steps; mu and sigma are those before the tanh. With c = lambda it is SAC with
+    a fixed temperature and a value network. The actor's loss is that of manantomar/Mirror-Descent-Policy-Optimization.
+    That code also keeps a copy of Q_1 from the same step, and has a variant with Tsallis' logarithm: neither is here.
+    The factors of a half are ours, and nothing to Adam.
+    """
+
+    name = "mdpo_off"
+    Config = MDPOOffPolicyConfig
+    config: MDPOOffPolicyConfig
+
+    def build(self) -> None:
+        """Actor and the old one, value with its average, twin critics."""
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, log_std_range=c.log_std_range)
+        self.old_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.value = Value(sizes[0], c.hidden)
+        self.target_value = copy.deepcopy(self.value).requires_grad_(False)
+        self.critic = Critic(*sizes, c.hidden, 2)
+
+    @classmethod
+    def loop_class(cls) -> type[OffPolicyLoop]:
+        """What trains it."""
+        return MirrorLoop
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared distance of both critics to the average value that follows."""
+        following = self.target_value(batch["next_observations"])
+        target = td_target(batch["rewards"], batch["terminations"], following, self.config.discount)
+        q = self.critic(batch["observation_actions"])
+        return ensembles.critic_loss(q, target, "half_sum"), {"q": q}
+
+    def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared distance to the lower critic's value of the policy's action and the entropy's worth."""
+        observations = batch["observations"]
+        action, log_density = self.actor.sample(observations, noise["action"])
+        q = ensembles.minimum(self.critic(torch.cat([observations, action], -1)))
+        target = (q - self.config.entropy_weight * log_density).detach()
+        value = self.value(observations)
+        return 0.5 * (value - target).square().mean(), {"value": value, "entropy": -log_density}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """The first critic's value of the policy's actions, and how far the policy is from the old one."""
+        c, observations = self.config, batch["observations"]
+        mean, log_std = self.actor(observations)
+        unsquashed = mean + log_std.exp() * noise["action"]
+        stretch = tanh_log_determinant(unsquashed)
+        log_density = gaussian_log_density(unsquashed, mean, log_std) - stretch
+        old_log_density = gaussian_log_density(unsquashed, *self.old_actor(observations)) - stretch
+        q = self.critic.first(torch.cat([observations, torch.tanh(unsquashed)], -1))
+        held = c.divergence_weight * log_density + (c.entropy_weight - c.divergence_weight) * old_log_density
+        small = mean.square().mean() + log_std.square().mean()
+        return (held - q).mean() + c.regularisation * small, {"divergence": log_density - old_log_density}
+
+    def updates(self) -> list[Update]:
+        """All at the same parameters, then the value's average."""
+        adam, action = Adam(self.config.learning_rate), {"action": Noise("normal", self.spec.action_dim)}
+        targets = {"target_value": ("value", self.config.target_rate)}
+        return [
+            Update(self.actor_loss, ("actor",), adam, noise=action),
+            Update(self.critic_loss, ("critic",), adam, together=True),
+            Update(self.value_loss, ("value",), adam, together=True, then=targets, noise=action),
+        ]
+
+
+class MirrorLoop(OffPolicyLoop):
+    """`OffPolicyLoop` that makes the present policy the old one before every so many training steps."""
+
+    agent: MDPOOffPolicy
+
+    def _act_until_due(self) -> None:
+        super()._act_until_due()
+        self._refresh()
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        if self.learner.step % self.agent.config.refresh_every == 0:
+            self.learner.networks["old_actor"].value.copy_(self.learner.networks["actor"].value)
