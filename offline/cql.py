@@ -269,7 +269,7 @@ class CalQL(CQL):
         "wsrl-adroit": {**DOMAINS["wsrl-adroit"], "failure_reward": -5.0},
         "wsrl-antmaze": {**DOMAINS["wsrl-antmaze"], "failure_reward": -5.0},
     }
-    reads = (*CQL.reads, "returns_to_go")
+    reads: ClassVar[tuple[str, ...]] = (*CQL.reads, "returns_to_go")
     config: CalQLConfig
 
     def prepare(self, dataset: Dataset) -> Dataset:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.actors import FamilyActor, embedded
+from surefoot.core.actors import FamilyActor, GaussianActor, embedded
 from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.networks import Critic, Value
 from surefoot.core.policy import Policy
@@ -75,6 +75,7 @@ class FamO2O(IQL):
     }
     reads: ClassVar[tuple[str, ...]] = IQL.reads
     config: FamO2OConfig  # type: ignore[assignment]
+    actor: GaussianActor  # type: ignore[assignment]  # one of the kinds that IQL may have
 
     def build(self) -> None:
         """Value, twin critics with targets, universal policy, balance model and the weight of its entropy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -60,7 +61,7 @@ class IQL(Agent):
     """
 
     name = "iql"
-    Config = IQLConfig
+    Config: ClassVar[type] = IQLConfig
     PRESETS = {  # noqa: RUF012
         "official": {},
         "corl": {
@@ -72,7 +73,7 @@ class IQL(Agent):
             "normalization": "observations",
         },
     }
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: IQLConfig
 
     def build(self) -> None:

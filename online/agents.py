@@ -51,7 +51,7 @@ class OffPolicyAgent(Agent):
     config: OffPolicyConfig
     acts = True
     data = "optional"
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     wants_gap: ClassVar[bool] = False
     """Whether it is meant for a simulator that is wrong (`gap=`)."""
     batch_size: int = 256

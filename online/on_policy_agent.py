@@ -106,7 +106,7 @@ class OnPolicyAgent(Agent):
     """
 
     config: OnPolicyConfig
-    reads = ()
+    reads: ClassVar[tuple[str, ...]] = ()
     chooses = True
     acts = True
     data = "refused"
