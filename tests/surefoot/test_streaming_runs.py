@@ -109,6 +109,7 @@ def test_it_starts_from_the_weights_and_statistics_of_a_run_of_its_kind(two_seed
         init=str(two_seeds.folder), listener=lambda event: notes.append(event.get("text", "")), **FAST,
     )  # fmt: skip
     before, after = load_agent(two_seeds, 1).state_dict(), load_agent(run, 1).state_dict()
+    assert load_agent(two_seeds, 1).seeds == (1,)
     for name in ("actor_weights", "critic_weights"):
         torch.testing.assert_close(after[name], before[name], atol=1e-6, rtol=0)
     assert after["observation_count"] > before["observation_count"] + 40
