@@ -53,7 +53,7 @@ def test_native_steps_are_torchs_in_float32(kind: type[StreamingAgent], problem:
     compare(agents[0], agents[1], 2e-3, 81, Samples(problem, streams=2))
 
 
-@pytest.mark.filterwarnings("ignore:.*holds NaN or infinity")
+@pytest.mark.filterwarnings("ignore:.*holds NaN, infinity")
 @pytest.mark.parametrize(("kind", "problem"), STREAM_X, ids=name_of)
 def test_acting_first_gaps_and_begins_are_the_same_natively(kind: type[StreamingAgent], problem: Spec) -> None:
     samples = Samples(problem, streams=3)
