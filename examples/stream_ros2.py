@@ -12,6 +12,7 @@ python examples/stream_ros2.py --joints shoulder elbow --targets 0.5 -0.3 --effo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pathlib
 import sys
 import warnings
@@ -137,18 +138,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             controller.learn()
 
     node.create_timer(1 / options.rate, tick)
-    try:
-        rclpy.spin(node)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        send([0.0] * len(options.joints))
-        try:
-            agent.save(options.agent)
-            node.get_logger().info(str(agent.report()))
-        finally:
-            node.destroy_node()
-            rclpy.shutdown()
+    with contextlib.ExitStack() as ending:  # from the last to the first, each of them whatever fails
+        ending.callback(rclpy.shutdown)
+        ending.callback(node.destroy_node)
+        ending.callback(lambda: node.get_logger().info(str(agent.report())))
+        ending.callback(agent.save, options.agent)
+        ending.callback(send, [0.0] * len(options.joints))
+        with contextlib.suppress(KeyboardInterrupt):
+            rclpy.spin(node)
 
 
 if __name__ == "__main__":

@@ -270,8 +270,15 @@ def test_what_is_asked_for_wrongly_is_named() -> None:
         StreamAC(ARM, optimizer="adam")
     with pytest.raises(ConfigError, match="did you mean 'kappa_actor'"):
         StreamAC(ARM, kapa_actor=1)
-    with pytest.raises(ConfigError, match="seeds"):
-        StreamAC(ARM, seeds=[])
+    for seeds in ([], 3, [1, 1], "12", [1.5], [-1], None):
+        with pytest.raises(ConfigError, match=r"stream_ac\.seeds is .* must be different whole numbers"):
+            StreamAC(ARM, seeds=seeds)  # type: ignore[arg-type]
+    for hidden in (64, (4.0, 4), (0,), "64", (True,)):
+        with pytest.raises(ConfigError, match=r"hidden is .*, must be None, or a tuple of whole numbers"):
+            StreamAC(ARM, hidden=hidden)
+    assert not StreamAC(ARM, hidden=(4,) * 17).native  # more layers than the kernel takes
+    with pytest.raises(ConfigError, match="native=True was asked for, but the native kernel takes up to 16 hidden"):
+        StreamAC(ARM, hidden=(4,) * 17, native=True)
     with pytest.raises(ConfigError, match="intentional_ac has no native kernel"):
         ALGORITHMS["intentional_ac"](ARM, native=True)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="another with dtype="):
