@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from surefoot.core.agent import Spec, require
 from surefoot.streaming.kernel import OPTIMIZERS
@@ -71,7 +72,7 @@ class StreamConfig(StreamingConfig):
 def _are_widths(hidden: Any) -> bool:
     if not isinstance(hidden, tuple | list):
         return False
-    return all(isinstance(width, Integral) and not isinstance(width, bool) and width >= 1 for width in hidden)
+    return all(isinstance(w, int | np.integer) and not isinstance(w, bool) and w >= 1 for w in hidden)
 
 
 def hidden_of(config: StreamingConfig, problem: Spec) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ who copies them can go on from there bit for bit. The native kernel works on the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -95,8 +94,8 @@ class Streams(Agent):
 
     def _checked(self, seeds: Any) -> tuple[int, ...]:
         needed = "different whole numbers from 0, as in seeds=[0, 1, 2], one for each stream"
-        given = list(seeds) if isinstance(seeds, Sequence | np.ndarray | Tensor) and len(seeds) > 0 else [None]
-        whole = all(isinstance(seed, Integral) and 0 <= seed < 2**64 for seed in given)
+        given: list[Any] = list(seeds) if isinstance(seeds, Sequence | np.ndarray) and len(seeds) > 0 else [None]
+        whole = all(isinstance(seed, int | np.integer) and 0 <= seed < 2**64 for seed in given)
         require(whole and len(set(given)) == len(given), self.name, "seeds", seeds, needed)
         return tuple(int(seed) for seed in given)
 
@@ -193,7 +192,7 @@ class Streams(Agent):
     def draw_first_noise(self, rows: np.ndarray) -> None:
         """Fill `in_noise` for first actions of the streams where (K,) `rows` is True; no step is counted by it."""
         for stream in np.flatnonzero(rows):
-            self._in_noise[stream] = self._noise.at_beginning(int(self._acted), stream)
+            self._in_noise[stream] = self._noise.at_beginning(int(self._acted), int(stream))
 
     # -- one call -----------------------------------------------------------------------------------------------
 
