@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
@@ -43,6 +44,27 @@ class Spec:
     action_high: tuple[float, ...]
     discrete: bool = False  # actions are choices 0 to action_dim - 1, one-hot rows inside; bounds are then 0 and 1
 
+    def __post_init__(self) -> None:
+        """Refuse sizes below 1, and bounds that are not finite, not ordered, or not one for each action dimension.
+
+        A problem without actions (action_dim 0, no bounds) is one of prediction.
+        """
+        low, high = tuple(self.action_low), tuple(self.action_high)
+        if self.observation_dim < 1 or self.action_dim < 0:
+            raise ConfigError(
+                f"observation_dim is {self.observation_dim} and action_dim {self.action_dim}: observations need at "
+                "least one number, and actions none or more"
+            )
+        if not len(low) == len(high) == self.action_dim:
+            raise ConfigError(
+                f"action bounds have {len(low)} and {len(high)} numbers; action_dim is {self.action_dim}, so give as "
+                "many of each"
+            )
+        if self.discrete and (set(low) != {0.0} or set(high) != {1.0}):
+            raise ConfigError(f"numbered choices have bounds 0 and 1, not {low} to {high}: use Spec.of_choices")
+        if not all(math.isfinite(a) and math.isfinite(b) and a < b for a, b in zip(low, high, strict=True)):
+            raise ConfigError(f"action bounds {list(low)} to {list(high)} must be finite and low < high")
+
     @classmethod
     def of_choices(cls, observation_dim: int, choices: int) -> Spec:
         """The spec of a problem whose actions are numbered choices."""
@@ -58,8 +80,6 @@ class Spec:
         size = dataset.action_dim
         low = np.full(size, -1.0) if low is None else np.broadcast_to(np.asarray(low, np.float64), (size,))
         high = np.full(size, 1.0) if high is None else np.broadcast_to(np.asarray(high, np.float64), (size,))
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-            raise ConfigError(f"action bounds {low.tolist()} to {high.tolist()} must be finite and low < high")
         return cls(dataset.observation_dim, size, tuple(low.tolist()), tuple(high.tolist()))
 
 

@@ -55,6 +55,10 @@ def main() -> None:
     parser.add_argument("--save", help="file to keep the agent in at the end")
     parser.add_argument("--resume", help="file to go on from")
     arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error(f"--steps is {arguments.steps}; at least 1 is needed")
+    if not 0 <= arguments.rate < float("inf"):
+        parser.error(f"--rate is {arguments.rate}; ticks a second are needed, or 0")
 
     robot = Robot(arguments.seed)
     budget_us = 1e6 / arguments.rate if arguments.rate else 2000.0
@@ -79,9 +83,11 @@ def main() -> None:
             total, action = 0.0, agent.begin(robot.start())
             deadline = time.perf_counter()  # bringing the robot back took its time
 
-    print(
-        f"{arguments.steps} steps; mean return of the last {len(returns[-10:])} episodes {np.mean(returns[-10:]):.0f}"
+    last = returns[-10:]
+    learned = (
+        f"mean return of the last {len(last)} episodes {np.mean(last):.0f}" if last else "no episode has ended yet"
     )
+    print(f"{arguments.steps} steps; {learned}")
     print(f"\nfrom observation to action:\n{agent.latency['act']}")
     print(f"\nlearning:\n{agent.latency['learn']}")
     report = agent.report()

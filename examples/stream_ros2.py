@@ -1,9 +1,10 @@
 """A ROS 2 node that learns to hold joints where they are wanted, on the robot: python examples/stream_ros2.py
 
 It reads sensor_msgs/JointState from /joint_states and sends std_msgs/Float64MultiArray, one effort for each joint, to
-/effort_controller/commands, at --rate. A tick without a new message is a missed sample: the last command is sent
-again, and nothing is learned across the gap. Stopped with Ctrl-C, it keeps the agent in --agent, and goes on from
-there the next time.
+/effort_controller/commands, at --rate. A tick without a new message, or with one that lacks a joint or its velocity, is
+a missed sample: the last command is sent again, and nothing is learned across the gap. Stopped with Ctrl-C or by an
+error, it sends zeros, keeps the agent in --agent, and goes on from there the next time. A process that is killed sends
+nothing more: let the controller stop the joints when commands cease.
 
 python examples/stream_ros2.py --joints shoulder elbow --targets 0.5 -0.3 --effort 2.0
 """
@@ -11,8 +12,10 @@ python examples/stream_ros2.py --joints shoulder elbow --targets 0.5 -0.3 --effo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pathlib
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,13 +59,12 @@ class Controller:
     def tick(self) -> np.ndarray | None:
         """The command to send; None until the first message. `learn` comes after it is sent."""
         message, self.message = self.message, None
-        if message is None:
+        sensed = None if message is None else self.sensed(message)
+        if sensed is None:
             if self.action is not None:
                 self.action = self.agent.miss()
             return self.action
-        places = [message.name.index(joint) for joint in self.joints]
-        positions, velocities = (np.array(values)[places] for values in (message.position, message.velocity))
-        observation = self.task.observation(positions, velocities)
+        observation = self.task.observation(*sensed)
         self.ticks += 1
         if self.action is None:
             self.action = self.agent.begin(observation)
@@ -72,6 +74,16 @@ class Controller:
         first = observation if stopped else None
         self.action = self.agent.act(observation, reward, False, stopped, first=first)
         return self.action
+
+    def sensed(self, message: Any) -> tuple[np.ndarray, np.ndarray] | None:
+        """Positions and velocities in the order of `joints`; None where the message does not have them all."""
+        names = list(message.name)
+        try:
+            places = [names.index(joint) for joint in self.joints]
+            return np.array(message.position)[places], np.array(message.velocity)[places]
+        except (ValueError, IndexError):  # another publisher on the topic, or one without velocities
+            warnings.warn(f"a joint state of {names} lacks one of {self.joints} or its velocity", stacklevel=2)
+            return None
 
     def learn(self) -> None:
         """What is left of a tick's work."""
@@ -92,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         import rclpy
         from rclpy.node import Node
+        from rclpy.signals import SignalHandlerOptions
         from sensor_msgs.msg import JointState
         from std_msgs.msg import Float64MultiArray
     except ImportError as error:
@@ -104,30 +117,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     budget_us = 1e6 / options.rate
     if options.agent.exists():
         agent = StreamAC.open(options.agent, budget_us=budget_us)
+        if agent.spec != task.problem:
+            sys.exit(f"{options.agent} learned {agent.spec}, and this is {task.problem}: give another --agent")
     else:
         agent = StreamAC(task.problem, budget_us=budget_us)
     controller = Controller(agent, task, options.joints)
 
-    rclpy.init()
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)  # ROS's own would close the topic before the zeros
     node = Node("surefoot")
     commands = node.create_publisher(Float64MultiArray, "/effort_controller/commands", 1)
     node.create_subscription(JointState, "/joint_states", controller.receive, 1)
 
+    def send(command: Sequence[float] | np.ndarray) -> None:
+        commands.publish(Float64MultiArray(data=[float(value) for value in command]))
+
     def tick() -> None:
         command = controller.tick()
         if command is not None:
-            commands.publish(Float64MultiArray(data=[float(value) for value in command]))
+            send(command)
             controller.learn()
 
     node.create_timer(1 / options.rate, tick)
-    try:
-        rclpy.spin(node)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        agent.save(options.agent)
-        node.get_logger().info(str(agent.report()))
-        node.destroy_node()
+    with contextlib.ExitStack() as ending:  # from the last to the first, each of them whatever fails
+        ending.callback(rclpy.shutdown)
+        ending.callback(node.destroy_node)
+        ending.callback(lambda: node.get_logger().info(str(agent.report())))
+        ending.callback(agent.save, options.agent)
+        ending.callback(send, [0.0] * len(options.joints))
+        with contextlib.suppress(KeyboardInterrupt):
+            rclpy.spin(node)
 
 
 if __name__ == "__main__":

@@ -21,22 +21,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import Actor, CategoricalActor, SoftplusGaussianActor
+from surefoot.core.actors import Actor
 from surefoot.core.agent import DatasetLike, Spec, require
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.streaming import saving, statistics
+from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT
 from surefoot.streaming.latency import Latency
-from surefoot.streaming.streams import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT, Streams
+from surefoot.streaming.streams import Streams
+
+LARGEST = 1e18
+"""Numbers of a sample beyond this are no measurements, and their squares are near the end of float32."""
+SETTLED = 100
+"""Samples after which a stream's statistics can tell which observation is too far out."""
 
 
 class StreamingAgent(Streams):
     """Learns from each sample as it comes: `begin`, `step`, or `act` and `learn`; `miss`; `save`, `load`, `policy`.
 
-    A sample with a NaN or an infinity, like one that `miss` reports, is a gap: the last action is repeated, the two
-    transitions that it belongs to are not learned, and traces and the reward's discounted sum decay by the time that
-    passes, so that later errors still credit earlier steps as they should. `report` counts them.
+    A sample with a NaN, an infinity or a number beyond 1e18, like one that `miss` reports, is a gap: the last action is
+    repeated, the two transitions that it belongs to are not learned, and traces and the reward's discounted sum decay
+    by the time that passes, so that later errors still credit earlier steps as they should. `report` counts them.
     """
 
     policy_network: ClassVar[str] = "actor"
@@ -84,7 +90,7 @@ class StreamingAgent(Streams):
         """Numpy views of buffers and inputs: a microsecond less for each access than through torch."""
         k = len(self.seeds)
         self._observations, self._first = self.in_observations.numpy(), self.in_first.numpy()
-        self._flat = self._observations.reshape(-1)
+        self._samples, self._td = self.in_samples.numpy(), self.out_td.numpy()
         self._rewards, self._flags = self.in_rewards.numpy(), self.in_flags.numpy()
         self._terminated, self._truncated, self._begins, self._active = self._flags
         self._running, self._ready = self.running.numpy(), self.ready.numpy()
@@ -92,7 +98,7 @@ class StreamingAgent(Streams):
         self._later = np.ones(k, bool)
         low, high = (np.asarray(bounds, np.float64) for bounds in (self.spec.action_low, self.spec.action_high))
         own = self._chosen.dtype
-        self._least, self._most = np.full(1, -1, own), np.full(1, 1, own)
+        self._low, self._high = low.astype(own), high.astype(own)
         self._middle, self._half = ((high + low) / 2).astype(own), ((high - low) / 2).astype(own)
 
     def plan(self, steps: int) -> None:
@@ -115,16 +121,22 @@ class StreamingAgent(Streams):
             EnvironmentMismatchError: another shape.
         """
         self.learn()
+        rows = np.ones(len(self.seeds), bool) if streams is None else np.asarray(streams)
+        if rows.shape != self._ready.shape or rows.dtype != bool:
+            raise EnvironmentMismatchError(
+                f"streams has shape {rows.shape} and dtype {rows.dtype}; one bool is needed for each of this agent's "
+                f"{len(self.seeds)} streams"
+            )
         self._write(self._observations, observation, "observation")
-        rows = np.ones(len(self.seeds), bool) if streams is None else np.asarray(streams, bool)
-        if rows.shape != self._ready.shape:
-            raise EnvironmentMismatchError(f"streams has shape {rows.shape}; this agent has {len(self.seeds)} streams")
         self._cut(rows & self._running)
         self._ready[rows], self._running[rows] = False, True
-        usable = np.isfinite(self._observations).all(-1)
+        usable = self._usable(self._observations)
         self._count_skipped(rows & ~usable)
         self._flags[:3] = 0
-        self.draw_noise()
+        if rows.all():
+            self.draw_noise()
+        else:
+            self.draw_first_noise(rows)
         self._run_for(rows & usable, OBSERVE | ACT | SHIFT)
         return self.answer()
 
@@ -144,6 +156,7 @@ class StreamingAgent(Streams):
 
         Raises:
             EnvironmentMismatchError: another shape, or no episode is going on.
+            DivergenceError: what was learned is not finite; there is no action then.
         """
         start = time.perf_counter_ns()
         self.learn()
@@ -153,6 +166,7 @@ class StreamingAgent(Streams):
             self.run(OBSERVE | ACT_BEFORE | LEARN | SHIFT if self.act_before else OBSERVE | LEARN | ACT | SHIFT)
         else:
             self._step_apart(usable, np.ones_like(usable), first is not None)
+        self._check_learned()
         action = self.answer()
         self._count_time("step", time.perf_counter_ns() - start)
         return action
@@ -175,6 +189,7 @@ class StreamingAgent(Streams):
         else:
             ended = self._ended()
             self._step_apart(usable, ended, first is not None)
+            self._check_learned()
             self._later[:] = usable & ~ended
             self._run_for(self._later, OBSERVE | ACT_BEFORE)
         self._due = True
@@ -184,13 +199,18 @@ class StreamingAgent(Streams):
         return action
 
     def learn(self) -> None:
-        """Learn the transition whose end `act` was given; without one that is due, do nothing."""
+        """Learn the transition whose end `act` was given; without one that is due, do nothing.
+
+        Raises:
+            DivergenceError: what was learned is not finite.
+        """
         if not self._due:
             return
         start = time.perf_counter_ns()
         self._run_for(self._later, LEARN | SHIFT)
         self._due = False
         self._count_time("learn", time.perf_counter_ns() - start, self._act_ns)
+        self._check_learned()
 
     def miss(self) -> Any:
         """Say that a sample did not come, in any stream; gives the last actions again.
@@ -211,12 +231,34 @@ class StreamingAgent(Streams):
             chosen = np.where(later, self._next_chosen, chosen)
         if self.spec.discrete:
             return chosen[0] if self.single else chosen.copy()
-        actions = self._middle + self._half * self.within(chosen)
+        # Within the bounds after the rounding of the sum, too.
+        actions = np.minimum(np.maximum(self._middle + self._half * self.squashed(chosen), self._low), self._high)
+        if not math.isfinite(np.vdot(actions, actions)) and not np.isfinite(actions).all():
+            self._stop(~np.isfinite(actions).all(-1), "the action")
         return actions[0] if self.single else actions
 
-    def within(self, chosen: np.ndarray) -> np.ndarray:
-        """(K, A) actions in [-1, 1] for samples as they were drawn."""
-        return np.minimum(np.maximum(chosen, self._least), self._most)  # type: ignore[no-any-return]
+    def squashed(self, chosen: np.ndarray) -> np.ndarray:
+        """(K, A) actions for samples as they were drawn; those beyond [-1, 1] are cut to the bounds afterwards."""
+        return chosen
+
+    # -- where it ends ----------------------------------------------------------------------------------------------
+
+    def _check_learned(self) -> None:
+        """No action may come from weights that a TD error was not finite for."""
+        if len(self._td) == 1:
+            if math.isfinite(self._td[0]):
+                return
+        elif np.isfinite(self._td).all():
+            return
+        self._stop(~np.isfinite(self._td), "the TD error")
+
+    def _stop(self, rows: np.ndarray, what: str) -> None:
+        stream = int(np.flatnonzero(rows)[0])
+        raise DivergenceError(
+            f"{self.name}: {what} of stream {stream} (seed {self.seeds[stream]}) is not finite after "
+            f"{int(self.learned[stream])} learned samples, so its weights are of no use; open the last saved file, and "
+            "take smaller steps (a larger kappa or optimizer=obgd) if it happens again"
+        )
 
     # -- samples --------------------------------------------------------------------------------------------------
 
@@ -232,14 +274,31 @@ class StreamingAgent(Streams):
             single = self.single
             self._write(self._first, first, "first")
             self._note_single(single)
-        total = self._flat.dot(self._flat) + self._rewards.dot(self._rewards)  # not finite if any number is not
+        total = np.vdot(self._samples, self._samples)  # no number is too large where this is not; vdot never warns
         ended = terminated or truncated if len(self._running) == 1 else self._flags[:2].any()
-        if math.isfinite(total) and not ended:
+        if total < LARGEST**2 and not ended and self.config.observation_limit is None:
             return None
-        return np.isfinite(self._observations).all(-1) & np.isfinite(self._rewards)
+        usable = self._usable(self._observations) & (np.abs(self._rewards) <= LARGEST)
+        return None if usable.all() and not ended else usable
+
+    def _usable(self, observations: np.ndarray) -> np.ndarray:
+        """(K,) whether all numbers of (K, O) observations are finite and none is too far out."""
+        usable: np.ndarray = (np.abs(observations) <= LARGEST).all(-1)
+        limit = self.config.observation_limit
+        if limit is None:
+            return usable
+        count, mean, squares = self.observation_count, self.observation_mean.numpy(), self.observation_squares
+        scale = statistics.deviation(count, squares).numpy()
+        with np.errstate(over="ignore", invalid="ignore"):  # of rows that are not usable as it is
+            near = np.abs(observations - mean) <= limit * scale
+        # A number that has never changed yet says nothing of how far it may go.
+        return usable & ((near | (squares.numpy() == 0)).all(-1) | (count.numpy() < SETTLED))
 
     def _write(self, target: np.ndarray, value: Any, name: str) -> None:
-        value = np.asarray(value, np.float64)
+        try:
+            value = np.asarray(value, np.float64)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise EnvironmentMismatchError(f"{name} is no array of numbers: {error}") from error
         if value.shape == target.shape:
             target[...] = value
             self._note_single(False)
@@ -255,13 +314,13 @@ class StreamingAgent(Streams):
             self.single = single
 
     def _fill(self, target: np.ndarray, value: Any, name: str) -> None:
-        if len(target) > 1 and np.shape(value) != target.shape:
-            raise EnvironmentMismatchError(
-                f"{name} has shape {np.shape(value)}; this agent has {len(target)} streams and takes {target.shape}"
-            )
         try:
+            if len(target) > 1 and np.shape(value) != target.shape:
+                raise EnvironmentMismatchError(
+                    f"{name} has shape {np.shape(value)}; this agent has {len(target)} streams and takes {target.shape}"
+                )
             target[...] = value
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise EnvironmentMismatchError(f"{name} is {value!r}; one number is needed ({error})") from error
 
     def _check_running(self) -> None:
@@ -279,7 +338,7 @@ class StreamingAgent(Streams):
     def _step_apart(self, usable: np.ndarray, now: np.ndarray, has_first: bool) -> None:
         """A step in which episodes end or samples are lost; whole steps for the streams of `now` only."""
         ended = self._ended()
-        begins = ended & np.isfinite(self._first).all(-1) if has_first else np.zeros_like(ended)
+        begins = ended & self._usable(self._first) if has_first else np.zeros_like(ended)
         self._count_skipped(~usable)
         self._lose(~usable)
         self._cut(ended & ~(usable & self._ready))  # no learning step will clear their traces
@@ -327,8 +386,8 @@ class StreamingAgent(Streams):
             self._warned = True
             where = "" if len(self.seeds) == 1 else f" of stream {int(np.flatnonzero(rows)[0])}"
             warnings.warn(
-                f"{self.name}: a sample{where} holds NaN or infinity; it is skipped and the last action repeated, as "
-                "further ones will be without another warning: see report()",
+                f"{self.name}: a sample{where} holds NaN, infinity, or a number beyond 1e18 or observation_limit; it "
+                "is skipped and the last action repeated, as further ones will be without a warning: see report()",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -371,10 +430,7 @@ class StreamingAgent(Streams):
         return Policy.of(self._actor(stream), normalizer, self.action_low, self.action_high)
 
     def _actor(self, stream: int) -> Actor:
-        kind = CategoricalActor if self.spec.discrete else SoftplusGaussianActor
-        sizes = (self.spec.observation_dim, self.spec.action_dim, self.hidden)
-        layer_norm = self.networks[self.policy_network].layer_norm
-        return self.fill(kind(*sizes, activation="leaky_relu", layer_norm=layer_norm), stream)
+        raise TypeError(f"{type(self).__name__} must define _actor")
 
     @torch.no_grad()
     def fill(self, actor: Actor, stream: int) -> Actor:
@@ -392,8 +448,14 @@ class StreamingAgent(Streams):
 
         Raises:
             SurefootError: the disk is full or the folder can't be written.
+            DivergenceError: the weights are not finite any more; a file that is there is left as it is.
         """
         self.learn()
+        self._check_learned()
+        for name in self.networks:
+            finite = getattr(self, f"{name}_weights").isfinite().all(-1).numpy()
+            if not finite.all():
+                self._stop(~finite, f"a weight of the {name}")
         saving.save(self, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -407,11 +469,12 @@ class StreamingAgent(Streams):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], **options: Any) -> Self:
-        """A new agent from what `save` wrote; `options` are those of the constructor that are no settings.
+        """A new agent from what `save` wrote, in the dtype it was saved in; `options` may be native and budget_us.
 
         Raises:
             CheckpointError: the file is missing, damaged, or of another algorithm.
-            ConfigError: it ran natively, and there is no native kernel here; native=False goes on in plain torch.
+            ConfigError: another option; or it ran natively, and there is no native kernel here: native=False goes on
+                in plain torch.
         """
         return saving.open_as(cls, path, **options)
 
@@ -424,6 +487,7 @@ class StreamingAgent(Streams):
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` gave."""
         self._due = False
+        self._td[position] = 0.0  # one of before, finite or not, says nothing of these weights
         for name in self.stream_buffers:
             buffer = getattr(self, name)
             (buffer[position : position + 1] if buffer.dim() else buffer).copy_(state[f"agent/{name}"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from surefoot.core.distributions import gaussian_log_density, tanh_log_determina
 from surefoot.streaming import statistics
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.config import StreamingConfig
-from surefoot.streaming.network import SLOPE, Network
+from surefoot.streaming.network import SLOPE, Layers
 
 LOG_STD_RANGE = (-20.0, 2.0)
 
@@ -41,7 +42,7 @@ class AVGConfig(StreamingConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class UnitNetwork(Network):
+class UnitNetwork(Layers):
     """An MLP with LeakyReLU whose last layer reads features of norm 1; orthogonal weights and zero biases at first."""
 
     def initial(self, source: np.random.Generator) -> np.ndarray:
@@ -97,14 +98,14 @@ class AVG(StreamingAgent):
     episode_return: Tensor
     returns: Tensor
     returns_squares: Tensor
-    networks: dict[str, UnitNetwork]  # type: ignore[assignment]
+    networks: Mapping[str, UnitNetwork]
 
-    def make_networks(self) -> dict[str, Network]:
+    def make_networks(self) -> Mapping[str, Layers]:
         """Q(s, a); mean and log standard deviation of the action before its tanh."""
         size, width = self.spec.observation_dim, self.spec.action_dim
         return {
-            "critic": UnitNetwork(size + width, 1, self.hidden, layer_norm=False),
-            "actor": UnitNetwork(size, 2 * width, self.hidden, layer_norm=False),
+            "critic": UnitNetwork(size + width, 1, self.hidden),
+            "actor": UnitNetwork(size, 2 * width, self.hidden),
         }
 
     def _register(self) -> None:
@@ -128,7 +129,7 @@ class AVG(StreamingAgent):
         noise = self.in_noise[:, : self.spec.action_dim]
         return mean + log_std.exp() * noise, torch.zeros_like(self.explored)
 
-    def within(self, chosen: np.ndarray) -> np.ndarray:
+    def squashed(self, chosen: np.ndarray) -> np.ndarray:
         """tanh of the samples."""
         return np.tanh(chosen)  # type: ignore[no-any-return]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import numpy as np
 
 from surefoot.core.agent import Spec, require
+from surefoot.streaming.kernel import OPTIMIZERS
 
-OPTIMIZERS = ("obgd", "adaptive", "sgd")
-TRACE_CUTS = ("watkins", "official")
 OFFICIAL = {"min_nonzero": 0, "official_time_limit": True}
 """What the official code does otherwise than these defaults, for every agent."""
 
@@ -20,12 +22,18 @@ class StreamingConfig:
     discount: float = 0.99
     normalise_observations: bool = True
     official_time_limit: bool = False  # treat truncation as an end, without bootstrapping, as the official code does
+    observation_limit: float | None = None  # after 100 samples, skip one further from the mean, in deviations
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         name = type(self).__name__.removesuffix("Config")
-        require(self.hidden is None or all(w >= 1 for w in self.hidden), name, "hidden", self.hidden, "widths >= 1")
+        widths = "None, or a tuple of whole numbers >= 1"
+        require(self.hidden is None or _are_widths(self.hidden), name, "hidden", self.hidden, widths)
         require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
+        limit = self.observation_limit
+        require(limit is None or 0 < limit < float("inf"), name, "observation_limit", limit, "> 0, or None")
+        known = limit is None or self.normalise_observations
+        require(known, name, "observation_limit", limit, "None where observations are not normalised")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +69,14 @@ class StreamConfig(StreamingConfig):
         require(self.optimizer in OPTIMIZERS, name, "optimizer", self.optimizer, "obgd, adaptive or sgd")
 
 
+def _are_widths(hidden: Any) -> bool:
+    if not isinstance(hidden, tuple | list):
+        return False
+    return all(isinstance(w, int | np.integer) and not isinstance(w, bool) and w >= 1 for w in hidden)
+
+
 def hidden_of(config: StreamingConfig, problem: Spec) -> tuple[int, ...]:
     """Widths of the hidden layers for a problem: the config's, or the paper's for this kind of actions."""
     if config.hidden is not None:
-        return tuple(config.hidden)
+        return tuple(int(width) for width in config.hidden)
     return (32, 32) if problem.discrete else (128, 128)

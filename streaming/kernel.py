@@ -5,13 +5,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from surefoot.cuda_ext import stream, why_not_native
+from surefoot.cuda_ext.stream import (
+    ACT,
+    ACT_BEFORE,
+    LEARN,
+    MOST_HIDDEN,
+    OBSERVE,
+    OPTIMIZERS,
+    RESET,
+    SHIFT,
+    TRACE_CUTS,
+    StreamKernel,
+    parameter_rows,
+)
 
 if TYPE_CHECKING:
     from surefoot.streaming.traces import TraceAgent
 
+__all__ = [
+    "ACT",
+    "ACT_BEFORE",
+    "LEARN",
+    "OBSERVE",
+    "OPTIMIZERS",
+    "RESET",
+    "SHIFT",
+    "TRACE_CUTS",
+    "StreamKernel",
+    "make",
+    "parameter_rows",
+    "settings_of",
+    "why_not",
+]
 
-def why_not() -> str:
-    """Why there is no native kernel, as a clause; empty where there is one."""
+
+def why_not(hidden: int = 0) -> str:
+    """Why there is no native kernel for so many hidden layers, as a clause; empty where there is one."""
+    if hidden > MOST_HIDDEN:
+        return f"the native kernel takes up to {MOST_HIDDEN} hidden layers, not {hidden}"
     if stream.native_stream():
         return ""
     return f"the native kernel is not there: {why_not_native() or 'the native module was built before it'}"
@@ -45,9 +76,9 @@ def settings_of(agent: TraceAgent) -> stream.StreamSettings:
     )
 
 
-def make(agent: TraceAgent) -> stream.StreamKernel:
+def make(agent: TraceAgent) -> StreamKernel:
     """The kernel that works on the agent's own buffers."""
     settings = settings_of(agent)
     dtype = str(agent.dtype).removeprefix("torch.")
     names = stream.layout(settings, len(agent.seeds), dtype)
-    return stream.StreamKernel(settings, {name: getattr(agent, name) for name in names})
+    return StreamKernel(settings, {name: getattr(agent, name) for name in names})

@@ -27,18 +27,12 @@ class Pass:
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
-    """The shape of an MLP: linear, layer norm without parameters, LeakyReLU; the last layer is linear.
-
-    Parameters lie flat in (K, P) rows: for each layer its weights (out, in) row by row, then its biases (out).
-    """
+class Layers:
+    """Where the parameters of an MLP lie: flat (K, P) rows, for each layer weights (out, in) by rows, biases (out)."""
 
     inputs: int
     outputs: int
     hidden: tuple[int, ...]
-    layer_norm: bool = True
-    sparsity: float = 0.9
-    min_nonzero: int = 1
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
@@ -58,6 +52,19 @@ class Network:
             layers.append((flat[:, start:middle].unflatten(1, (after, before)), flat[:, middle:end]))
             start = end
         return layers
+
+    def initial(self, source: np.random.Generator) -> np.ndarray:
+        """(P,) float64 first parameters."""
+        raise TypeError(f"{type(self).__name__} must define initial")
+
+
+@dataclasses.dataclass(frozen=True)
+class Network(Layers):
+    """An MLP: linear, layer norm without parameters, LeakyReLU; the last layer is linear."""
+
+    layer_norm: bool = True
+    sparsity: float = 0.9
+    min_nonzero: int = 1
 
     def initial(self, source: np.random.Generator) -> np.ndarray:
         """(P,) float64 first parameters by SparseInit, biases 0."""

@@ -12,7 +12,7 @@ import torch
 
 from surefoot.core import checkpoint
 from surefoot.core.agent import Spec
-from surefoot.core.errors import CheckpointError
+from surefoot.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from surefoot.streaming.agent import StreamingAgent
@@ -50,6 +50,12 @@ def load(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
 
 def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
     """A new agent that goes on from a file."""
+    for option in options:
+        if option not in ("native", "budget_us"):
+            raise ConfigError(
+                f"{kind.name}.open takes native and budget_us, not {option!r}: problem, settings, seeds and dtype come "
+                "from the file"
+            )
     tensors, meta = checkpoint.load(path, KIND)
     if meta.get("algorithm") != kind.name:
         raise CheckpointError(f"{path}: holds a {meta.get('algorithm')} agent, not {kind.name}")
@@ -70,6 +76,7 @@ def _description(agent: StreamingAgent) -> dict[str, Any]:
         "dtype": str(agent.dtype).removeprefix("torch."),
         "native": agent.native,
         "planned_steps": agent.planned_steps,
+        "overruns": agent.overruns,
     }
     return json.loads(json.dumps(value))  # tuples as the lists that they are read back as
 
@@ -86,4 +93,5 @@ def _take(agent: StreamingAgent, tensors: dict[str, torch.Tensor], meta: dict[st
             )
     for name, value in tensors.items():
         getattr(agent, name).copy_(value)
-    agent.planned_steps = meta["planned_steps"]
+    agent.planned_steps, agent.overruns = meta["planned_steps"], meta.get("overruns", 0)
+    agent.out_td.zero_()  # a TD error of before, finite or not, says nothing of these weights

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.core.agent import require
 from surefoot.core.errors import ConfigError
 from surefoot.streaming.actions import epsilon_at, epsilon_greedy
-from surefoot.streaming.config import OFFICIAL, TRACE_CUTS, StreamConfig
+from surefoot.streaming.config import OFFICIAL, StreamConfig
+from surefoot.streaming.kernel import TRACE_CUTS
 from surefoot.streaming.network import Network
 from surefoot.streaming.traces import TraceAgent
 
@@ -68,8 +70,16 @@ class EpsilonGreedyAgent(TraceAgent):
     def draw_noise(self) -> None:
         """The noise of the next action, and its epsilon, which falls in a fraction of the planned steps."""
         super().draw_noise()
-        c = self.config
-        self.in_epsilon.fill_(epsilon_at(int(self.acted), self.planned_steps, c.exploration_fraction, c.last_epsilon))
+        self._set_epsilon()
+
+    def draw_first_noise(self, rows: np.ndarray) -> None:
+        """The noise of some streams' first actions, and the epsilon of now."""
+        super().draw_first_noise(rows)
+        self._set_epsilon()
+
+    def _set_epsilon(self) -> None:
+        c, step = self.config, max(int(self._acted), 1)
+        self._in_epsilon[...] = epsilon_at(step, self.planned_steps, c.exploration_fraction, c.last_epsilon)
 
     def choose(self) -> tuple[Tensor, Tensor]:
         """The greedy choice at `following`, or any with probability epsilon."""

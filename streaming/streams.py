@@ -6,7 +6,7 @@ who copies them can go on from there bit for bit. The native kernel works on the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,12 +18,10 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.random import generator
 from surefoot.streaming import kernel, statistics
 from surefoot.streaming.config import StreamingConfig, hidden_of
-from surefoot.streaming.network import Network
+from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT
+from surefoot.streaming.network import Layers
+from surefoot.streaming.noise import ExplorationNoise
 
-OBSERVE, ACT_BEFORE, LEARN, RESET, ACT, SHIFT = (1 << bit for bit in range(6))
-"""Phases of a step, taken in this order."""
-NOISE_BLOCK = 128
-"""Rows of exploration noise drawn at once; part of what a seed means, so it is a constant."""
 DTYPES = (torch.float32, torch.float64)
 
 
@@ -80,24 +78,31 @@ class Streams(Agent):
             ConfigError: an option that does not exist or is out of range, or a kernel that is not there.
         """
         super().__init__(problem, config, **options)
-        require(len(seeds) > 0, self.name, "seeds", list(seeds), "at least one number")
         require(dtype in DTYPES, self.name, "dtype", dtype, "torch.float32 or torch.float64")
-        self.seeds, self.dtype = tuple(int(seed) for seed in seeds), dtype
+        self.seeds, self.dtype = self._checked(seeds), dtype
         self.hidden = hidden_of(self.config, self.spec)
         self.networks = self.make_networks()
         self.stream_buffers: list[str] = []
         self._register()
         self._register_inputs()
         self._acted, self._in_noise = self.acted.numpy(), self.in_noise.numpy()
-        self._noise_block = -1
-        self._noise = np.zeros(0)
+        self._in_epsilon = self.in_epsilon.numpy()
+        draws = 2 if self.act_before else 1
+        self._noise = ExplorationNoise(self.seeds, draws, self.noise_width(), self.spec.discrete)
         self.native = self._wants_kernel(native)
         self.kernel = self.make_kernel() if self.native else None
+
+    def _checked(self, seeds: Any) -> tuple[int, ...]:
+        needed = "different whole numbers from 0, as in seeds=[0, 1, 2], one for each stream"
+        given: list[Any] = list(seeds) if isinstance(seeds, Sequence | np.ndarray) and len(seeds) > 0 else [None]
+        whole = all(isinstance(seed, int | np.integer) and 0 <= seed < 2**64 for seed in given)
+        require(whole and len(set(given)) == len(given), self.name, "seeds", seeds, needed)
+        return tuple(int(seed) for seed in given)
 
     def build(self) -> None:
         """Nothing: the buffers are made once the seeds are known."""
 
-    def make_networks(self) -> dict[str, Network]:
+    def make_networks(self) -> Mapping[str, Layers]:
         """Name -> shape: of each there is a buffer of weights."""
         raise TypeError(f"{type(self).__name__} must define make_networks")
 
@@ -124,7 +129,8 @@ class Streams(Agent):
         k, size = len(self.seeds), self.spec.observation_dim
         for name, network in self.networks.items():
             first = [network.initial(generator(seed, f"{name}_weights")) for seed in self.seeds]
-            self.add_buffer(f"{name}_weights", torch.from_numpy(np.stack(first)).to(self.dtype))
+            weights = kernel.parameter_rows(k, network.size, self.dtype)
+            self.add_buffer(f"{name}_weights", weights.copy_(torch.from_numpy(np.stack(first))))
         self.add_buffer("observation_count", torch.zeros(k, dtype=torch.float64))
         for name in ("observation_mean", "observation_squares"):
             self.add_buffer(name, torch.zeros(k, size, dtype=torch.float64))
@@ -147,9 +153,9 @@ class Streams(Agent):
     def _register_inputs(self) -> None:
         """Plain tensors that a call reads and answers by; nothing of them need be kept."""
         k, size = len(self.seeds), self.spec.observation_dim
-        self.in_observations = torch.zeros(k, size, dtype=torch.float64)
+        self.in_samples = torch.zeros(k * size + k, dtype=torch.float64)  # together, for a check of all at once
+        self.in_observations, self.in_rewards = self.in_samples[: k * size].view(k, size), self.in_samples[k * size :]
         self.in_first = torch.zeros(k, size, dtype=torch.float64)
-        self.in_rewards = torch.zeros(k, dtype=torch.float64)
         self.in_flags = torch.zeros(4, k, dtype=torch.uint8)
         self.in_terminated, self.in_truncated, self.in_ended_with_first, self.in_active = self.in_flags
         self.in_active.fill_(1)
@@ -159,7 +165,7 @@ class Streams(Agent):
         self.out_td = torch.zeros(k, dtype=torch.float64)
 
     def _wants_kernel(self, native: bool | None) -> bool:
-        missing = kernel.why_not() if self.kind else f"{self.name} has no native kernel"
+        missing = kernel.why_not(len(self.hidden)) if self.kind else f"{self.name} has no native kernel"
         if native and missing:
             raise ConfigError(f"{self.name}: native=True was asked for, but {missing}; leave it out to use plain torch")
         return not missing if native is None else native
@@ -176,27 +182,17 @@ class Streams(Agent):
 
     def draw_noise(self) -> None:
         """Fill `in_noise` for the next action, with the row that `acted` counts."""
-        self._in_noise[...] = self._noise_of(int(self._acted), 0)
+        self._in_noise[...] = self._noise.at(int(self._acted))
         self._acted[...] += 1
 
     def redraw_noise(self) -> None:
         """Fill `in_noise` with second numbers for the same step: of agents that may act twice in one."""
-        self._in_noise[...] = self._noise_of(int(self._acted) - 1, 1)
+        self._in_noise[...] = self._noise.at(int(self._acted) - 1, 1)
 
-    def _noise_of(self, step: int, draw: int) -> np.ndarray:
-        """(K, N) numbers."""
-        block, row = divmod(step, NOISE_BLOCK)
-        if block != self._noise_block:
-            shape = (NOISE_BLOCK, 2 if self.act_before else 1, self.noise_width())
-            sources = [generator(seed, "exploration", block) for seed in self.seeds]
-            draws = [
-                source.random(shape, dtype=np.float32)
-                if self.spec.discrete
-                else source.standard_normal(shape, dtype=np.float32)
-                for source in sources
-            ]
-            self._noise, self._noise_block = np.stack(draws, 2), block
-        return self._noise[row, draw]  # type: ignore[no-any-return]
+    def draw_first_noise(self, rows: np.ndarray) -> None:
+        """Fill `in_noise` for first actions of the streams where (K,) `rows` is True; no step is counted by it."""
+        for stream in np.flatnonzero(rows):
+            self._in_noise[stream] = self._noise.at_beginning(int(self._acted), int(stream))
 
     # -- one call -----------------------------------------------------------------------------------------------
 

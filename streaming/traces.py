@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.stream import StreamKernel
+from surefoot.core.actors import Actor, CategoricalActor, SoftplusGaussianActor
 from surefoot.streaming import kernel, obgd, statistics
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.config import StreamConfig
@@ -16,6 +18,7 @@ class TraceAgent(StreamingAgent):
     """A streaming agent whose networks have traces: `ascend` is its optimiser step, `finish` its end of a step."""
 
     config: StreamConfig
+    networks: Mapping[str, Network]
 
     critic_traces: Tensor
     reward_trace: Tensor
@@ -24,7 +27,7 @@ class TraceAgent(StreamingAgent):
     reward_squares: Tensor
     count: Tensor
 
-    def make_networks(self) -> dict[str, Network]:
+    def make_networks(self) -> Mapping[str, Network]:
         """A value of the observation."""
         return {"critic": self.network(1)}
 
@@ -33,7 +36,7 @@ class TraceAgent(StreamingAgent):
         c = self.config
         return Network(self.spec.observation_dim, outputs, self.hidden, c.layer_norm, c.sparsity, c.min_nonzero)
 
-    def make_kernel(self) -> StreamKernel:
+    def make_kernel(self) -> kernel.StreamKernel:
         """The native kernel for these buffers."""
         return kernel.make(self)
 
@@ -41,12 +44,18 @@ class TraceAgent(StreamingAgent):
         super()._register()
         k = len(self.seeds)
         for name, network in self.networks.items():
-            self.add_buffer(f"{name}_traces", torch.zeros(k, network.size, dtype=self.dtype))
+            self.add_buffer(f"{name}_traces", kernel.parameter_rows(k, network.size, self.dtype))
             if self.config.optimizer == "adaptive":
-                self.add_buffer(f"{name}_second", torch.zeros(k, network.size, dtype=self.dtype))
+                self.add_buffer(f"{name}_second", kernel.parameter_rows(k, network.size, self.dtype))
         self.add_buffer("count", torch.zeros(k, dtype=torch.int64))  # n of Adaptive ObGD
         for name in ("reward_trace", "reward_count", "reward_mean", "reward_squares"):
             self.add_buffer(name, torch.zeros(k, dtype=torch.float64))
+
+    def _actor(self, stream: int) -> Actor:
+        kind = CategoricalActor if self.spec.discrete else SoftplusGaussianActor
+        sizes = (self.spec.observation_dim, self.spec.action_dim, self.hidden)
+        layer_norm = self.networks[self.policy_network].layer_norm
+        return self.fill(kind(*sizes, activation="leaky_relu", layer_norm=layer_norm), stream)
 
     def reward(self, rows: Tensor) -> Tensor:
         """(K,) reward divided by the standard deviation of its discounted sum, which it enters first."""

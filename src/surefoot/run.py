@@ -205,6 +205,7 @@ def load_agent(run: Run, seed: int | None = None) -> Agent:
     agent = run.plan.agent(run.spec)
     try:
         if isinstance(agent, StreamingAgent):
+            agent = agent.fresh(seed)
             agent.restore(0, tensors)
         else:
             agent.load_state_dict(weights)

@@ -149,7 +149,6 @@ def test_sarsa_takes_the_action_that_its_error_contains_except_over_an_episodes_
     samples, equal, drawn = Samples(CHOICES), [], []
     samples.begin(agent)
     for t in range(1, 300):
-        before = agent.next_chosen.clone()
         seen: dict[str, Tensor] = {}
         improve = agent.improve
         agent.improve = lambda rows, seen=seen, improve=improve: (  # type: ignore[method-assign]
@@ -160,7 +159,6 @@ def test_sarsa_takes_the_action_that_its_error_contains_except_over_an_episodes_
         agent.improve = improve  # type: ignore[method-assign]
         ended = samples.terminated[t, 0] or samples.truncated[t, 0]
         (drawn if ended else equal).append(int(seen["chosen"]) == taken)
-        assert before.shape == (1,)
     assert all(equal)
     assert 2 < len(drawn) - sum(drawn) < len(drawn)  # a draw of its own: differs about two times in three
 
@@ -272,8 +270,15 @@ def test_what_is_asked_for_wrongly_is_named() -> None:
         StreamAC(ARM, optimizer="adam")
     with pytest.raises(ConfigError, match="did you mean 'kappa_actor'"):
         StreamAC(ARM, kapa_actor=1)
-    with pytest.raises(ConfigError, match="seeds"):
-        StreamAC(ARM, seeds=[])
+    for seeds in ([], 3, [1, 1], "12", [1.5], [-1], None):
+        with pytest.raises(ConfigError, match=r"stream_ac\.seeds is .* must be different whole numbers"):
+            StreamAC(ARM, seeds=seeds)  # type: ignore[arg-type]
+    for hidden in (64, (4.0, 4), (0,), "64", (True,)):
+        with pytest.raises(ConfigError, match=r"hidden is .*, must be None, or a tuple of whole numbers"):
+            StreamAC(ARM, hidden=hidden)
+    assert not StreamAC(ARM, hidden=(4,) * 17).native  # more layers than the kernel takes
+    with pytest.raises(ConfigError, match="native=True was asked for, but the native kernel takes up to 16 hidden"):
+        StreamAC(ARM, hidden=(4,) * 17, native=True)
     with pytest.raises(ConfigError, match="intentional_ac has no native kernel"):
         ALGORITHMS["intentional_ac"](ARM, native=True)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="another with dtype="):

@@ -14,7 +14,7 @@ import torch
 from stream_problems import ARM, CHOICES, EXTENSIONS, STREAM_X, Samples, buffers, make, name_of
 
 from surefoot.core.agent import Spec
-from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
+from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.streaming import Latency, StreamAC, StreamingAgent, StreamQ, StreamTD
 
 ALL = [*STREAM_X, *EXTENSIONS]
@@ -104,6 +104,9 @@ def test_files_of_other_agents_are_refused(tmp_path: pathlib.Path) -> None:
         assert all(torch.equal(value, before[name]) for name, value in buffers(other).items())
     with pytest.raises(CheckpointError, match="holds a stream_ac agent, not stream_q"):
         StreamQ.open(path)
+    for option in ("dtype", "seeds", "decay"):
+        with pytest.raises(ConfigError, match=f"open takes native and budget_us, not '{option}'"):
+            StreamAC.open(path, **{option: 1})
     data = bytearray(path.read_bytes())
     data[-20] ^= 1
     path.write_bytes(data)
@@ -226,6 +229,88 @@ def test_other_streams_learn_on_while_one_is_broken() -> None:
             assert torch.equal(value[[0, 2]], buffers(broken)[name][[0, 2]]), name
 
 
+@pytest.mark.parametrize("native", [False, None])
+@pytest.mark.parametrize("value", [1e19, 1e39, 1e200])
+def test_numbers_too_large_for_the_weights_are_broken_samples(value: float, native: bool | None) -> None:
+    samples = Samples(ARM)
+    agent = make(StreamAC, ARM, native=native)
+    samples.begin(agent)
+    samples.run(agent, 1, 10)
+    for broken in ("observation", "reward"):
+        arguments = {**samples.arguments(10), "terminated": False, "truncated": False}
+        arguments[broken] = np.full(5, -value) if broken == "observation" else -value
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", "stream_ac: a sample holds")
+            agent.step(**arguments)
+    agent.step(np.ones(5), 0.0, True, False, first=np.full(5, value))
+    assert agent.report()["skipped"] == [3]
+    agent.begin(np.full(5, value))
+    assert agent.report()["skipped"] == [4]
+    agent.begin(np.full(5, 1e17))  # far, but a number
+    agent.step(np.full(5, 1e17), -1e17, False, False)
+    assert agent.report()["skipped"] == [4]
+    samples.run(agent, 11, 20)
+    assert all(bool(torch.isfinite(v).all()) for v in buffers(agent).values())
+
+
+@pytest.mark.filterwarnings("ignore:.*observation_limit")
+def test_a_spike_beyond_the_limit_is_skipped_once_there_are_statistics() -> None:
+    random = np.random.default_rng(0)
+    observations = random.normal(2.0, 1.0, (150, 5))
+    observations[:, 4] = 0.0  # never changes
+    spike = np.array([0.0, 500.0, 0.0, 0.0, 0.0])
+    for limit, skipped in ((20.0, 1), (1000.0, 0), (None, 0)):
+        agent = make(StreamAC, ARM, observation_limit=limit)
+        agent.begin(observations[0])
+        for row in observations[1:]:
+            agent.step(row, 0.0, False, False)
+        mean = agent.observation_mean.clone()
+        agent.step(spike, 0.0, False, False)
+        assert agent.report()["skipped"] == [skipped], limit
+        assert torch.equal(agent.observation_mean, mean) == bool(skipped)
+        agent.step(observations[0] + [0.0, 0.0, 0.0, 0.0, 9.0], 0.0, False, False)  # its first change
+        assert agent.report()["skipped"] == [skipped]
+        young = make(StreamAC, ARM, observation_limit=limit)
+        young.begin(observations[0])
+        young.step(spike, 0.0, False, False)
+        assert young.report()["skipped"] == [0]
+    with pytest.raises(ConfigError, match="observation_limit is 5, must be None where observations are not normalised"):
+        make(StreamAC, ARM, observation_limit=5, normalise_observations=False)
+
+
+# -- results that are not finite --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("native", [False, None])
+@pytest.mark.parametrize("act_first", [False, True])
+@pytest.mark.parametrize("streams", [1, 3])
+def test_no_action_comes_from_weights_that_are_not_finite(
+    streams: int, act_first: bool, native: bool | None, tmp_path: pathlib.Path
+) -> None:
+    samples, path = Samples(ARM, streams=streams), tmp_path / "agent.safetensors"
+    samples.terminated[:], samples.truncated[:] = False, False
+    agent = make(StreamAC, ARM, streams, native=native)
+    samples.begin(agent)
+    samples.run(agent, 1, 10)
+    agent.save(path)
+    kept = path.read_bytes()
+    agent.critic_weights[-1, 3] = np.inf
+    last = agent.learn if act_first else lambda: agent.step(**samples.arguments(10))
+    if act_first:
+        agent.act(**samples.arguments(10))
+    with pytest.raises(DivergenceError, match=rf"the TD error of stream {streams - 1} \(seed {9 + streams}\)"):
+        last()
+    with pytest.raises(DivergenceError):
+        agent.save(path)
+    assert path.read_bytes() == kept
+    agent.load(path)
+    samples.run(agent, 11, 20)  # and it goes on
+    agent.actor_weights[-1] = np.nan
+    with pytest.raises(DivergenceError, match=f"the action of stream {streams - 1}"):
+        agent.begin(samples.observations[0, 0] if streams > 1 else samples.observations[0, 0, 0])
+
+
 # -- acting first ---------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +367,23 @@ def test_actions_are_in_the_environments_units_and_bounds() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_actions_are_exactly_within_a_box_of_their_dtype(dtype: torch.dtype) -> None:
+    random = np.random.default_rng(0)
+    own = np.float32 if dtype == torch.float32 else np.float64
+    low = random.normal(0.0, 10.0, 200).astype(own)
+    high = low + random.uniform(0.1, 30.0, 200).astype(own)
+    agent = make(StreamAC, Spec(1, 200, tuple(low.tolist()), tuple(high.tolist())), dtype=dtype)
+    for sign, bound in ((-1, low), (1, high)):
+        agent.chosen.fill_(sign)
+        middle, half = (high + low) / 2, (high - low) / 2
+        assert (middle + sign * half != bound).any()  # rounding would leave the box or fall short of it
+        taken = agent.answer()
+        assert ((low <= taken) & (taken <= high)).all()
+        agent.chosen.fill_(sign * 3.0)
+        assert agent.answer().tolist() == bound.tolist()
+
+
 def test_one_stream_may_also_be_given_with_its_dimension() -> None:
     samples = Samples(ARM)
     flat, deep = make(StreamAC, ARM), make(StreamAC, ARM)
@@ -325,6 +427,42 @@ def test_wrong_calls_say_what_is_wrong() -> None:
     assert many.learned.tolist() == [2, 2, 2]
 
 
+def test_what_is_no_array_of_numbers_is_named() -> None:
+    agent = make(StreamAC, ARM)
+    agent.begin(np.zeros(5))
+    with_gradient = torch.zeros(5, requires_grad=True)
+    for broken in ("abc", ["a"] * 5, [[1.0], [1.0, 2.0]], None, with_gradient):
+        with pytest.raises(EnvironmentMismatchError, match="observation"):
+            agent.step(broken, 0.0, False, False)
+    for name, broken in (("reward", "abc"), ("reward", with_gradient[0]), ("terminated", -1), ("truncated", 1000)):
+        with pytest.raises(EnvironmentMismatchError, match=f"{name} is"):
+            agent.step(np.zeros(5), **{"reward": 0.0, "terminated": False, "truncated": False, name: broken})
+    many = make(StreamAC, ARM, 3)
+    with pytest.raises(EnvironmentMismatchError, match=r"streams has shape .* and dtype int64; one bool is needed"):
+        many.begin(np.zeros((3, 5)), streams=[0, 1, 1])
+    many.begin(np.zeros((3, 5)))
+    with pytest.raises(EnvironmentMismatchError, match="reward is"):
+        many.step(np.zeros((3, 5)), torch.zeros(3, requires_grad=True), np.zeros(3, bool), np.zeros(3, bool))
+
+
+@pytest.mark.parametrize(("kind", "problem"), [(StreamAC, ARM), (StreamQ, CHOICES)], ids=name_of)
+def test_beginning_one_stream_leaves_the_others_as_they_are(kind: type[StreamingAgent], problem: Spec) -> None:
+    samples = Samples(problem, streams=3)
+    samples.terminated[:], samples.truncated[:] = False, False
+    agent, other = make(kind, problem, 3), make(kind, problem, 3)
+    for each in (agent, other):
+        samples.begin(each)
+        samples.run(each, 1, 10)
+    firsts = [agent.begin(samples.observations[t, 1], streams=np.array([False, True, False])) for t in (10, 11)]
+    assert kind is StreamQ or (firsts[0][1] != firsts[1][1]).any()
+    np.testing.assert_array_equal(firsts[0][[0, 2]], other.answer()[[0, 2]])
+    for t in range(11, 150):
+        np.testing.assert_array_equal(
+            agent.step(**samples.arguments(t))[[0, 2]], other.step(**samples.arguments(t))[[0, 2]]
+        )
+    assert int(agent.acted) == int(other.acted)
+
+
 def test_beginning_again_gives_an_episode_up() -> None:
     samples = Samples(ARM)
     agent = make(StreamAC, ARM)
@@ -336,7 +474,7 @@ def test_beginning_again_gives_an_episode_up() -> None:
     assert int(agent.learned) == learned
 
 
-def test_steps_over_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_over_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     clock = iter(range(0, 10**9, 1_000_000))  # each look at the clock is a millisecond after the last
     agent = make(StreamAC, ARM, budget_us=1500.0)
     agent.begin(np.zeros(5))
@@ -347,6 +485,8 @@ def test_steps_over_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     agent.act(np.ones(5), 0.0, False, False)
     agent.learn()  # together two
     assert agent.report()["overruns"] == 1
+    agent.save(tmp_path / "agent.safetensors")
+    assert StreamAC.open(tmp_path / "agent.safetensors", budget_us=1.0).report()["overruns"] == 1
     latency = agent.report()["latency"]
     assert latency["step"]["count"] == 5
     assert latency["step"]["p50_us"] == latency["act"]["longest_us"] == latency["learn"]["p99_us"] == 1000.0

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stream_problems import STREAM_X, Samples, buffers, make, name_of
+from stream_problems import ARM, STREAM_X, Samples, buffers, make, name_of
 
 from surefoot.core.agent import Spec
-from surefoot.streaming import StreamAC, StreamingAgent, kernel
+from surefoot.streaming import StreamAC, StreamingAgent, StreamTD, kernel
 
 pytestmark = pytest.mark.skipif(bool(kernel.why_not()), reason=f"no native kernel: {kernel.why_not()}")
 
@@ -53,7 +53,7 @@ def test_native_steps_are_torchs_in_float32(kind: type[StreamingAgent], problem:
     compare(agents[0], agents[1], 2e-3, 81, Samples(problem, streams=2))
 
 
-@pytest.mark.filterwarnings("ignore:.*holds NaN or infinity")
+@pytest.mark.filterwarnings("ignore:.*holds NaN, infinity")
 @pytest.mark.parametrize(("kind", "problem"), STREAM_X, ids=name_of)
 def test_acting_first_gaps_and_begins_are_the_same_natively(kind: type[StreamingAgent], problem: Spec) -> None:
     samples = Samples(problem, streams=3)
@@ -108,3 +108,20 @@ def test_a_copy_learns_on_its_own_buffers() -> None:
     assert all(torch.equal(value, before[name]) for name, value in buffers(agent).items())
     samples.run(agent, 50, 100)
     assert all(torch.equal(value, buffers(other)[name]) for name, value in buffers(agent).items())
+
+
+def test_native_statistics_are_exact_far_from_zero() -> None:
+    values = np.random.default_rng(0).normal(1e6, 2.0, 1_000_000)
+    agent = make(StreamTD, Spec(1, 0, (), ()), native=True)
+    observation, run = agent.in_observations.numpy()[0], agent.kernel.run
+    for observation[0] in values:
+        run(kernel.OBSERVE)
+    assert float(agent.observation_mean[0]) == pytest.approx(values.mean(), rel=1e-12)
+    assert float(agent.observation_squares[0]) / (len(values) - 1) == pytest.approx(values.var(ddof=1), rel=1e-9)
+
+
+def test_rows_of_parameters_begin_on_cache_lines() -> None:
+    agent = make(StreamAC, ARM, 3, native=True, optimizer="adaptive")
+    for name in ("weights", "traces", "second"):
+        for rows in (getattr(agent, f"actor_{name}"), getattr(agent, f"critic_{name}")):
+            assert [row.data_ptr() % 64 for row in rows] == [0, 0, 0]

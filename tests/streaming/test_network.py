@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.random import generator
+from surefoot.streaming.avg import UnitNetwork
 from surefoot.streaming.network import Network, sparse_matrix
 
 FAN_IN = (4, 5, 7, 9, 10, 12, 18, 28, 36, 128, 256, 512, 1024)
@@ -97,3 +98,9 @@ def test_hidden_layers_are_normalised_to_mean_zero_and_variance_one() -> None:
     torch.testing.assert_close(normalised.mean(-1), torch.zeros(2).double(), atol=1e-12, rtol=0)
     torch.testing.assert_close(normalised.var(-1, correction=0), torch.ones(2).double(), rtol=1e-5, atol=0)
     assert network.size == 32 * 7 + 33
+
+
+def test_networks_of_unit_features_have_no_closed_form_of_another_kind() -> None:
+    for name in ("forward", "backward", "layer_norm"):
+        assert hasattr(Network(3, 1, (4,)), name)
+        assert not hasattr(UnitNetwork(3, 1, (4,)), name)

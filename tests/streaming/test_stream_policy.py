@@ -64,11 +64,12 @@ def test_policies_act_as_the_stream_would_without_exploring(
         assert torch.equal(loaded.act(observations.float()), policy.act(observations.float()))
         noise = torch.randn(50, problem.action_dim)
         assert torch.equal(loaded.act(observations.float(), noise), policy.act(observations.float(), noise))
-    before = agent.policy(0).act(observations.float())
+    before, network = policy.act(observations.float()), f"{agent.policy_network}_weights"
+    weights = getattr(agent, network).clone()
     samples = Samples(problem, streams=2, seed=4)
     samples.run(agent, 1, 10)
-    assert torch.equal(policy.act(observations.float()), loaded.act(observations.float()))  # it does not learn on
-    assert before.shape == expected.shape
+    assert not torch.equal(getattr(agent, network)[1], weights[1])
+    assert torch.equal(policy.act(observations.float()), before)  # it does not learn on
 
 
 def test_samples_of_a_policy_are_the_streams_own() -> None:

@@ -98,7 +98,8 @@ def test_an_environment_whose_state_is_hidden_begins_a_new_episode_and_the_run_s
 
 def test_stream_q_learns_choices_from_the_front_door(tmp_path: pathlib.Path) -> None:
     agent = StreamQ(Spec.of_choices(4, 2), hidden=(8, 8))
-    run = fit(agent, env="CartPole-v1", steps=300, seeds=1, out=tmp_path / "run", **FAST)
+    run = fit(agent, env="CartPole-v1", steps=300, seeds=[3], out=tmp_path / "run", **FAST)
+    assert load_agent(run, 3).seeds == (3,)
     assert int(run.policy().select_action(np.zeros(4, np.float32))) in (0, 1)
 
 
