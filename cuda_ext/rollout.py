@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.cuda_ext import gpu
-from surefoot.cuda_ext.operation import FLAGS, RECORDS, SUMS, default_backend, operate, operator
+from surefoot.cuda_ext.operation import FLAGS, RECORDS, SUMS, default_backend, default_physics, operate, operator
 from surefoot.cuda_ext.policy import NativePolicy
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import environment_seeds
@@ -120,7 +120,7 @@ def rollout(
     steps = horizon if horizon is not None else given.shape[0] if given is not None else limit
     start = None if states is None else _tensor(states, device)
     if parameters is None:
-        physics = system.default_parameters(torch.float32).to(device)
+        physics = default_physics(system).to(device)
     else:
         physics = _tensor(parameters, device)
     count = _count(num_envs, seeds, start, carry, physics, given)
@@ -176,6 +176,8 @@ def check_record(
     system: System, record: Sequence[str], count: int, horizon: int, limit: float | None
 ) -> tuple[str, ...]:
     """The names in `record` in the order of RECORDS; ValueError for others, and where they need too much memory."""
+    if not record:
+        return ()
     unknown = [name for name in record if name not in RECORDS]
     if unknown:
         raise ValueError(f"can't record {unknown[0]!r}; can record {', '.join(RECORDS)}")
