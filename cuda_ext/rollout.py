@@ -120,7 +120,8 @@ def rollout(
     steps = horizon if horizon is not None else given.shape[0] if given is not None else limit
     start = None if states is None else _tensor(states, device)
     if parameters is None:
-        physics = default_physics(system).to(device)
+        compiling = torch.compiler.is_compiling()  # compilers warn of caches
+        physics = (system.default_parameters(torch.float32) if compiling else default_physics(system)).to(device)
     else:
         physics = _tensor(parameters, device)
     count = _count(num_envs, seeds, start, carry, physics, given)
