@@ -19,6 +19,7 @@ from torch import Tensor
 
 from surefoot.cuda_ext.cubin import GpuError, MissingPackageError, NoDeviceError, Unit, compiler, cubin
 from surefoot.cuda_ext.policy import BEFORE_SQUASH, NativePolicy
+from surefoot.cuda_ext.rollout_arrays import GIVEN, POLICY, SUMS
 
 THREADS = 128
 """In a block: four warps, which share the weights."""
@@ -28,7 +29,6 @@ MOST_BLOCKS = 4
 """Of a multiprocessor: more would leave a thread fewer than 128 registers, and its sums would spill."""
 ENOUGH_THREADS = 256
 """Of a multiprocessor: fewer warps don't hide the latency of memory."""
-POLICY, GIVEN, RANDOM = range(3)  # native/rollout.h's Source
 
 SCALARS = ("envs", "horizon", "limit", "many", "shared", "noisy")
 INPUTS = {
@@ -41,19 +41,6 @@ INPUTS = {
     "weights": torch.float32,
 }
 KEPT = {"states": torch.float32, "episodes": torch.int32, "elapsed": torch.int32}
-SUMS = {
-    "returns": torch.float32,
-    "costs": torch.float32,
-    "margins": torch.float32,
-    "lengths": torch.int32,
-    "terminated": torch.int32,
-    "truncated": torch.int32,
-    "diverged": torch.int32,
-    "finished": torch.int32,
-    "finished_lengths": torch.int32,
-    "finished_returns": torch.float32,
-    "finished_costs": torch.float32,
-}
 RECORDS = {
     "last_observations": torch.float32,
     "record_observations": torch.float32,

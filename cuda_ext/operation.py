@@ -17,23 +17,10 @@ from torch import Tensor
 from surefoot import cuda_ext
 from surefoot.cuda_ext import gpu
 from surefoot.cuda_ext.policy import NativePolicy
+from surefoot.cuda_ext.rollout_arrays import FLAGS, GIVEN, POLICY, RANDOM, SUMS
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import Task, TwinLoop
 
-SUMS: dict[str, torch.dtype] = {
-    "returns": torch.float32,
-    "costs": torch.float32,
-    "margins": torch.float32,
-    "lengths": torch.int32,
-    "terminated": torch.int32,
-    "truncated": torch.int32,
-    "diverged": torch.int32,
-    "finished": torch.int32,
-    "finished_lengths": torch.int32,
-    "finished_returns": torch.float32,
-    "finished_costs": torch.float32,
-}
-"""What a rollout returns of every environment, in the operator's order."""
 RECORDS = (
     "observations",
     "actions",
@@ -46,9 +33,7 @@ RECORDS = (
     "margins",
 )
 """What a rollout can record of every step."""
-FLAGS = ("terminated", "truncated", "diverged")
 NUMPY = {torch.float32: np.float32, torch.int32: np.int32, torch.uint8: np.uint8}
-POLICY, GIVEN, RANDOM = range(3)  # native/rollout.h's Source
 NO_LIMIT = 2**31 - 1
 SMALL_WORK = 50_000  # environment steps below which a second thread is not worth starting
 

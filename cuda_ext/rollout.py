@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from surefoot.cuda_ext import gpu
-from surefoot.cuda_ext.operation import FLAGS, RECORDS, SUMS, default_backend, default_physics, operate, operator
+from surefoot.cuda_ext.operation import RECORDS, default_backend, default_physics, operate, operator
 from surefoot.cuda_ext.policy import NativePolicy
+from surefoot.cuda_ext.rollout_arrays import FLAGS, SUMS
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import environment_seeds
 

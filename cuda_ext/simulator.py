@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.cuda_ext.operation import (
-    FLAGS,
-    GIVEN,
     NO_LIMIT,
-    SUMS,
     batch_maker,
     constants_of,
     default_backend,
@@ -20,6 +17,7 @@ from surefoot.cuda_ext.operation import (
     sizes_of,
 )
 from surefoot.cuda_ext.rollout import Carry, Numbers, seed_tensor
+from surefoot.cuda_ext.rollout_arrays import FLAGS, GIVEN, SUMS
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import Task, TwinLoop
 

@@ -64,19 +64,7 @@ class Streams(Agent):
         native: bool | None = None,
         **options: Any,
     ) -> None:
-        """Make the networks of each stream.
-
-        Args:
-            problem: sizes, action bounds, and whether actions are choices.
-            config: the algorithm's config dataclass, or None for its defaults.
-            seeds: one stream each: its first weights and its exploration noise.
-            dtype: of weights and traces, float32 or float64; statistics are always float64.
-            native: True: the native kernel; False: plain torch; None: the kernel where there is one.
-            options: fields of the config to change; preset="official" starts from the official code's settings.
-
-        Raises:
-            ConfigError: an option that does not exist or is out of range, or a kernel that is not there.
-        """
+        """Make the networks of each stream; arguments and errors as those of `StreamingAgent`."""
         super().__init__(problem, config, **options)
         require(dtype in DTYPES, self.name, "dtype", dtype, "torch.float32 or torch.float64")
         self.seeds, self.dtype = self._checked(seeds), dtype

@@ -19,8 +19,9 @@ from torch._subclasses import FakeTensorMode
 from surefoot.cuda_ext import cubin, gpu
 from surefoot.cuda_ext.cubin import CompileError, MissingPackageError, NoDeviceError, Unit
 from surefoot.cuda_ext.gpu import Layout, Limits, plan
-from surefoot.cuda_ext.operation import POLICY, RANDOM, RECORDS, SUMS, _native, sizes_of
+from surefoot.cuda_ext.operation import RECORDS, _native, sizes_of
 from surefoot.cuda_ext.rollout import rollout
+from surefoot.cuda_ext.rollout_arrays import POLICY, RANDOM, SUMS
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import SYSTEMS, system
 

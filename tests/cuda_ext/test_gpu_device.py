@@ -8,8 +8,8 @@ from test_gpu_emulated import RECORD, policy_of
 from torch import Tensor
 
 from surefoot.cuda_ext import gpu
-from surefoot.cuda_ext.operation import SUMS
 from surefoot.cuda_ext.rollout import rollout
+from surefoot.cuda_ext.rollout_arrays import SUMS
 from surefoot.envs.systems import SYSTEMS, system
 
 pytestmark = [

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from surefoot import cuda_ext
 from surefoot.cuda_ext import gpu
-from surefoot.cuda_ext.operation import GIVEN, POLICY, RANDOM, SUMS, constants_of, sizes_of
+from surefoot.cuda_ext.operation import constants_of, sizes_of
 from surefoot.cuda_ext.policy import NativePolicy
+from surefoot.cuda_ext.rollout_arrays import GIVEN, POLICY, RANDOM, SUMS
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import SYSTEMS, system
 

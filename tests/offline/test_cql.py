@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain_layers import layers
 from problems import agents, learner, random_store, relative, spec
 from torch import Tensor, nn
 
@@ -65,17 +66,6 @@ def trained(agent: Agent, rows: list[Rows]) -> Learner:
     """A Learner that is handed these batches one after the other."""
     feed = iter(rows)
     return Learner([agent], [0], lambda _: next(feed), 1000, batch_size=ROWS, planned_steps=8, dtype=torch.float64)
-
-
-def layers(mlp: MLP, member: int | None = None) -> nn.Sequential:
-    """A network, or a member of an ensemble, as torch's own layers."""
-    parts: list[nn.Module] = []
-    for weight, bias in zip(mlp.weights, mlp.biases, strict=True):
-        linear = nn.Linear(weight.shape[-1], weight.shape[-2]).double()
-        chosen = (weight, bias) if member is None else (weight[member], bias[member])
-        linear.load_state_dict({"weight": chosen[0], "bias": chosen[1]})
-        parts += [linear, nn.ReLU()]
-    return nn.Sequential(*parts[:-1])
 
 
 class Plain:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from plain_layers import layers
 from problems import spec
 from torch import Tensor, nn
 
@@ -15,7 +16,6 @@ from surefoot.core.agent import Batch, Metrics, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
 from surefoot.core.policy import Policy
 from surefoot.core.random import Stream
 from surefoot.data.store import Store
@@ -35,16 +35,6 @@ def rows(seed: int = 11) -> Rows:
         "terminations": torch.tensor([0, 1, 0, 0, 1.0], dtype=torch.float64),
         "observation_actions": torch.cat([observations, actions], -1),
     }  # fmt: skip
-
-
-def layers(mlp: MLP, member: int | None = None) -> nn.Sequential:
-    parts: list[nn.Module] = []
-    for weight, bias in zip(mlp.weights, mlp.biases, strict=True):
-        linear = nn.Linear(weight.shape[-1], weight.shape[-2]).double()
-        chosen = (weight, bias) if member is None else (weight[member], bias[member])
-        linear.load_state_dict({"weight": chosen[0], "bias": chosen[1]})
-        parts += [linear, nn.ReLU()]
-    return nn.Sequential(*parts[:-1])
 
 
 def embedding(coefficients: Tensor) -> Tensor:

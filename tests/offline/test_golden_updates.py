@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from plain_layers import layers
 from problems import relative, spec
 from torch import Tensor, nn
 
@@ -41,17 +42,6 @@ def batches(count: int) -> list[Rows]:
             }
         )
     return made
-
-
-def layers(mlp: MLP, member: int | None = None) -> nn.Sequential:
-    """A network, or a member of an ensemble, as torch's own layers in float64."""
-    parts: list[nn.Module] = []
-    for weight, bias in zip(mlp.weights, mlp.biases, strict=True):
-        linear = nn.Linear(weight.shape[-1], weight.shape[-2]).double()
-        chosen = (weight, bias) if member is None else (weight[member], bias[member])
-        linear.load_state_dict({"weight": chosen[0], "bias": chosen[1]})
-        parts += [linear, nn.ReLU()]
-    return nn.Sequential(*parts[:-1])
 
 
 class Reference:

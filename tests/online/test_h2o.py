@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from hybrid_problems import hybrid_loop, parameters, regulated
-from torch import Tensor, nn
+from plain_layers import layers
+from torch import Tensor
 
 from surefoot.core import ensembles, kernels, native
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.generate import generate
 from surefoot.online import DARC, H2O
@@ -79,17 +79,6 @@ def agent_and_learner(kind: Any, **options: Any) -> tuple[Any, Learner, dict[str
     }
     learner = Learner([agent], [0], lambda indices: batch, count, batch_size=ROWS, dtype=torch.float64)
     return agent, learner, batch
-
-
-def layers(mlp: MLP, member: int | None = None) -> nn.Sequential:
-    """A network, or one of an ensemble, as torch's own layers."""
-    parts: list[nn.Module] = []
-    for weight, bias in zip(mlp.weights, mlp.biases, strict=True):
-        linear = nn.Linear(weight.shape[-1], weight.shape[-2]).double()
-        chosen = (weight, bias) if member is None else (weight[member], bias[member])
-        linear.load_state_dict({"weight": chosen[0].detach().clone(), "bias": chosen[1].detach().clone()})
-        parts += [linear, nn.ReLU()]
-    return nn.Sequential(*parts[:-1])
 
 
 class Reference:

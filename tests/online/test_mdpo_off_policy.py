@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from online_problems import Regulator, loop, parameters, spec
-from test_off_policy_updates import PROBLEM, ROWS, Rows, average, batches, layers
+from plain_layers import layers
+from test_off_policy_updates import PROBLEM, ROWS, Rows, average, batches
 from torch import Tensor, nn
 
 from surefoot.core.agent import Batch, Metrics

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from plain_layers import layers
 from torch import Tensor, nn
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
 from surefoot.core.random import Stream
 from surefoot.online import SAC, TD3
 
@@ -41,16 +41,6 @@ def batches(count: int, rows: int) -> list[Rows]:
             }
         )
     return made
-
-
-def layers(mlp: MLP, member: int | None = None) -> nn.Sequential:
-    parts: list[nn.Module] = []
-    for weight, bias in zip(mlp.weights, mlp.biases, strict=True):
-        linear = nn.Linear(weight.shape[-1], weight.shape[-2]).double()
-        chosen = (weight, bias) if member is None else (weight[member], bias[member])
-        linear.load_state_dict({"weight": chosen[0], "bias": chosen[1]})
-        parts += [linear, nn.ReLU()]
-    return nn.Sequential(*parts[:-1])
 
 
 def descend(adam: torch.optim.Optimizer, loss: Tensor) -> None:

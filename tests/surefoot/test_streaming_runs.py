@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_acting_runs import metrics
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weights
 
 from surefoot.core.agent import Spec
@@ -27,10 +27,6 @@ PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
 
 def stream(**options: Any) -> StreamAC:
     return StreamAC(PENDULUM, **{"hidden": (16, 16), **options})
-
-
-def metrics(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
