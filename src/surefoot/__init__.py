@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from surefoot import evaluation as evaluation
     from surefoot import offline as offline
     from surefoot import online as online
+    from surefoot import safe as safe
+    from surefoot import streaming as streaming
     from surefoot.core.policy import Policy
     from surefoot.run import Run as Run
     from surefoot.training import fit as fit
 
 __version__ = "0.1.0"
 
-ROOMS = ("core", "data", "envs", "evaluation", "offline", "online")
+ROOMS = ("core", "data", "envs", "evaluation", "offline", "online", "safe", "streaming")
 NAMES = {"Run": "surefoot.run", "fit": "surefoot.training"}
 """Public name -> the module that defines it."""
 
-__all__ = ["Run", "__version__", "core", "data", "envs", "evaluation", "fit", "load_policy", "offline", "online"]
+__all__ = ["Run", "__version__", "fit", "load_policy", *ROOMS]
 
 
 def load_policy(path: str | os.PathLike[str], seed: int | None = None) -> Policy:

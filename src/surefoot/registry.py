@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from surefoot import offline, online, streaming
+from surefoot import offline, online, safe, streaming
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
 
-ALGORITHMS: dict[str, type[Agent]] = {**offline.ALGORITHMS, **online.ALGORITHMS, **streaming.ALGORITHMS}
+ALGORITHMS: dict[str, type[Agent]] = {
+    **offline.ALGORITHMS,
+    **online.ALGORITHMS,
+    **safe.ALGORITHMS,
+    **streaming.ALGORITHMS,
+}
 """Name on the command line -> agent."""
 
 
