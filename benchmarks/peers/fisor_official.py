@@ -1,10 +1,11 @@
-"""FISOR's official JAX code, from a checkout that the user gives: its agent, its jitted update, its sampling, one thread.
+"""FISOR's official JAX code, from a checkout that the user gives: its agent, its jitted update, its sampling.
 
     $SUREFOOT_PEERS/fisor/bin/python benchmarks/peers/fisor_official.py --checkout DIR [--size official|small]
 
 DIR is a checkout of ZhengYinan-AIR/FISOR; nothing of it is in this repository. Its pins (jax 0.4.9, gym) don't install
 today: it runs unchanged on jax 0.10.2 and flax 0.12.8, with gymnasium under the name gym, `jax.tree_map` under its old
-name and frozen parameters. `small` is the same code with its plain network, two updates of 256 rows, for our preset of that size.
+name and frozen parameters. `small` is the same code with its plain network and two updates of 256 rows, beside our
+preset of that size. One thread.
 """
 
 import hashlib
