@@ -103,7 +103,7 @@ class DoubleIntegrator(System):
     time_step = TIME_STEP
     max_steps = 100
     margin_of = "distance to the nearest wall, m, negative outside"
-    reach_box = (Range(-1.5, 1.5, 25), Range(-1.5, 1.5, 25), Range(-2.4, 2.4, 25), Range(-2.4, 2.4, 25))
+    reach_box = (Range(-1.5, 1.5, 31), Range(-1.5, 1.5, 31), Range(-2.4, 2.4, 31), Range(-2.4, 2.4, 31))
     control_affine = True
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "friction0.3": {"drag": 0.3},
