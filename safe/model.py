@@ -76,7 +76,7 @@ class Model(nn.Module):
             raise ConfigError(f"{error}, which reachability and filters need: give its class `margin`") from error
 
     def _rows(self, states: Tensor) -> Tensor:
-        return self.parameters_row.to(states).expand(len(states), -1)
+        return self.parameters_row.to(states).expand(states.shape[0], -1)
 
     def _stepped(self, states: Tensor, actions: Tensor) -> Any:
         still = states.new_zeros(states.shape[0], max(1, self.system.normals))
