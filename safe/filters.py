@@ -305,7 +305,7 @@ def needed_margin(
         states: how many are tried in each round.
         steps: of the fallback from each; take an episode's.
         seed: of the draws.
-        rounds: at most; it ends earlier where the layer can't get narrower.
+        rounds: of this.
 
     Raises:
         ConfigError: no state of the box is safe.
@@ -321,10 +321,7 @@ def needed_margin(
             worst = torch.maximum(worst, chosen.model.h(at))
         broken = worst > 0
         deepest = max(deepest, float((-start[broken]).max()) if bool(broken.any()) else 0.0)
-        depth = float(-start.min())
-        band, tried = (2 * deepest if deepest > 0 else 0.1 * depth), tried + len(near)
-        if band > 0.9 * depth:
-            break
+        band, tried = (2 * deepest if deepest > 0 else 0.1 * float(-start.min())), tried + len(near)
     return Margin(SAFETY_FACTOR * deepest, deepest, tried, steps)
 
 
