@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,6 +70,51 @@ def pure_integrator(period: float = 0.05, wall: float = 1.0, actions: int = 5) -
         return states + period * action
 
     return Problem(step, lambda states: states[..., 0].abs() - wall, evenly(1.0, actions))
+
+
+class Line:
+    """The double integrator on a line as a system: what `safe.model.Model` reads, and nothing more.
+
+    x'' = u held over a period, exact; |u| <= 1, |x| <= 1.
+    """
+
+    states = observations = ("x", "velocity")
+    actions = ("u",)
+    action_low, action_high = (-1.0,), (1.0,)
+    normals, time_step, max_steps = 0, 0.05, 200
+    reach_box = ((-1.6, 1.6, 161), (-2.6, 2.6, 161))
+    control_affine = True
+    alias = "line"
+
+    def default_parameters(self) -> Tensor:
+        """None."""
+        return torch.zeros(0, dtype=torch.float64)
+
+    def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> LineStep:
+        """One period."""
+        position, velocity = state.unbind(-1)
+        u, dt = action[..., 0], self.time_step
+        after = torch.stack((position + dt * velocity + dt**2 / 2 * u, velocity + dt * u), -1)
+        return LineStep(after, torch.zeros_like(u, dtype=torch.bool))
+
+    def margin(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """Distance to the nearer wall."""
+        return 1 - state[..., 0].abs()
+
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """The observation."""
+        return observations
+
+    def braking(self, states: Tensor) -> Tensor:
+        """(N, 1) full braking, less in the period in which it comes to rest: -clip(v / dt)."""
+        return -(states[..., 1:] / self.time_step).clamp(-1, 1)
+
+
+class LineStep(NamedTuple):
+    """What a step of `Line` gives."""
+
+    state: Tensor
+    terminated: Tensor
 
 
 def air3d(period: float = 0.05, speed: float = 5.0, turn_rate: float = 1.0, capture: float = 5.0) -> Problem:
