@@ -89,9 +89,7 @@ class Grid:
 
     def coordinates(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> list[Tensor]:
         """(points,) values of each axis."""
-        return [
-            axis.low + axis.spacing * torch.arange(axis.points, dtype=dtype, device=device) for axis in self.axes
-        ]
+        return [axis.low + axis.spacing * torch.arange(axis.points, dtype=dtype, device=device) for axis in self.axes]
 
     def states(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
         """(size, S) states of all points, the last axis fastest."""

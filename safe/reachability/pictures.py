@@ -22,9 +22,7 @@ FRACTIONS = (0.125, 0.375, 0.625, 0.875)
 MOST_PAIRS = 6
 
 
-def slices(
-    grid: Grid, values: Tensor, h: Tensor, title: str, others: Mapping[str, Tensor] | None = None
-) -> Figure:
+def slices(grid: Grid, values: Tensor, h: Tensor, title: str, others: Mapping[str, Tensor] | None = None) -> Figure:
     """A row for each pair of axes, a column for each place along the others.
 
     Blue is safe (V <= 0), red not; the black line is the boundary, the grey dashed one where the constraint itself is

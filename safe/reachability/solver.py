@@ -287,7 +287,9 @@ def solve(
 def _on_points(function: Callable[[Tensor], Tensor], states: Tensor, what: str) -> Tensor:
     values = function(states)
     if values.shape != states.shape[:1]:
-        raise ConfigError(f"{what} gives shape {tuple(values.shape)} for {len(states)} states; it must be one number each")
+        raise ConfigError(
+            f"{what} gives shape {tuple(values.shape)} for {len(states)} states; it must be one number each"
+        )
     if not bool(values.isfinite().all()):
         row = int((~values.isfinite()).nonzero()[0])
         raise ConfigError(f"{what} is {float(values[row])} at state {states[row].tolist()}; it must be finite")

@@ -110,7 +110,9 @@ def native_system(env_id: str) -> System:
     """
     if not is_native(env_id):
         boxed = ", ".join(known().alias for known in SYSTEMS.values() if known.reach_box)
-        raise ConfigError(f"{env_id} is not a native system, so its equations are not at hand; those with a grid: {boxed}")
+        raise ConfigError(
+            f"{env_id} is not a native system, so its equations are not at hand; those with a grid: {boxed}"
+        )
     return system(env_id)
 
 

@@ -60,7 +60,9 @@ def test_the_double_integrators_safe_set_is_the_closed_form():
     assert found.iou > 0.997 and found.false_safe == 0.0
     assert found.sup_error < 0.0055 and found.mean_error < 0.001
     area = measures.volume(solution.values, grid.cell_volume)
-    assert area == pytest.approx(16 / 3, abs=0.03) and closed_forms.double_integrator_area() == pytest.approx(5.33333, abs=1e-5)
+    assert area == pytest.approx(16 / 3, abs=0.03) and closed_forms.double_integrator_area() == pytest.approx(
+        5.33333, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(("wall", "push", "area"), [(1.0, 1.0, 5.3333), (1.0, 2.0, 7.5425), (2.0, 1.0, 15.0849)])
@@ -71,7 +73,9 @@ def test_areas_of_braking_sets_are_the_sheets_and_those_of_the_closed_form(wall,
     assert measures.volume(values, grid.cell_volume) == pytest.approx(area, rel=3e-3)
 
 
-@pytest.mark.parametrize(("radius", "turning", "area"), [(0.5, 1.0, 1.16707), (1.0, 1.0, 4.02754), (0.25, 1.0, 0.353645)])
+@pytest.mark.parametrize(
+    ("radius", "turning", "area"), [(0.5, 1.0, 1.16707), (1.0, 1.0, 4.02754), (0.25, 1.0, 0.353645)]
+)
 def test_areas_of_unsafe_sets_of_a_car_are_the_sheets_and_those_of_the_closed_form(radius, turning, area):
     assert closed_forms.dubins_disc_area(radius, turning) == pytest.approx(area, abs=1e-5)
     grid = problems.dubins_disc_grid(1501, 2.5)
@@ -138,7 +142,9 @@ def test_a_point_driven_to_a_wall_has_the_discounted_closed_form():
 def test_backups_along_a_chain_are_the_sheets():
     chain = closed_forms.chain(torch.tensor([-1.0, -1.0, 25.0], dtype=torch.float64), 0.99)
     assert chain.tolist() == pytest.approx([24.4826, 24.74, 25.0], abs=1e-9)
-    assert closed_forms.chain(torch.tensor([-1.0, -1.0, 1.0]).double(), 0.99).tolist() == pytest.approx([0.9602, 0.98, 1.0])
+    assert closed_forms.chain(torch.tensor([-1.0, -1.0, 1.0]).double(), 0.99).tolist() == pytest.approx(
+        [0.9602, 0.98, 1.0]
+    )
     for magnitude, steps in ((25.0, 324), (1.0, 68)):
         path = torch.full((400,), -1.0, dtype=torch.float64)
         path[-1] = magnitude
@@ -181,9 +187,7 @@ def straight_cars(period, capture):
 
 
 def test_two_cars_that_go_straight_come_as_close_as_geometry_says():
-    grid = Grid(
-        (Axis("x", -10, 10, 81), Axis("y", -10, 10, 81), Axis("psi", 0, 2 * math.pi, 8, periodic=True))
-    )
+    grid = Grid((Axis("x", -10, 10, 81), Axis("y", -10, 10, 81), Axis("psi", 0, 2 * math.pi, 8, periodic=True)))
     solution = solve(straight_cars(0.05, 2.0), grid, max_sweeps=60)
     x, y, psi = grid.states().unbind(-1)
     velocity = torch.stack((-5 + 5 * psi.cos(), 5 * psi.sin()), -1)
@@ -312,7 +316,9 @@ def test_threads_change_nothing(monkeypatch):
 
 def test_a_grid_too_large_for_the_memory_is_refused_with_its_size_and_one_that_fits():
     grid = problems.air3d_grid((400, 400, 400))
-    with pytest.raises(ConfigError, match=r"400 x 400 x 400 = 64,000,000 points with 9 actions takes [\d.,]+ GB") as said:
+    with pytest.raises(
+        ConfigError, match=r"400 x 400 x 400 = 64,000,000 points with 9 actions takes [\d.,]+ GB"
+    ) as said:
         solve(problems.air3d(), grid, memory=1e9)
     suggested = [int(count) for count in str(said.value).split("; ")[1].split(" points")[0].split(" x ")]
     fitting = grid.with_points(suggested)

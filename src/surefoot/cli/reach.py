@@ -24,13 +24,17 @@ EVERY = 2.0
 def add_parser(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser("reach", help="the largest safe set of a native system, by value iteration on a grid")
-    parser.add_argument("env", metavar="ENV", help="native/<system> of at most 4 states, such as native/dubins-obstacles")
+    parser.add_argument(
+        "env", metavar="ENV", help="native/<system> of at most 4 states, such as native/dubins-obstacles"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the set as .npz")
     parser.add_argument(
         "--plot", nargs="?", const="", metavar="FILE", help="draw its slices: .png, .svg or .pdf (default: beside -o)"
     )
     parser.add_argument("--points", metavar="N,N,...", help="points along each state (default: the system's own)")
-    parser.add_argument("--discount", type=float, default=1.0, help="1 gives the safe set itself (default); below: larger")
+    parser.add_argument(
+        "--discount", type=float, default=1.0, help="1 gives the safe set itself (default); below: larger"
+    )
     parser.add_argument("--gap", metavar="NAME", help="preset of altered dynamics")
     parser.add_argument("--tolerance", type=float, default=1e-6, help="stop where no value changes more (default 1e-6)")
     parser.add_argument("--max-sweeps", type=int, default=10_000, help="stop after so many (default 10,000)")
@@ -122,7 +126,10 @@ def _print(found: SafeSet, facts: dict[str, Any]) -> None:
         "safe set": f"{facts['safe_share']:.2%} of the box (volume {facts['safe_volume']:.5g}); the constraint itself "
         f"is kept in {facts['kept_now_share']:.2%}",
     }
-    for key, name in (("against_closed_form", "grid against closed form"), ("learned_against_grid", "learned against grid")):
+    for key, name in (
+        ("against_closed_form", "grid against closed form"),
+        ("learned_against_grid", "learned against grid"),
+    ):
         if key in facts:
             shown[name] = Comparison(**facts[key]).sentence()
     for key in ("written", "picture"):
