@@ -137,8 +137,8 @@ def table(folder: pathlib.Path) -> list[str]:
     lines = [
         "# Safe sets on grids against closed forms",
         "",
-        "Double integrator L = U = 1, dt 0.05 s, 161 x 161 points, 5 actions, against the closed form. IoU / false-safe "
-        "share; in brackets the sheet's. Written by `python benchmarks/reachability.py`.",
+        "Double integrator L = U = 1, dt 0.05 s, 161 x 161 points, 5 actions, against the closed form. IoU / false-"
+        "safe share; in brackets the sheet's. Written by `python benchmarks/reachability.py`.",
         "",
         "| signal | " + " | ".join(f"g = {discount:g}" for discount in DISCOUNTS) + " |",
         "|" + "---|" * (1 + len(DISCOUNTS)),
@@ -168,8 +168,8 @@ def table(folder: pathlib.Path) -> list[str]:
         lines.append(f"| {radius:g} | " + " | ".join(entries) + " |")
     lines += [
         "",
-        "FISOR's feasible value without a network: 121 x 121 points, 9 uniform actions, g = 0.99, against the closed form. "
-        "IoU / false-safe / false-unsafe; in brackets the sheet's.",
+        "FISOR's feasible value without a network: 121 x 121 points, 9 uniform actions, g = 0.99, against the closed form."
+        " IoU / false-safe / false-unsafe; in brackets the sheet's.",
         "",
         "| signal | tau .7 | tau .9 | tau .99 | exact min |",
         "|---|---|---|---|---|",

@@ -119,8 +119,8 @@ class BarrierQP(LeastRestrictive):
 
     A discrete-time control barrier function. The action asked for passes where it keeps the condition exactly. Else
     b(f(x, u)) is taken as affine in u, by its secant along each action from bound to bound, and `project` solves the
-    programme. Where that has no solution, or its action leaves b < 0 (a value with kinks, far from affine), the fallback
-    acts; this is counted as `short` unless the fallback keeps b >= 0. a = 1 is the least restrictive filter, but nearer
+    programme. Where that has no solution, or its action leaves b < 0 (a value with kinks, far from affine), the
+    fallback acts; this is counted as `short` unless the fallback keeps b >= 0. a = 1 is the least restrictive filter, but nearer
     to the action asked for.
 
     Args:
@@ -137,8 +137,8 @@ class BarrierQP(LeastRestrictive):
         super().__init__(model, value, margin)
         if not model.system.control_affine:
             raise ConfigError(
-                f"{model.system.alias} is not known to be affine in its action (`control_affine`), which the cbf filter "
-                f"needs; use the reach filter"
+                f"{model.system.alias} is not known to be affine in its action (`control_affine`), which the cbf "
+                f"filter needs; use the reach filter"
             )
         if not 0 < rate <= 1:
             raise ConfigError(f"the barrier's rate is {rate}; it must lie in (0, 1]")

@@ -19,7 +19,7 @@ MOST_AXES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One state variable: `points` values from `low` to `high`, both included; of a periodic one `high` is `low` again."""
+    """One state variable: `points` values from `low` to `high`, both included; `high` is `low` again if periodic."""
 
     name: str
     low: float

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from surefoot.core.files import written_aside
 from surefoot.safe.reachability.grid import Grid
 
 COLOURS = ("#D55E00", "#CC79A7", "#E69F00")  # Okabe and Ito 2008; the set itself is black
-FRACTIONS = (0.125, 0.375, 0.625, 0.875)
+FRACTIONS = (0.2, 0.4, 0.6, 0.8)
 """Where along the other axes the slices lie."""
 MOST_PAIRS = 6
 
@@ -36,14 +37,15 @@ def slices(grid: Grid, values: Tensor, h: Tensor, title: str, others: Mapping[st
     places = FRACTIONS if count > 2 else FRACTIONS[:1]
     figure = Figure(figsize=(3.1 * len(places) + 1.2, 2.9 * len(pairs) + 0.5), layout="constrained")
     panels = figure.subplots(len(pairs), len(places), squeeze=False)
-    bound = float(values.abs().max()) or 1.0
+    least, most = min(float(values.min()), -1e-9), max(float(values.max()), 1e-9)
+    scale = TwoSlopeNorm(0.0, least, most)  # safe and unsafe values each have the whole of their colour
     shade = None
     for row, pair in zip(panels, pairs):
         for panel, fraction in zip(row, places):
             if count == 1:
                 _line(panel, grid, values, h, others)
             else:
-                shade = _slice(panel, grid, values, h, others, pair, fraction, bound)
+                shade = _slice(panel, grid, values, h, others, pair, fraction, scale)
     if shade is not None:
         figure.colorbar(shade, ax=panels, shrink=0.8, label="V, safe where <= 0")
     _legend(figure, others)
@@ -51,13 +53,13 @@ def slices(grid: Grid, values: Tensor, h: Tensor, title: str, others: Mapping[st
     return figure
 
 
-def _slice(panel, grid, values, h, others, pair, fraction, bound):  # type: ignore[no-untyped-def]
+def _slice(panel, grid, values, h, others, pair, fraction, scale):  # type: ignore[no-untyped-def]
     """One panel: axes `pair` against each other, the others at `fraction` of their range."""
     at = [slice(None) if k in pair else int(fraction * (axis.points - 1)) for k, axis in enumerate(grid.axes)]
     across, up = (grid.axes[k] for k in pair)
     x, y = (grid.coordinates()[k].numpy() for k in pair)
     shown = _cut(values, at)
-    shade = panel.pcolormesh(x, y, shown.T, cmap="RdBu_r", vmin=-bound, vmax=bound, shading="nearest", rasterized=True)
+    shade = panel.pcolormesh(x, y, shown.T, cmap="RdBu_r", norm=scale, shading="nearest", rasterized=True)
     _contour(panel, x, y, _cut(h, at), "#555555", "--")
     _contour(panel, x, y, shown, "black", "-")
     for colour, other in zip(COLOURS, others.values()):

@@ -75,7 +75,10 @@ class SafeSet:
         return value.reshape(self.solution.grid.shape)
 
     def learned(self, run: str | os.PathLike[str], seed: int | None = None) -> Tensor:
-        """What a run's agent takes for the feasible value, on the grid.
+        """What a run's agent takes for the feasible value, on the grid; at least h of the state itself.
+
+        The constraint of a dataset's row is that of the state which its step leads to, so a learned V_h(s) speaks of
+        what follows s (`safe.signal`); with h(s) it is the value that the grid has.
 
         Raises:
             ConfigError: the run's algorithm has no such value, or was trained on other observations.
@@ -99,7 +102,8 @@ class SafeSet:
             for part in states.split(ROWS):
                 parameters = self.model.parameters_row.to(part).expand(len(part), -1)
                 values.append(agent.feasible_value(kind.observe(part, parameters).float()).reshape(-1).double())
-        return torch.cat(values).reshape(self.solution.grid.shape)
+        learned = torch.cat(values).reshape(self.solution.grid.shape)
+        return torch.maximum(learned, self.solution.h.double())
 
 
 def native_system(env_id: str) -> System:
