@@ -168,7 +168,7 @@ def table(folder: pathlib.Path) -> list[str]:
         lines.append(f"| {radius:g} | " + " | ".join(entries) + " |")
     lines += [
         "",
-        "FISOR's feasible value without a network: 121 x 121 points, 9 uniform actions, g = 0.99, against the closed form."
+        "FISOR's feasible value without a network: 121 x 121 points, 9 uniform actions, g = 0.99, against closed forms."
         " IoU / false-safe / false-unsafe; in brackets the sheet's.",
         "",
         "| signal | tau .7 | tau .9 | tau .99 | exact min |",

@@ -5,7 +5,8 @@
 
 The double integrator on a line with |u| <= 1, |x| <= 1 and steps of 0.05 s, held exactly; 2,000 actions drawn
 uniformly, from states with V <= -0.1, through `LeastRestrictive` with the value of the closed form and braking as its
-fallback. That value is exact in continuous time; sampled, the last period of braking overshoots by up to U dt^2 / 8 = 3.125e-4 m.
+fallback. That value is exact in continuous time; sampled, the last period of braking overshoots by up to
+U dt^2 / 8 = 3.125e-4 m.
 """
 
 from __future__ import annotations

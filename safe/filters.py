@@ -120,8 +120,8 @@ class BarrierQP(LeastRestrictive):
     A discrete-time control barrier function. The action asked for passes where it keeps the condition exactly. Else
     b(f(x, u)) is taken as affine in u, by its secant along each action from bound to bound, and `project` solves the
     programme. Where that has no solution, or its action leaves b < 0 (a value with kinks, far from affine), the
-    fallback acts; this is counted as `short` unless the fallback keeps b >= 0. a = 1 is the least restrictive filter, but nearer
-    to the action asked for.
+    fallback acts; this is counted as `short` unless the fallback keeps b >= 0. a = 1 is the least restrictive
+    filter, but nearer to the action asked for.
 
     Args:
         model: of a system that is affine in the action.

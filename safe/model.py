@@ -20,14 +20,50 @@ LEVELS = {1: 5, 2: 3}
 class SystemLike(Protocol):
     """The part of `surefoot.cuda_ext.system.System` that is read; any object that has it will do."""
 
-    states: Any
-    actions: Any
-    action_low: Any
-    action_high: Any
-    normals: Any
-    time_step: Any
-    reach_box: Any
-    control_affine: Any
+    @property
+    def states(self) -> Any:
+        """Names of the state variables."""
+        ...
+
+    @property
+    def actions(self) -> Any:
+        """Names of the actions."""
+        ...
+
+    @property
+    def action_low(self) -> Any:
+        """Lower bounds."""
+        ...
+
+    @property
+    def action_high(self) -> Any:
+        """Upper bounds."""
+        ...
+
+    @property
+    def normals(self) -> Any:
+        """Noise numbers that `step` reads."""
+        ...
+
+    @property
+    def time_step(self) -> Any:
+        """Control period, s."""
+        ...
+
+    @property
+    def max_steps(self) -> Any:
+        """Of an episode."""
+        ...
+
+    @property
+    def reach_box(self) -> Any:
+        """(low, high, points[, periodic]) for each state, or empty."""
+        ...
+
+    @property
+    def control_affine(self) -> Any:
+        """Whether the rate of change is affine in the action."""
+        ...
 
     @property
     def alias(self) -> str:

@@ -67,7 +67,7 @@ def constant_velocity(position: Tensor, velocity: Tensor, wall: float, period: f
 
 
 def chain(h: Tensor, discount: float) -> Tensor:
-    """(K,) values along a path without choices whose last state is terminal: V = (1 - g) h + g max(h, V'), last V = h."""
+    """(K,) values along a path without choices with a terminal end: V = (1 - g) h + g max(h, V'), last V = h."""
     values = [h[-1]]
     for now in reversed(h[:-1].unbind()):
         values.append((1 - discount) * now + discount * torch.maximum(now, values[-1]))

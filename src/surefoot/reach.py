@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,10 +58,10 @@ class SafeSet:
             "kept_now_share": volume(found.h, grid.cell_volume) / box,
         }
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as .npz, whole or not at all."""
+    def save(self, path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> None:
+        """Write it as .npz, whole or not at all, with `more` JSON values beside what it says of itself."""
         parameters = self.model.parameters_row.tolist()
-        about = {"environment": self.environment, "gap": self.gap, "parameters": parameters}
+        about = {"environment": self.environment, "gap": self.gap, "parameters": parameters, **(more or {})}
         save(self.solution, path, about)
 
     def closed_form(self) -> Tensor | None:

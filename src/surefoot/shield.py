@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
 from typing import Any
 
 import numpy as np
 import torch
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.errors import CheckpointError, ConfigError, nearest
 from surefoot.core.policy import Policy
 from surefoot.envs.episodes import Act, EpisodeBatch, Stepper
 from surefoot.envs.interface import Array, as_numpy, step_values
@@ -17,6 +18,7 @@ from surefoot.envs.vector import make_vec
 from surefoot.reach import SafeSet, load_safe_set, reach
 from surefoot.safe.filtered import FilteredPolicy
 from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive, Margin, needed_margin
+from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.solver import Progress
 
 FILTERS = ("none", "reach", "cbf")
@@ -39,6 +41,12 @@ class Shield:
     def around(self, policy: Policy) -> FilteredPolicy:
         """The policy behind this filter."""
         return FilteredPolicy(policy, self.safety, self.safe_set.model)
+
+    def save(self, policy: Policy, path: str | os.PathLike[str]) -> None:
+        """Write the policy as `Policy.save` does, and the filter beside it as PATH.filter.npz."""
+        policy.save(path)
+        how = {"filter": self.kind, "margin": self.safety.margin, "rate": getattr(self.safety, "rate", None)}
+        self.safe_set.save(_filter_path(path), how)
 
     def sentence(self) -> str:
         """For people."""
@@ -79,10 +87,33 @@ def shield(
     options: dict[str, Any] = {"rate": rate} if kind == "cbf" else {}
     made = BarrierQP if kind == "cbf" else LeastRestrictive
     trial = LeastRestrictive(found.model, value, 0.0)
-    steps = getattr(found.model.system, "max_steps")  # noqa: B009  not part of what safe/ reads
-    measured = needed_margin(trial, found.solution.grid, steps=steps) if margin is None else None
-    eps = margin if measured is None else measured.value
-    return Shield(kind, made(found.model, value, eps, **options), found, measured)
+    measured = None
+    if margin is None:
+        measured = needed_margin(trial, found.solution.grid, steps=found.model.system.max_steps)
+        margin = measured.value
+    return Shield(kind, made(found.model, value, margin, **options), found, measured)
+
+
+def load_filtered(path: str | os.PathLike[str]) -> FilteredPolicy:
+    """The policy and filter that `Shield.save` wrote.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+        ConfigError: of a system that is not there.
+    """
+    policy, beside = Policy.load(path), _filter_path(path)
+    about = load(beside)[1]
+    if not {"environment", "filter", "margin", "rate"} <= set(about):
+        raise CheckpointError(f"{beside}: is a safe set without a filter; write it with Shield.save")
+    options = {"rate": about["rate"]} if about["filter"] == "cbf" else {}
+    made = shield(about["filter"], about["environment"], safe_set=beside, margin=about["margin"], **options)
+    return made.around(policy)
+
+
+def _filter_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    path = pathlib.Path(path)
+    stem = path.with_suffix("") if path.suffix in {".safetensors", ".json"} else path
+    return stem.parent / f"{stem.name}.filter.npz"
 
 
 def _alias(env_id: str) -> str:

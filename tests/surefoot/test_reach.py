@@ -12,9 +12,13 @@ import torch
 
 from surefoot import reach as reaching
 from surefoot.cli import main
+from surefoot.core.actors import DeterministicActor
 from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
 from surefoot.safe.reachability import compare
 from surefoot.safe.reachability.files import load
+from surefoot.shield import load_filtered, shield
 
 Capture = pytest.CaptureFixture[str]
 COARSE = ("native/dubins-obstacles", "--points", "31,31,24", "--tolerance", "1e-4")
@@ -157,6 +161,28 @@ def test_what_can_not_be_solved_or_filtered_is_refused(
     assert main(command) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["reach", "cbf"])
+def test_a_policy_keeps_its_filter_in_files(kind: str, coarse: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    actor, normalizer = DeterministicActor(11, 1, (8,)), Normalizer(11)
+    policy = Policy.of(actor, normalizer, torch.tensor([-1.0]), torch.tensor([1.0]))
+    made = shield(kind, "native/dubins-obstacles", safe_set=coarse, margin=0.3)
+    made.save(policy, tmp_path / "driver")
+    found = load_filtered(tmp_path / "driver.safetensors")
+    assert type(found.safety) is type(made.safety)
+    assert found.safety.margin == 0.3
+    states = torch.rand(200, 3, dtype=torch.float64) * 4 - 2
+    model = made.safe_set.model
+    seen = model.system.observe(states, model.parameters_row.expand(200, -1)).float()
+    both = made.around(policy)
+    assert torch.equal(both.act(seen), found.act(seen))
+    assert 0 < found.changed < 200
+    coarse_copy = tmp_path / "plain.filter.npz"
+    coarse_copy.write_bytes(coarse.read_bytes())
+    policy.save(tmp_path / "plain")
+    with pytest.raises(CheckpointError, match="safe set without a filter"):
+        load_filtered(tmp_path / "plain")
 
 
 def test_a_safe_set_of_another_system_or_a_damaged_one_is_refused(
