@@ -124,7 +124,7 @@ def _stepped(policy: Policy | Act, env_id: str, seeds: Array, steps: int | None,
         if isinstance(policy, Policy):
             policy.reset(int(seeds[0]))  # of its own noise, where it has some: these seeds give these episodes
             act = _act(policy)
-        return _Stepper(env, limit, env_id).run(act, [int(seed) for seed in seeds])
+        return Stepper(env, limit, env_id).run(act, [int(seed) for seed in seeds])
     finally:
         env.close()
 
@@ -136,8 +136,8 @@ def _act(policy: Policy) -> Act:
     return act
 
 
-class _Stepper:
-    """The sums of `_stepped`."""
+class Stepper:
+    """Steps a vector environment until each row's episode has ended, and sums up what happens."""
 
     def __init__(self, env: Any, limit: int, env_id: str) -> None:
         count = env.num_envs
