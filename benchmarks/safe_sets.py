@@ -26,7 +26,7 @@ from study import Cell, read_cells, study_main
 from torch import Tensor
 
 from surefoot.core import kernels
-from surefoot.core.agent import Update
+from surefoot.core.agent import Adam, Update
 from surefoot.core.learner import Learner
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.systems import system
@@ -42,8 +42,9 @@ class SafeSet(FISOR):
     """FISOR's feasible value and critics alone."""
 
     def updates(self) -> list[Update]:
-        """The last two: reward and policy are left as they are."""
-        return super().updates()[3:]
+        """The last two, at rates that fall to 0: reward and policy are left as they are."""
+        falling = Adam(self.config.learning_rate, schedule="cosine")
+        return [dataclasses.replace(update, optimizer=falling) for update in super().updates()[3:]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Setting:
     steps: int
     batch_size: int = 256
     signal: str = "margin"
+    learning_rate: float = 1e-3  # falls to 0 along a cosine
 
 
 SETTINGS = {
@@ -109,7 +111,11 @@ def cell(name: str, setting: Setting, seed: int, transitions: int = TRANSITIONS)
     dataset = generate(f"native/{name}", seed=seed, transitions=transitions, behaviour="mixed")
     torch.manual_seed(seed)
     agent = SafeSet(
-        dataset, signal=setting.signal, cost_expectile=setting.tau, discount=setting.discount, timeouts_end=False
+        dataset,
+        signal=setting.signal,
+        cost_expectile=setting.tau,
+        discount=setting.discount,
+        learning_rate=setting.learning_rate,
     )
     store = store_from_dataset(agent.prepare(dataset), agent.reads)
     learner = Learner(
