@@ -135,3 +135,22 @@ class GridWorld(VectorEnvironment):
             info |= {"final_obs": self._ones[entered], "_final_obs": ended}
         self.cells = np.where(ended, 0, entered)
         return self._ones[self.cells], rewards, ended, np.zeros(self.num_envs, bool), info
+
+
+_SHARED: dict[str, Any] = {
+    "num_envs": 64, "horizon": 32, "epochs": 4, "minibatches": 8, "discount": 1.0, "cost_discount": 1.0,
+    "hidden": (64,), "normalise_observations": False, "normalise_rewards": False, "learning_rate": 5e-3,
+}  # fmt: skip
+_FIRST_ORDER = {**_SHARED, "schedule": "constant", "max_gradient_norm": 5.0, "entropy_coefficient": 0.01}
+_LAGRANGE = {"standardise": "sum", "initial_multiplier": 1.0, "multiplier_rate": 0.02}
+_PID = {"standardise": "sum", "multiplier": "paper", "gains": (0.3, 0.03, 0.0)}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ppo_lag": {**_FIRST_ORDER, **_LAGRANGE},
+    "ppo_pid": {**_FIRST_ORDER, **_PID},
+    "trpo_lag": {**_SHARED, **_LAGRANGE},
+    "trpo_pid": {**_SHARED, **_PID},
+    "cpo": _SHARED,
+    "focops": {**_FIRST_ORDER, **_LAGRANGE},
+    "cup": {**_FIRST_ORDER, "initial_multiplier": 1.0, "multiplier_rate": 0.02, "projection_weight": 1.0},
+}
+"""Settings under which each algorithm is compared with the linear programme."""
