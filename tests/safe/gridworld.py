@@ -143,7 +143,7 @@ _SHARED: dict[str, Any] = {
 }  # fmt: skip
 _FIRST_ORDER = {**_SHARED, "schedule": "constant", "max_gradient_norm": 5.0, "entropy_coefficient": 0.01}
 _LAGRANGE = {"standardise": "sum", "initial_multiplier": 1.0, "multiplier_rate": 0.02}
-_PID = {"standardise": "sum", "multiplier": "paper", "gains": (0.3, 0.03, 0.0)}
+_PID = {"standardise": "sum", "multiplier": "paper", "gains": (0.3, 0.1, 0.0)}
 OPTIONS: dict[str, dict[str, Any]] = {
     "ppo_lag": {**_FIRST_ORDER, **_LAGRANGE},
     "ppo_pid": {**_FIRST_ORDER, **_PID},

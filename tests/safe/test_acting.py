@@ -65,11 +65,12 @@ def test_limits_out_of_range_are_refused(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ACTING)
 def test_seeds_together_are_the_seeds_alone(algorithm: str) -> None:
+    steps = 128 if algorithm in ON_POLICY else 48
     both = loop(algorithm, Walk(2 * rows(algorithm)), (3, 5), cost_limit=1.0)
-    both.run(192)
+    both.run(steps)
     for position, seed in enumerate((3, 5)):
         alone = loop(algorithm, Walk(rows(algorithm)), (seed,), cost_limit=1.0)
-        alone.run(192)
+        alone.run(steps)
         mine, own = both.learner.agents_parameters(position), alone.learner.agents_parameters(0)
         for name, value in own.items():
             torch.testing.assert_close(mine[name], value, rtol=2e-3, atol=2e-4, msg=lambda m, name=name: f"{name}: {m}")
@@ -207,9 +208,8 @@ def test_focops_gradient_is_per_sample_and_the_published_broadcast_has_another()
 
 @pytest.mark.parametrize("algorithm", ["focops", "cup"])
 def test_terms_have_one_number_a_row_and_the_loss_has_the_gradient_of_a_loop(algorithm: str) -> None:
-    made = loop(algorithm, Walk(4), initial_multiplier=0.7, trust_region=1e9) if algorithm == "focops" else loop(
-        algorithm, Walk(4), initial_multiplier=0.7
-    )
+    wide = {"trust_region": 1e9} if algorithm == "focops" else {}
+    made = loop(algorithm, Walk(4), initial_multiplier=0.7, **wide)
     agent = made.agent
     with torch.no_grad():
         columns = agent.columns(block(made))
@@ -311,7 +311,7 @@ def reached(algorithm: str, steps: int, **options: Any) -> tuple[float, float]:
 ON_BANDIT: dict[str, Any] = {
     "num_envs": 64, "horizon": 4, "epochs": 4, "minibatches": 4, "learning_rate": 1e-2, "schedule": "constant",
     "hidden": (16,), "normalise_observations": False, "normalise_rewards": False, "standardise": "none",
-    "initial_log_std": -2.0, "multiplier": "paper", "gains": (2.0, 0.1, 0.0), "target_kl": 0.05,
+    "initial_log_std": -2.0, "multiplier": "paper", "gains": (2.0, 0.3, 0.0), "target_kl": 0.05,
 }  # fmt: skip
 
 
@@ -329,7 +329,7 @@ OFF_BANDIT: dict[str, Any] = {
 
 
 def test_sac_lag_finds_the_action_and_the_multiplier_of_the_bandit() -> None:
-    action, multiplier = reached("sac_lag", 9000, **OFF_BANDIT)
+    action, multiplier = reached("sac_lag", 6000, **OFF_BANDIT)
     assert action == pytest.approx(0.4, abs=0.05)
     assert multiplier == pytest.approx(1.25, rel=0.2)
 
