@@ -48,9 +48,7 @@ def train(task: Task, seed: int) -> dict[str, Any]:
 
 def cells() -> list[Cell]:
     """All cells, one seed of everything before the next."""
-    return [
-        Cell(f"{task.algorithm}-s{seed}", functools.partial(train, task, seed)) for seed in SEEDS for task in TASKS
-    ]
+    return [Cell(f"{task.algorithm}-s{seed}", functools.partial(train, task, seed)) for seed in SEEDS for task in TASKS]
 
 
 def table(folder: pathlib.Path) -> list[str]:
@@ -60,8 +58,8 @@ def table(folder: pathlib.Path) -> list[str]:
     lines = [
         "# Constrained algorithms that act, on HalfCheetahVelocity",
         "",
-        f"{EPISODES} episodes a seed with the last policy's mean action, {len(SEEDS)} seeds, limit {LIMIT:g} an episode "
-        "(undiscounted). Intervals are over seeds and initial states; costs of each seed are means. Written by `python "
+        f"{EPISODES} episodes a seed with the last policy's mean action, {len(SEEDS)} seeds, limit {LIMIT:g} an "
+        "episode (undiscounted). Intervals are over seeds and initial states; costs of each seed are means. Written by `python "
         "benchmarks/safe_online.py`.",
         "",
         "| algorithm | steps | return [95 %] | cost [95 %] | cost of each seed | seeds within the limit | published |",

@@ -119,9 +119,7 @@ class Surface:
         return reduce(self.actor.divergence(self._behaviour, self._outputs(flat)), self.mask)
 
 
-def fisher_product(
-    divergence: Callable[[Tensor], Tensor], theta: Tensor, damping: float
-) -> Callable[[Tensor], Tensor]:
+def fisher_product(divergence: Callable[[Tensor], Tensor], theta: Tensor, damping: float) -> Callable[[Tensor], Tensor]:
     """v -> (F + damping) v, F being the Hessian of a divergence at (P,) theta."""
     with torch.enable_grad():
         leaf = theta.detach().clone().requires_grad_()

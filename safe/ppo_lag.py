@@ -6,7 +6,7 @@ import dataclasses
 
 from surefoot.core.agent import Adam, Update, require
 from surefoot.online.ppo import PPO, PPOConfig
-from surefoot.safe.constrained import PenaltyConfig, PenalisedAgent
+from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +35,9 @@ class PPOLag(PenalisedAgent, PPO):
     r"""PPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
     .. math::
-        A &= (A_r - \lambda A_c) / (1 + \lambda), \qquad L_\pi = E \max(-A \rho, -A\,\mathrm{clip}(\rho, 1 \pm \epsilon))
-        \\ \lambda &\leftarrow (\lambda + \text{Adam}(J_c - d))_+ \quad \text{before each block's steps}
+        A &= (A_r - \lambda A_c) / (1 + \lambda) \\
+        L_\pi &= E \max(-A \rho, -A\,\mathrm{clip}(\rho, 1 \pm \epsilon)) \\
+        \lambda &\leftarrow (\lambda + \text{Adam}(J_c - d))_+ \quad \text{before each block's steps}
 
     A_r is standardised and A_c centred only, as published: lambda weighs costs against rewards in deviations. With
     standardise=sum lambda is in units of reward per cost, and its fixed point is the problem's dual.

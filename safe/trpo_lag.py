@@ -6,7 +6,7 @@ import dataclasses
 
 from surefoot.core.agent import Adam, Update
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
-from surefoot.safe.constrained import PenaltyConfig, PenalisedAgent
+from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
 
 
 @dataclasses.dataclass(frozen=True)

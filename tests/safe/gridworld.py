@@ -151,6 +151,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "trpo_pid": {**_SHARED, **_PID},
     "cpo": _SHARED,
     "focops": {**_FIRST_ORDER, **_LAGRANGE},
-    "cup": {**_FIRST_ORDER, "initial_multiplier": 1.0, "multiplier_rate": 0.02, "projection_weight": 1.0},
-}
+    "cup": {**_FIRST_ORDER, **_PID, "standardise": "rewards", "gains": (0.5, 0.1, 0.0), "projection_weight": 3.0,
+            "projection_kl": 0.02},
+}  # fmt: skip
 """Settings under which each algorithm is compared with the linear programme."""

@@ -59,7 +59,7 @@ def test_an_environment_without_costs_is_refused_with_what_to_do(algorithm: str)
 def test_limits_out_of_range_are_refused(algorithm: str) -> None:
     with pytest.raises(ConfigError, match="cost_limit is -1"):
         ALGORITHMS[algorithm].configure(cost_limit=-1.0)
-    with pytest.raises(ConfigError, match="cost_discount is 1.5"):
+    with pytest.raises(ConfigError, match="cost_discount is"):
         ALGORITHMS[algorithm].configure(cost_discount=1.5, **({"projection_weight": 1.0} if algorithm == "cup" else {}))
 
 

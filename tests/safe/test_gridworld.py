@@ -1,4 +1,4 @@
-"""Constrained on-policy algorithms against a linear programme, quickly: benchmarks/safe_gridworld.py has the full size."""
+"""Constrained on-policy algorithms against a linear programme, quickly; in full size: benchmarks/safe_gridworld.py."""
 
 from __future__ import annotations
 
