@@ -148,6 +148,8 @@ class Agent(nn.Module):
     """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
     data: ClassVar[str] = "required"
     """Whether it is given a dataset: required, optional or refused."""
+    reads_margins: ClassVar[bool] = False
+    """Whether margins in its dataset mean something to it: then the front door computes them where it can."""
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
     inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
@@ -209,6 +211,10 @@ class Agent(nn.Module):
     def prepare(self, dataset: Any) -> Any:
         """The dataset as the losses read it; sets the normaliser. Runs once, before training."""
         raise TypeError(f"{type(self).__name__} must define prepare")
+
+    def notes(self, dataset: Any) -> list[str]:
+        """What the user should hear of training on this dataset, before the first step; `prepare` has seen it."""
+        return []
 
     def annotate(self, batch: Batch) -> Batch:
         """Quantities that several losses of one training step share, computed once without gradient."""
