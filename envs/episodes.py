@@ -120,10 +120,11 @@ def _stepped(policy: Policy | Act, env_id: str, seeds: Array, steps: int | None,
         if steps is None and env.max_episode_steps is None:
             raise ConfigError(f"{env_id} has no time limit; say after how many steps an episode is cut off")
         limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
+        act, remembers = policy, None
         if isinstance(policy, Policy):
-            policy.reset()
-        act = _act(policy) if isinstance(policy, Policy) else policy
-        remembers = policy if hasattr(policy, "begin") and hasattr(policy, "after_step") else None
+            policy.reset(int(seeds[0]))  # of its own noise, where it has some: these seeds give these episodes
+            act = _act(policy)
+            remembers = policy if hasattr(policy, "begin") and hasattr(policy, "after_step") else None
         return _Stepper(env, limit, env_id, remembers).run(act, [int(seed) for seed in seeds])
     finally:
         env.close()

@@ -174,6 +174,7 @@ def export(arguments: argparse.Namespace) -> int:
         warnings.simplefilter("ignore")  # the exporters' own, about torch's internals
         policy.export(path, sampling=arguments.sampling)
     inputs = f"observations (batch, {policy.observation_dim})"
-    noise = f" and noise (batch, {policy.action_dim}), standard normal" if arguments.sampling else ""
+    sampling = arguments.sampling or policy.always_samples
+    noise = f" and noise (batch, {policy.noise_dim}), standard normal" if sampling else ""
     print(f"policy: {output.short(path)}\n{inputs}{noise} -> actions (batch, {policy.action_dim}), float32")
     return 0
