@@ -22,7 +22,7 @@ from surefoot.core.random import generator
 
 PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
-_HOMES = {"diffusion": "surefoot.core.diffusion"}
+_HOMES = {"diffusion": "surefoot.core.diffusion", "perturbed": "surefoot.core.vae"}
 """Kind of actor -> module that defines it, of those that are not in `core.actors`."""
 
 
