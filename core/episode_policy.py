@@ -165,10 +165,10 @@ class EpisodePolicy(Policy):
     def export(self, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
         """Write one step as ONNX (.onnx) or as a `torch.export` program (.pt2), by the path's ending.
 
-        Inputs, float32, K being the context: `observations` (batch, K, O), `past_actions` (batch, K, A), `returns_to_go`,
-        `costs_to_go`, `timesteps` and `mask` (batch, K), as `forward` has them; with `sampling`, `noise` (batch, A).
-        Output: `actions` (batch, A). Whoever runs it keeps the window: the last K steps, padded in front with mask
-        0, and what is left of the targets, which the file's metadata name.
+        Inputs, float32, K being the context: `observations` (batch, K, O), `past_actions` (batch, K, A), and
+        `returns_to_go`, `costs_to_go`, `timesteps`, `mask` (batch, K), as in `forward`; and `noise` (batch, A) with
+        `sampling`. Output: `actions` (batch, A). Whoever runs it keeps the window: the last K steps, padded in front
+        with mask 0, and what is left of the targets, which the file's metadata name.
 
         Raises:
             ExportError: another ending, or the exporter failed.

@@ -91,9 +91,10 @@ class COptiDICE(Agent):
         """nu, chi, the weights lambda and tau, actor."""
         c, spec = self.config, self.spec
         self.nu = Value(spec.observation_dim, c.hidden)
-        self.chi = Value(spec.observation_dim, c.hidden)
         self.multiplier = Temperature(c.multiplier, "softplus")
-        self.tau = Temperature(1.0, "softplus")
+        if c.radius > 0:
+            self.chi = Value(spec.observation_dim, c.hidden)
+            self.tau = Temperature(1.0, "softplus")
         self.actor = TanhGaussianActor(spec.observation_dim, spec.action_dim, c.hidden)
         self.register_buffer("cost_threshold", torch.tensor(c.cost_limit))
 
