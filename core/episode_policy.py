@@ -113,7 +113,7 @@ class EpisodePolicy(Policy):
         one = torch.tensor([[reward], [cost]], dtype=torch.float32)
         self.after_step(one[0], one[1], torch.zeros(1, dtype=torch.bool))
 
-    def forward(
+    def forward(  # type: ignore[override]  # a step of it has a window for its input
         self,
         observations: Tensor,
         past_actions: Tensor,

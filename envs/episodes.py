@@ -196,4 +196,4 @@ class _Stepper:
         if margin is not None:
             self.margins = np.where(moved, np.minimum(self.margins, margin), self.margins)
         self.diverged |= moved & np.asarray(info.get("diverged", np.zeros(count, np.bool_)))
-        return np.zeros(count) if cost is None else cost
+        return np.zeros(count) if cost is None else np.asarray(cost)

@@ -282,8 +282,11 @@ class _Rollout:
             if not isinstance(policy, RemembersEpisodes):
                 continue
             rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
-            numbers = (torch.from_numpy(v[rows].astype(np.float32)) for v in (rewards, self.latest_costs))
-            policy.after_step(*numbers, torch.from_numpy(ended[rows].astype(np.bool_)))
+            policy.after_step(
+                torch.from_numpy(rewards[rows].astype(np.float32)),
+                torch.from_numpy(self.latest_costs[rows].astype(np.float32)),
+                torch.from_numpy(ended[rows].astype(np.bool_)),
+            )
 
     def _finish(self, rows: Array) -> None:
         """Write down the episodes that ended, and pause the rows that have run their quota."""

@@ -84,6 +84,7 @@ class BCQLag(Agent):
     )  # fmt: skip
     inherits: ClassVar[tuple[str, ...]] = ("vae", "perturbation", "normalizer")
     config: BCQLagConfig
+    cost_threshold: Tensor
 
     def build(self) -> None:
         """Auto-encoder, perturbation, critics of reward and cost with their targets, multiplier."""

@@ -104,6 +104,7 @@ class BEARLag(Agent):
         "observations", "actions", "rewards", "costs", "terminations", "next_observations"
     )  # fmt: skip
     config: BEARLagConfig
+    cost_threshold: Tensor
     actor: TanhGaussianActor
 
     def build(self) -> None:

@@ -85,6 +85,7 @@ class COptiDICE(Agent):
         "observations", "actions", "rewards", "costs", "terminations", "next_observations", "initial_observations"
     )  # fmt: skip
     config: COptiDICEConfig
+    cost_threshold: Tensor
     actor: TanhGaussianActor
 
     def build(self) -> None:

@@ -71,6 +71,7 @@ class CPQ(Agent):
         "observations", "actions", "rewards", "costs", "terminations", "next_observations"
     )  # fmt: skip
     config: CPQConfig
+    cost_threshold: Tensor
     actor: TanhGaussianActor
 
     def build(self) -> None:
