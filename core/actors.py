@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.actor import ACTORS as ACTORS
+from surefoot.core.actor import Actor as Actor
+from surefoot.core.actor import MLPActor
 from surefoot.core.distributions import gaussian_entropy, gaussian_log_density, kl_gaussian, tanh_log_determinant
 from surefoot.core.networks import MLP
 
 
-class DeterministicActor(nn.Module):
+class DeterministicActor(MLPActor):
     """a = tanh(MLP(s))."""
 
     kind = "deterministic"
@@ -34,8 +37,13 @@ class DeterministicActor(nn.Module):
         """(B, A) actions; `noise` has no effect."""
         return self(observations)
 
+    @property
+    def noise_dim(self) -> int:
+        """0: there is nothing to draw."""
+        return 0
 
-class GaussianActor(nn.Module):
+
+class GaussianActor(MLPActor):
     """Normal with mean tanh(MLP(s)) and a standard deviation that does not depend on the state (IQL).
 
     The distribution itself is not squashed: log-densities are plain normal ones, and actions are clipped
@@ -43,6 +51,7 @@ class GaussianActor(nn.Module):
     """
 
     kind = "gaussian"
+    options = ("log_std_range",)
 
     def __init__(
         self,
@@ -75,10 +84,12 @@ class GaussianActor(nn.Module):
         return mean.clamp(-1, 1)
 
 
-class TanhGaussianActor(nn.Module):
+class TanhGaussianActor(MLPActor):
     """tanh of a normal whose mean and standard deviation depend on the state (SAC)."""
 
     kind = "tanh_gaussian"
+    outputs = 2
+    options = ("log_std_range", "activation", "layer_norm", "unit_features")
 
     def __init__(
         self,
@@ -126,7 +137,7 @@ class TanhGaussianActor(nn.Module):
         return torch.tanh(mean if noise is None else mean + log_std.exp() * noise)
 
 
-class UnboundedGaussianActor(nn.Module):
+class UnboundedGaussianActor(MLPActor):
     """Normal with mean MLP(s), not squashed, and a standard deviation that does not depend on the state (PPO).
 
     Actions are samples as drawn: log-densities belong to them, and only what acts in an environment clips them.
@@ -134,6 +145,7 @@ class UnboundedGaussianActor(nn.Module):
     """
 
     kind = "unbounded_gaussian"
+    options = ("log_std_range", "activation")
 
     def __init__(
         self,
@@ -182,13 +194,15 @@ class UnboundedGaussianActor(nn.Module):
         return mean if noise is None else mean + log_std.exp() * noise
 
 
-class SoftplusGaussianActor(nn.Module):
+class SoftplusGaussianActor(MLPActor):
     """Normal with mean and softplus standard deviation from one MLP, neither clamped nor squashed (stream AC).
 
     Source: Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
     """
 
     kind = "softplus_gaussian"
+    outputs = 2
+    options = ("activation", "layer_norm")
 
     def __init__(
         self,
@@ -220,10 +234,11 @@ class SoftplusGaussianActor(nn.Module):
         return mean if noise is None else mean + std * noise
 
 
-class CategoricalActor(nn.Module):
+class CategoricalActor(MLPActor):
     """One of A choices, with probabilities softmax(MLP(s)); actions are one-hot rows."""
 
     kind = "categorical"
+    options = ("activation", "layer_norm")
 
     def __init__(
         self,
@@ -329,10 +344,11 @@ class BalanceModel(nn.Module):
         return low + (high - low) * (0.5 * (squashed + 1))
 
 
-class FamilyActor(nn.Module):
+class FamilyActor(MLPActor):
     """A Gaussian policy that also reads a coefficient, which a balance model picks for each state (FamO2O)."""
 
     kind = "family"
+    options = ("log_std_range", "coefficients")
 
     def __init__(
         self,
@@ -350,34 +366,10 @@ class FamilyActor(nn.Module):
         self.log_std_range, self.coefficients = log_std_range, coefficients
 
     @property
-    def mlp(self) -> MLP:
+    def mlp(self) -> MLP:  # type: ignore[override]
         """Of the policy, which also gives the balance model's hidden layers."""
         return self.member.mlp
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) mean actions at the picked coefficients, or samples from (B, A) noise; clipped to [-1, 1]."""
         return self.member.act(torch.cat([observations, embedded(self.balance(observations))], -1), noise)
-
-
-Actor = (
-    DeterministicActor
-    | GaussianActor
-    | TanhGaussianActor
-    | UnboundedGaussianActor
-    | SoftplusGaussianActor
-    | CategoricalActor
-    | FamilyActor
-)
-ACTORS: dict[str, type[Actor]] = {
-    a.kind: a
-    for a in (
-        DeterministicActor,
-        GaussianActor,
-        TanhGaussianActor,
-        UnboundedGaussianActor,
-        SoftplusGaussianActor,
-        CategoricalActor,
-        FamilyActor,
-    )
-}
-"""Kind, as policy files name it -> class."""

@@ -95,10 +95,13 @@ class Adam:
     epsilon: float = 1e-8
     weight_decay: float = 0.0
     schedule: str = "constant"  # cosine or linear: to 0 over the planned steps; adaptive: its rate is set from outside
+    decay_over: float = 1.0  # cosine and linear: the planned steps times this; above 1 they end before they reach 0
     max_gradient_norm: float | None = None  # per seed, over all that the update trains
 
     def __post_init__(self) -> None:
-        """Refuse an unknown schedule."""
+        """Refuse an unknown schedule, or one that would be over at once."""
+        if not self.decay_over > 0:
+            raise ConfigError(f"decay_over is {self.decay_over}, must be > 0")
         if self.schedule not in SCHEDULES:
             raise ConfigError(f"schedule is {self.schedule!r}, must be {', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}")
 
@@ -148,6 +151,8 @@ class Agent(nn.Module):
     """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
     data: ClassVar[str] = "required"
     """Whether it is given a dataset: required, optional or refused."""
+    reads_margins: ClassVar[bool] = False
+    """Whether margins in its dataset mean something to it: then the front door computes them where it can."""
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None
@@ -211,6 +216,21 @@ class Agent(nn.Module):
     def prepare(self, dataset: Any) -> Any:
         """The dataset as the losses read it; sets the normaliser. Runs once, before training."""
         raise TypeError(f"{type(self).__name__} must define prepare")
+
+    def notes(self, dataset: Any) -> list[str]:
+        """What the user should hear of training on this dataset, before the first step; `prepare` has seen it."""
+        return []
+
+    def batches(self, dataset: Any, store: Any) -> tuple[Callable[..., Batch], int]:
+        """What turns drawn numbers into batches, and how many numbers there are to draw from: here the store's rows.
+
+        An agent that learns from more than single rows, or draws some more often, gives its own.
+
+        Args:
+            dataset: as `prepare` gave it.
+            store: its valid rows, with the columns that the agent reads.
+        """
+        return store.gather, len(store)
 
     def annotate(self, batch: Batch) -> Batch:
         """Quantities that several losses of one training step share, computed once without gradient."""

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import DeterministicActor
 from surefoot.core.errors import ExportError, MissingExtraError, SurefootError
 from surefoot.core.files import written_aside
 from surefoot.core.policy import Policy
@@ -25,11 +24,11 @@ def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = Fal
     path = pathlib.Path(path)
     if path.suffix not in {".onnx", ".pt2"}:
         raise ExportError(f"{path}: can export to .onnx or .pt2, not {path.suffix!r}")
-    if sampling and isinstance(policy.actor, DeterministicActor):
+    if sampling and policy.noise_dim == 0:
         raise ExportError("this policy is deterministic: it has no sampling form; export it without sampling")
-    inputs = {"observations": torch.zeros(2, policy.observation_dim)}
-    if sampling:
-        inputs["noise"] = torch.zeros(2, policy.action_dim)
+    inputs = policy.example()
+    if sampling or policy.always_samples:
+        inputs["noise"] = torch.zeros(2, policy.noise_dim)
     batch = torch.export.Dim("batch", min=1)
     shapes = {name: {0: batch} for name in inputs}
     policy = policy.eval()

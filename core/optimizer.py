@@ -85,7 +85,7 @@ class Optimizer:
             return self.settings.learning_rate
         if self.settings.schedule == "adaptive":
             return float(self.rates[0])
-        progress = min(1.0, self.taken / self.planned)
+        progress = min(1.0, self.taken / (self.planned * self.settings.decay_over))
         if self.settings.schedule == "linear":
             return self.settings.learning_rate * (1 - progress)
         return self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import os
 import pathlib
@@ -13,17 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import checkpoint
-from surefoot.core.actors import (
-    ACTORS,
-    Actor,
-    CategoricalActor,
-    DeterministicActor,
-    FamilyActor,
-    SoftplusGaussianActor,
-)
+from surefoot.core.actors import ACTORS, Actor, CategoricalActor
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.normalizer import Normalizer
+from surefoot.core.random import generator
+
+PART = 1024
+"""Rows that a policy which always samples works on at once: its networks see each row many times."""
+_HOMES = {
+    "diffusion": "surefoot.core.diffusion",
+    "perturbed": "surefoot.core.vae",
+    "decision_transformer": "surefoot.core.transformer",
+}
+"""Kind of actor -> module that defines it, of those that are not in `core.actors`."""
 
 
 class Policy(nn.Module):
@@ -39,13 +43,14 @@ class Policy(nn.Module):
         self.normalizer = normalizer
         self.register_buffer("action_low", action_low)
         self.register_buffer("action_high", action_high)
+        self.reset()
 
     @classmethod
     def of(cls, actor: Actor, normalizer: Normalizer, action_low: Tensor, action_high: Tensor) -> Policy:
         """A frozen float32 copy on the CPU."""
         fixed = Normalizer(normalizer.mean.shape[0], normalizer.limit)  # running statistics stop here
         fixed.load_state_dict({"mean": normalizer.mean, "scale": normalizer.scale})
-        policy = cls(*copy.deepcopy((actor, fixed, action_low, action_high)))
+        policy = _class_for(actor, cls)(*copy.deepcopy((actor, fixed, action_low, action_high)))
         for parameter in policy.parameters():
             parameter.data = parameter.data.clone()  # not a view of a Learner's storage
         return policy.float().cpu().requires_grad_(False)
@@ -65,8 +70,18 @@ class Policy(nn.Module):
         """Whether it gives the number of a choice instead of a vector."""
         return isinstance(self.actor, CategoricalActor)
 
+    @property
+    def always_samples(self) -> bool:
+        """Whether it has no action without noise; `act` draws it then."""
+        return self.actor.always_samples
+
+    @property
+    def noise_dim(self) -> int:
+        """Z: standard normal numbers per row that a sample reads; 0 of a deterministic policy."""
+        return self.actor.noise_dim
+
     def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """(B, A) actions for (B, O) observations; (B, A) standard normal `noise` makes them samples.
+        """(B, A) actions for (B, O) observations; (B, Z) standard normal `noise` makes them samples.
 
         A discrete policy gives (B,) int64 numbers of choices, 0 to A - 1.
         """
@@ -79,11 +94,23 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """`forward` without gradient: for batches."""
-        return self(observations, noise)  # type: ignore[no-any-return]
+        """`forward` without gradient: for batches. A policy that always samples draws the noise that it isn't given."""
+        if not self.always_samples:
+            return self(observations, noise)  # type: ignore[no-any-return]
+        if noise is None:
+            source = generator(self._seed, "policy", self._calls)
+            drawn = source.standard_normal((len(observations), self.noise_dim), dtype=np.float32)
+            noise = torch.from_numpy(drawn).to(observations.device)
+            self._calls += 1
+        parts = zip(observations.split(PART), noise.split(PART), strict=True)
+        return torch.cat([self(rows, numbers) for rows, numbers in parts])
 
-    def reset(self) -> None:
-        """Begin an episode; this policy keeps nothing between steps."""
+    def reset(self, seed: int = 0) -> None:
+        """Begin an episode, or a batch of them, with the noise of this seed; nothing else is kept between steps.
+
+        Only a policy that always samples has noise of its own: `act` numbers its calls from here on.
+        """
+        self._seed, self._calls = seed, 0
 
     def select_action(self, observation: np.ndarray) -> np.ndarray:
         """One action (A,) float32, or () int64 of a discrete policy, for one observation (O,): for a control loop.
@@ -103,25 +130,15 @@ class Policy(nn.Module):
 
     def description(self) -> dict[str, Any]:
         """The architecture as JSON values: enough, with the tensors, to build the policy again."""
-        mlp = self.actor.mlp
         value: dict[str, Any] = {
             "format": "surefoot-policy-1",
             "actor": self.actor.kind,
             "observation_dim": self.observation_dim,
             "action_dim": self.action_dim,
-            "hidden": list(mlp.hidden),
-            "activation": mlp.activation,
+            **self.actor.description(),
             "action_low": self.action_low.tolist(),
             "action_high": self.action_high.tolist(),
         }
-        if len(mlp.scales) > 0:
-            value["layer_norm"] = True
-        if mlp.unit_features:
-            value["unit_features"] = True
-        if not isinstance(self.actor, (DeterministicActor, SoftplusGaussianActor, CategoricalActor)):
-            value["log_std_range"] = list(self.actor.log_std_range)
-        if isinstance(self.actor, FamilyActor):
-            value["coefficients"] = list(self.actor.coefficients)
         if self.normalizer.limit != math.inf:
             value["observation_limit"] = self.normalizer.limit
         return value
@@ -149,26 +166,24 @@ class Policy(nn.Module):
         if described != {key: value for key, value in meta.items() if key != "kind"}:
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
         try:
-            options: dict[str, Any] = {"log_std_range": tuple(meta["log_std_range"])} if "log_std_range" in meta else {}
-            if meta["actor"] not in ("deterministic", "gaussian", "family"):  # these are always ReLU
-                options["activation"] = meta["activation"]
-            if "coefficients" in meta:
-                options["coefficients"] = tuple(meta["coefficients"])
-            options.update({flag: bool(meta[flag]) for flag in ("layer_norm", "unit_features") if flag in meta})
-            sizes = (meta["observation_dim"], meta["action_dim"], meta["hidden"])
-            actor = ACTORS[meta["actor"]](*sizes, **options)
+            actor = _actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
             low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])
             normalizer = Normalizer(meta["observation_dim"], meta.get("observation_limit", math.inf))
-            policy = cls(actor, normalizer, low, high)
+            policy = _class_for(actor, cls)(actor, normalizer, low, high)
             policy.load_state_dict(tensors)
         except (KeyError, TypeError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
         return policy.requires_grad_(False)
 
+    def example(self, rows: int = 2) -> dict[str, Tensor]:
+        """Inputs of `forward` by name, for exporters."""
+        return {"observations": torch.zeros(rows, self.observation_dim)}
+
     def export(self, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
         """Write the policy as ONNX (.onnx) or as a `torch.export` program (.pt2), by the path's ending.
 
-        Inputs: `observations` (batch, O) float32 and, for a sampling policy, `noise` (batch, A) standard normal.
+        Inputs: `observations` (batch, O) float32 and, for a sampling policy, `noise` (batch, Z) standard normal: with
+        `sampling`, and always where the policy always samples.
         Output: `actions` (batch, A) in the environment's units. The batch size is free. Neither file needs
         surefoot to run.
 
@@ -179,6 +194,25 @@ class Policy(nn.Module):
         from surefoot.core.export import export
 
         export(self, path, sampling=sampling)
+
+
+def _actor_class(kind: str) -> type[Actor]:
+    """The head of this kind; heads that few policies have are imported when one is read."""
+    if kind in _HOMES and kind not in ACTORS:
+        importlib.import_module(_HOMES[kind])
+    if kind not in ACTORS:
+        known = ", ".join(sorted({*ACTORS, *_HOMES}))
+        raise ConfigError(f"no actor of kind {kind!r} is known (known: {known}); import the module that defines it")
+    return ACTORS[kind]
+
+
+def _class_for(actor: Actor, asked: type[Policy]) -> type[Policy]:
+    """The class of policy that a head needs: one that keeps the steps of the episode where it reads them."""
+    if not getattr(actor, "remembers", False):
+        return asked
+    from surefoot.core.episode_policy import EpisodePolicy
+
+    return asked if issubclass(asked, EpisodePolicy) else EpisodePolicy
 
 
 def _stem(path: str | os.PathLike[str]) -> pathlib.Path:

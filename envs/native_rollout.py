@@ -19,6 +19,7 @@ from surefoot.core.actors import (
     DeterministicActor,
     FamilyActor,
     GaussianActor,
+    MLPActor,
     SoftplusGaussianActor,
     UnboundedGaussianActor,
 )
@@ -75,14 +76,17 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
             raise CheckpointError(
                 f"the policy's {name} holds NaN or infinity; train it again or take another checkpoint"
             )
-    mlp, actor = policy.actor.mlp, policy.actor
-    if mlp.activation not in ACTIVATIONS:
-        raise ConfigError(f"the policy's activation is {mlp.activation!r}; native rollouts know relu, tanh and silu")
-    if not evaluates(policy):
+    actor = policy.actor
+    if isinstance(actor, MLPActor) and actor.mlp.activation not in ACTIVATIONS:
+        raise ConfigError(
+            f"the policy's activation is {actor.mlp.activation!r}; native rollouts know relu, tanh and silu"
+        )
+    if not (isinstance(actor, MLPActor) and evaluates(policy)):
         raise ConfigError(
             "native rollouts don't know policies that clip normalised observations, choose among numbers, pick a "
-            "coefficient for each state or come from a streaming agent; step such a policy from python"
+            "coefficient for each state, always sample or come from a streaming agent; step such a policy from python"
         )
+    mlp = actor.mlp
     weights, biases = [w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases]
     noise: dict[str, Any] = {"squash": not isinstance(actor, UnboundedGaussianActor)}
     if isinstance(actor, (GaussianActor, UnboundedGaussianActor)):
@@ -90,7 +94,7 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
             noise["std"] = actor.log_std.detach().clamp(*actor.log_std_range).exp()
     elif not isinstance(actor, DeterministicActor):
         if sampling:
-            noise["log_std_range"] = actor.log_std_range
+            noise["log_std_range"] = actor.log_std_range  # type: ignore[assignment]
         else:  # the second half of the outputs is the log standard deviation
             weights[-1], biases[-1] = weights[-1][: policy.action_dim], biases[-1][: policy.action_dim]
     return NativePolicy(
@@ -109,6 +113,8 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
 
 def evaluates(policy: Policy) -> bool:
     """Whether native rollouts can evaluate a policy of this kind."""
+    if not isinstance(policy.actor, MLPActor) or policy.always_samples:
+        return False
     mlp = policy.actor.mlp
     known = mlp.activation in ACTIVATIONS and not mlp.unit_features and policy.normalizer.limit == math.inf
     return known and not isinstance(policy.actor, (CategoricalActor, SoftplusGaussianActor, FamilyActor))

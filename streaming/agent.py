@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import Actor
+from surefoot.core.actors import MLPActor
 from surefoot.core.agent import DatasetLike, Spec, require
 from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer
@@ -278,11 +278,11 @@ class StreamingAgent(Samples):
         normalizer.load_state_dict({"mean": mean, "scale": scale})
         return Policy.of(self._actor(stream), normalizer, self.action_low, self.action_high)
 
-    def _actor(self, stream: int) -> Actor:
+    def _actor(self, stream: int) -> MLPActor:
         raise TypeError(f"{type(self).__name__} must define _actor")
 
     @torch.no_grad()
-    def fill(self, actor: Actor, stream: int) -> Actor:
+    def fill(self, actor: MLPActor, stream: int) -> MLPActor:
         """The actor, with the weights of a stream's policy network."""
         flat = getattr(self, f"{self.policy_network}_weights")[stream : stream + 1]
         for layer, (weight, bias) in enumerate(self.networks[self.policy_network].layers(flat)):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors import Actor, TanhGaussianActor
+from surefoot.core.actors import MLPActor, TanhGaussianActor
 from surefoot.core.agent import require
 from surefoot.core.distributions import gaussian_log_density, tanh_log_determinant
 from surefoot.streaming import statistics
@@ -201,7 +201,7 @@ class AVG(StreamingAgent):
         """The episode's return so far to 0."""
         self.episode_return[rows] = 0
 
-    def _actor(self, stream: int) -> Actor:
+    def _actor(self, stream: int) -> MLPActor:
         sizes = (self.spec.observation_dim, self.spec.action_dim, self.hidden)
         options: dict[str, Any] = {"activation": "leaky_relu", "unit_features": True}
         return self.fill(TanhGaussianActor(*sizes, log_std_range=LOG_STD_RANGE, **options), stream)

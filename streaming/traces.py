@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import Actor, CategoricalActor, SoftplusGaussianActor
+from surefoot.core.actors import CategoricalActor, MLPActor, SoftplusGaussianActor
 from surefoot.streaming import kernel, obgd, statistics
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.config import StreamConfig
@@ -51,7 +51,7 @@ class TraceAgent(StreamingAgent):
         for name in ("reward_trace", "reward_count", "reward_mean", "reward_squares"):
             self.add_buffer(name, torch.zeros(k, dtype=torch.float64))
 
-    def _actor(self, stream: int) -> Actor:
+    def _actor(self, stream: int) -> MLPActor:
         kind = CategoricalActor if self.spec.discrete else SoftplusGaussianActor
         sizes = (self.spec.observation_dim, self.spec.action_dim, self.hidden)
         layer_norm = self.networks[self.policy_network].layer_norm

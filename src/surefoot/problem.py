@@ -14,6 +14,7 @@ from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.generate import load
+from surefoot.margins import with_margins
 from surefoot.online.environment import spec_of
 from surefoot.plan import Plan, agent_class
 from surefoot.registry import check_parts
@@ -47,9 +48,8 @@ def pose(plan: Plan, dataset: Dataset | None, tell: Listener) -> Problem:
         tell(
             {"kind": "note", "text": f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not"}
         )
-    if dataset is None and plan.dataset is not None:
-        dataset = load(plan.dataset, strict=plan.strict, view=plan.view)
-    if dataset is not None:
+    if dataset is not None or plan.dataset is not None:
+        dataset = dataset_of(plan, dataset, tell)
         low, high = resolve_bounds(plan, dataset, tell)
         spec = Spec.of(dataset, low, high)
     else:
@@ -57,6 +57,21 @@ def pose(plan: Plan, dataset: Dataset | None, tell: Listener) -> Problem:
         spec = spec_of(env)
         env.close()
     return Problem(spec, dataset)
+
+
+def dataset_of(plan: Plan, dataset: Dataset | None, tell: Listener) -> Dataset:
+    """The plan's dataset, loaded unless it is given, with margins where the algorithm reads them and steps give them.
+
+    Raises:
+        ConfigError, DataError: as `surefoot.load`.
+    """
+    if dataset is None:
+        dataset = load(str(plan.dataset), strict=plan.strict, view=plan.view)
+    if agent_class(plan.algorithm).reads_margins:
+        dataset, notes = with_margins(dataset, plan.environment)
+        for text in notes:
+            tell({"kind": "note", "text": text})
+    return dataset
 
 
 def resolve_bounds(plan: Plan, dataset: Dataset, tell: Listener) -> tuple[Array, Array]:

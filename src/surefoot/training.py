@@ -17,9 +17,8 @@ from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
-from surefoot.generate import load
 from surefoot.plan import Plan, name_of
-from surefoot.problem import pose, training_environment
+from surefoot.problem import dataset_of, pose, training_environment
 from surefoot.run import IN_MEMORY, Run, describe_machine, load_agent, write_columns
 from surefoot.start import start_notes
 from surefoot.summary import sum_up
@@ -121,6 +120,8 @@ def train(
     config: dict[str, Any] = {"plan": plan.to_json(), "spec": dataclasses.asdict(problem.spec), "dataset": None}
     if dataset is not None:
         store_from_dataset(agent.prepare(dataset), agent.reads)
+        for text in agent.notes(dataset):
+            tell({"kind": "note", "text": text})
         for oddity, rows in dataset.warnings.items():
             tell({"kind": "note", "text": f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"})
         config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)}
@@ -152,7 +153,7 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None) -> 
         return run
     if run.plan.dataset is not None and not run.columns_path.is_file():
         began = read_json(run.folder / "config.json")["dataset"]
-        dataset = load(run.plan.dataset, strict=run.plan.strict, view=run.plan.view)
+        dataset = dataset_of(run.plan, None, tell)
         if dataset.sha256 != began["sha256"]:
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
         write_columns(dataset, run.columns_path)

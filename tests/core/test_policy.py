@@ -178,3 +178,38 @@ def test_a_policy_with_layer_norms_is_the_same_after_saving(tmp_path: pathlib.Pa
     policy.save(tmp_path / "policy")
     observations = torch.randn(7, 3)
     assert torch.equal(Policy.load(tmp_path / "policy").act(observations), policy.act(observations))
+
+
+OLD_OPTIONS = {
+    "deterministic": {"hidden": [16, 8], "activation": "relu"},
+    "gaussian": {"hidden": [16, 8], "activation": "relu", "log_std_range": [-5.0, 2.0]},
+    "tanh_gaussian": {"hidden": [16, 8], "activation": "relu", "log_std_range": [-5.0, 2.0]},
+    "unbounded_gaussian": {"hidden": [16, 8], "activation": "tanh", "log_std_range": [-20.0, 2.0]},
+    "softplus_gaussian": {"hidden": [16, 8], "activation": "leaky_relu"},
+    "categorical": {"hidden": [16, 8], "activation": "tanh"},
+    "family": {
+        "hidden": [16, 8],
+        "activation": "relu",
+        "log_std_range": [-5.0, 2.0],
+        "coefficients": [1.0, 5.0],
+    },
+}
+"""What policy files held before actors described themselves."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_written_before_actors_described_themselves_still_load(kind: str, tmp_path: pathlib.Path) -> None:
+    tested, rows = policy(kind), observations(5)
+    sizes = {"observation_dim": 3, "action_dim": 2, "action_low": [-2.0, 0.0], "action_high": [2.0, 10.0]}
+    described = {"format": "surefoot-policy-1", "actor": kind, **sizes, **OLD_OPTIONS[kind]}
+    checkpoint.save(tmp_path / "p.safetensors", tested.state_dict(), {"kind": "policy", **described})
+    (tmp_path / "p.json").write_text(json.dumps(described))
+    loaded = Policy.load(tmp_path / "p")
+    assert torch.equal(loaded.act(rows), tested.act(rows))
+    assert tested.description() == described
+
+
+def test_a_deterministic_policy_reads_no_noise_and_others_a_number_for_each_action_dimension() -> None:
+    found = {kind: policy(kind).noise_dim for kind in KINDS}
+    assert found == {kind: 0 if kind == "deterministic" else 2 for kind in KINDS}
+    assert not any(policy(kind).always_samples for kind in KINDS)

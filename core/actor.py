@@ -1,0 +1,85 @@
+"""What every policy head is: it acts, says how it can be built again, and is found by its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from torch import Tensor, nn
+
+from surefoot.core.networks import MLP
+
+ACTORS: dict[str, type[Actor]] = {}
+"""Kind, as policy files name it -> class: all that have been imported."""
+
+
+class Actor(nn.Module):
+    """A policy head: normalised observations in, actions in [-1, 1] out; says how it can be built again.
+
+    A subclass with a `kind` is found by `Policy.load` once its module has been imported.
+    """
+
+    kind: ClassVar[str]
+    """What policy files call it."""
+    always_samples: ClassVar[bool] = False
+    """Whether it has no action without noise: its policy then draws the noise itself where it is given none."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Make the kind known."""
+        super().__init_subclass__(**options)
+        if "kind" in cls.__dict__:
+            ACTORS[cls.kind] = cls
+
+    @property
+    def noise_dim(self) -> int:
+        """Standard normal numbers per row that a sample reads; 0 of a deterministic head."""
+        raise TypeError(f"{type(self).__name__} must define noise_dim")
+
+    def description(self) -> dict[str, Any]:
+        """Its options as JSON values: enough, with the sizes of observation and action, to build it again."""
+        raise TypeError(f"{type(self).__name__} must define description")
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """The head, its weights drawn anew, that `description` describes; more keys than those do no harm.
+
+        Raises:
+            KeyError, TypeError, ConfigError: options that are missing or of another type or range.
+        """
+        raise TypeError(f"{cls.__name__} must define from_description")
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions, or samples from (B, `noise_dim`) standard normal noise."""
+        raise TypeError(f"{type(self).__name__} must define act")
+
+
+class MLPActor(Actor):
+    """A head on one multilayer perceptron, `mlp`, whose sizes describe it."""
+
+    mlp: MLP
+    options: ClassVar[tuple[str, ...]] = ()
+    """Arguments that a description must keep, beside the sizes."""
+    outputs: ClassVar[int] = 1
+    """Of the network for each dimension of the action."""
+
+    @property
+    def noise_dim(self) -> int:
+        """A: a number for each dimension of the action."""
+        return int(self.mlp.biases[-1].shape[-1]) // self.outputs
+
+    def description(self) -> dict[str, Any]:
+        """Widths, activation, what is added to the layers, and the subclass's `options`."""
+        value: dict[str, Any] = {"hidden": list(self.mlp.hidden), "activation": self.mlp.activation}
+        if len(self.mlp.scales) > 0:
+            value["layer_norm"] = True
+        if self.mlp.unit_features:
+            value["unit_features"] = True
+        own = {name: getattr(self, name) for name in self.options if hasattr(self, name)}
+        return value | {name: list(v) if isinstance(v, tuple) else v for name, v in own.items()}
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Actor.from_description`."""
+        given = {name: options[name] for name in cls.options if name in options}
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        return cls(observation_dim, action_dim, options["hidden"], **given)  # type: ignore[call-arg]

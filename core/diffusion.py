@@ -1,0 +1,197 @@
+"""Diffusion over actions: the schedule, the sampler, and the policy head that draws actions and lets critics choose.
+
+a_t = sqrt(abar_t) a + sqrt(1 - abar_t) eps for t = 0 .. T - 1, where abar_t is the product of alpha_0 .. alpha_t; t is
+counted from 0, as the networks read it. Sources: Ho, Jain and Abbeel, "Denoising Diffusion Probabilistic Models"; Song
+et al., "Score-Based Generative Modeling" (the VP schedule); Hansen-Estruch et al., "IDQL" (critics that choose).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.networks import Critic
+from surefoot.core.noise_networks import NETWORKS, NoiseNetwork
+
+Predict = Callable[[Tensor, int], Tensor]
+"""(noisy actions (..., A), t) -> the noise in them (..., A)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """How much of an action is left after each of T steps of adding noise."""
+
+    alphas: tuple[float, ...]
+    """Of each step, in (0, 1): the share of the variance that it keeps."""
+
+    @classmethod
+    def vp(cls, steps: int = 5, low: float = 0.1, high: float = 10.0) -> Schedule:
+        """alpha_t = exp(-low / T - (high - low) (2 n - 1) / (2 T^2)), n = t + 1: T steps of the VP equation.
+
+        Raises:
+            ConfigError: no step, or rates that are not 0 < low <= high.
+        """
+        if steps < 1 or not 0 < low <= high:
+            raise ConfigError(
+                f"a diffusion of {steps} steps at rates {low} to {high}; needs 1 or more, 0 < low <= high"
+            )
+        growth = 0.5 * (high - low) / steps**2
+        return cls(tuple(math.exp(-low / steps - growth * (2 * n - 1)) for n in range(1, steps + 1)))
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.alphas)
+
+    @property
+    def betas(self) -> tuple[float, ...]:
+        """1 - alpha of each step: the variance of the noise that it adds."""
+        return tuple(1 - alpha for alpha in self.alphas)
+
+    @property
+    def products(self) -> tuple[float, ...]:
+        """abar of each step."""
+        return tuple(itertools.accumulate(self.alphas, lambda a, b: a * b))
+
+    def step_of(self, uniform: Tensor) -> Tensor:
+        """(B,) steps 0 .. T - 1 as floats, each as likely, from (B,) uniform numbers on [0, 1).
+
+        Comparisons and sums only, here and in `noisy`, so that it runs on a tape, in a graph and under vmap.
+        """
+        return sum(((uniform >= n / self.steps).to(uniform.dtype) for n in range(1, self.steps)), 0 * uniform)
+
+    def noisy(self, actions: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
+        """(B, A) actions as they are after (B,) `steps` with (B, A) standard normal `noise`."""
+        kept, added = 0 * steps, 0 * steps
+        for step, product in enumerate(self.products):
+            here = steps == step
+            kept = torch.where(here, math.sqrt(product), kept)
+            added = torch.where(here, math.sqrt(1 - product), added)
+        return kept.unsqueeze(-1) * actions + added.unsqueeze(-1) * noise
+
+
+def ancestral(predict: Predict, noise: Tensor, schedule: Schedule, limit: float | None = 1.0) -> Tensor:
+    """Actions from noise, one step of the schedule after the other.
+
+    x <- (x - beta_t / sqrt(1 - abar_t) predict(x, t)) / sqrt(alpha_t), and while t > 0 plus sqrt(beta_t) times fresh
+    noise: of variance beta_t, not of the posterior's.
+
+    Args:
+        predict: gives the noise in a noisy action.
+        noise: (..., T, A) standard normal: the first action of each row, then what the steps T - 1 .. 1 add.
+        schedule: of T steps.
+        limit: actions are clipped to +- this after every step; None for not at all.
+
+    Returns:
+        (..., A).
+    """
+    x = noise[..., 0, :]
+    for turn, step in enumerate(reversed(range(schedule.steps))):
+        alpha, product = schedule.alphas[step], schedule.products[step]
+        x = (x - (1 - alpha) / math.sqrt(1 - product) * predict(x, step)) / math.sqrt(alpha)
+        if step > 0:
+            x = x + math.sqrt(1 - alpha) * noise[..., turn + 1, :]
+        if limit is not None:
+            x = x.clamp(-limit, limit)
+    return x
+
+
+class DiffusionActor(Actor):
+    """Draws several actions by diffusion and takes the one that critics like best.
+
+    Source: section 1.6 of the sheet for FISOR's choice, the smallest of the largest safety value; IDQL for "highest".
+    """
+
+    kind = "diffusion"
+    always_samples = True
+
+    def __init__(
+        self,
+        network: NoiseNetwork,
+        schedule: Schedule,
+        action_dim: int,
+        critic: Critic | None = None,
+        samples: int = 1,
+        prefer: str = "lowest",
+    ) -> None:
+        """Take the networks as they are.
+
+        Args:
+            network: predicts noise.
+            schedule: that it was trained with.
+            action_dim: A.
+            critic: judges the samples; None only where there is one.
+            samples: N actions drawn for each observation.
+            prefer: "lowest" takes the action whose largest value among the critics is smallest, of critics that
+                predict violations; "highest" the one whose smallest value is largest, of critics that predict returns.
+
+        Raises:
+            ConfigError: numbers out of range, or samples without a critic to choose among them.
+        """
+        super().__init__()
+        if samples < 1 or (samples > 1 and critic is None):
+            raise ConfigError(f"{samples} samples: needs at least 1, and a critic to choose among several")
+        if prefer not in ("lowest", "highest"):
+            raise ConfigError(f"prefer is {prefer!r}; {nearest(prefer, ['lowest', 'highest'])}")
+        self.network, self.schedule, self.action_dim = network, schedule, action_dim
+        self.critic, self.samples, self.prefer = critic, samples, prefer
+
+    @property
+    def noise_dim(self) -> int:
+        """N T A: of each sample its first value, and what the steps before the last add."""
+        return self.samples * self.schedule.steps * self.action_dim
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) of (B, O) observations and (B, N T A) standard normal noise, which it can't do without."""
+        if noise is None:
+            raise ConfigError("a diffusion policy has no action without noise; give (B, noise_dim) normal numbers")
+        drawn, seen = self.draw(observations, noise.unflatten(-1, (self.samples, self.schedule.steps, self.action_dim)))
+        if self.critic is None:
+            return drawn
+        values = self.critic(torch.cat([seen, drawn], -1))
+        values = values.amax(0) if self.prefer == "lowest" else -values.amin(0)
+        best = values.unflatten(0, (-1, self.samples)).argmin(-1)
+        place = best.reshape(-1, 1, 1).expand(-1, 1, self.action_dim)
+        return drawn.unflatten(0, (-1, self.samples)).gather(1, place).squeeze(1)
+
+    def draw(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(B N, A) actions of (B, N, T, A) noise, and the (B N, O) observations that each was drawn for."""
+        seen = observations.unsqueeze(1).expand(-1, self.samples, -1).flatten(0, 1)
+
+        def predict(x: Tensor, step: int) -> Tensor:
+            return self.network(x, seen, torch.full_like(x[:1, 0], step))  # type: ignore[no-any-return]
+
+        return ancestral(predict, noise.flatten(0, 1), self.schedule), seen
+
+    def description(self) -> dict[str, Any]:
+        """Network, schedule, samples and critics."""
+        value = {"network": self.network.kind, **self.network.description(), "alphas": list(self.schedule.alphas)}
+        value |= {"samples": self.samples, "prefer": self.prefer}
+        if self.critic is not None:
+            mlp = self.critic.mlp
+            value |= {"critic_hidden": list(mlp.hidden), "critic_members": mlp.members}
+            value |= {"critic_layer_norm": True} if len(mlp.scales) > 0 else {}
+        return value
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Actor.from_description`."""
+        kind = options["network"]
+        if kind not in NETWORKS:
+            raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
+        given = {name: options[name] for name in NETWORKS[kind].options}
+        critic = None
+        if "critic_hidden" in options:
+            members, norm = options["critic_members"], options.get("critic_layer_norm", False)
+            critic = Critic(observation_dim, action_dim, options["critic_hidden"], members, layer_norm=norm)
+        network = NETWORKS[kind](observation_dim, action_dim, **given)
+        schedule = Schedule(tuple(options["alphas"]))
+        return cls(network, schedule, action_dim, critic, options["samples"], options["prefer"])
