@@ -59,8 +59,8 @@ def table(folder: pathlib.Path) -> list[str]:
         "# Constrained algorithms that act, on HalfCheetahVelocity",
         "",
         f"{EPISODES} episodes a seed with the last policy's mean action, {len(SEEDS)} seeds, limit {LIMIT:g} an "
-        "episode (undiscounted). Intervals are over seeds and initial states; costs of each seed are means. Written by "
-        "`python benchmarks/safe_online.py`.",
+        "episode (undiscounted). Intervals are over seeds and initial states; costs of each seed are means. Written "
+        "by `python benchmarks/safe_online.py`.",
         "",
         "| algorithm | steps | return [95 %] | cost [95 %] | cost of each seed | seeds within the limit | published |",
         "|---|---|---|---|---|---|---|",

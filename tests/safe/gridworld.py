@@ -148,9 +148,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ppo_lag": {**_FIRST_ORDER, **_LAGRANGE},
     "ppo_pid": {**_FIRST_ORDER, **_PID},
     "trpo_lag": {**_SHARED, **_LAGRANGE},
-    "trpo_pid": {**_SHARED, **_PID},
+    "trpo_pid": {**_SHARED, **_PID, "gains": (1.0, 0.05, 0.0)},
     "cpo": _SHARED,
-    "focops": {**_FIRST_ORDER, **_LAGRANGE},
+    "focops": {**_FIRST_ORDER, **_PID, "gains": (0.5, 0.1, 0.0), "entropy_coefficient": 0.02},
     "cup": {**_FIRST_ORDER, **_PID, "standardise": "rewards", "gains": (0.5, 0.1, 0.0), "projection_weight": 3.0,
             "projection_kl": 0.02},
 }  # fmt: skip
