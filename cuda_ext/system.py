@@ -30,6 +30,16 @@ class Parameter:
     meaning: str = ""
 
 
+class Range(NamedTuple):
+    """Where a state variable matters for reachability, and by how many grid points it is resolved by default."""
+
+    low: float
+    high: float
+    points: int
+    periodic: bool = False
+    """`high` is the same state as `low`."""
+
+
 class Step(NamedTuple):
     """What one control step of N environments gives."""
 
@@ -83,6 +93,11 @@ class System(abc.ABC):
     mixtures: ClassVar[Mapping[str, Mapping[str, float]]] = {}
     """Mixture -> {behaviour: share of the episodes}; `mixed` always exists; shares add up to 1."""
 
+    reach_box: ClassVar[tuple[Range, ...]] = ()
+    """A range for each state, wider than the safe set: for grids. () where there is none."""
+    control_affine: ClassVar[bool] = False
+    """Whether the state's rate of change is affine in the action (and nothing like a collision interrupts it)."""
+
     handle: int
     """By which the rollout operator, whose arguments are numbers and tensors, finds this object again."""
 
@@ -109,6 +124,22 @@ class System(abc.ABC):
     @abc.abstractmethod
     def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
         """One control step; (N, A) actions lie within the bounds, `normals` is (N, max(1, Z))."""
+
+    def margin(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """(N,) signed margin of (N, S) states, safe if >= 0: what `step` gives of the new ones.
+
+        Systems with a `reach_box` have it.
+        """
+        raise NotImplementedError(f"{self.alias} does not say the margin of a state")
+
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """(N, S) states of (N, O) observations, for a system whose observations hold all of the state.
+
+        Systems with a `reach_box` have it. Angles come out in [-pi, pi).
+        """
+        if self.observations == self.states:
+            return observations
+        raise NotImplementedError(f"{self.alias} does not say the state of an observation")
 
     def default_parameters(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """(P,) of the physics that is described."""

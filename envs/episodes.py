@@ -125,7 +125,7 @@ def _stepped(policy: Policy | Act, env_id: str, seeds: Array, steps: int | None,
             policy.reset(int(seeds[0]))  # of its own noise, where it has some: these seeds give these episodes
             act = _act(policy)
             remembers = policy if hasattr(policy, "begin") and hasattr(policy, "after_step") else None
-        return _Stepper(env, limit, env_id, remembers).run(act, [int(seed) for seed in seeds])
+        return Stepper(env, limit, env_id, remembers).run(act, [int(seed) for seed in seeds])
     finally:
         env.close()
 
@@ -137,8 +137,11 @@ def _act(policy: Policy) -> Act:
     return act
 
 
-class _Stepper:
-    """The sums of `_stepped`; `remembers` is a policy that is told what its actions brought (`begin`, `after_step`)."""
+class Stepper:
+    """Steps a vector environment until each row's episode has ended, and sums up what happens.
+
+    `remembers` is a policy that is told what its actions brought (`begin`, `after_step`), or None.
+    """
 
     def __init__(self, env: Any, limit: int, env_id: str, remembers: Any = None) -> None:
         count = env.num_envs

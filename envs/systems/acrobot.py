@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Parameter, Range, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -93,6 +93,13 @@ class Acrobot(System):
     time_step = 0.2
     max_steps = 500
     margin_of = "smaller of 1 - |elbow velocity| / speed_limit and (ceiling - tip height) / 1 m, no unit"
+    reach_box = (
+        Range(-math.pi, math.pi, 24, periodic=True),
+        Range(-math.pi, math.pi, 24, periodic=True),
+        Range(-8.0, 8.0, 25),
+        Range(-10.0, 10.0, 31),
+    )
+    control_affine = True
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "gravity2": {"gravity": 19.6},
         "friction0.3": {"friction": 0.3},
@@ -136,9 +143,21 @@ class Acrobot(System):
         velocity_2 = velocity_2.clamp(-ELBOW_SPEED, ELBOW_SPEED)
         height = -p["length_1"] * shoulder.cos() - p["length_2"] * (shoulder + elbow).cos()
         terminated = height > p["goal_height"]
-        margin = torch.minimum(1 - velocity_2.abs() / p["speed_limit"], p["ceiling"] - height)
         reward = torch.where(terminated, 0.0, -1.0).to(state.dtype)
-        return Step(torch.stack((shoulder, elbow, velocity_1, velocity_2), -1), reward, margin, terminated)
+        state = torch.stack((shoulder, elbow, velocity_1, velocity_2), -1)
+        return Step(state, reward, self.margin(state, parameters), terminated)
+
+    def margin(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """Smaller of 1 - |elbow velocity| / speed limit and the ceiling's distance from the tip, m."""
+        p = dict(zip((parameter.name for parameter in self.parameters), parameters.unbind(-1)))
+        shoulder, elbow, _, elbow_velocity = state.unbind(-1)
+        height = -p["length_1"] * shoulder.cos() - p["length_2"] * (shoulder + elbow).cos()
+        return torch.minimum(1 - elbow_velocity.abs() / p["speed_limit"], p["ceiling"] - height)
+
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """Both angles and velocities."""
+        cos_1, sin_1, cos_2, sin_2, *velocities = observations.unbind(-1)
+        return torch.stack((torch.atan2(sin_1, cos_1), torch.atan2(sin_2, cos_2), *velocities), -1)
 
 
 def _derivative(state: Tensor, torque: Tensor, p: dict[str, Tensor]) -> Tensor:

@@ -22,7 +22,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Parameter, Range, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -105,6 +105,8 @@ class CartPoleBalance(System):
     uniforms, normals = 4, 1
     time_step, max_steps = 0.02, 500
     margin_of = "the smaller of 2.4 m less |position| and 0.2 rad less |angle|"
+    reach_box = (Range(-2.8, 2.8, 21), Range(-6.0, 6.0, 31), Range(-0.28, 0.28, 21), Range(-3.0, 3.0, 31))
+    control_affine = True
     gaps = GAPS
     behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": random_force,
@@ -130,4 +132,8 @@ class CartPoleBalance(System):
         new = torch.stack([position + dt * velocity, velocity + dt * cart, angle + dt * rate, rate + dt * pole], 1)
         away, tilt = new[:, 0].abs(), new[:, 2].abs()
         terminated = (away > 2.4) | (tilt > math.radians(12))
-        return Step(new, torch.ones_like(away), torch.minimum(2.4 - away, 0.2 - tilt), terminated)
+        return Step(new, torch.ones_like(away), self.margin(new, parameters), terminated)
+
+    def margin(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """The smaller of the track left, m, and the angle left, rad."""
+        return torch.minimum(2.4 - state[:, 0].abs(), 0.2 - state[:, 2].abs())

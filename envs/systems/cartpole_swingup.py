@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Step, System
+from surefoot.cuda_ext.system import Behaviour, Range, Step, System
 from surefoot.envs.systems.cartpole_balance import (
     GAPS,
     MAX_FORCE,
@@ -63,6 +63,13 @@ class CartPoleSwingUp(System):
     uniforms, normals = 4, 1
     time_step, max_steps = 0.02, 500
     margin_of = "2.0 m less |position|"
+    reach_box = (
+        Range(-2.4, 2.4, 25),
+        Range(-8.0, 8.0, 33),
+        Range(-math.pi, math.pi, 24, periodic=True),
+        Range(-12.0, 12.0, 25),
+    )
+    control_affine = True
     gaps = GAPS
     behaviours: ClassVar[Mapping[str, Behaviour]] = {
         "random": random_force,
@@ -102,4 +109,13 @@ class CartPoleSwingUp(System):
         centred = (1 + 0.1 ** ((away / 2) ** 2)) / 2
         gentle = (4 + (1 - (action[:, 0] / MAX_FORCE) ** 2).clamp(min=0)) / 5
         slow = (1 + 0.1 ** ((rate / 5) ** 2)) / 2
-        return Step(new, upright * centred * gentle * slow, 2.0 - away, away > 2.4)
+        return Step(new, upright * centred * gentle * slow, self.margin(new, parameters), away > 2.4)
+
+    def margin(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """Track left to 2 m from the middle, m."""
+        return 2.0 - state[:, 0].abs()
+
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """The angle from its cosine and sine."""
+        position, velocity, cosine, sine, rate = observations.unbind(1)
+        return torch.stack([position, velocity, torch.atan2(sine, cosine), rate], 1)

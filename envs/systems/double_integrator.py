@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Parameter, Range, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -103,6 +103,8 @@ class DoubleIntegrator(System):
     time_step = TIME_STEP
     max_steps = 100
     margin_of = "distance to the nearest wall, m, negative outside"
+    reach_box = (Range(-1.5, 1.5, 31), Range(-1.5, 1.5, 31), Range(-2.4, 2.4, 31), Range(-2.4, 2.4, 31))
+    control_affine = True
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "friction0.3": {"drag": 0.3},
         "noise1": {"action_noise": 1.0},
@@ -132,7 +134,7 @@ class DoubleIntegrator(System):
 
     def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
         """One exact step of 0.05 s."""
-        mass, force, drag, wind_x, wind_y, noise, wall, goal_x, goal_y, *_ = parameters[:, :, None].unbind(1)
+        mass, force, drag, wind_x, wind_y, noise, _, goal_x, goal_y, *_ = parameters[:, :, None].unbind(1)
         position, velocity = state[:, :2], state[:, 2:]
         goal = torch.cat((goal_x, goal_y), -1)
         effort = (action**2).sum(-1)
@@ -141,8 +143,13 @@ class DoubleIntegrator(System):
         phi1, phi2 = _hold(drag, self.time_step)
         position = position + phi1 * velocity + phi2 * push
         velocity = velocity + phi1 * (push - drag * velocity)
-        margin = (wall - position.abs()).amin(-1)
-        return Step(torch.cat((position, velocity), -1), reward, margin, torch.zeros_like(margin, dtype=torch.bool))
+        state = torch.cat((position, velocity), -1)
+        margin = self.margin(state, parameters)
+        return Step(state, reward, margin, torch.zeros_like(margin, dtype=torch.bool))
+
+    def margin(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """Distance to the nearest wall, m."""
+        return (parameters[:, 6:7] - state[:, :2].abs()).amin(-1)
 
     def safe_value(self, state: Tensor, parameters: Tensor) -> Tensor:
         """(N,) largest margin that can be kept for ever from (N, 4) states, m; the safe set is where it is >= 0.

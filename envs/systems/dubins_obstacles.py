@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Parameter, Range, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -125,6 +125,8 @@ class DubinsObstacles(System):
     time_step = 0.05
     max_steps = 200
     margin_of = "signed distance to the nearest obstacle, m"
+    reach_box = (Range(-4.0, 4.0, 61), Range(-4.0, 4.0, 61), Range(-math.pi, math.pi, 48, periodic=True))
+    control_affine = True
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "wind": {"wind_y": 0.3},
         "speed1.5": {"speed": 1.5},
@@ -176,10 +178,33 @@ class DubinsObstacles(System):
         before = ((p[6] - x) ** 2 + (p[7] - y) ** 2).sqrt()
         after = ((p[6] - new_x) ** 2 + (p[7] - new_y) ** 2).sqrt()
         arrived = after < GOAL_RADIUS
-        gaps = [((p[k] - new_x) ** 2 + (p[k + 1] - new_y) ** 2).sqrt() - p[k + 2] for k in (8, 11, 14)]
+        state = torch.stack((new_x, new_y, heading + 2 * half), -1)
         return Step(
-            state=torch.stack((new_x, new_y, heading + 2 * half), -1),
+            state=state,
             reward=before - after + ARRIVAL_BONUS * arrived.to(x.dtype),
-            margin=torch.minimum(torch.minimum(gaps[0], gaps[1]), gaps[2]),
+            margin=self.margin(state, parameters),
             terminated=arrived,
         )
+
+    def margin(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """Signed distance to the nearest obstacle, m."""
+        x, y, _ = state.unbind(-1)
+        p = parameters.unbind(-1)
+        gaps = [((p[k] - x) ** 2 + (p[k + 1] - y) ** 2).sqrt() - p[k + 2] for k in (8, 11, 14)]
+        return torch.minimum(torch.minimum(gaps[0], gaps[1]), gaps[2])
+
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """The pose that fits goal and obstacles best: known points in the ground and in the car's frame.
+
+        The heading turns the points seen, about their middle, onto the known ones (least squares); the middles then
+        give the position.
+        """
+        o, p = observations.unbind(-1), parameters.unbind(-1)
+        ahead, left = torch.stack(o[0::3][:1] + o[2::3], -1), torch.stack(o[1:2] + o[3::3], -1)
+        x, y = torch.stack((p[6], *p[8::3]), -1), torch.stack((p[7], *p[9::3]), -1)
+        middle = [value.mean(-1, keepdim=True) for value in (ahead, left, x, y)]
+        a, b, u, v = (value - mean for value, mean in zip((ahead, left, x, y), middle))
+        heading = torch.atan2((a * v - b * u).sum(-1), (a * u + b * v).sum(-1))
+        cosine, sine = heading.cos(), heading.sin()
+        ahead, left, x, y = (value[..., 0] for value in middle)
+        return torch.stack((x - cosine * ahead + sine * left, y - sine * ahead - cosine * left, heading), -1)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Parameter, Range, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -96,6 +96,8 @@ class Pendulum(System):
     uniforms, normals = 2, 1
     time_step, max_steps = 0.05, 200
     margin_of = "angle outside the forbidden sector of 20 to 30 degrees, rad"
+    reach_box = (Range(-math.pi, math.pi, 121, periodic=True), Range(-8.0, 8.0, 161))
+    control_affine = True
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "gravity2": {"gravity": 20.0},
         "friction0.3": {"damping": 0.3},
@@ -138,6 +140,15 @@ class Pendulum(System):
         )
         velocity = (velocity + acceleration * self.time_step).clamp(-8.0, 8.0)
         angle = angle + velocity * self.time_step
+        state = torch.stack([angle, velocity], 1)
+        return Step(state, reward, self.margin(state, parameters), torch.zeros_like(reward, dtype=torch.bool))
+
+    def margin(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """Angle outside the forbidden sector, rad."""
         middle, half = sum(FORBIDDEN) / 2, (FORBIDDEN[1] - FORBIDDEN[0]) / 2
-        margin = wrap(angle - middle).abs() - half
-        return Step(torch.stack([angle, velocity], 1), reward, margin, torch.zeros_like(reward, dtype=torch.bool))
+        return wrap(state[:, 0] - middle).abs() - half
+
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """Angle and velocity."""
+        cosine, sine, velocity = observations.unbind(1)
+        return torch.stack([torch.atan2(sine, cosine), velocity], 1)

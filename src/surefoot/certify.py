@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surefoot.actors import Actor
 from surefoot.core.errors import ConfigError
@@ -14,12 +14,17 @@ from surefoot.core.files import write_json
 from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
 from surefoot.evaluation.certificates import Certificate, certificate
 
+if TYPE_CHECKING:
+    from surefoot.shield import Shield
+
 WARM = 64
 """Episodes of the first batch, which is not measured: the first call loads and prepares."""
 FIRST = 4096
 """Episodes that are then measured before the expected time is told."""
 BATCH = 1 << 16
 """Episodes between two reports of progress."""
+FILTERED_BATCH = 1 << 13
+"""The same behind a filter, whose numbers then fit into a core's cache."""
 FILE = "certificate.json"
 """In the run folder."""
 
@@ -41,6 +46,8 @@ class Certified:
     """Episodes that the simulation's breakdown ended; each counts as a violation."""
     seconds: float
     device: str
+    filter: dict[str, Any] | None = None
+    """Of a filtered policy: the filter, its margin, and what it did and promised (`shield.Watch`)."""
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -58,6 +65,7 @@ def certify(
     gap: str | None = None,
     threads: int | None = None,
     device: str = "auto",
+    shield: Shield | None = None,
     progress: Progress | None = None,
 ) -> Certified:
     """Count the episodes with any cost in them among `episodes` independent ones, and bound their probability.
@@ -71,6 +79,7 @@ def certify(
         gap: preset of altered dynamics, or None.
         threads: of native code; None: all processors.
         device: as in `run_episodes`.
+        shield: a filter that every action passes, or None.
         progress: called when the expected time is known, and after each batch.
 
     Raises:
@@ -82,11 +91,17 @@ def certify(
         )
     certificate(0, 1, confidence)  # a bad confidence is told before the episodes are run
     done = violations = diverged = steps_taken = 0
-    seconds, computed_by, sizes = 0.0, "", itertools.chain((WARM, FIRST), itertools.repeat(BATCH))
+    largest = BATCH if shield is None else FILTERED_BATCH
+    seconds, computed_by, sizes = 0.0, "", itertools.chain((WARM, FIRST), itertools.repeat(largest))
+    filtered = None if shield is None else _Filtered(shield)
     measured, timed = 0, 0.0
     while done < episodes:
         seeds = episode_seeds(seed, done, min(next(sizes), episodes - done))
-        batch = run_episodes(actor.policy, actor.env_id, seeds, steps=steps, gap=gap, threads=threads, device=device)
+        if filtered is None:
+            options: dict[str, Any] = {"threads": threads, "device": device}
+            batch = run_episodes(actor.policy, actor.env_id, seeds, steps=steps, gap=gap, **options)
+        else:
+            batch = filtered.episodes(actor, seeds, steps, gap)
         violations += _violations(batch, actor.env_id)
         diverged += int(batch.diverged.sum())
         steps_taken, seconds, computed_by = steps_taken + batch.steps, seconds + batch.seconds, batch.device
@@ -105,7 +120,27 @@ def certify(
         diverged=diverged,
         seconds=seconds,
         device=computed_by,
+        filter=None if filtered is None else filtered.to_json(),
     )
+
+
+class _Filtered:
+    """Episodes behind a filter, and what it did in all of them."""
+
+    def __init__(self, shield: Shield) -> None:
+        from surefoot.shield import Watch
+
+        self.shield, self.watch = shield, Watch()
+
+    def episodes(self, actor: Actor, seeds: Any, steps: int | None, gap: str | None) -> EpisodeBatch:
+        from surefoot.shield import shielded_episodes
+
+        chosen, env_id = self.shield, actor.env_id
+        return shielded_episodes(actor.policy, chosen, env_id, seeds, self.watch, steps=steps, gap=gap)
+
+    def to_json(self) -> dict[str, Any]:
+        margin = self.shield.safety.margin
+        return {"kind": self.shield.kind, "margin": margin, "how": self.shield.sentence(), **self.watch.to_json()}
 
 
 def _violations(batch: EpisodeBatch, env_id: str) -> int:

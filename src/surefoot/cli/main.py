@@ -19,6 +19,7 @@ examples:
   surefoot evaluate RUN --episodes 100
   surefoot rollout RUN --env native/quadrotor-2d --envs 65536
   surefoot certify RUN --env native/dubins-obstacles --episodes 1000000
+  surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
   surefoot export RUN -o policy.onnx
 
@@ -26,7 +27,7 @@ exit codes: 0 done, 2 something in the command or the data is wrong, 130 interru
 """
 
 
-COMMANDS = ("algorithms", "certify", "datasets", "envs", "evaluate", "export", "report", "rollout", "train")
+COMMANDS = ("algorithms", "certify", "datasets", "envs", "evaluate", "export", "reach", "report", "rollout", "train")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -88,7 +89,7 @@ def dispatch(arguments: list[str]) -> int:
 
 def build_parser() -> Parser:
     """All commands but `train`, which reads its own arguments."""
-    from surefoot.cli import algorithms, datasets, envs, results, rollouts
+    from surefoot.cli import algorithms, datasets, envs, reach, results, rollouts
 
     parser = Parser(
         prog="surefoot",
@@ -101,6 +102,7 @@ def build_parser() -> Parser:
     commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
     results.add_parsers(commands)
     rollouts.add_parsers(commands)
+    reach.add_parser(commands)
     envs.add_parser(commands)
     datasets.add_parser(commands)
     algorithms.add_parser(commands)

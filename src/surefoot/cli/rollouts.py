@@ -13,6 +13,7 @@ from surefoot.core.errors import ConfigError
 if TYPE_CHECKING:
     from surefoot.actors import Actor
     from surefoot.envs.episodes import EpisodeBatch
+    from surefoot.shield import Shield
 
 
 def add_parsers(commands: Any) -> None:
@@ -26,6 +27,9 @@ def add_parsers(commands: Any) -> None:
     _add_actor(parser)
     parser.add_argument("--episodes", type=int, default=1_000_000, help="independent episodes (default 1,000,000)")
     parser.add_argument("--confidence", type=float, default=0.95, help="of the bounds (default 0.95)")
+    parser.add_argument("--filter", default="none", help="none, reach or cbf: what every action passes (default none)")
+    parser.add_argument("--safe-set", metavar="FILE", help="of the filter, made by surefoot reach (default: made now)")
+    parser.add_argument("--margin", type=float, help="of the filter (default: as much as it is found to need)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=certify)
 
@@ -143,6 +147,7 @@ def certify(arguments: argparse.Namespace) -> int:
     from surefoot import certify as certification
 
     chosen = _actor(arguments)
+    shield = _shield(arguments, chosen.env_id)
     with _CertifyBar(arguments.quiet or arguments.json) as progress:
         certified = certification.certify(
             chosen,
@@ -153,6 +158,7 @@ def certify(arguments: argparse.Namespace) -> int:
             gap=arguments.gap,
             threads=arguments.threads,
             device=arguments.device,
+            shield=shield,
             progress=progress,
         )
     path = None
@@ -165,12 +171,46 @@ def certify(arguments: argparse.Namespace) -> int:
     print(f"{certified.policy} in {certified.environment}{f' with {certified.gap}' if certified.gap else ''}:")
     print(found.sentence())
     print(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] (Clopper-Pearson)")
+    if certified.filter is not None:
+        _print_filter(certified.filter, arguments.gap)
     if certified.diverged:
         print(f"{certified.diverged:,} of the violations are episodes whose simulation diverged")
     print(f"{certified.steps_per_episode:.1f} steps an episode, {certified.seconds:.1f} s on {certified.device}")
     if path is not None:
         print(f"kept in {output.short(path)}; `surefoot report {output.typed(arguments.policy_run)}` shows it")
     return 0
+
+
+def _shield(arguments: argparse.Namespace, env_id: str) -> Shield | None:
+    if arguments.filter == "none":
+        if arguments.safe_set is not None or arguments.margin is not None:
+            raise ConfigError("--safe-set and --margin are of a filter; add --filter reach or --filter cbf")
+        return None
+    import torch
+
+    from surefoot.shield import shield
+
+    torch.set_num_threads(1)  # a filter's batches fit into a core's cache; more threads cost more than they bring
+    made = shield(arguments.filter, env_id, safe_set=arguments.safe_set, margin=arguments.margin)
+    if not arguments.quiet and not arguments.json:
+        print(made.sentence(), file=sys.stderr)
+    return made
+
+
+def _print_filter(found: dict[str, Any], gap: str | None) -> None:
+    """What the filter did; a broken promise loudly."""
+    share = found["changed"] / max(1, found["actions"])
+    print(f"filter {found['kind']}, margin {found['margin']:.4g}: changed {share:.2%} of the actions")
+    print(
+        f"{found['promised']:,} of {found['episodes']:,} episodes began where it promises safety: {found['broken']:,} "
+        f"violations there, {found['unpromised_violations']:,} in the others"
+    )
+    if found["broken"]:
+        why = f" (it does not know {gap})" if gap else ""
+        print(f"*** THE FILTER BROKE ITS PROMISE{why} in {found['broken']:,} episodes:", file=sys.stderr)
+        for case in found["cases"]:
+            print(f"***   {case}", file=sys.stderr)
+        print("*** give it a larger --margin or a finer --safe-set, or simulate what it knows", file=sys.stderr)
 
 
 class _CertifyBar:

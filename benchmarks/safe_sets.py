@@ -1,0 +1,177 @@
+"""Safe sets learned by FISOR's feasible value from 200,000 mixed transitions, against the systems' exact ones.
+
+    python benchmarks/safe_sets.py              # all cells that are missing, then results/safe_sets.md
+    python benchmarks/safe_sets.py --quick      # one short cell, for CI
+    python benchmarks/safe_sets.py --only dubins-obstacles-s0
+
+A cell trains V_h and Q_h alone (FISOR's two updates of the constraint, nothing else of it) on `mixed` data of a native
+system with its signed margin, and compares {max(V_h, h of the state) <= 0} with the true undiscounted set: of the
+double integrator its closed form, of the Dubins car the grid solution of `surefoot reach`. Compared on a grid over the
+box that the data visit. IoU: of the two sets; false safe: states held safe that are not, over the size of the true
+set. tau and discount stand in every row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from study import Cell, read_cells, study_main
+from torch import Tensor
+
+from surefoot.core import kernels
+from surefoot.core.agent import Update
+from surefoot.core.learner import Learner
+from surefoot.data.store import store_from_dataset
+from surefoot.envs.systems import system
+from surefoot.generate import generate
+from surefoot.reach import reach
+from surefoot.safe.fisor import FISOR
+from surefoot.safe.reachability.measures import compare
+
+TRANSITIONS, SEEDS = 200_000, (0, 1, 2)
+
+
+class SafeSet(FISOR):
+    """FISOR's feasible value and critics alone."""
+
+    def updates(self) -> list[Update]:
+        """The last two: reward and policy are left as they are."""
+        return super().updates()[3:]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """How a safe set is learned."""
+
+    tau: float
+    discount: float
+    steps: int
+    batch_size: int = 256
+    signal: str = "margin"
+
+
+SETTINGS = {
+    "double-integrator": {
+        "tuned": Setting(0.99, 0.995, 40_000),
+        "fisor": Setting(0.9, 0.99, 40_000),
+        "published": Setting(0.9, 0.99, 40_000, signal="published"),
+    },
+    "dubins-obstacles": {
+        "tuned": Setting(0.99, 0.99, 40_000),
+        "fisor": Setting(0.9, 0.99, 40_000),
+        "published": Setting(0.9, 0.99, 40_000, signal="published"),
+    },
+}
+
+
+@functools.cache
+def problem(name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """(N, S) states, (N,) h of each and (N,) its true value, safe where <= 0."""
+    known = system(f"native/{name}")
+    if name == "double-integrator":
+        places, speeds = np.linspace(-0.99, 0.99, 23), np.linspace(-1.0, 1.0, 17)  # all keep the constraint now
+        axes = np.meshgrid(places, places, speeds, speeds, indexing="ij")
+        states = torch.from_numpy(np.stack(axes, -1).reshape(-1, 4))
+        h = states[:, :2].abs().amax(-1) - 1
+        return states, h, -known.safe_value(states, parameters(name, len(states)))  # type: ignore[attr-defined]
+    solved = reach(f"native/{name}").solution
+    states = solved.grid.states()
+    visited = (states[:, 0] >= -3.5) & (states[:, 0] <= 2.5) & (states[:, 1].abs() <= 2)
+    return states[visited], solved.h.reshape(-1)[visited].double(), solved.values.reshape(-1)[visited].double()
+
+
+def parameters(name: str, rows: int) -> Tensor:
+    """(rows, P) defaults of a system."""
+    defaults = torch.tensor([p.default for p in system(f"native/{name}").parameters], dtype=torch.float64)
+    return defaults.expand(rows, -1)
+
+
+def compared(agent: FISOR, name: str) -> dict[str, float]:
+    """The learned set against the true one."""
+    states, h, truth = problem(name)
+    seen = system(f"native/{name}").observe(states, parameters(name, len(states))).float()
+    values = torch.cat([agent.feasible_value(part) for part in seen.split(1 << 14)]).double()
+    found = compare(torch.maximum(values, h), truth)
+    return {key: getattr(found, key) for key in ("iou", "false_safe", "false_unsafe", "true_share")}
+
+
+def cell(name: str, setting: Setting, seed: int, transitions: int = TRANSITIONS) -> dict[str, Any]:
+    """Train and compare."""
+    torch.set_num_threads(1)
+    kernels.keep_memory()
+    dataset = generate(f"native/{name}", seed=seed, transitions=transitions, behaviour="mixed")
+    torch.manual_seed(seed)
+    agent = SafeSet(
+        dataset, signal=setting.signal, cost_expectile=setting.tau, discount=setting.discount, timeouts_end=False
+    )
+    store = store_from_dataset(agent.prepare(dataset), agent.reads)
+    learner = Learner(
+        [agent],
+        [seed],
+        store.gather,
+        len(store),
+        batch_size=setting.batch_size,
+        planned_steps=setting.steps,
+        table=kernels.load_table(),
+    )
+    began, curve = time.process_time(), []
+    for _ in range(5):
+        learner.run(setting.steps // 5)
+        curve.append({"step": learner.step, **compared(learner.extract(0), name)})  # type: ignore[arg-type]
+    return {
+        "system": name,
+        "seed": seed,
+        "transitions": len(dataset),
+        "violating_steps": float((dataset.costs > 0).mean()),
+        "setting": dataclasses.asdict(setting),
+        "curve": curve,
+        **compared(learner.extract(0), name),  # type: ignore[arg-type]
+        "cpu_seconds": time.process_time() - began,
+    }
+
+
+def cells() -> list[Cell]:
+    """All of them."""
+    made = []
+    for name, settings in SETTINGS.items():
+        for (label, setting), seed in itertools.product(settings.items(), SEEDS):
+            made.append(Cell(f"{name}-{label}-s{seed}", lambda n=name, s=setting, k=seed: cell(n, s, k)))
+    return made
+
+
+def table(folder: pathlib.Path) -> list[str]:
+    """One row per system and setting: means over the seeds, worst in brackets."""
+    lines = [
+        "# Safe sets learned from data",
+        "",
+        f"FISOR's feasible value from {TRANSITIONS:,} transitions of `mixed` behaviour; grid and measures as in "
+        "benchmarks/safe_sets.py. Means over the seeds, the worst seed in brackets.",
+        "",
+        "| system | h | tau | discount | steps | seeds | IoU | false safe | false unsafe |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, settings in SETTINGS.items():
+        for label, s in settings.items():
+            found = list(read_cells([f"{name}-{label}-s{seed}" for seed in SEEDS], folder).values())
+            if not found:
+                continue
+            columns = {key: [one[key] for one in found] for key in ("iou", "false_safe", "false_unsafe")}
+            means = {key: sum(values) / len(values) for key, values in columns.items()}
+            lines.append(
+                f"| {name} | {s.signal} | {s.tau} | {s.discount} | {s.steps:,} | {len(found)} "
+                f"| {means['iou']:.3f} ({min(columns['iou']):.3f}) "
+                f"| {means['false_safe']:.3f} ({max(columns['false_safe']):.3f}) | {means['false_unsafe']:.3f} |"
+            )
+    return lines
+
+
+if __name__ == "__main__":
+    quick = Cell("quick", lambda: cell("double-integrator", Setting(0.9, 0.99, 200), 0, 5000))
+    study_main(__doc__, "safe_sets", cells(), table, quick)

@@ -1,0 +1,162 @@
+"""`surefoot reach`: the largest safe set of a native system, as a file and a picture."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from surefoot.reach import SafeSet
+
+EVERY = 2.0
+"""Seconds between two lines of progress where standard error is no terminal."""
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser("reach", help="the largest safe set of a native system, by value iteration on a grid")
+    parser.add_argument(
+        "env", metavar="ENV", help="native/<system> of at most 4 states, such as native/dubins-obstacles"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the set as .npz")
+    parser.add_argument(
+        "--plot", nargs="?", const="", metavar="FILE", help="draw its slices: .png, .svg or .pdf (default: beside -o)"
+    )
+    parser.add_argument("--points", metavar="N,N,...", help="points along each state (default: the system's own)")
+    parser.add_argument(
+        "--discount", type=float, default=1.0, help="1 gives the safe set itself (default); below: larger"
+    )
+    parser.add_argument("--gap", metavar="NAME", help="preset of altered dynamics")
+    parser.add_argument("--tolerance", type=float, default=1e-6, help="stop where no value changes more (default 1e-6)")
+    parser.add_argument("--max-sweeps", type=int, default=10_000, help="stop after so many (default 10,000)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--dtype", default="float64", help="float64 or float32")
+    parser.add_argument("--compare", metavar="RUN", help="a run whose agent learned a feasible value, such as fisor's")
+    parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's agents (default: its first)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Solve, compare, write, draw."""
+    from surefoot.reach import comparison, draw, reach
+
+    picture = _picture(arguments)
+    with _Sweeps(arguments.quiet or arguments.json) as progress:
+        found = reach(
+            arguments.env,
+            points=_points(arguments.points),
+            discount=arguments.discount,
+            gap=arguments.gap,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            tolerance=arguments.tolerance,
+            max_sweeps=arguments.max_sweeps,
+            progress=progress,
+        )
+    others: dict[str, Tensor] = {}
+    known = found.closed_form()
+    if known is not None:
+        others["closed form"] = known
+    if arguments.compare is not None:
+        others["learned"] = found.learned(arguments.compare, arguments.policy_seed)
+    if arguments.output is not None:
+        found.save(arguments.output)
+    if picture is not None:
+        draw(found, picture, others)
+    facts = dict(found.facts)
+    if known is not None:  # here the closed form is the truth, and the grid what is judged
+        from surefoot.safe.reachability import compare
+
+        facts["against_closed_form"] = dataclasses.asdict(compare(found.solution.values, known))
+    if "learned" in others:
+        facts["learned_against_grid"] = dataclasses.asdict(comparison(found, others["learned"]))
+    facts |= {"written": arguments.output, "picture": None if picture is None else str(picture)}
+    if arguments.json:
+        output.print_json(facts)
+    else:
+        _print(found, facts)
+    return 0
+
+
+def _points(given: str | None) -> list[int] | None:
+    if given is None:
+        return None
+    try:
+        return [int(part) for part in given.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--points is {given!r}; it must be whole numbers with commas, such as 61,61,48") from error
+
+
+def _picture(arguments: argparse.Namespace) -> pathlib.Path | None:
+    if arguments.plot is None:
+        return None
+    if arguments.plot:
+        return pathlib.Path(arguments.plot)
+    if arguments.output is None:
+        raise ConfigError("--plot without a name draws beside -o FILE.npz; give one of the two names")
+    return pathlib.Path(arguments.output).with_suffix(".png")
+
+
+def _print(found: SafeSet, facts: dict[str, Any]) -> None:
+    from surefoot.safe.reachability import Comparison
+
+    axes = [
+        f"{axis.name} {axis.low:.4g} to {axis.high:.4g}{', periodic' if axis.periodic else ''} ({axis.points})"
+        for axis in found.solution.grid.axes
+    ]
+    altered = f" with {facts['gap']}" if facts["gap"] else ""
+    shown = {
+        "environment": f"{facts['environment']}{altered}",
+        "grid": f"{facts['points']:,} points: {'; '.join(axes)}",
+        "actions": facts["actions"],
+        "discount": f"{facts['discount']:g}",
+        "sweeps": f"{facts['sweeps']} in {facts['seconds']:.1f} s, last change {facts['change']:.1e}"
+        + ("" if facts["converged"] else ": NOT converged"),
+        "safe set": f"{facts['safe_share']:.2%} of the box (volume {facts['safe_volume']:.5g}); the constraint itself "
+        f"is kept in {facts['kept_now_share']:.2%}",
+    }
+    for key, name in (
+        ("against_closed_form", "grid against closed form"),
+        ("learned_against_grid", "learned against grid"),
+    ):
+        if key in facts:
+            shown[name] = Comparison(**facts[key]).sentence()
+    for key in ("written", "picture"):
+        if facts[key] is not None:
+            shown[key] = output.short(facts[key])
+    output.print_facts(shown)
+
+
+class _Sweeps:
+    """Tells the sweeps: in place on a terminal, else a line every few seconds."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._last, self._in_place = quiet, time.monotonic(), sys.stderr.isatty()
+
+    def __enter__(self) -> Any:
+        """Begin; gives the function to call with (sweep, largest change)."""
+        return None if self._quiet else self._show
+
+    def _show(self, sweep: int, change: float) -> None:
+        now = time.monotonic()
+        if now - self._last < (0.1 if self._in_place else EVERY):
+            return
+        self._last = now
+        ending = "\r" if self._in_place else "\n"
+        print(f"sweep {sweep}, largest change {change:.2e}   ", end=ending, file=sys.stderr, flush=True)
+
+    def __exit__(self, *unused: object) -> None:
+        """Clear the line."""
+        if self._in_place and not self._quiet:
+            print(" " * 60, end="\r", file=sys.stderr, flush=True)

@@ -1,0 +1,230 @@
+"""Policies behind a safety filter in a native system: made, rolled out, and watched for promises that are not kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+import torch
+
+from surefoot.core.errors import CheckpointError, ConfigError, nearest
+from surefoot.core.policy import Policy
+from surefoot.envs.episodes import Act, EpisodeBatch, Stepper
+from surefoot.envs.interface import Array, as_numpy, step_values
+from surefoot.envs.vector import make_vec
+from surefoot.reach import SafeSet, load_safe_set, reach
+from surefoot.safe.filtered import FilteredPolicy
+from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive, Margin, needed_margin
+from surefoot.safe.reachability.files import load
+from surefoot.safe.reachability.solver import Progress
+
+FILTERS = ("none", "reach", "cbf")
+TOLERANCE = 1e-5
+"""Of the value iteration behind a filter."""
+KEPT = 5
+"""Broken promises of which the state is told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shield:
+    """A filter for a native system, with what it was made from."""
+
+    kind: str
+    safety: LeastRestrictive
+    safe_set: SafeSet
+    margin: Margin | None
+    """How the margin was found; None where it was given."""
+
+    def around(self, policy: Policy) -> FilteredPolicy:
+        """The policy behind this filter."""
+        return FilteredPolicy(policy, self.safety, self.safe_set.model)
+
+    def save(self, policy: Policy, path: str | os.PathLike[str]) -> None:
+        """Write the policy as `Policy.save` does, and the filter beside it as PATH.filter.npz."""
+        policy.save(path)
+        how = {"filter": self.kind, "margin": self.safety.margin, "rate": getattr(self.safety, "rate", None)}
+        self.safe_set.save(_filter_path(path), how)
+
+    def sentence(self) -> str:
+        """For people."""
+        found = f"margin {self.safety.margin:.4g}, given" if self.margin is None else self.margin.sentence()
+        shape = " x ".join(map(str, self.safe_set.solution.grid.shape))
+        return f"filter {self.kind} on a grid of {shape} points; {found}"
+
+
+def shield(
+    kind: str,
+    env_id: str,
+    *,
+    safe_set: str | os.PathLike[str] | None = None,
+    margin: float | None = None,
+    rate: float = RATE,
+    progress: Progress | None = None,
+) -> Shield:
+    """A filter for a native system, made from its own equations without any gap.
+
+    Args:
+        kind: reach (least restrictive) or cbf (control-barrier programme).
+        env_id: native/<system> with a grid.
+        safe_set: a file of `surefoot reach`; None: the system is solved now.
+        margin: eps >= 0; None: as much as `needed_margin` finds.
+        rate: of the barrier.
+        progress: of the value iteration.
+
+    Raises:
+        ConfigError: an unknown filter, a system without what it needs, or a safe set of another system.
+        CheckpointError: a damaged file.
+    """
+    if kind not in FILTERS[1:]:
+        raise ConfigError(f"filter {kind!r} is unknown; {nearest(kind, FILTERS)}")
+    found = reach(env_id, tolerance=TOLERANCE, progress=progress) if safe_set is None else load_safe_set(safe_set)
+    if found.model.system.alias != _alias(env_id):
+        raise ConfigError(f"{safe_set}: is the safe set of {found.environment}, not of {env_id}; make one of that")
+    value = found.solution.value
+    options: dict[str, Any] = {"rate": rate} if kind == "cbf" else {}
+    made = BarrierQP if kind == "cbf" else LeastRestrictive
+    trial = LeastRestrictive(found.model, value, 0.0)
+    measured = None
+    if margin is None:
+        measured = needed_margin(trial, found.solution.grid, steps=found.model.system.max_steps)
+        margin = measured.value
+    return Shield(kind, made(found.model, value, margin, **options), found, measured)
+
+
+def load_filtered(path: str | os.PathLike[str]) -> FilteredPolicy:
+    """The policy and filter that `Shield.save` wrote.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+        ConfigError: of a system that is not there.
+    """
+    policy, beside = Policy.load(path), _filter_path(path)
+    about = load(beside)[1]
+    if not {"environment", "filter", "margin", "rate"} <= set(about):
+        raise CheckpointError(f"{beside}: is a safe set without a filter; write it with Shield.save")
+    options = {"rate": about["rate"]} if about["filter"] == "cbf" else {}
+    made = shield(about["filter"], about["environment"], safe_set=beside, margin=about["margin"], **options)
+    return made.around(policy)
+
+
+def _filter_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    path = pathlib.Path(path)
+    stem = path.with_suffix("") if path.suffix in {".safetensors", ".json"} else path
+    return stem.parent / f"{stem.name}.filter.npz"
+
+
+def _alias(env_id: str) -> str:
+    from surefoot.reach import native_system
+
+    return native_system(env_id).alias
+
+
+@dataclasses.dataclass
+class Watch:
+    """What a filter did and promised, over all episodes."""
+
+    actions: int = 0
+    changed: int = 0
+    """Actions that the filter replaced."""
+    short: int = 0
+    """Actions where no candidate kept its condition."""
+    episodes: int = 0
+    promised: int = 0
+    """Episodes that began where the filter promises to keep the constraint."""
+    broken: int = 0
+    """Of those, the ones with a violation."""
+    unpromised_violations: int = 0
+    """Of the others."""
+    cases: list[str] = dataclasses.field(default_factory=list)
+    """The first broken promises, in words."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return dataclasses.asdict(self)
+
+
+class _Watched(Stepper):
+    """The sums of a stepper, with an eye on the filter's promises."""
+
+    def __init__(self, env: Any, limit: int, env_id: str, act: Act, chosen: Shield, watch: Watch, seeds: Array) -> None:
+        super().__init__(env, limit, env_id)
+        self.act, self.chosen, self.watch, self.seeds = act, chosen, watch, seeds
+        self.promised: Array | None = None
+        self.violated = np.zeros(env.num_envs, np.bool_)
+        self.states = np.zeros((env.num_envs, 0))
+        self.taken = np.zeros((env.num_envs, 0))
+
+    def actions(self, observations: Array) -> Array:
+        """Filtered actions; rows whose episode is over get any."""
+        given = np.asarray(self.act(observations), dtype=np.float32)
+        states = self.chosen.safe_set.model.state_of(torch.from_numpy(observations).double())
+        if self.promised is None:
+            self.promised = self.chosen.safety.promises(states).numpy()
+        rows = np.flatnonzero(self.env.active)
+        with torch.no_grad():
+            found = self.chosen.safety(states[rows], torch.from_numpy(given[rows]).double())
+        actions = given.copy()
+        changed = found.changed.numpy()
+        actions[rows[changed]] = found.actions.numpy()[changed]
+        self.watch.actions += len(rows)
+        self.watch.changed += int(changed.sum())
+        self.watch.short += int(found.short.sum())
+        self.states, self.taken = states.numpy(), actions
+        return actions
+
+    def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> None:
+        super()._add(moved, rewards, info)
+        cost = step_values(info, "cost", len(moved))
+        if cost is None or self.promised is None:
+            return
+        new = moved & (cost > 0) & ~self.violated
+        self.violated |= new
+        margin = step_values(info, "margin", len(moved))
+        for row in np.flatnonzero(new & self.promised)[: max(0, KEPT - len(self.watch.cases))]:
+            reached = "" if margin is None else f" to margin {as_numpy(margin)[row]:.4g}"
+            self.watch.cases.append(
+                f"episode of seed {self.seeds[row]}, step {int(self.lengths[row])}: from state "
+                f"{np.round(self.states[row], 6).tolist()} by action {np.round(self.taken[row], 6).tolist()}{reached}"
+            )
+
+    def finish(self) -> None:
+        """Add the episodes to the watch."""
+        promised = np.zeros_like(self.violated) if self.promised is None else self.promised
+        self.watch.episodes += len(self.violated)
+        self.watch.promised += int(promised.sum())
+        self.watch.broken += int((self.violated & promised).sum())
+        self.watch.unpromised_violations += int((self.violated & ~promised).sum())
+
+
+def shielded_episodes(
+    policy: Policy | Act,
+    chosen: Shield,
+    env_id: str,
+    seeds: Array,
+    watch: Watch,
+    *,
+    steps: int | None = None,
+    gap: str | None = None,
+) -> EpisodeBatch:
+    """One episode behind the filter from each seed, stepped from python; `watch` is added to.
+
+    Arguments as of `run_episodes`; the filter knows the system without the gap.
+    """
+
+    def act(observations: Array) -> Array:
+        if isinstance(policy, Policy):
+            return policy.act(torch.from_numpy(observations.astype(np.float32))).numpy()
+        return policy(observations)
+
+    env: Any = make_vec(env_id, len(seeds), **({} if gap is None else {"gap": gap}))
+    try:
+        limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
+        stepper = _Watched(env, limit, env_id, act, chosen, watch, seeds)
+        batch = stepper.run(stepper.actions, [int(seed) for seed in seeds])
+        stepper.finish()
+        return batch
+    finally:
+        env.close()
