@@ -7,7 +7,7 @@
 
 Limit: 25 an episode, undiscounted; what each policy costs is also judged at 10. Policies act by their mean (BCQ-Lag by
 the mode of its prior); those that always sample (FISOR) as evaluation draws them. Steps and batches are of our choice,
-so that a cell takes about ten minutes on an idle core (CDT, with batch 64 and 20,000 steps, more): see `PLANS`.
+so that a cell takes about ten minutes on an idle core (CDT, with batch 64 and 20,000 steps, an hour): see `PLANS`.
 On the native systems a policy's violations are counted over 10,000 episodes (2,000 where it always samples).
 """
 
@@ -59,7 +59,7 @@ PLANS: dict[str, Settings] = {
     "fisor": Settings("FISOR `small`", "fisor", {"preset": "small"}, 50_000),
     "bcq_lag": Settings("BCQ-Lag `small`", "bcq_lag", {"preset": "small"}, 20_000),
     "bear_lag": Settings("BEAR-Lag `small`", "bear_lag", {"preset": "small"}, 20_000),
-    "cpq": Settings("CPQ `small`", "cpq", {"preset": "small"}, 20_000),
+    "cpq": Settings("CPQ `small`", "cpq", {"preset": "small"}, 15_000),
     "coptidice": Settings("COptiDICE `small`", "coptidice", {"preset": "small"}, 30_000),
     "cdt": Settings("CDT `small`", "cdt", {"preset": "small"}, 20_000, 64),
 }

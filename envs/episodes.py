@@ -140,7 +140,7 @@ def _act(policy: Policy) -> Act:
 class Stepper:
     """Steps a vector environment until each row's episode has ended, and sums up what happens.
 
-    `remembers` is a policy that is told what its actions brought (`begin`, `after_step`).
+    `remembers` is a policy that is told what its actions brought (`begin`, `after_step`), or None.
     """
 
     def __init__(self, env: Any, limit: int, env_id: str, remembers: Any = None) -> None:

@@ -110,3 +110,14 @@ def test_costs_that_teach_nothing_are_said_before_training(variant: str) -> None
     agent.prepare(clean)
     assert any("costs are zero" in note for note in agent.notes(clean))
     assert not any("costs are zero" in note for note in agent.notes(data))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_episodes_held_out_are_judged_by_each_loss_windows_included(variant: str) -> None:
+    from surefoot.from_data import validation_losses
+
+    (agent,) = agents(variant, [0])
+    agent.prepare(random_dataset())
+    found = validation_losses(agent, random_dataset(episodes=4, seed=1))
+    assert found.keys() == {update.name for update in agent.updates()}
+    assert all(np.isfinite(value) for value in found.values())

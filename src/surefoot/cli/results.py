@@ -173,7 +173,8 @@ def export(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters' own, about torch's internals
         policy.export(path, sampling=arguments.sampling)
-    inputs = f"observations (batch, {policy.observation_dim})"
+    shapes = {name: ", ".join(map(str, value.shape[1:])) for name, value in policy.example().items()}
+    inputs = ", ".join(f"{name} (batch, {shape})" for name, shape in shapes.items())
     sampling = arguments.sampling or policy.always_samples
     noise = f" and noise (batch, {policy.noise_dim}), standard normal" if sampling else ""
     print(f"policy: {output.short(path)}\n{inputs}{noise} -> actions (batch, {policy.action_dim}), float32")
