@@ -16,7 +16,7 @@ from surefoot.envs.episodes import Act, EpisodeBatch, Stepper
 from surefoot.envs.interface import Array, as_numpy, step_values
 from surefoot.envs.vector import make_vec
 from surefoot.reach import SafeSet, load_safe_set, reach
-from surefoot.safe.filtered import FilteredPolicy
+from surefoot.safe.filtered import FilteredPolicy, forgetful
 from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive, Margin, needed_margin
 from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.solver import Progress
@@ -212,7 +212,11 @@ def shielded_episodes(
     """One episode behind the filter from each seed, stepped from python; `watch` is added to.
 
     Arguments as of `run_episodes`; the filter knows the system without the gap.
+
+    Raises:
+        ConfigError: the policy remembers its episode (cdt).
     """
+    forgetful(policy)
 
     def act(observations: Array) -> Array:
         if isinstance(policy, Policy):
