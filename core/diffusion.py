@@ -104,6 +104,9 @@ def ancestral(predict: Predict, noise: Tensor, schedule: Schedule, limit: float 
     return x
 
 
+PREFERENCES = ("lowest", "feasible", "highest")
+
+
 class DiffusionActor(Actor):
     """Draws several actions by diffusion and takes the one that critics like best.
 
@@ -130,8 +133,9 @@ class DiffusionActor(Actor):
             action_dim: A.
             critic: judges the samples; None only where there is one.
             samples: N actions drawn for each observation.
-            prefer: "lowest" takes the action whose largest value among the critics is smallest, of critics that
-                predict violations; "highest" the one whose smallest value is largest, of critics that predict returns.
+            prefer: of critics that predict violations, "lowest" takes the action whose largest value is smallest, and
+                "feasible" the first one whose largest value is 0 or less, or without one the lowest; of critics that
+                predict returns, "highest" takes the action whose smallest value is largest.
 
         Raises:
             ConfigError: numbers out of range, or samples without a critic to choose among them.
@@ -139,8 +143,8 @@ class DiffusionActor(Actor):
         super().__init__()
         if samples < 1 or (samples > 1 and critic is None):
             raise ConfigError(f"{samples} samples: needs at least 1, and a critic to choose among several")
-        if prefer not in ("lowest", "highest"):
-            raise ConfigError(f"prefer is {prefer!r}; {nearest(prefer, ['lowest', 'highest'])}")
+        if prefer not in PREFERENCES:
+            raise ConfigError(f"prefer is {prefer!r}; {nearest(prefer, PREFERENCES)}")
         self.network, self.schedule, self.action_dim = network, schedule, action_dim
         self.critic, self.samples, self.prefer = critic, samples, prefer
 
@@ -157,8 +161,12 @@ class DiffusionActor(Actor):
         if self.critic is None:
             return drawn
         values = self.critic(torch.cat([seen, drawn], -1))
-        values = values.amax(0) if self.prefer == "lowest" else -values.amin(0)
-        best = values.unflatten(0, (-1, self.samples)).argmin(-1)
+        values = -values.amin(0) if self.prefer == "highest" else values.amax(0)
+        values = values.unflatten(0, (-1, self.samples))
+        if self.prefer == "feasible":  # all feasible ones are alike, and the first of them is at hand
+            order = torch.arange(self.samples, dtype=values.dtype, device=values.device) - self.samples
+            values = torch.where(values <= 0, order, values)
+        best = values.argmin(-1)
         place = best.reshape(-1, 1, 1).expand(-1, 1, self.action_dim)
         return drawn.unflatten(0, (-1, self.samples)).gather(1, place).squeeze(1)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from surefoot.core import kernels
 from surefoot.core.errors import ConfigError
 from surefoot.core.networks import MLP
+from surefoot.core.products import KERNELS
 
 
 class FourierFeatures(nn.Module):
@@ -138,7 +139,37 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, W), with (B, W) dropout masks or without dropout."""
         dropped = x if mask is None else x * mask
-        return x + self.down(mish(self.up(self.norm(dropped))))  # type: ignore[no-any-return]
+        return x + affine(self.down, mish(affine(self.up, self.norm(dropped))))
+
+
+def affine(layer: nn.Linear, x: Tensor) -> Tensor:
+    """(B, out) of a wide layer for (B, in): beside the kernels by oneDNN, a tenth faster than BLAS at these sizes."""
+    slots = kernels.active()
+    if slots is None or x.dtype != torch.float32 or x.dim() != 2 or not torch.backends.mkldnn.is_available():
+        return layer(x)  # type: ignore[no-any-return]
+    return _Affine.apply(slots, x, layer.weight, layer.bias)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Affine(torch.autograd.Function):
+    """x W' + b; the gradients of W and b are written where the optimiser reads them."""
+
+    @staticmethod
+    def forward(ctx: Any, slots: kernels.Slots, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.slots, ctx.bias = slots, bias
+        ctx.save_for_backward(x, weight)
+        return KERNELS["forward"]["onednn"](x, weight, bias, False)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        _, x_wanted, weight_wanted, bias_wanted = ctx.needs_input_grad
+        return (
+            None,
+            KERNELS["down"]["onednn"](gradient, weight) if x_wanted else None,
+            KERNELS["weight"]["torch"](gradient, x, ctx.slots.gradient(weight)) if weight_wanted else None,
+            torch.sum(gradient, dim=0, out=ctx.slots.gradient(ctx.bias)) if bias_wanted else None,
+        )
 
 
 def mish(x: Tensor) -> Tensor:

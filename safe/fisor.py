@@ -25,7 +25,7 @@ from surefoot.safe.signal import PUBLISHED_VIOLATION, SIGNALS, Signal, constrain
 
 @dataclasses.dataclass(frozen=True)
 class FISORConfig:
-    """Settings of FISOR; the defaults are the preset `small`, which is `official` but for the noise network's size."""
+    """Settings of FISOR; the defaults are the preset `small`."""
 
     signal: str = "auto"  # h: margin, published, or auto: the margin where there is one
     violation: float = PUBLISHED_VIOLATION  # M of the published signal: 25 sees 324 steps ahead, 1 sees 68
@@ -53,8 +53,9 @@ class FISORConfig:
     actor_rows: int = 256  # of an update of the actor
     actor_updates: int = 1  # a training step, each on rows of its own
     average_rate: float = 0.001  # of the noise network's average, which is what acts
-    samples: int = 8  # N actions drawn for an observation, of which the safest acts
-    normalization: str = "none"  # of observations: none, observations or stacked
+    samples: int = 8  # N actions drawn for an observation
+    choice: str = "feasible"  # which acts: the first feasible one, else the safest; or the safest, lowest (official)
+    normalization: str = "observations"  # of observations: none (official), observations or stacked
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -68,6 +69,7 @@ class FISORConfig:
         low, high = self.cost_weight_min, self.cost_weight_max
         require(0 <= low <= high, "fisor", "cost_weight_min", low, f"in [0, cost_weight_max = {high}]")
         require(self.network in NETWORKS, "fisor", "network", self.network, " or ".join(sorted(NETWORKS)))
+        require(self.choice in {"feasible", "lowest"}, "fisor", "choice", self.choice, "feasible or lowest")
         require(0 <= self.dropout < 1, "fisor", "dropout", self.dropout, "in [0, 1)")
         for name in ("actor_rows", "actor_updates", "samples", "diffusion_steps"):
             require(getattr(self, name) >= 1, "fisor", name, getattr(self, name), "at least 1")
@@ -93,12 +95,15 @@ class FISOR(Agent):
         \end{cases}
 
     Targets' critics stand in all weights and value losses, and choose among the N actions that the policy draws: the
-    one of the smallest :math:`\max_i \hat Q_{h,i}`. A training step is the order of the official code: the actor with
-    the critics of the step before, then reward value and critics, then feasible value and critics.
+    one of the smallest :math:`\max_i \hat Q_{h,i}` (`choice=lowest`, official), or the first for which that is <= 0,
+    and the smallest where there is none (`choice=feasible`). Where h is a true margin the former goes ever farther from
+    the limit, however safe it is already. A training step is in the order of the official code: the actor with the
+    critics of the step before, then reward value and critics, then feasible value and critics.
 
     Where it differs from the official code (ZhengYinan-AIR/FISOR): a time-out does not end the task
     (`timeouts_end=true` for theirs); h is the true margin where there is one (`signal=published` for theirs); rewards
-    are scaled by the data's own range of returns, not by a table's. The preset `official` has its networks and sizes.
+    are scaled by the data's own range of returns, not by a table's; observations are normalised, which a small network
+    needs in a short time. The preset `official` has its networks, sizes, signal, ends, choice and observations.
     """
 
     name = "fisor"
@@ -110,6 +115,8 @@ class FISOR(Agent):
             "actor_rows": 1024,
             "actor_updates": 2,
             "samples": 16,
+            "choice": "lowest",
+            "normalization": "none",
             "signal": "published",
             "timeouts_end": True,
         },
@@ -256,6 +263,7 @@ class FISOR(Agent):
             self.spec.action_dim,
             self.target_feasible_critic,
             self.config.samples,
+            self.config.choice,
         )
 
     def policy(self) -> Policy:

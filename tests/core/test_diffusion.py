@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from surefoot.core import kernels
 from surefoot.core.diffusion import DiffusionActor, Schedule, ancestral
 from surefoot.core.errors import ConfigError
 from surefoot.core.networks import Critic
@@ -22,6 +23,7 @@ from surefoot.core.noise_networks import (
     ResidualBlock,
     ResidualNoise,
     lecun_normal,
+    mish,
 )
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
@@ -300,3 +302,28 @@ def test_options_out_of_range_are_refused() -> None:
         Schedule.vp(0)
     with pytest.raises(ConfigError, match="did you mean 'residual'"):
         DiffusionActor.from_description(3, 2, {**actor("mlp").description(), "network": "residul"})
+
+
+@pytest.mark.parametrize("network", ["mlp", "residual"])
+def test_networks_over_the_kernels_give_the_gradients_of_plain_ones(network: str) -> None:
+    made: NoiseNetwork = PlainNoise(3, 2, (32, 32)) if network == "mlp" else ResidualNoise(3, 2, 32, 2, 8, 16)
+    given = (torch.randn(40, 2), torch.randn(40, 3), torch.randint(5, (40,)).float())
+    masks = (torch.rand(40, made.dropped) < 0.9).float() / 0.9 if made.dropped else None
+    found = []
+    for slots in (None, kernels.Slots(kernels.KernelTable("test"))):
+        with kernels.use(slots):
+            out = made(*given, masks)
+            found.append([out, *torch.autograd.grad(out.square().sum(), list(made.parameters()))])
+    for plain, fast in zip(*found, strict=True):
+        torch.testing.assert_close(fast, plain, rtol=2e-4, atol=2e-5)
+
+
+def test_the_cheaper_mish_is_mish_everywhere() -> None:
+    x = torch.cat([torch.linspace(-110, 110, 20_001), torch.randn(1000)]).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    with kernels.use(kernels.Slots(kernels.KernelTable("test"))):
+        found = mish(x)
+    expected = exact * torch.tanh(torch.nn.functional.softplus(exact, threshold=1000))
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-30)
+    own, other = torch.autograd.grad(found.sum(), x)[0], torch.autograd.grad(expected.sum(), exact)[0]
+    torch.testing.assert_close(own.double(), other, rtol=0, atol=1e-6)

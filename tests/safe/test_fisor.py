@@ -179,6 +179,26 @@ def test_slip_2_the_larger_constraint_critic_counts_and_the_smaller_reward_criti
     assert not torch.equal(found["target_q_h"], torch.minimum(*constraint))
 
 
+def test_the_choice_is_the_first_feasible_action_or_else_the_safest() -> None:
+    made, seen = agent(choice="feasible", samples=6), torch.randn(200, 3)
+    noise = torch.randn(200, made.actor.noise_dim)
+    with torch.no_grad():  # so that about half of the actions are feasible
+        made.target_feasible_critic.mlp.weights[-1].mul_(20)
+        taken = made.actor.act(seen, noise)
+        each = noise.unflatten(-1, (6, -1))
+        alone = DiffusionActor(made.average_noise_network, made.schedule, 2)
+        drawn = torch.stack([alone.act(seen, each[:, sample]) for sample in range(6)], 1)
+        pairs = torch.cat([seen.unsqueeze(1).expand(-1, 6, -1), drawn], -1)
+        values = made.target_feasible_critic(pairs.flatten(0, 1)).amax(0).view(200, 6)
+    kinds = set()
+    for row in range(200):
+        feasible = [sample for sample in range(6) if values[row, sample] <= 0]
+        sample = feasible[0] if feasible else int(values[row].argmin())
+        kinds.add((bool(feasible), sample == int(values[row].argmin())))
+        torch.testing.assert_close(taken[row], drawn[row, sample])
+    assert {(True, False), (False, True)} <= kinds  # both cases came up, and the first feasible is not the safest
+
+
 def test_slip_3_target_critics_stand_in_weights_value_losses_and_choice() -> None:
     made, rows, noise = agent(), rows_of(50), drawn(agent(), 50)
     seen, numbers = rows["observations"], torch.randn(50, made.actor.noise_dim)
@@ -479,6 +499,7 @@ def test_the_presets_are_the_two_sizes() -> None:
     assert (official.network, official.width, official.blocks, official.dropout) == ("residual", 256, 3, 0.1)
     assert (official.actor_rows, official.actor_updates, official.samples) == (1024, 2, 16)
     assert (official.signal, official.violation, official.timeouts_end) == ("published", 25.0, True)
+    assert (official.choice, official.normalization) == ("lowest", "none")
     assert (small.network, small.noise_hidden, small.actor_rows, small.samples) == ("mlp", (256, 256), 256, 8)
 
 
