@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.value_learning import gae
+from surefoot.envs import make_vec
 from surefoot.online.environment import RecentEpisodes
 from surefoot.safe import ALGORITHMS
 from surefoot.safe.focops import focops_terms
@@ -77,10 +78,9 @@ def test_seeds_together_are_the_seeds_alone(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ACTING)
-def test_a_run_goes_on_from_its_state_bit_for_bit(algorithm: str) -> None:
-    whole, first, second = (loop(algorithm, Walk(rows(algorithm)), cost_limit=1.0) for _ in range(3))
-    for made in (whole, first):
-        made.run(128)
+def test_multiplier_and_recent_episodes_are_taken_up_bit_for_bit(algorithm: str) -> None:
+    first, second = (loop(algorithm, Walk(rows(algorithm)), cost_limit=1.0) for _ in range(2))
+    first.run(128)
     state = {name: value.clone() for name, value in first.state(0).items()}
     assert any(name.startswith(("agent/multiplier.", "agent/episode_cost")) for name in state)
     second.restore([state], first.step)
@@ -90,6 +90,18 @@ def test_a_run_goes_on_from_its_state_bit_for_bit(algorithm: str) -> None:
     assert torch.isfinite(recent.means()[0]).all()
     for name, value in second.learner.state(0).items():
         assert torch.equal(value, first.learner.state(0)[name]), name
+
+
+@pytest.mark.parametrize("algorithm", ACTING)
+def test_a_loop_goes_on_as_if_it_had_not_been_stopped(algorithm: str) -> None:
+    env, block = "native/dubins-obstacles", 64 if algorithm in ON_POLICY else 40
+    whole, first, second = (loop(algorithm, make_vec(env, rows(algorithm)), cost_limit=0.1) for _ in range(3))
+    whole.run(3 * block)
+    first.run(2 * block)
+    assert second.restore([{name: value.clone() for name, value in first.state(0).items()}], first.step) is None
+    second.run(block)
+    for name, value in whole.learner.state(0).items():
+        assert torch.equal(value, second.learner.state(0)[name]), name
 
 
 def test_the_loop_steps_the_multiplier_before_the_policy_by_fresh_episodes() -> None:
