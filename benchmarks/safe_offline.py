@@ -242,7 +242,7 @@ def table(folder: pathlib.Path) -> list[str]:
         "",
         f"Mixed data of 50,000 transitions, {SYSTEM_STEPS:,} steps, 1 seed. Return of "
         f"{EPISODES} episodes; violations in {CERTIFIED:,} episodes ({CERTIFIED_SAMPLING:,} where the policy always "
-        "samples), and the bound that the probability of one is below with 95 % confidence. BC-Safe clones the episodes "
+        "samples), and the bound that the probability of one is below with 95 % confidence. BC-Safe clones episodes "
         "without a violation; the others' cost limit is 1 an episode.",
         "",
         "| system | algorithm | return | violations | bound | mean cost |",
