@@ -132,6 +132,7 @@ def training_cell(
         "episodes": episodes,
         "returns": [round(value, 3) for value in result["evaluation"]["returns"]],
         "lengths": result["evaluation"]["lengths"],
+        "costs": result["evaluation"]["costs"],
         "curve": [
             (line["step"], round(line["values"]["return_mean"], 3))
             for line in result["metrics"]

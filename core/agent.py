@@ -155,6 +155,8 @@ class Agent(nn.Module):
     """Whether margins in its dataset mean something to it: then the front door computes them where it can."""
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
+    cost_window: int | None = None
+    """Episodes whose mean cost `observe_costs` is given while it acts; None for agents without a constraint."""
     inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
     """What a run that it starts from must give, by attribute; all else is taken where it fits."""
     actor: Actor
@@ -219,9 +221,29 @@ class Agent(nn.Module):
         """What the user should hear of training on this dataset, before the first step; `prepare` has seen it."""
         return []
 
+    def batches(self, dataset: Any, store: Any) -> tuple[Callable[..., Batch], int]:
+        """What turns drawn numbers into batches, and how many numbers there are to draw from: here the store's rows.
+
+        An agent that learns from more than single rows, or draws some more often, gives its own.
+
+        Args:
+            dataset: as `prepare` gave it.
+            store: its valid rows, with the columns that the agent reads.
+        """
+        return store.gather, len(store)
+
     def annotate(self, batch: Batch) -> Batch:
         """Quantities that several losses of one training step share, computed once without gradient."""
         return batch
+
+    def observe_costs(self, cost: Tensor, length: Tensor) -> dict[str, Tensor]:
+        """Buffers to be changed, by full name, after new episodes of its own policy: how a multiplier is stepped.
+
+        Args:
+            cost: () mean undiscounted cost of the last `cost_window` episodes, NaN where none has ended yet.
+            length: () their mean number of steps.
+        """
+        raise TypeError(f"{type(self).__name__} must define observe_costs")
 
     def updates(self) -> Sequence[Update]:
         """The optimiser steps of one training step, in order."""

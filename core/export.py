@@ -26,7 +26,7 @@ def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = Fal
         raise ExportError(f"{path}: can export to .onnx or .pt2, not {path.suffix!r}")
     if sampling and policy.noise_dim == 0:
         raise ExportError("this policy is deterministic: it has no sampling form; export it without sampling")
-    inputs = {"observations": torch.zeros(2, policy.observation_dim)}
+    inputs = policy.example()
     if sampling or policy.always_samples:
         inputs["noise"] = torch.zeros(2, policy.noise_dim)
     batch = torch.export.Dim("batch", min=1)

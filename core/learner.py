@@ -194,6 +194,11 @@ class Learner:
 
             return vmap(one)(self._named(), self._buffers, *arguments)
 
+    def observe_costs(self, cost: Tensor, length: Tensor) -> None:
+        """Let each agent change its buffers by (S,) mean cost and length of its last episodes."""
+        for name, value in self.apply("observe_costs", cost, length).items():
+            self._buffers[name].copy_(value)
+
     def _named(self) -> dict[str, Tensor]:
         return {
             full: value

@@ -22,7 +22,11 @@ from surefoot.core.random import generator
 
 PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
-_HOMES = {"diffusion": "surefoot.core.diffusion"}
+_HOMES = {
+    "diffusion": "surefoot.core.diffusion",
+    "perturbed": "surefoot.core.vae",
+    "decision_transformer": "surefoot.core.transformer",
+}
 """Kind of actor -> module that defines it, of those that are not in `core.actors`."""
 
 
@@ -46,7 +50,7 @@ class Policy(nn.Module):
         """A frozen float32 copy on the CPU."""
         fixed = Normalizer(normalizer.mean.shape[0], normalizer.limit)  # running statistics stop here
         fixed.load_state_dict({"mean": normalizer.mean, "scale": normalizer.scale})
-        policy = cls(*copy.deepcopy((actor, fixed, action_low, action_high)))
+        policy = _class_for(actor, cls)(*copy.deepcopy((actor, fixed, action_low, action_high)))
         for parameter in policy.parameters():
             parameter.data = parameter.data.clone()  # not a view of a Learner's storage
         return policy.float().cpu().requires_grad_(False)
@@ -165,11 +169,15 @@ class Policy(nn.Module):
             actor = _actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
             low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])
             normalizer = Normalizer(meta["observation_dim"], meta.get("observation_limit", math.inf))
-            policy = cls(actor, normalizer, low, high)
+            policy = _class_for(actor, cls)(actor, normalizer, low, high)
             policy.load_state_dict(tensors)
         except (KeyError, TypeError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
         return policy.requires_grad_(False)
+
+    def example(self, rows: int = 2) -> dict[str, Tensor]:
+        """Inputs of `forward` by name, for exporters."""
+        return {"observations": torch.zeros(rows, self.observation_dim)}
 
     def export(self, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
         """Write the policy as ONNX (.onnx) or as a `torch.export` program (.pt2), by the path's ending.
@@ -196,6 +204,15 @@ def _actor_class(kind: str) -> type[Actor]:
         known = ", ".join(sorted({*ACTORS, *_HOMES}))
         raise ConfigError(f"no actor of kind {kind!r} is known (known: {known}); import the module that defines it")
     return ACTORS[kind]
+
+
+def _class_for(actor: Actor, asked: type[Policy]) -> type[Policy]:
+    """The class of policy that a head needs: one that keeps the steps of the episode where it reads them."""
+    if not getattr(actor, "remembers", False):
+        return asked
+    from surefoot.core.episode_policy import EpisodePolicy
+
+    return asked if issubclass(asked, EpisodePolicy) else EpisodePolicy
 
 
 def _stem(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -120,11 +120,12 @@ def _stepped(policy: Policy | Act, env_id: str, seeds: Array, steps: int | None,
         if steps is None and env.max_episode_steps is None:
             raise ConfigError(f"{env_id} has no time limit; say after how many steps an episode is cut off")
         limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
-        act = policy
+        act, remembers = policy, None
         if isinstance(policy, Policy):
             policy.reset(int(seeds[0]))  # of its own noise, where it has some: these seeds give these episodes
             act = _act(policy)
-        return Stepper(env, limit, env_id).run(act, [int(seed) for seed in seeds])
+            remembers = policy if hasattr(policy, "begin") and hasattr(policy, "after_step") else None
+        return Stepper(env, limit, env_id, remembers).run(act, [int(seed) for seed in seeds])
     finally:
         env.close()
 
@@ -137,11 +138,14 @@ def _act(policy: Policy) -> Act:
 
 
 class Stepper:
-    """Steps a vector environment until each row's episode has ended, and sums up what happens."""
+    """Steps a vector environment until each row's episode has ended, and sums up what happens.
 
-    def __init__(self, env: Any, limit: int, env_id: str) -> None:
+    `remembers` is a policy that is told what its actions brought (`begin`, `after_step`), or None.
+    """
+
+    def __init__(self, env: Any, limit: int, env_id: str, remembers: Any = None) -> None:
         count = env.num_envs
-        self.env, self.limit, self.env_id = env, limit, env_id
+        self.env, self.limit, self.env_id, self.remembers = env, limit, env_id, remembers
         self.returns, self.lengths = np.zeros(count), np.zeros(count, np.int64)
         self.costs, self.margins = np.zeros(count), np.full(count, np.inf)
         self.terminated, self.diverged = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
@@ -152,13 +156,19 @@ class Stepper:
         env, began = self.env, time.perf_counter()
         observations, _ = env.reset(seed=seeds)
         low, high = env.single_action_space.low, env.single_action_space.high
+        if self.remembers is not None:
+            self.remembers.begin(env.num_envs)
         for _ in range(self.limit):
             actions = np.clip(np.asarray(act(observations), dtype=np.float32), low, high)
             if not np.isfinite(actions).all():
                 raise EnvironmentMismatchError(f"{self.env_id}: an action is not finite; check the policy's weights")
             moved = env.active.copy()
             observations, rewards, terminations, truncations, info = env.step(actions)
-            self._add(moved, as_numpy(rewards), info)
+            costs = self._add(moved, as_numpy(rewards), info)
+            if self.remembers is not None:
+                heard = (as_numpy(rewards), costs, terminations | truncations)
+                self.remembers.after_step(*(torch.from_numpy(np.asarray(v)).float() for v in heard[:2]),
+                                          torch.from_numpy(np.asarray(heard[2], np.bool_)))  # fmt: skip
             self.terminated |= moved & terminations
             env.active[:] = moved & ~(terminations | truncations)
             if not env.active.any():
@@ -177,7 +187,8 @@ class Stepper:
             device=device,
         )
 
-    def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> None:
+    def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> Array:
+        """Add a step; its costs (N,), zeros where there are none."""
         count = len(moved)
         self.returns += np.where(moved, rewards, 0.0)
         self.lengths += moved
@@ -188,3 +199,4 @@ class Stepper:
         if margin is not None:
             self.margins = np.where(moved, np.minimum(self.margins, margin), self.margins)
         self.diverged |= moved & np.asarray(info.get("diverged", np.zeros(count, np.bool_)))
+        return np.zeros(count) if cost is None else np.asarray(cost)

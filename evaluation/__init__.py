@@ -4,6 +4,7 @@ from surefoot.evaluation.certificates import Certificate, certificate
 from surefoot.evaluation.report import write_report
 from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, ScriptedPolicy, evaluate
 from surefoot.evaluation.runs import CurvePoint, RunData, load_runs
+from surefoot.evaluation.safety import Safety, safety
 from surefoot.evaluation.statistics import (
     Interval,
     difference_interval,
@@ -27,6 +28,7 @@ __all__ = [
     "PolicyLike",
     "RandomPolicy",
     "RunData",
+    "Safety",
     "ScriptedPolicy",
     "certificate",
     "difference_interval",
@@ -41,6 +43,7 @@ __all__ = [
     "performance_profile_interval",
     "probability_of_improvement",
     "probability_of_improvement_interval",
+    "safety",
     "stratified_bootstrap_interval",
     "write_report",
 ]

@@ -98,6 +98,39 @@ def interval_plot(
     return figure
 
 
+def return_against_cost(
+    runs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    title: str = "",
+    limits: Sequence[float] = (),
+    behaviour: tuple[float, float] | None = None,
+) -> Figure:
+    """A small dot per seed and a large one for the mean of each run; each cost limit as a vertical line.
+
+    Args:
+        runs: label -> (returns, costs) of the seeds.
+        title: of the picture.
+        limits: of an episode's cost; left of the line is within it.
+        behaviour: (return, cost) of the data.
+    """
+    if not runs:
+        raise ConfigError("return against cost: no run has costs; train in an environment with a constraint")
+    figure, axes = _axes(title, (7.2, 3.8))
+    for i, (label, (returns, costs)) in enumerate(runs.items()):
+        colour, marker = _colour(i), MARKERS[i % len(MARKERS)]
+        axes.scatter(costs, returns, s=14, color=colour, marker=marker, alpha=0.45, linewidths=0)
+        axes.scatter([np.mean(costs)], [np.mean(returns)], s=60, color=colour, marker=marker, label=label)
+    for limit in limits:
+        axes.axvline(limit, color=GREY, linestyle="--", linewidth=1, label=f"cost limit {limit:g}")
+    if behaviour is not None:
+        axes.scatter([behaviour[1]], [behaviour[0]], s=60, color=GREY, marker="*", label="behaviour (data)")
+    axes.set_xlabel("cost (sum of costs per episode)")
+    axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+    axes.set_ylabel("return (sum of rewards per episode)")
+    axes.grid(alpha=0.25)
+    figure.legend(frameon=False, loc="outside right upper")
+    return figure
+
+
 def performance_profiles(
     profiles: Mapping[str, tuple[Array, Array, Array]],
     thresholds: Array,

@@ -91,6 +91,12 @@ def _score_table(runs: Sequence[RunData]) -> str:
         "Episodes are per seed; for the behaviour, all episodes of the dataset. "
         "A score without brackets has no interval."
     )
+    if any(run.safety is not None for run in runs):
+        note += (
+            " Cost: undiscounted sum per episode; cost / limit at most 1 keeps to the limit beside it. 95th "
+            "percentile: nineteen of twenty episodes cost at most this. Violating: with a cost above 0, in evaluation "
+            "only; what training itself cost is not in it."
+        )
     intervals = f" Intervals: {'; '.join(sorted(methods))}." if methods else ""
     return _table(head, body) + f'<p class="note">{html.escape(note + intervals)}</p>'
 
@@ -130,9 +136,28 @@ def _figures(group: list[RunData]) -> list[str]:
     if final:
         figure = plots.interval_plot(final, "Final return", reference=behaviour)
         drawn.append(_figure(figure, "Mean final return; the bar is the 95 % interval."))
+    drawn += _return_against_cost(group, labels)
     if not drawn:
         return ['<p class="note">These runs had no simulator, so there are no returns.</p>']
     return ['<div class="figures">', *drawn, "</div>"]
+
+
+def _return_against_cost(group: list[RunData], labels: list[str]) -> list[str]:
+    """Where each run lies between reward and safety; nothing where there was no cost."""
+    points = {
+        label: (run.per_seed_returns, run.per_seed_costs)
+        for label, run in zip(labels, group, strict=True)
+        if run.per_seed_costs
+    }
+    if not points:
+        return []
+    limits = sorted({run.cost_limit for run in group if run.cost_limit is not None})
+    data = next((run.behaviour for run in group if run.behaviour and run.behaviour.get("cost")), None)
+    behaviour = None if data is None else (float(data["mean"]), float(data["cost"]["mean"]))
+    figure = plots.return_against_cost(points, "Return against cost", limits, behaviour)
+    drawn = " and ".join(f"{limit:g}" for limit in limits)
+    said = f"The dashed line is the cost limit, {drawn} an episode." if limits else "No run has a cost limit."
+    return [_figure(figure, f"A small mark is a seed, the large one a run's mean. {said}")]
 
 
 def _figure(figure: plots.Figure, caption: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -31,6 +31,19 @@ class PolicyLike(Protocol):
         ...
 
 
+@runtime_checkable
+class RemembersEpisodes(Protocol):
+    """A policy whose actions depend on what it met in the episode, one history a row."""
+
+    def begin(self, rows: int) -> None:
+        """All rows are at the first step of an episode; called once, after `reset`."""
+        ...
+
+    def after_step(self, rewards: torch.Tensor, costs: torch.Tensor, ended: torch.Tensor) -> None:
+        """What the last actions brought: (rows,) float32 rewards and costs, and bool where a new episode begins."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Episodes:
     """E whole episodes of one policy, in the order of their seeds."""
@@ -38,11 +51,16 @@ class Episodes:
     returns: Array  # (E,) float64: undiscounted sum of rewards
     lengths: Array  # (E,) int64: steps
     costs: Array | None = None  # (E,) float64: sum of costs, or None where the environment gives none
+    violations: Array | None = None  # (E,) int64: steps with a cost above 0; None where it gives none
 
     def to_json(self) -> dict[str, Any]:
         """The same as lists, ready for `json.dumps`."""
-        costs = None if self.costs is None else self.costs.tolist()
-        return {"returns": self.returns.tolist(), "lengths": self.lengths.tolist(), "costs": costs}
+        return {
+            "returns": self.returns.tolist(),
+            "lengths": self.lengths.tolist(),
+            "costs": None if self.costs is None else self.costs.tolist(),
+            "violations": None if self.violations is None else self.violations.tolist(),
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Episodes:
@@ -51,11 +69,13 @@ class Episodes:
             costs = None if value["costs"] is None else np.asarray(value["costs"], dtype=np.float64)
             returns = np.asarray(value["returns"], dtype=np.float64)
             lengths = np.asarray(value["lengths"], dtype=np.int64)
+            counted = value.get("violations")  # files of before they were counted have none
+            violations = None if counted is None else np.asarray(counted, dtype=np.int64)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"episodes: returns, lengths and costs must hold numbers ({error})") from error
-        if returns.shape != lengths.shape or (costs is not None and costs.shape != returns.shape):
+        if any(column is not None and column.shape != returns.shape for column in (lengths, costs, violations)):
             raise ConfigError("episodes: returns, lengths and costs differ in length; write them again")
-        return cls(returns, lengths, costs)
+        return cls(returns, lengths, costs, violations)
 
 
 class RandomPolicy:
@@ -170,10 +190,13 @@ class _Rollout:
         self.finished = np.zeros(rows, dtype=np.int64)
         self.step_returns = np.zeros(rows)
         self.step_costs = np.zeros(rows)
+        self.step_violations = np.zeros(rows, dtype=np.int64)
+        self.latest_costs = np.zeros(rows)  # of the last step alone
         self.step_lengths = np.zeros(rows, dtype=np.int64)
         self.has_cost = np.zeros(len(policies), dtype=np.bool_)
         shape = (len(policies), episodes)
-        self.returns, self.costs, self.lengths = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
+        self.returns, self.costs = np.zeros(shape), np.zeros(shape)
+        self.lengths, self.violations = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         action_space: Any = vector.single_action_space
         self.discrete = isinstance(action_space, gymnasium.spaces.Discrete)
         check_spaces(vector, *self._dimensions(), self.discrete)
@@ -192,6 +215,8 @@ class _Rollout:
         self._refuse_non_finite("observation", observations)
         for policy in self.policies:
             policy.reset()
+            if isinstance(policy, RemembersEpisodes):
+                policy.begin(self.num_envs)
         while self.vector.active.any():
             self._act(observations)
             observations, rewards, terminations, truncations, info = self.vector.step(self.actions)
@@ -201,6 +226,7 @@ class _Rollout:
             self.step_returns += rewards
             self.step_lengths += self.vector.active
             self._add_costs(info, ended)
+            self._tell(rewards, ended)
             if ended.any():
                 self._finish(np.flatnonzero(ended))
                 if progress is not None:
@@ -211,7 +237,12 @@ class _Rollout:
                     "register it with max_episode_steps"
                 )
         return [
-            Episodes(self.returns[p], self.lengths[p], self.costs[p] if self.has_cost[p] else None)
+            Episodes(
+                self.returns[p],
+                self.lengths[p],
+                self.costs[p] if self.has_cost[p] else None,
+                self.violations[p] if self.has_cost[p] else None,
+            )
             for p in range(len(self.policies))
         ]
 
@@ -233,14 +264,29 @@ class _Rollout:
 
     def _add_costs(self, info: dict[str, Any], ended: Array) -> None:
         """Add this step's costs; an episode's last one is in `final_info`, beside the reset's own info."""
+        self.latest_costs[:] = 0
         for source, rows in ((info, ~ended), (info.get("final_info", {}), ended)):
             key = next((name for name in ("cost", "costs") if name in source), None)
             if key is None:
                 continue
             given = rows & np.asarray(source.get(f"_{key}", rows))
             self._refuse_non_finite("cost", np.where(given, source[key], 0.0))
-            self.step_costs[given] += np.asarray(source[key], dtype=np.float64)[given]
+            self.latest_costs[given] = np.asarray(source[key], dtype=np.float64)[given]
             self.has_cost |= given.reshape(len(self.policies), -1).any(axis=1)
+        self.step_costs += self.latest_costs
+        self.step_violations += self.latest_costs > 0
+
+    def _tell(self, rewards: Array, ended: Array) -> None:
+        """Policies that remember their episodes hear what their actions brought."""
+        for p, policy in enumerate(self.policies):
+            if not isinstance(policy, RemembersEpisodes):
+                continue
+            rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
+            policy.after_step(
+                torch.from_numpy(rewards[rows].astype(np.float32)),
+                torch.from_numpy(self.latest_costs[rows].astype(np.float32)),
+                torch.from_numpy(ended[rows].astype(np.bool_)),
+            )
 
     def _finish(self, rows: Array) -> None:
         """Write down the episodes that ended, and pause the rows that have run their quota."""
@@ -248,7 +294,8 @@ class _Rollout:
         self.returns[policy, episode] = self.step_returns[rows]
         self.costs[policy, episode] = self.step_costs[rows]
         self.lengths[policy, episode] = self.step_lengths[rows]
-        self.step_returns[rows] = self.step_costs[rows] = self.step_lengths[rows] = 0
+        self.violations[policy, episode] = self.step_violations[rows]
+        self.step_returns[rows] = self.step_costs[rows] = self.step_lengths[rows] = self.step_violations[rows] = 0
         self.finished[rows] += 1
         self.vector.active[rows] = self.finished[rows] < self.quota[rows]
         self._seed_next(rows)

@@ -13,6 +13,7 @@ import numpy as np
 
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
+from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
 
 Json = Mapping[str, Any]
@@ -49,6 +50,8 @@ class RunData:
     normalized: Json | None = None
     behaviour: Json | None = None  # mean, low, high, episodes, normalized (a number or None) of the dataset
     cost: Json | None = None
+    per_seed_costs: tuple[float, ...] = ()  # mean cost of an episode
+    safety: Safety | None = None  # how the costs were distributed, and the limit
     updates_per_second: float | None = None
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     date: str = ""
@@ -87,6 +90,8 @@ class RunData:
                 normalized=_interval(summary["normalized"]),
                 behaviour=_interval(summary["behaviour"]),
                 cost=_interval(summary["cost"]),
+                per_seed_costs=tuple(float(value) for value in summary.get("per_seed_costs") or ()),
+                safety=None if summary.get("safety") is None else Safety.from_json(summary["safety"]),
                 updates_per_second=_optional(float, summary["updates_per_second"]),
                 versions={str(key): str(value) for key, value in summary["versions"].items()},
                 date=str(summary["date"]),
@@ -112,6 +117,17 @@ class RunData:
     def steps_of_all(runs: Sequence[RunData]) -> str:
         """What is counted along the curves of several runs."""
         return " or ".join(sorted({run.steps_of for run in runs}))
+
+    @property
+    def cost_limit(self) -> float | None:
+        """The limit of an episode's cost that it was trained or is judged for."""
+        return None if self.safety is None else self.safety.limit
+
+    def judged_by(self, limit: float | None) -> RunData:
+        """The run beside a cost limit of the reader's; as it is where it has no costs, or None is given."""
+        if limit is None or self.safety is None or limit == self.safety.limit:
+            return self
+        return dataclasses.replace(self, safety=with_limit(self.safety, limit))
 
     def learning_curve(self) -> list[CurvePoint]:
         """Mean evaluation return over seeds at each evaluated step, with its 95 % interval.

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from surefoot.evaluation.runs import RunData
+from surefoot.evaluation.safety import Safety
 
 Bounds = Mapping[str, Any] | None  # mean, low, high
 
@@ -29,6 +30,7 @@ class Row:
     normalized: Bounds
     cost: Bounds
     updates_per_second: float | None
+    safety: Safety | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values, ready for `json.dumps`; None where something does not apply."""
@@ -62,6 +64,7 @@ def run_row(run: RunData) -> Row:
         normalized=run.normalized,
         cost=run.cost,
         updates_per_second=run.updates_per_second,
+        safety=run.safety,
     )
 
 
@@ -98,6 +101,19 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
+def _of_safety(form: Callable[[Safety], str]) -> Callable[[Row], str]:
+    return lambda row: "-" if row.safety is None else form(row.safety)
+
+
+def _normalized_cost(found: Safety) -> str:
+    """A normalised cost says nothing without its limit, so they share a cell."""
+    return "-" if found.limit is None else f"{found.normalized:.2f} (limit {found.limit:g})"
+
+
+def _violating_steps(found: Safety) -> str:
+    return "-" if found.per_step is None else f"{100 * found.per_step:.3g} %, {found.per_episode:.4g} an episode"
+
+
 COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
     ("algorithm", "left", lambda row: row.algorithm),
     ("dataset", "left", lambda row: row.dataset or "-"),
@@ -108,6 +124,10 @@ COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
     ("return [95 %]", "right", lambda row: format_bounds(row.returns)),
     ("normalised [95 %]", "right", lambda row: format_bounds(row.normalized)),
     ("cost [95 %]", "right", lambda row: format_bounds(row.cost)),
+    ("cost / limit", "right", _of_safety(_normalized_cost)),
+    ("95th percentile", "right", _of_safety(lambda found: f"{found.percentile_95:.1f}")),
+    ("episodes violating", "right", _of_safety(lambda found: f"{100 * found.violated:.3g} %")),
+    ("steps violating", "right", _of_safety(_violating_steps)),
     ("updates/s", "right", lambda row: _number(row.updates_per_second)),
 )
 """(heading, alignment, cell) of every column; episodes are per seed, or all that the dataset holds."""

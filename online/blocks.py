@@ -23,7 +23,15 @@ from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.envs.interface import PolicyBlock, RollsOut, check_contract, final_observations
-from surefoot.online.environment import EpisodeMeans, environment_state, restore_environment, row_seeds, under
+from surefoot.online.environment import (
+    EpisodeMeans,
+    RecentEpisodes,
+    environment_state,
+    need_costs,
+    restore_environment,
+    row_seeds,
+    under,
+)
 
 Block = dict[str, Tensor]
 
@@ -54,6 +62,9 @@ class Blocks:
         self.learns_statistics = bool(config.normalise_observations) and not self.agent.normalizer.fixed
         self.moments = RunningMoments(self.seeds, width, device)
         self.episodes = EpisodeMeans(self.seeds, self.num_envs, device)
+        window: int | None = self.agent.cost_window
+        self.recent = None if window is None else RecentEpisodes(self.seeds, self.num_envs, window, device)
+        """Of agents with a constraint: the episodes that its multiplier follows."""
         self._policies = self._inside()
         self._warm = False
         self.begin(0)
@@ -68,20 +79,30 @@ class Blocks:
         seeds = [one for seed in self.learner.seeds for one in row_seeds(seed, self.num_envs, number)]
         self._received = self._tensor(self.env.reset(seed=seeds)[0])
         self.episodes.begin()
+        if self.recent is not None:
+            self.recent.begin()
         if not self.inside:
             self._learn_statistics(self._received, None)
 
     def fill(self, number: int) -> Block:
-        """The next T steps: (S, T, N, ...) tensors, and `mask` where the environment inserts rows.
+        """The next T steps: (S, T, N, ...) tensors, `costs` for agents with a constraint, and `mask` where the
+        environment inserts rows.
 
         Args:
             number: of the block, which fixes the noise of its actions.
 
         Raises:
             DivergenceError: an observation, reward or action is not finite.
+            EnvironmentMismatchError: there is no cost for an agent that needs it.
         """
         block = self._stepped(number) if self._policies is None else self._rolled(self._policies)
         self._check_finite(block, number)
+        if self.recent is None:
+            block.pop("costs", None)
+        elif "costs" not in block:
+            raise need_costs(self.env, self.agent.name)
+        else:
+            self.recent.add_block(block)
         return block
 
     def warm_up(self) -> int:
@@ -124,6 +145,7 @@ class Blocks:
                 "terminations": self._split(found.terminations),
                 "truncations": self._split(found.truncations),
                 "next_observations": self.normalised(self._split(found.next_observations)),
+                "costs": self._split(found.costs),
             }
             self.episodes.add_sums(found, self.horizon)
             self._learn_statistics(found.next_observations.movedim(1, 0).flatten(0, 1), None)
@@ -163,7 +185,6 @@ class Blocks:
             steps.append(step)
         block = {name: torch.stack([step[name] for step in steps], 1) for name in steps[0]}
         self.episodes.add_block(block)
-        block.pop("costs", None)
         return block
 
     def _noise(self, number: int) -> Tensor:
@@ -252,6 +273,8 @@ class Blocks:
         tensors = {"blocks/received": self._received[mine], "blocks/warm": torch.tensor(self._warm)}
         tensors |= {f"blocks/moments/{name}": value for name, value in self.moments.state(position).items()}
         tensors |= {f"blocks/episodes/{name}": value for name, value in self.episodes.state(position).items()}
+        if self.recent is not None:
+            tensors |= {f"blocks/recent/{name}": value for name, value in self.recent.state(position).items()}
         return tensors | environment_state(self.env, position, self.seeds)
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], number: int) -> str | None:
@@ -259,6 +282,8 @@ class Blocks:
         for position, state in enumerate(states):
             self.moments.restore(position, under(state, "blocks/moments/"))
             self.episodes.restore(position, under(state, "blocks/episodes/"))
+            if self.recent is not None:
+                self.recent.restore(position, under(state, "blocks/recent/"))
         self._warm = bool(states[0]["blocks/warm"])
         problem = restore_environment(self.env, states)
         if problem is not None:

@@ -131,13 +131,9 @@ class EpisodeMeans:
         if "costs" in block:
             values.append(block["costs"].double() * steps)
         self._has_costs |= "costs" in block
-        count = torch.arange(1, rewards.shape[1] + 1, device=rewards.device).view(1, -1, 1)
-        last = torch.where(ended, count, 0).cummax(1).values  # steps up to the last end, this step's included
-        before = torch.cat([torch.zeros_like(last[:, :1]), last[:, :-1]], 1)
         for index, value in enumerate(values):
-            sums = torch.cat([-self._running[index].unsqueeze(1), value.cumsum(1)], 1)
-            self._ended[index] += ((sums[:, 1:] - sums.gather(1, before)) * ended).sum((1, 2))
-            self._running[index] = sums[:, -1] - sums.gather(1, last[:, -1:]).squeeze(1)
+            sums, self._running[index] = sums_of_episodes(value, self._running[index], ended)
+            self._ended[index] += (sums * ended).sum((1, 2))
         self._ended[3] += ended.sum((1, 2))
 
     def add_sums(self, block: PolicyBlock, horizon: int) -> None:
@@ -167,6 +163,82 @@ class EpisodeMeans:
         """Go on from what `state` gave."""
         self._running[:, position] = state["running"]
         self._ended[:, position] = state["ended"]
+
+
+class RecentEpisodes:
+    """Costs and lengths of the `window` training episodes that ended last, for each of S seeds of N environments.
+
+    What a multiplier follows: fresh episodes of the policy as it is, not values that a critic has learned.
+    """
+
+    def __init__(self, seeds: int, num_envs: int, window: int, device: str | torch.device = "cpu") -> None:
+        self.seeds, self.num_envs = seeds, num_envs
+        self._running = torch.zeros(2, seeds, num_envs, dtype=torch.float64, device=device)
+        self._last = torch.full((2, seeds, window), math.nan, dtype=torch.float64, device=device)  # the newest last
+
+    def begin(self) -> None:
+        """All rows begin an episode."""
+        self._running.zero_()
+
+    def add_block(self, block: Mapping[str, Tensor]) -> None:
+        """Take in (S, T, N) costs, terminations, truncations and, where there is one, mask."""
+        costs, mask = block["costs"].double(), block.get("mask")
+        ended = block["terminations"] | block["truncations"]
+        steps = torch.ones_like(costs) if mask is None else mask.double()
+        for index, value in enumerate((costs * steps, steps)):
+            sums, self._running[index] = sums_of_episodes(value, self._running[index], ended)
+            for seed in range(self.seeds):
+                found = torch.cat([self._last[index, seed], sums[seed][ended[seed]]])
+                self._last[index, seed] = found[-self._last.shape[2] :]
+
+    def add_step(self, costs: Tensor, terminations: Tensor, truncations: Tensor, valid: Tensor | None = None) -> None:
+        """Take in one step of (S * N,) costs and ends."""
+        shape = (self.seeds, 1, self.num_envs)
+        block = {"costs": costs, "terminations": terminations, "truncations": truncations}
+        if valid is not None:
+            block["mask"] = valid
+        self.add_block({name: value.view(shape) for name, value in block.items()})
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """(S,) float32 mean cost and mean length of these episodes; NaN where none has ended yet."""
+        cost, length = self._last.nanmean(2).float()
+        return cost, length
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """The numbers of one seed, copied."""
+        return {"running": self._running[:, position].clone(), "last": self._last[:, position].clone()}
+
+    def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        self._running[:, position] = state["running"]
+        self._last[:, position] = state["last"]
+
+
+def sums_of_episodes(values: Tensor, running: Tensor, ended: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums since the beginning of each episode, and those of the episodes that go on.
+
+    Args:
+        values: (S, T, N) float64.
+        running: (S, N) sums of the running episodes before.
+        ended: (S, T, N) bool.
+
+    Returns:
+        (S, T, N) sums up to and with each step where an episode ended there (elsewhere since the last end), and (S, N)
+        the next `running`.
+    """
+    count = torch.arange(1, values.shape[1] + 1, device=values.device).view(1, -1, 1)
+    last = torch.where(ended, count, 0).cummax(1).values  # steps up to the last end, this step's included
+    before = torch.cat([torch.zeros_like(last[:, :1]), last[:, :-1]], 1)
+    sums = torch.cat([-running.unsqueeze(1), values.cumsum(1)], 1)
+    return sums[:, 1:] - sums.gather(1, before), sums[:, -1] - sums.gather(1, last[:, -1:]).squeeze(1)
+
+
+def need_costs(env: Any, name: str) -> EnvironmentMismatchError:
+    """What is wrong where a constrained agent acts in an environment without costs."""
+    return EnvironmentMismatchError(
+        f"{name} keeps a limit on costs, and {type(env).__name__} gives none: put each step's cost into info['cost'], "
+        "or train an algorithm without a constraint"
+    )
 
 
 # -- state -------------------------------------------------------------------------------------------------

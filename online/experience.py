@@ -12,7 +12,15 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs.interface import check_contract, final_observations
-from surefoot.online.environment import EpisodeMeans, environment_state, restore_environment, row_seeds, under
+from surefoot.online.environment import (
+    EpisodeMeans,
+    RecentEpisodes,
+    environment_state,
+    need_costs,
+    restore_environment,
+    row_seeds,
+    under,
+)
 
 COLUMNS = ("observations", "actions", "rewards", "terminations", "next_observations", "costs", "returns_to_go")
 """What an environment can fill; the last at the end of an episode, and NaN until then."""
@@ -37,6 +45,7 @@ class Experience:
         capacity: int,
         device: torch.device,
         returns_to_go: ReturnsToGo | None = None,
+        cost_window: int | None = None,
     ) -> None:
         """Begin the first episodes.
 
@@ -48,6 +57,7 @@ class Experience:
             capacity: transitions of each seed.
             device: of the buffer.
             returns_to_go: what that column is made by, where it is read.
+            cost_window: episodes of each seed that `recent` looks back on, for agents with a constraint.
 
         Raises:
             ConfigError: a column that an environment can't fill, or rows that can't be shared among the seeds.
@@ -79,6 +89,8 @@ class Experience:
         self._newest = torch.zeros(0, dtype=torch.int64)  # rows of the last step
         self._returns_to_go = returns_to_go if "returns_to_go" in reads else None
         self.episodes = EpisodeMeans(len(seeds), self.num_envs, device)
+        self.recent = None if cost_window is None else RecentEpisodes(len(seeds), self.num_envs, cost_window, device)
+        self._ended = torch.zeros(len(seeds), dtype=torch.bool, device=device)  # in the last step
         self._diverged = torch.zeros((), dtype=torch.int64, device=device)
         self._bad = torch.full((2,), -1, dtype=torch.int64, device=device)  # step and row of the first bad number
         self.begin(0)
@@ -90,6 +102,8 @@ class Experience:
         if self._returns_to_go is not None and len(self.buffer):  # what was cut off counts as far as it went
             self._look_back(self.episodes.lengths.view(-1) > 0, self.episodes.lengths.view(-1))
         self.episodes.begin()
+        if self.recent is not None:
+            self.recent.begin()
         self.buffer.end_episodes()
         self._received = self._tensor(observations)
         self._check(self._received, self._received[..., 0], 0)
@@ -130,7 +144,7 @@ class Experience:
         if "cost" in info:
             batch["costs"] = self._tensor(info["cost"])
         elif self._reads_costs:
-            raise EnvironmentMismatchError(f"the agent reads costs, and {type(self.env).__name__} gives none")
+            raise need_costs(self.env, "the agent")
         if self._returns_to_go is not None:
             batch["returns_to_go"] = torch.full_like(rewards, math.nan)
         self._newest = self.buffer.add(batch)
@@ -138,6 +152,9 @@ class Experience:
             self._look_back(terminations | truncations, self.episodes.lengths.view(-1) + 1)
         self._received = received
         self.episodes.add_step(rewards, terminations | truncations, valid, batch.get("costs"))
+        if self.recent is not None:
+            self.recent.add_step(batch["costs"], terminations, truncations, valid)
+            self._ended = (terminations | truncations).view(len(self.seeds), -1).any(1)
         if "diverged" in info:
             self._diverged += self._tensor(info["diverged"]).sum()
 
@@ -156,6 +173,14 @@ class Experience:
             rows = (newest - count * torch.arange(steps - 1, -1, -1, device=self.device)) % buffer.capacity
             found = self._returns_to_go(buffer["rewards"][rows], buffer["terminations"][rows])
             buffer["returns_to_go"][rows] = found
+
+    def fresh_costs(self) -> tuple[Tensor, Tensor] | None:
+        """(S,) mean cost and length of each seed's last episodes, NaN for seeds where none ended in the last step;
+        None where that holds for all, or where nobody asks for costs."""
+        if self.recent is None or not bool(self._ended.any()):
+            return None
+        cost, length = self.recent.means()
+        return cost.where(self._ended, math.nan), length.where(self._ended, math.nan)
 
     @property
     def diverged(self) -> int:
@@ -228,6 +253,8 @@ class Experience:
             "experience/diverged": self._diverged,
         }
         tensors |= {f"experience/episodes/{name}": value for name, value in self.episodes.state(position).items()}
+        if self.recent is not None:
+            tensors |= {f"experience/recent/{name}": value for name, value in self.recent.state(position).items()}
         for name, value in self.buffer.state_dict().items():
             tensors[f"replay/{name}"] = self._part(value, position)
         return tensors | environment_state(self.env, position, len(self.seeds))
@@ -245,6 +272,8 @@ class Experience:
         self._newest = torch.arange(first, first + self.env.num_envs, device=self.device) % self.buffer.capacity
         for position, state in enumerate(states):
             self.episodes.restore(position, under(state, "experience/episodes/"))
+            if self.recent is not None:
+                self.recent.restore(position, under(state, "experience/recent/"))
         lost = restore_environment(self.env, states)
         if lost is not None:
             self.begin(block)

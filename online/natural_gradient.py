@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,29 +64,11 @@ class TRPO(OnPolicyAgent):
 
         Source: Schulman et al., section 6 and appendix C.
         """
-        c, mask = self.config, batch.get("mask")
-        start = {name: value.detach() for name, value in self.actor.named_parameters()}
-        names, behaviour = list(start), self.actor.from_rows(batch["behaviour"])
-        before = self.actor.log_density(behaviour, batch["actions"])
-
-        def outputs(flat: Tensor) -> tuple[Tensor, Tensor] | Tensor:
-            parts = zip(names, flat.split([start[name].numel() for name in names]), strict=True)
-            given = {name: part.view_as(start[name]) for name, part in parts}
-            return functional_call(self.actor, given, (batch["observations"],))  # type: ignore[no-any-return]
-
-        def gain(flat: Tensor) -> Tensor:
-            log_prob = self.actor.log_density(outputs(flat), batch["actions"])  # type: ignore[arg-type]
-            terms, _ = clip_surrogate(log_ratio(log_prob, before, mask), batch["advantages"], None, mask=mask)
-            return -reduce(terms, mask)
-
-        def divergence(flat: Tensor) -> Tensor:
-            return reduce(self.actor.divergence(behaviour, outputs(flat)), mask)  # type: ignore[arg-type]
-
-        theta = torch.cat([start[name].reshape(-1) for name in names])
-        found, metrics = natural_step(gain, divergence, theta, c)
-        sizes = [start[name].numel() for name in names]
-        parts = {f"actor.{n}": p.view_as(start[n]) for n, p in zip(names, found.split(sizes), strict=True)}
-        return parts, metrics
+        surface = Surface(self.actor, batch)
+        found, metrics = natural_step(
+            lambda flat: surface.surrogate(flat, batch["advantages"]), surface.divergence, surface.start, self.config
+        )
+        return surface.named(found), metrics
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the value."""
@@ -95,6 +78,59 @@ class TRPO(OnPolicyAgent):
     def updates(self) -> list[Update]:
         """The critic; the actor is stepped before, by `policy_step`."""
         return [Update(self.critic_loss, ("value",), Adam(self.config.learning_rate))]
+
+
+class Surface:
+    """What a block says of policies near the one that acted, as functions of all the actor's parameters in a row."""
+
+    def __init__(self, actor: Any, batch: Batch) -> None:
+        """Begin at the actor's parameters.
+
+        Args:
+            actor: an actor of on-policy agents.
+            batch: `observations`, `actions`, `behaviour` (the policy that acted) and, where there is one, `mask`.
+        """
+        self.actor, self.batch, self.mask = actor, batch, batch.get("mask")
+        self._own = {name: value.detach() for name, value in actor.named_parameters()}
+        self._behaviour = actor.from_rows(batch["behaviour"])
+        self._before = actor.log_density(self._behaviour, batch["actions"])
+        self.start = torch.cat([value.reshape(-1) for value in self._own.values()])
+        """(P,) the parameters."""
+
+    def _parts(self, flat: Tensor) -> dict[str, Tensor]:
+        parts = flat.split([value.numel() for value in self._own.values()])
+        return {name: part.view_as(self._own[name]) for name, part in zip(self._own, parts, strict=True)}
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """(P,) parameters by their full names in the agent."""
+        return {f"actor.{name}": part for name, part in self._parts(flat).items()}
+
+    def _outputs(self, flat: Tensor) -> Any:
+        return functional_call(self.actor, self._parts(flat), (self.batch["observations"],))
+
+    def surrogate(self, flat: Tensor, advantages: Tensor) -> Tensor:
+        """() mean of rho A."""
+        log_prob = self.actor.log_density(self._outputs(flat), self.batch["actions"])
+        terms, _ = clip_surrogate(log_ratio(log_prob, self._before, self.mask), advantages, None, mask=self.mask)
+        return -reduce(terms, self.mask)
+
+    def divergence(self, flat: Tensor) -> Tensor:
+        """() mean KL(policy that acted || policy with these parameters), in nats."""
+        return reduce(self.actor.divergence(self._behaviour, self._outputs(flat)), self.mask)
+
+
+def fisher_product(divergence: Callable[[Tensor], Tensor], theta: Tensor, damping: float) -> Callable[[Tensor], Tensor]:
+    """v -> (F + damping) v, F being the Hessian of a divergence at (P,) theta."""
+    with torch.enable_grad():
+        leaf = theta.detach().clone().requires_grad_()
+        slope = torch.autograd.grad(divergence(leaf), leaf, create_graph=True)[0]
+
+    def product(vector: Tensor) -> Tensor:
+        with torch.enable_grad():
+            found = torch.autograd.grad((slope * vector).sum(), leaf, retain_graph=True)[0]
+        return found + damping * vector
+
+    return product
 
 
 def natural_step(
@@ -115,13 +151,7 @@ def natural_step(
         leaf = theta.detach().clone().requires_grad_()
         start = gain(leaf)
         gradient = torch.autograd.grad(start, leaf)[0]
-        slope = torch.autograd.grad(divergence(leaf), leaf, create_graph=True)[0]
-
-    def fisher(vector: Tensor) -> Tensor:
-        with torch.enable_grad():
-            product = torch.autograd.grad((slope * vector).sum(), leaf, retain_graph=True)[0]
-        return product + c.damping * vector
-
+    fisher = fisher_product(divergence, theta, c.damping)
     with torch.no_grad():
         direction = conjugate_gradient(fisher, gradient, c.conjugate_steps)
         curvature = torch.dot(direction, fisher(direction))

@@ -80,7 +80,14 @@ class OffPolicyLoop:
         bounds = (self.agent.action_low, self.agent.action_high)
         capacity = min(self.config.replay_capacity, whole_steps)
         self.experience = Experience(
-            env, seeds, self.agent.reads, bounds, capacity, self.device, self.agent.returns_to_go
+            env,
+            seeds,
+            self.agent.reads,
+            bounds,
+            capacity,
+            self.device,
+            self.agent.returns_to_go,
+            self.agent.cost_window,
         )
         rows = max((u.rows or batch_size) * u.repeat for u in self.agent.updates())
         gather, drawn = self._sources(rows, dataset)
@@ -137,6 +144,8 @@ class OffPolicyLoop:
             self._act()
         self.experience.check()
         result |= self.experience.episodes.take()
+        if "multiplier.value" in self.learner.buffers:
+            result["multiplier"] = self.learner.buffers["multiplier.value"].tolist()
         result["diverged_episodes"] = [float(self.experience.diverged)] * len(self.seeds)
         return result
 
@@ -158,6 +167,9 @@ class OffPolicyLoop:
             actions = self._explore(self.experience.observations, self._draw("acting", number))
         self.experience.step(actions.reshape(-1, self.agent.spec.action_dim), number)
         self.step += self.num_envs
+        costs = self.experience.fresh_costs()
+        if costs is not None and self.step > self.config.initial_steps:
+            self.learner.observe_costs(*costs)
 
     def _explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""

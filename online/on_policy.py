@@ -85,14 +85,14 @@ class OnPolicyLoop:
             self.store.gather,
             self.minibatches,
             batch_size=c.rows // c.parts,
-            planned_steps=self.planned_blocks * c.steps_per_block,
+            planned_steps=self.planned_blocks * c.steps_per_block * self.agent.turns,
             device=self.device,
             table=table,
             compiled=compiled,
         )
         self._adapts = any(update.optimizer.schedule == "adaptive" for update in self.learner.updates)
-        self._target = getattr(c, "target_kl", None)
-        self._stops = self._target is not None and not self._adapts
+        targets = [self.agent.stop_at(turn) for turn in range(self.agent.turns)]
+        self._stops = not self._adapts and any(target is not None for target in targets)
         if self.learner.stacked and (self._adapts or self._stops):
             for optimizer in self.learner.optimizers:
                 optimizer.by_seed()
@@ -126,6 +126,8 @@ class OnPolicyLoop:
         block = self.blocks.fill(self.blocks_done)
         if c.normalise_rewards:
             block["rewards"] = self.rewards(block)
+        if self.blocks.recent is not None:  # before the policy's steps
+            self.learner.observe_costs(*self.blocks.recent.means())
         block |= self._data_rows() | self._noise()
         if self.agent.anneals:
             done = min(self.blocks_done, self.planned_blocks - 1) / self.planned_blocks
@@ -135,6 +137,11 @@ class OnPolicyLoop:
             result = self._learn() | self._step_policies(self.learner.apply("columns", block))
         else:
             result = self._step_policies(columns) | self._learn()
+        for turn in range(1, self.agent.turns):
+            columns = self._keep(self.learner.apply("next_columns", columns))
+            result |= {f"{name}_{turn + 1}": values for name, values in self._learn(turn).items()}
+        if "multiplier.value" in self.learner.buffers:
+            result["multiplier"] = self.learner.buffers["multiplier.value"].tolist()
         self.blocks_done += 1
         self.step += c.rows
         return result
@@ -166,7 +173,9 @@ class OnPolicyLoop:
 
     def _write(self, block: Block) -> Block:
         """Columns that the losses read into the store: row s T N + t N + e is step t of environment e of seed s."""
-        columns: Block = self.learner.apply("columns", block)
+        return self._keep(self.learner.apply("columns", block))
+
+    def _keep(self, columns: Block) -> Block:
         for name, column in columns.items():
             self.store[name].copy_(column.flatten(0, 2))
         return columns
@@ -186,12 +195,14 @@ class OnPolicyLoop:
                 found.setdefault(name, []).append(float(value))
         return found
 
-    def _learn(self) -> dict[str, list[float]]:
-        c, learner = self.config, self.learner
+    def _learn(self, turn: int = 0) -> dict[str, list[float]]:
+        """All epochs of a turn on what the store holds."""
+        c, learner, turns = self.config, self.learner, self.agent.turns
         epochs = c.steps_per_block // c.parts
-        self.minibatches.begin(learner.step, self.blocks_done * epochs)
+        done = self.blocks_done * turns + turn
+        self.minibatches.begin(learner.step, done * epochs)
         for update, optimizer in zip(learner.updates, learner.optimizers, strict=True):
-            optimizer.taken = self.blocks_done * c.steps_per_block // update.every  # whatever was stopped early
+            optimizer.taken = done * c.steps_per_block // update.every  # whatever was stopped early
             if optimizer.active is not None:
                 optimizer.active.fill_(True)
         before = self._adapt if self._adapts else None
@@ -204,7 +215,7 @@ class OnPolicyLoop:
             for name, values in found.items():
                 kept = result.get(name, values)
                 result[name] = [new if on else old for new, old, on in zip(values, kept, going, strict=True)]
-            stopped = kl_stop(learner.metric("kl_k3"), self._target)
+            stopped = kl_stop(learner.metric("kl_k3"), self.agent.stop_at(turn))
             going = [on and not stop for on, stop in zip(going, stopped.tolist(), strict=True)]
             if epoch + 1 < epochs and not any(going):
                 break
@@ -217,9 +228,10 @@ class OnPolicyLoop:
         """Set the rates by the divergence that the last minibatch met; in a block's first one it is 0 by itself."""
         if self.learner.step == self.minibatches.first:
             return
-        divergence = self.learner.metric("kl").double()
+        divergence, target = self.learner.metric("kl").double(), self.agent.stop_at(0)
+        assert target is not None
         for optimizer in self.learner.optimizers:
-            optimizer.rates.copy_(adaptive_lr(divergence, optimizer.rates, self._target))  # type: ignore[arg-type]
+            optimizer.rates.copy_(adaptive_lr(divergence, optimizer.rates, target))
 
     # -- what is saved -----------------------------------------------------------------------------------
 
@@ -347,6 +359,8 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
         block["mask"] = torch.ones(2, 1)
     if agent.anneals:
         block["progress"] = torch.zeros(2, 1)
+    if agent.cost_window is not None:
+        block["costs"] = torch.zeros(2, 1)
     block |= {f"data_{key}": block[key].float() for key in agent.reads}
     block |= {name: torch.zeros(2, 1, noise.width) for name, noise in agent.column_noise().items()}
     with torch.no_grad():

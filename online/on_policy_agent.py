@@ -114,6 +114,8 @@ class OnPolicyAgent(Agent):
     """Whether `policy_step` comes after the critic's steps, on columns that are made anew by it."""
     anneals: ClassVar[bool] = False
     """Whether its blocks say how much of the run is over: `progress`, in [0, 1)."""
+    turns: ClassVar[int] = 1
+    """How often it learns from each block: all epochs, then, on what `next_columns` gives, all of them again."""
     actor: Any
     """`UnboundedGaussianActor` or `CategoricalActor`: the same calls, other outputs."""
 
@@ -180,10 +182,19 @@ class OnPolicyAgent(Agent):
 
         Args:
             block: observations and next_observations (normalised), actions, rewards (scaled), terminations,
-                truncations; `mask` where some rows are no transitions; `progress` where the agent anneals; what it
-                `reads` of a dataset, each name behind `data_`, drawn anew for each block; and its `column_noise`.
+                truncations; `costs` as they are where the agent has a `cost_window`; `mask` where some rows are no
+                transitions; `progress` where the agent anneals; what it `reads` of a dataset, each name behind
+                `data_`, drawn anew for each block; and its `column_noise`.
         """
         raise TypeError(f"{type(self).__name__} must define columns")
+
+    def next_columns(self, columns: Batch) -> Batch:
+        """What the losses read in the second of two `turns`, of the columns that the first has learned from."""
+        raise TypeError(f"{type(self).__name__} must define next_columns")
+
+    def stop_at(self, turn: int) -> float | None:
+        """The divergence that ends the epochs of a turn early, or that an adaptive rate aims at; None for none."""
+        return getattr(self.config, "target_kl", None)
 
 
 def in_parts(function: Callable[[Tensor], Tensor], observations: Tensor) -> Tensor:

@@ -9,10 +9,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.errors import ConfigError
 from surefoot.core.export import export
 from surefoot.core.policy import Policy
 from surefoot.safe.filters import SafetyFilter
 from surefoot.safe.model import Model
+
+
+def forgetful(policy: Any) -> None:
+    """Make sure that a policy does not remember its own actions, which a filter would change behind its back.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if hasattr(policy, "after_step"):
+        raise ConfigError(
+            "this policy remembers the actions that it gave (cdt does), and a filter carries out others: filter a "
+            "policy that looks at the last observation only"
+        )
 
 
 class FilteredPolicy(nn.Module):
@@ -25,10 +39,14 @@ class FilteredPolicy(nn.Module):
         policy: whose actions are filtered.
         safety: the filter.
         model: gives the state of an observation; None: the filter looks at observations themselves.
+
+    Raises:
+        ConfigError: the policy remembers its episode (cdt).
     """
 
     def __init__(self, policy: Policy, safety: SafetyFilter, model: Model | None) -> None:
         super().__init__()
+        forgetful(policy)
         self.policy, self.safety, self.model = policy, safety, model
         self.clear()
 
@@ -96,6 +114,10 @@ class FilteredPolicy(nn.Module):
             actions, changed, short = self._filtered(seen, given)
         self.actions, self.changed, self.short = self.actions + 1, self.changed + int(changed), self.short + int(short)
         return actions[0].numpy()
+
+    def example(self, rows: int = 2) -> dict[str, Tensor]:
+        """The policy's inputs by name, for exporters."""
+        return self.policy.example(rows)
 
     def description(self) -> dict[str, Any]:
         """The policy's, and which filter it carries."""

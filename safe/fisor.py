@@ -55,7 +55,7 @@ class FISORConfig:
     actor_updates: int = 1  # a training step, each on rows of its own
     average_rate: float = 0.001  # of the noise network's average, which is what acts
     samples: int = 8  # N actions drawn for an observation
-    choice: str = "feasible"  # which acts: the first feasible one, else the safest; or the safest, lowest (official)
+    choice: str = "lowest"  # which acts: the safest, lowest (official); or the first feasible one, else the safest
     normalization: str = "observations"  # of observations: none (official), observations or stacked
 
     def __post_init__(self) -> None:
@@ -98,13 +98,14 @@ class FISOR(Agent):
     Targets' critics stand in all weights and value losses, and choose among the N actions that the policy draws: the
     one of the smallest :math:`\max_i \hat Q_{h,i}` (`choice=lowest`, official), or the first for which that is <= 0,
     and the smallest where there is none (`choice=feasible`). Where h is a true margin the former goes ever farther from
-    the limit, however safe it is already. A training step is in the order of the official code: the actor with the
+    the limit, however safe it is already; but the latter trusts the learned boundary to the last, and where that lies a
+    little too far out it walks over. A training step is in the order of the official code: the actor with the
     critics of the step before, then reward value and critics, then feasible value and critics.
 
     Where it differs from the official code (ZhengYinan-AIR/FISOR): a time-out does not end the task
     (`timeouts_end=true` for theirs); h is the true margin where there is one (`signal=published` for theirs); rewards
     are scaled by the range of the data's own safe returns, not by a table's; observations are normalised, which a small
-    network needs in a short time. The preset `official` has its networks, sizes, signal, ends, choice and observations.
+    network needs in a short time. The preset `official` has its networks, sizes, signal, ends and observations.
     """
 
     name = "fisor"
@@ -116,7 +117,6 @@ class FISOR(Agent):
             "actor_rows": 1024,
             "actor_updates": 2,
             "samples": 16,
-            "choice": "lowest",
             "normalization": "none",
             "signal": "published",
             "timeouts_end": True,

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from surefoot.core import kernels
-from surefoot.core.agent import Agent
+from surefoot.core.agent import Agent, Batch
 from surefoot.core.learner import Learner
 from surefoot.core.random import generator
 from surefoot.data.dataset import Dataset
-from surefoot.data.store import Store, store_from_dataset
+from surefoot.data.store import store_from_dataset
+from surefoot.evaluation.rollout import RemembersEpisodes
 from surefoot.offline.fitted_q import fitted_q_estimate
 from surefoot.run import split
 from surefoot.seeds import SeedTrainer
 
 FITTED_Q_STEPS = 10_000
 VALIDATION_ROWS = 16_384
+VALIDATION_WINDOWS = 512
 
 
 class DataTrainer(SeedTrainer):
     """Trains agents on a dataset; without a simulator, a tenth of the episodes is held out to judge them by."""
 
-    store: Store
+    gather: Callable[..., Batch]
+    population: int
     held_out: Dataset | None = None
 
     def begin(self) -> None:
@@ -33,7 +37,8 @@ class DataTrainer(SeedTrainer):
             self.dataset, self.held_out = split(self.dataset)
         agents = [self.fresh(seed) for seed in self.seeds]
         ready = self.prepared(agents, self.dataset)
-        self.store = store_from_dataset(ready, agents[0].reads, self.device)
+        store = store_from_dataset(ready, agents[0].reads, self.device)
+        self.gather, self.population = agents[0].batches(ready, store)
         self.learner = self._learner(agents, self.table(self._measure))
 
     def _measure(self, table: kernels.KernelTable) -> None:
@@ -44,8 +49,8 @@ class DataTrainer(SeedTrainer):
         return Learner(
             agents,
             self.seeds,
-            self.store.gather,
-            len(self.store),
+            self.gather,
+            self.population,
             batch_size=self.plan.batch_size,
             planned_steps=self.plan.steps,
             device=self.device,
@@ -61,21 +66,25 @@ class DataTrainer(SeedTrainer):
         assert self.dataset is not None
         steps = min(self.plan.steps, FITTED_Q_STEPS)
         agent = self.learner.extract(position)
-        estimate = fitted_q_estimate(agent.policy(), self.dataset, steps, self.seeds[position])
-        return {
-            "validation": validation_losses(agent, self.held_out),
-            "fitted_q": estimate.values.tolist(),
-            "fitted_q_drift": estimate.drift,
-        }
+        policy = agent.policy()
+        found: dict[str, Any] = {"validation": validation_losses(agent, self.held_out)}
+        if isinstance(policy, RemembersEpisodes):  # fitted Q needs an action for a state alone
+            return found
+        estimate = fitted_q_estimate(policy, self.dataset, steps, self.seeds[position])
+        return {**found, "fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}
 
 
 @torch.no_grad()
 def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
     """Each loss of the agent, averaged over rows of episodes that it was not trained on."""
     agent.normalizer.fixed = agent.rewards_fixed = True
-    store = store_from_dataset(agent.prepare(held_out), agent.reads)
+    ready = agent.prepare(held_out)
+    store = store_from_dataset(ready, agent.reads)
+    gather, population = agent.batches(ready, store)
     rows = torch.arange(min(len(store), VALIDATION_ROWS))
-    batch = agent.annotate(store.gather(rows))
+    if population != len(store):  # numbers that stand for more than a row: as many as fit, evenly
+        rows = torch.arange(VALIDATION_WINDOWS) * (population // VALIDATION_WINDOWS)
+    batch = agent.annotate(gather(rows))
     losses = {}
     for update in agent.updates():
         noise = {

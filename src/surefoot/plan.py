@@ -51,6 +51,12 @@ class Plan:
         """Steps between evaluations and checkpoints."""
         return self.evaluate_every or max(1, self.steps // 10)
 
+    @property
+    def cost_limit(self) -> float | None:
+        """What an episode's summed cost should keep to, where the algorithm has a `cost_limit`."""
+        limit = self.config.get("cost_limit")
+        return None if limit is None else float(limit)
+
     def agent(self, spec: Spec) -> Agent:
         """An agent of this plan; which weights it has does not matter until `Agent.fresh` draws them."""
         kind = agent_class(self.algorithm)

@@ -178,6 +178,7 @@ class SeedTrainer:
                         "steps": plan.steps,
                         "rate": rate,
                         "episode_return": told.get("episode_return"),
+                        "episode_cost": told.get("episode_cost"),
                     }
                 )
             if self.step // plan.interval > before // plan.interval or self.step >= plan.steps:

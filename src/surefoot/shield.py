@@ -16,7 +16,7 @@ from surefoot.envs.episodes import Act, EpisodeBatch, Stepper
 from surefoot.envs.interface import Array, as_numpy, step_values
 from surefoot.envs.vector import make_vec
 from surefoot.reach import SafeSet, load_safe_set, reach
-from surefoot.safe.filtered import FilteredPolicy
+from surefoot.safe.filtered import FilteredPolicy, forgetful
 from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive, Margin, needed_margin
 from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.solver import Progress
@@ -175,11 +175,10 @@ class _Watched(Stepper):
         self.states, self.taken = states.numpy(), actions
         return actions
 
-    def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> None:
-        super()._add(moved, rewards, info)
-        cost = step_values(info, "cost", len(moved))
-        if cost is None or self.promised is None:
-            return
+    def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> Array:
+        cost = super()._add(moved, rewards, info)
+        if self.promised is None:
+            return cost
         new = moved & (cost > 0) & ~self.violated
         self.violated |= new
         margin = step_values(info, "margin", len(moved))
@@ -189,6 +188,7 @@ class _Watched(Stepper):
                 f"episode of seed {self.seeds[row]}, step {int(self.lengths[row])}: from state "
                 f"{np.round(self.states[row], 6).tolist()} by action {np.round(self.taken[row], 6).tolist()}{reached}"
             )
+        return cost
 
     def finish(self) -> None:
         """Add the episodes to the watch."""
@@ -212,7 +212,11 @@ def shielded_episodes(
     """One episode behind the filter from each seed, stepped from python; `watch` is added to.
 
     Arguments as of `run_episodes`; the filter knows the system without the gap.
+
+    Raises:
+        ConfigError: the policy remembers its episode (cdt).
     """
+    forgetful(policy)
 
     def act(observations: Array) -> Array:
         if isinstance(policy, Policy):

@@ -13,7 +13,7 @@ from surefoot.core.files import read_json, write_json, written_aside
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
-from surefoot.evaluation import Episodes, Interval, hierarchical_interval
+from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety
 from surefoot.plan import agent_class
 from surefoot.run import IN_MEMORY, Run, describe_machine, read_columns, split
 
@@ -56,6 +56,8 @@ def sum_up(run: Run) -> dict[str, Any]:
         "normalized": None,
         "behaviour": None if dataset is None else behaviour(dataset, reference),
         "cost": None,
+        "per_seed_costs": [],
+        "safety": None,
         "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
         "steps_per_second": float(np.mean([result["steps_per_second"] for result in results])),
         "versions": read_json(run.folder / "environment.json")["versions"],
@@ -68,7 +70,11 @@ def sum_up(run: Run) -> dict[str, Any]:
         summary["returns"] = _interval_json(returns)
         summary["normalized"] = None if reference is None else _interval_json(returns, reference)
         if all(e.costs is not None for e in episodes):
-            summary["cost"] = _interval_json(hierarchical_interval([e.costs for e in episodes if e.costs is not None]))
+            costs = [e.costs for e in episodes if e.costs is not None]
+            summary["cost"] = _interval_json(hierarchical_interval(costs))
+            summary["per_seed_costs"] = [float(cost.mean()) for cost in costs]
+        found = safety(episodes, plan.cost_limit)
+        summary["safety"] = None if found is None else found.to_json()
     elif dataset is not None:
         _without_simulator(summary, results, dataset)
     lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])

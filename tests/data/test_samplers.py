@@ -117,6 +117,42 @@ def test_one_step_returns_are_the_stored_transitions() -> None:
     assert torch.equal(targets.bootstraps, 0.99 * (1 - terminations[rows]))
 
 
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_values_of_a_chain_learned_from_n_step_targets_are_the_exact_ones(n: int) -> None:
+    """Five states, right with 0.7: 0.1 a step, and 1 for leaving at the end; episodes are cut after seven steps."""
+    discount, right, states = 0.9, 0.7, 5
+    move, mean_rewards = np.zeros((states, states)), np.full(states, -0.1)
+    for state in range(states):
+        move[state, max(state - 1, 0)] += 1 - right
+        if state < states - 1:
+            move[state, state + 1] += right
+    mean_rewards[-1] += right
+    exact = np.linalg.solve(np.eye(states) - discount * move, mean_rewards)
+
+    generator = np.random.default_rng(0)
+    rows: list[tuple[int, int, float, int, float]] = []  # episode, state, reward, next state, whether it ended
+    for episode in range(8_000):
+        state = int(generator.integers(states))
+        for _ in range(7):
+            goes_right = generator.random() < right
+            ended = goes_right and state == states - 1
+            following = min(max(state + (1 if goes_right else -1), 0), states - 1)
+            rows.append((episode, state, -0.1 + ended, following, float(ended)))
+            state = following
+            if ended:
+                break
+    episode_ids, here, rewards, following, ended = (np.array(column) for column in zip(*rows, strict=True))
+    targets = NStep(n, discount)(
+        torch.arange(len(rows)), Chain.from_segments(episode_ids), torch.from_numpy(rewards), torch.from_numpy(ended)
+    )
+    after, counts = following[targets.last.numpy()], np.bincount(here, minlength=states)
+    values = np.zeros(states)
+    for _ in range(100):
+        target = targets.rewards.numpy() + targets.bootstraps.numpy() * values[after]
+        values = np.bincount(here, target, states) / counts
+    np.testing.assert_allclose(values, exact, atol=0.02)
+
+
 def source(rows: int, number: int) -> Store:
     return Store.pack(
         {

@@ -79,6 +79,13 @@ def test_the_bootstrap_resamples_within_each_task() -> None:
     assert (interval.low, interval.estimate, interval.high) == (50.0, 50.0, 50.0)
 
 
+def test_identical_scores_have_themselves_as_their_interquartile_mean_and_no_width() -> None:
+    interval = st.stratified_bootstrap_interval(
+        np.full((5, 3), 0.7), st.interquartile_mean, np.random.default_rng(0), 200
+    )
+    assert (interval.low, interval.estimate, interval.high) == pytest.approx((0.7, 0.7, 0.7), abs=1e-15)
+
+
 def test_the_bootstrap_of_two_runs_is_the_exact_distribution() -> None:
     # Means of resamples of {0, 1}: 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4. Tasks are independent, so the
     # mean of two is 0 with probability 1/16 > 2.5 %: the interval is [0, 1], and at 80 % it is [1/4, 3/4].

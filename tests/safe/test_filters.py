@@ -281,3 +281,11 @@ def test_what_can_not_filter_is_refused():
         LearnedValue(lambda a, b: a, torch.zeros(1, 1), float("nan"))
     with pytest.raises(ConfigError, match="no state of the box is safe"):
         needed_margin(LeastRestrictive(model, lambda s: s[:, 0] * 0 + 1, 0.0), model.grid())
+
+
+def test_a_policy_that_remembers_its_actions_is_not_filtered() -> None:
+    class Remembers(torch.nn.Module):
+        def after_step(self) -> None: ...
+
+    with pytest.raises(ConfigError, match="remembers the actions"):
+        FilteredPolicy(Remembers(), None, None)  # type: ignore[arg-type]

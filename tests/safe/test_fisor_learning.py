@@ -84,6 +84,12 @@ def test_the_corridor_is_learned_and_walked_to_the_wall_but_not_beyond() -> None
     assert places[-1].mean() > -0.1  # it goes where the reward is, as far as it may
 
 
+def test_the_first_feasible_action_trusts_the_learned_boundary_too_far() -> None:
+    agent = trained(choice="feasible")
+    assert agreement(agent) > 0.93
+    assert (walked(agent) > WALL).mean() > 0.1
+
+
 class Forward(FISOR):
     """The slip: the expectile of the worst action in the data instead of the best."""
 

@@ -165,7 +165,7 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
         start_new_session=True,  # a group of its own: a terminal's Ctrl-C reaches the workers too
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(folder.glob("seeds/0/checkpoint.safetensors")) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)

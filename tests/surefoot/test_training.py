@@ -151,7 +151,7 @@ def _workers_of(folder: pathlib.Path) -> list[int]:
     return mine
 
 
-def _wait_for(condition: object, seconds: float = 60) -> None:
+def _wait_for(condition: object, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < end, "waited in vain"

@@ -62,7 +62,8 @@ class Watcher:
         elif kind == "note":
             self.say(f"note: {event['text']}")
         elif kind == "progress":
-            self._show_progress(seed, event["step"], event["steps"], event["rate"], event.get("episode_return"))
+            met = (event.get("episode_return"), event.get("episode_cost"))
+            self._show_progress(seed, event["step"], event["steps"], event["rate"], *met)
         elif kind == "eval":
             self._show_score(seed, event["step"], event["return_mean"])
         elif kind == "done":
@@ -84,8 +85,12 @@ class Watcher:
             for seed in plan["seeds"]:
                 self._task(seed, plan["steps"])
 
-    def _show_progress(self, seed: Any, step: int, steps: int, rate: float, met: float | None) -> None:
+    def _show_progress(
+        self, seed: Any, step: int, steps: int, rate: float, met: float | None, cost: float | None
+    ) -> None:
         training = "" if met is None or math.isnan(met) else f", training episodes {met:,.1f}"
+        if training and cost is not None and not math.isnan(cost):
+            training += f" at cost {cost:,.1f}"
         if self.bars:
             self._progress.update(
                 self._task(seed, steps), completed=step, total=steps, rate=f"{rate:,.0f} steps/s{training}"

@@ -21,6 +21,7 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument("folder", metavar="RUN")
     parser.add_argument("--episodes", type=int, default=100, help="per seed (default 100)")
     parser.add_argument("--env", help="another environment than the run's")
+    parser.add_argument("--cost-limit", type=float, help="of an episode's cost (default: the algorithm's cost_limit)")
     parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2; training uses 0 and 1)")
     parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -29,6 +30,7 @@ def add_parsers(commands: Any) -> None:
     parser = commands.add_parser("report", help="compare runs in one HTML page that opens from disk")
     parser.add_argument("folders", metavar="RUN", nargs="+")
     parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
+    parser.add_argument("--cost-limit", type=float, help="judge all runs by this limit (default: each by its own)")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(run=report)
 
@@ -44,9 +46,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Episodes of all seeds' policies, as one row of the table."""
     from surefoot.envs import check_spaces
     from surefoot.evaluation import evaluate as roll_out
+    from surefoot.evaluation.safety import check_limit
     from surefoot.run import Run
 
     run = Run.open(arguments.folder)
+    check_limit(arguments.cost_limit)
+    limit = run.plan.cost_limit if arguments.cost_limit is None else arguments.cost_limit
     env = arguments.env or run.plan.environment
     if env is None:
         raise ConfigError(f"{arguments.folder}: was trained without a simulator; name one with --env ID")
@@ -55,7 +60,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     check_spaces(env, first.observation_dim, first.action_dim)
     with _episodes_bar(arguments.quiet) as progress:
         found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress)
-    row = _row(run, env, arguments.episodes, found)
+    row = _row(run, env, arguments.episodes, found, limit)
     if arguments.json:
         listed = {str(seed): episodes.to_json() for seed, episodes in zip(policies, found, strict=True)}
         output.print_json({"run": str(run.folder), "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed})
@@ -66,13 +71,15 @@ def evaluate(arguments: argparse.Namespace) -> int:
         print(
             f"seed {seed}: mean return {episodes.returns.mean():.1f} over {len(episodes.returns)} episodes of {lengths}"
         )
+    if row.safety is not None:
+        print(row.safety.sentence())
     return 0
 
 
-def _row(run: Run, env: str, count: int, found: list[Any]) -> Row:
+def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) -> Row:
     """The row of this evaluation, with intervals over seeds and initial states."""
     from surefoot.data import normalized_score, reference_scores
-    from surefoot.evaluation import hierarchical_interval, tables
+    from surefoot.evaluation import hierarchical_interval, safety, tables
 
     returns = hierarchical_interval([episodes.returns for episodes in found]).to_json()
     reference = reference_scores(env)
@@ -94,6 +101,7 @@ def _row(run: Run, env: str, count: int, found: list[Any]) -> Row:
         normalized=normalized,
         cost=hierarchical_interval(costs).to_json() if len(costs) == len(found) else None,
         updates_per_second=None,
+        safety=safety(found, limit),
     )
 
 
@@ -120,19 +128,24 @@ class _episodes_bar:
 
 def report(arguments: argparse.Namespace) -> int:
     """Write the page, and print its table."""
-    from surefoot.evaluation import load_runs, write_report
+    from surefoot.evaluation import load_runs, tables, write_report
+    from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file, as in -o report.html")
-    runs = load_runs(arguments.folders)
+    check_limit(arguments.cost_limit)
+    runs = [run.judged_by(arguments.cost_limit) for run in load_runs(arguments.folders)]
     write_report(runs, path)
     certificates = {run.name: run.certificate for run in runs if run.certificate is not None}
     if arguments.json:
-        rows = output.rows_json(arguments.folders)
+        rows = [row.to_json() for row in tables.rows(runs)]
         output.print_json({"report": str(path), "rows": rows, "certificates": certificates})
         return 0
-    output.print_runs(arguments.folders)
+    output.print_table(tables.rows(runs))
+    for run in runs:
+        if run.safety is not None:
+            print(f"{run.name}: {run.safety.sentence()}")
     for name, found in certificates.items():
         print(f"{name}, certified in {found['environment']}: {found['sentence']}")
     print(f"\nreport: {output.short(path)}")
@@ -160,7 +173,8 @@ def export(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters' own, about torch's internals
         policy.export(path, sampling=arguments.sampling)
-    inputs = f"observations (batch, {policy.observation_dim})"
+    shapes = {name: ", ".join(map(str, value.shape[1:])) for name, value in policy.example().items()}
+    inputs = ", ".join(f"{name} (batch, {shape})" for name, shape in shapes.items())
     sampling = arguments.sampling or policy.always_samples
     noise = f" and noise (batch, {policy.noise_dim}), standard normal" if sampling else ""
     print(f"policy: {output.short(path)}\n{inputs}{noise} -> actions (batch, {policy.action_dim}), float32")

@@ -1,0 +1,116 @@
+"""Constrained on-policy algorithms on a grid whose best safe policy a linear programme knows.
+
+    python benchmarks/safe_gridworld.py                 # compute what is missing, then write the table
+    python benchmarks/safe_gridworld.py --only cpo
+    python benchmarks/safe_gridworld.py --table         # only the table
+    python benchmarks/safe_gridworld.py --quick         # one small cell, for CI
+
+The grid is tests/safe/gridworld.py: 8 x 8 cells, slip 0.1, budget 1.5 where the best unconstrained policy spends 5.9. A
+cell's figures are exact values of policies, not of sampled episodes: their mean over the policies after each block of
+the last third of a run, which is the value of choosing one of these policies at random for each episode.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from study import Cell, git_commit, read_cells, study_main
+
+from surefoot.core.kernels import KernelTable
+from surefoot.online import spec_of
+from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.safe import ALGORITHMS
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "safe"))
+from gridworld import OPTIONS, Grid, GridWorld
+
+BLOCKS, SEEDS = 400, (0,)
+
+
+def train(algorithm: str, grid: Grid, blocks: int, seed: int) -> dict[str, Any]:
+    """Train for so many blocks of 2,048 steps, and value the policy exactly after each."""
+    torch.set_num_threads(1)
+    kind: Any = ALGORITHMS[algorithm]
+    config = kind.configure(**OPTIONS[algorithm], cost_limit=grid.budget)
+    env = GridWorld(grid, config.num_envs)
+    agent = kind(spec_of(env), config).fresh(seed)
+    loop = OnPolicyLoop([agent], [seed], env, planned_steps=blocks * config.rows, table=KernelTable("gridworld"))
+    cells, values, multipliers = torch.eye(grid.cells), [], []
+    start = time.process_time()
+    for _ in range(blocks):
+        found = loop.run(1)
+        with torch.no_grad():
+            values.append(grid.value(agent.actor(cells).exp().double().numpy()))
+        multipliers.append(found.get("multiplier", [0.0])[0])
+    late = np.asarray(values)[-(blocks // 3) :].mean(0)
+    return {
+        "algorithm": algorithm,
+        "options": OPTIONS[algorithm],
+        "blocks": blocks,
+        "seed": seed,
+        "value": float(late[0]),
+        "cost": float(late[1]),
+        "multiplier": float(np.mean(multipliers[-(blocks // 3) :])),
+        "values": [[round(number, 4) for number in pair] for pair in values],
+        "seconds": round(time.process_time() - start, 1),
+        "git": git_commit(),
+    }
+
+
+def cells() -> list[Cell]:
+    """All cells."""
+    return [
+        Cell(f"{algorithm}-s{seed}", functools.partial(train, algorithm, Grid(), BLOCKS, seed))
+        for seed in SEEDS
+        for algorithm in OPTIONS
+    ]
+
+
+def table(folder: pathlib.Path) -> list[str]:
+    """The Markdown table of the cells that are there."""
+    grid = Grid()
+    value, cost, dual = grid.best()
+    free = grid.best(1e9)
+    found = read_cells([one.name for one in cells()], folder)
+    lines = [
+        "# Constrained algorithms beside the linear programme",
+        "",
+        f"Grid of 8 x 8 cells, slip 0.1, budget {grid.budget:g}. The linear programme's value is {value:.3f} at cost "
+        f"{cost:.3f} (multiplier {dual:.3f}); without the constraint {free[0]:.3f} at cost {free[1]:.3f}. Figures are "
+        f"exact values, averaged over the policies of the last third of {BLOCKS} blocks of 2,048 steps. Written by "
+        "`python benchmarks/safe_gridworld.py`.",
+        "",
+        "| algorithm | seed | value | of the optimum | cost | of the budget | multiplier | CPU s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in cells():
+        if one.name not in found:
+            lines.append(f"| {one.name.rsplit('-', 1)[0]} | {one.name[-1]} | missing | | | | | |")
+            continue
+        cell = found[one.name]
+        multiplier = "-" if cell["algorithm"] == "cpo" else f"{cell['multiplier']:.3f}"
+        lines.append(
+            f"| {cell['algorithm']} | {cell['seed']} | {cell['value']:.3f} | {cell['value'] / value:.1%} | "
+            f"{cell['cost']:.3f} | {cell['cost'] / grid.budget:.1%} | {multiplier} | {cell['seconds']:.0f} |"
+        )
+    return [*lines, "", f"{len(found)} of {len(cells())} cells are there."]
+
+
+def quick_cell() -> dict[str, Any]:
+    """A few blocks of CPO on a small grid."""
+    return train("cpo", Grid(size=5, budget=1.0), 3, 0)
+
+
+def main() -> None:
+    """The command line."""
+    study_main(__doc__, "safe_gridworld", cells(), table, Cell("quick", quick_cell))
+
+
+if __name__ == "__main__":
+    main()

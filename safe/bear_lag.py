@@ -1,0 +1,202 @@
+"""BEAR-Lagrangian: a policy whose actions are spread like the data's, rewarded and held to a cost limit."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.networks import Critic
+from surefoot.core.random import Noise
+from surefoot.core.vae import VAE
+from surefoot.core.value_learning import td_target
+from surefoot.data.dataset import Dataset
+from surefoot.safe.cost_critics import (
+    ASSIGN,
+    AssignedMultiplier,
+    Dual,
+    check_settings,
+    joined,
+    larger,
+    mixed,
+    prepare_with_costs,
+    repeated,
+    rows_of,
+    threshold_notes,
+)
+from surefoot.safe.multipliers import pid
+
+
+@dataclasses.dataclass(frozen=True)
+class BEARLagConfig:
+    """Settings of BEAR-Lagrangian; the numbers are OSRL's."""
+
+    cost_limit: float = 25.0  # of an episode's undiscounted cost
+    episode_steps: int | None = None  # H of the threshold; None: the data's longest episode
+    discount: float = 0.99
+    target_rate: float = 0.005
+    largest_discrepancy: float = 0.05  # of the policy's actions from the data's, as `discrepancy` measures it
+    kernel_width: float = 50.0  # sigma of exp(-|x - y|^2 / (2 sigma))
+    latent_limit: float = 0.5  # latents that actions are decoded from are clamped to this
+    kl_weight: float = 0.5  # beta of the auto-encoder
+    sampled_actions: int = 10  # of each observation, in the targets and in the discrepancy
+    mixing: float = 0.75  # weight of the careful one of two critics in the targets
+    careful_costs: bool = True  # of two cost critics, believe the larger; False: the smaller, as OSRL
+    gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
+    learning_rate: float = 1e-3  # of all but the actor
+    actor_learning_rate: float = 1e-4  # and of the discrepancy's weight
+    hidden: tuple[int, ...] = (256, 256)
+    vae_hidden: tuple[int, ...] = (400, 400)
+    reward_scale: float = 0.1
+    normalization: str = "observations"  # none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        check_settings("bear_lag", self)
+        require(self.largest_discrepancy >= 0, "bear_lag", "largest_discrepancy", self.largest_discrepancy, ">= 0")
+        require(self.kernel_width > 0, "bear_lag", "kernel_width", self.kernel_width, "> 0")
+        require(0 <= self.mixing <= 1, "bear_lag", "mixing", self.mixing, "in [0, 1]")
+        require(self.sampled_actions >= 1, "bear_lag", "sampled_actions", self.sampled_actions, "at least 1")
+
+
+def discrepancy(first: Tensor, second: Tensor, width: float) -> Tensor:
+    """(B,) maximum mean discrepancy of two sets of samples: sqrt(k_xx + k_yy - 2 k_xy + 1e-6), Gaussian kernel.
+
+    Args:
+        first: (n, B, A) samples of each of B distributions.
+        second: (m, B, A).
+        width: sigma of exp(-|x - y|^2 / (2 sigma)).
+
+    Source: Gretton et al., "A Kernel Two-Sample Test"; the form of Kumar et al.'s BEAR.
+    """
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        squares = (x.unsqueeze(1) - y.unsqueeze(0)).square().sum(-1)
+        return (-squares / (2 * width)).exp().mean((0, 1))
+
+    return (kernel(first, first) + kernel(second, second) - 2 * kernel(first, second) + 1e-6).sqrt()
+
+
+class BEARLag(Agent):
+    r"""BEAR (Kumar et al., 2019) with a cost critic and a multiplier, as OSRL combines them.
+
+    .. math::
+        y &= r + \gamma (1 - d) \max_k [.75 \min_i \hat Q_i(s', a_k) + .25 \max_i ...], \quad a_k \sim \hat\pi(s') \\
+        y_c &= c + \gamma (1 - d) \tfrac1n \textstyle\sum_k [.75 \max_i \hat Q^c_i(s', a_k) + .25 \min_i ...] \\
+        L_\pi &= E [-\min_i Q_i(s, a) + \alpha (MMD - \epsilon) + \lambda (\max_i Q^c_i(s, a) - q_{thr})]
+
+    with MMD between n actions of the policy and n of an auto-encoder of the data, both before the tanh; alpha rises
+    while it is above epsilon (by Adam, in steps of the actor's rate, where OSRL ascends by hand). Slips of OSRL that
+    are not here: as in BCQ-Lagrangian, cost backups that go on after a termination and take the dearest of the n
+    actions, the trust in the lower cost critic, and time-outs that end returns.
+    """
+
+    name = "bear_lag"
+    Config: ClassVar[type] = BEARLagConfig
+    PRESETS = {"osrl": {}, "small": {"sampled_actions": 4, "vae_hidden": (256, 256)}}  # noqa: RUF012
+    reads: ClassVar[tuple[str, ...]] = (
+        "observations", "actions", "rewards", "costs", "terminations", "next_observations"
+    )  # fmt: skip
+    config: BEARLagConfig
+    cost_threshold: Tensor
+    actor: TanhGaussianActor
+
+    def build(self) -> None:
+        """Auto-encoder, actor, critics of reward and cost with their targets, both weights."""
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        self.vae = VAE(*sizes, c.vae_hidden)
+        self.actor = TanhGaussianActor(*sizes, c.hidden)
+        self.critic, self.cost_critic = Critic(*sizes, c.hidden), Critic(*sizes, c.hidden)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
+        self.multiplier = AssignedMultiplier(pid("osrl", c.gains))
+        self.dual = Dual()
+        self.register_buffer("cost_threshold", torch.tensor(c.cost_limit))
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Costs beside scaled rewards, normalised observations, and the threshold of the cost critic."""
+        return prepare_with_costs(self, dataset)
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """What the costs can't teach, and the threshold."""
+        return threshold_notes(self, dataset)
+
+    def vae_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Reconstruction of the data's actions, and the divergence of their codes from the prior."""
+        encoded, weight = noise["encoded"], self.config.kl_weight
+        loss, error = self.vae.loss(batch["observations"], batch["actions"], encoded, weight)
+        return loss, {"reconstruction": error}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD errors of both pairs of critics, at n next actions of the target policy."""
+        c, count = self.config, self.config.sampled_actions
+        following = batch["next_observations"]
+        pairs = joined(following, self._sampled(self.target_actor, following, noise["next_action"]).flatten(0, 1))
+        next_q = mixed(self.target_critic(pairs), c.mixing, lowest=True).unflatten(0, (count, -1)).amax(0)
+        dear = mixed(self.target_cost_critic(pairs), c.mixing, lowest=not c.careful_costs)
+        next_cost = dear.unflatten(0, (count, -1)).mean(0)
+        target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
+        cost_target = td_target(batch["costs"], batch["terminations"], next_cost, c.discount)
+        q, cost_q = self.critic(batch["observation_actions"]), self.cost_critic(batch["observation_actions"])
+        loss = (q - target).square().mean(-1).sum() + (cost_q - cost_target).square().mean(-1).sum()
+        return loss, {"q": q, "cost_q": cost_q}
+
+    def multiplier_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """The PID's step, from the mean cost value of the policy's actions."""
+        _, cost_q = self._values(batch["observations"], self._unsquashed(batch, noise)[0].tanh())
+        return self.multiplier.loss(cost_q.mean(), self.cost_threshold), {"policy_cost_q": cost_q}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Value of an action, its cost value above the threshold and the discrepancy above its bound, weighted."""
+        c, observations = self.config, batch["observations"]
+        unsquashed = self._unsquashed(batch, noise)
+        q, cost_q = self._values(observations, unsquashed[0].tanh())
+        latents = rows_of(noise["latent"], self.vae.latent_dim).clamp(-c.latent_limit, c.latent_limit)
+        decoded = self.vae.decode_unsquashed(repeated(observations, c.sampled_actions), latents)
+        distance = discrepancy(decoded.unflatten(0, (c.sampled_actions, -1)), unsquashed, c.kernel_width)
+        excess, weight = distance.mean() - c.largest_discrepancy, self.multiplier()
+        loss = -q.mean() + self.dual() * excess + weight * (cost_q.mean() - self.cost_threshold)
+        return loss + self.dual.loss(excess), {"discrepancy": distance, "multiplier": weight, "dual": self.dual()}
+
+    def _unsquashed(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """(n, B, A) of the policy, before the tanh."""
+        mean, log_std = self.actor(batch["observations"])
+        return mean + log_std.exp() * noise["action"].unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0)
+
+    def _sampled(self, actor: TanhGaussianActor, observations: Tensor, noise: Tensor) -> Tensor:
+        """(n, B, A) actions."""
+        return actor.sample(observations, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))[0]
+
+    def _values(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) value and cost value of (B, A) actions."""
+        pairs = joined(observations, actions)
+        costs = self.cost_critic(pairs)
+        believed = larger(costs) if self.config.careful_costs else ensembles.minimum(costs)
+        return ensembles.minimum(self.critic(pairs)), believed
+
+    def updates(self) -> list[Update]:
+        """Auto-encoder, critics, multiplier, actor with the discrepancy's weight, one after the other."""
+        c, width, several = self.config, self.vae.latent_dim, self.config.sampled_actions * self.spec.action_dim
+        adam = Adam(c.learning_rate)
+        targets = {
+            "target_critic": ("critic", c.target_rate),
+            "target_cost_critic": ("cost_critic", c.target_rate),
+        }
+        action = {"action": Noise("normal", several)}
+        both = {**action, "latent": Noise("normal", c.sampled_actions * width)}
+        next_action = {"next_action": Noise("normal", several)}
+        slow = Adam(c.actor_learning_rate)
+        moved = {"target_actor": ("actor", c.target_rate)}
+        return [
+            Update(self.vae_loss, ("vae",), adam, noise={"encoded": Noise("normal", width)}),
+            Update(self.critic_loss, ("critic", "cost_critic"), adam, then=targets, noise=next_action),
+            Update(self.multiplier_loss, ("multiplier",), ASSIGN, noise=action),
+            Update(self.actor_loss, ("actor", "dual"), slow, then=moved, noise=both),
+        ]

@@ -1,0 +1,218 @@
+"""CDT: a transformer that clones what followed in the data when so much was earned and so little spent."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.distributions import gaussian_entropy, gaussian_log_density
+from surefoot.core.errors import DataError
+from surefoot.core.random import Noise
+from surefoot.core.temperature import Temperature
+from surefoot.core.transformer import DecisionTransformerActor
+from surefoot.data.dataset import Array, Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.samplers import Chain, Weighted, Windows
+from surefoot.data.store import Store, segment_ids
+from surefoot.safe.costs import checked_costs, cost_notes
+
+DRAWS = 1 << 40
+"""Numbers that stand for rows drawn by weight: the share of a row is right within its 10^-12."""
+CEILING = 70.0
+"""OSRL's: an episode is sampled in proportion to what its cost leaves of this."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CDTConfig:
+    """Settings of CDT; the numbers are OSRL's but for augmentation and warm-up, which are left out."""
+
+    cost_limit: float = 25.0  # of an episode's undiscounted cost
+    target_cost: float | None = None  # asked for when acting; None: the limit
+    target_return: float | None = None  # asked for when acting; None: the best of the data's episodes within the limit
+    cost_ceiling: float | None = None  # episodes are drawn by max(0, ceiling - cost); None: 70, or twice the limit
+    context: int = 10  # K, steps
+    width: int = 128
+    layers: int = 3
+    heads: int = 8
+    dropout: float = 0.1
+    temperature: float = 0.1  # weight of the entropy at the start
+    target_entropy: float | None = None  # in nats; None: minus the number of action dimensions
+    cost_weight: float = 0.02  # of the prediction whether a step violates
+    learning_rate: float = 1e-4
+    weight_decay: float = 1e-4
+    max_gradient_norm: float = 0.25
+    normalization: str = "observations"  # none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(0 <= self.cost_limit < float("inf"), "cdt", "cost_limit", self.cost_limit, "a finite sum >= 0")
+        require(self.target_cost is None or self.target_cost >= 0, "cdt", "target_cost", self.target_cost, ">= 0")
+        require(self.cost_ceiling is None or self.cost_ceiling > 0, "cdt", "cost_ceiling", self.cost_ceiling, "> 0")
+        require(self.context >= 1, "cdt", "context", self.context, "at least 1")
+        require(self.layers >= 1, "cdt", "layers", self.layers, "at least 1")
+        require(self.width % self.heads == 0, "cdt", "width", self.width, f"a multiple of the {self.heads} heads")
+        require(0 <= self.dropout < 1, "cdt", "dropout", self.dropout, "in [0, 1)")
+        require(self.temperature > 0, "cdt", "temperature", self.temperature, "> 0")
+
+    @property
+    def ceiling(self) -> float:
+        """Cost from which on an episode is not sampled."""
+        return max(CEILING, 2 * self.cost_limit) if self.cost_ceiling is None else self.cost_ceiling
+
+
+class CDT(Agent):
+    r"""Constrained Decision Transformer of Liu et al. (ICML 2023).
+
+    .. math::
+        L = E \sum_{k \le K} -\log \pi(a_k | o_{\le k}) - \alpha H(\pi) + .02 \cdot BCE(1[c_k > 0]), \quad
+        o_k = (R_k, C_k, s_k)
+
+    R and C being the undiscounted rewards and costs still to come, alpha the entropy's learned weight. Acting, R starts
+    at `target_return` and C at `target_cost`, and what is earned and spent is subtracted. Where no target return is
+    given it is the highest return of an episode of the data within the cost limit. OSRL's augmentation by episodes
+    shifted to better ones, its warm-up and its clock of learned vectors are not here (a clock of sines and cosines is);
+    its cost token is 50 less the cost to go, ours the cost to go. Time-outs end no return other than by ending the
+    record, and no window crosses the end of an episode.
+    """
+
+    name = "cdt"
+    Config: ClassVar[type] = CDTConfig
+    PRESETS = {"small": {}}  # noqa: RUF012
+    reads: ClassVar[tuple[str, ...]] = (
+        "observations", "actions", "costs", "returns_to_go", "costs_to_go", "timesteps"
+    )  # fmt: skip
+    config: CDTConfig
+    actor: DecisionTransformerActor
+
+    def build(self) -> None:
+        """The transformer and the entropy's weight."""
+        c, spec = self.config, self.spec
+        sizes = (c.context, c.width, c.layers, c.heads)
+        self.actor = DecisionTransformerActor(spec.observation_dim, spec.action_dim, *sizes)
+        self.temperature = Temperature(c.temperature, "log")
+
+    @property
+    def target_entropy(self) -> float:
+        """In nats, of actions in [-1, 1]."""
+        wanted = self.config.target_entropy
+        return -float(self.spec.action_dim) if wanted is None else wanted
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Sums still to come and step numbers as columns; sets scales and the targets to act with.
+
+        Raises:
+            DataError: no costs; or no episode within the limit, where a target return was to be read from one.
+        """
+        costs = checked_costs(dataset, self.name)
+        dataset = dataset.replace(costs=costs)
+        if not self.rewards_fixed:
+            self._set_targets(dataset)
+        extras = {
+            "returns_to_go": sums_to_go(dataset, dataset.rewards),
+            "costs_to_go": sums_to_go(dataset, costs),
+            "timesteps": (np.arange(len(dataset)) - np.repeat(dataset.episode_starts[:-1], dataset.episode_lengths)),
+        }
+        extras = {name: column.astype(np.float32) for name, column in extras.items()}
+        dataset = prepare(self, dataset, normalization=self.config.normalization)
+        return dataset.replace(extras={**dataset.extras, **extras})
+
+    def _set_targets(self, dataset: Dataset) -> None:
+        c, returns, costs = self.config, dataset.episode_returns, dataset.episode_costs
+        assert costs is not None
+        within = returns[costs <= c.cost_limit]
+        if c.target_return is None and len(within) == 0:
+            raise DataError(
+                f"{dataset.name}: no episode costs {c.cost_limit:g} or less (the cheapest costs {costs.min():g}), so "
+                "there is no return to ask for: give cdt.target_return, or another cdt.cost_limit"
+            )
+        target = float(within.max()) if c.target_return is None else c.target_return
+        self.actor.target_return.fill_(target)
+        self.actor.target_cost.fill_(c.cost_limit if c.target_cost is None else c.target_cost)
+        self.actor.return_scale.fill_(max(float(np.abs(returns).max()), 1e-6))
+        self.actor.cost_scale.fill_(c.ceiling)
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """The targets that the policy will act with, and how many episodes are sampled."""
+        drawn = int((episode_weights(dataset, self.config.ceiling, self.name) > 0).sum())
+        text = (
+            f"{self.name}: acts with a target return of {float(self.actor.target_return):.1f} and a target cost of "
+            f"{float(self.actor.target_cost):g}; learns from {drawn} of {len(dataset.episode_lengths)} episodes, those "
+            f"that cost less than {self.config.ceiling:g}"
+        )
+        return [*cost_notes(dataset, self.name), text]
+
+    def batches(self, dataset: Dataset, store: Store) -> tuple[Callable[..., Batch], int]:
+        """Windows of K steps that end at rows drawn by what their episode's cost leaves of the ceiling."""
+        by_episode = episode_weights(dataset, self.config.ceiling, self.name)
+        weights = torch.from_numpy(by_episode[dataset.episode_ids][dataset.valid]).to(store.device)
+        chain = Chain.from_segments(segment_ids(dataset), store.device)
+        return WindowGather(store, Weighted(weights), chain, Windows(self.config.context, "left")), DRAWS
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Negative log-density of the windows' actions and of their violations, and the entropy, weighted."""
+        mask = batch["mask"]
+        mean, log_std, odds = self.actor(batch, noise.get("dropout"))
+        density = _average(gaussian_log_density(batch["actions"], mean, log_std), mask)
+        entropy = _average(gaussian_entropy(log_std), mask)
+        violating = (batch["costs"] > 0).to(odds.dtype)
+        missed = _average(nn.functional.softplus(odds) - violating * odds, mask)
+        loss = -density - self.temperature().detach() * entropy + self.config.cost_weight * missed
+        metrics = {"log_density": density, "entropy": entropy, "cost_entropy": missed}
+        return loss + self.temperature.loss(-entropy, self.target_entropy), metrics
+
+    def updates(self) -> list[Update]:
+        """One step of transformer and temperature."""
+        c = self.config
+        adam = Adam(c.learning_rate, weight_decay=c.weight_decay, max_gradient_norm=c.max_gradient_norm)
+        keep = {"dropout": Noise("keep", self.actor.masks_dim, 1 - c.dropout)} if c.dropout > 0 else {}
+        return [Update(self.actor_loss, ("actor", "temperature"), adam, noise=keep)]
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowGather:
+    """Numbers in [0, DRAWS) -> batches of windows, (..., K, ...) with a `mask` (..., K)."""
+
+    store: Store
+    weighted: Weighted
+    chain: Chain
+    windows: Windows
+
+    def __call__(self, numbers: Tensor) -> Batch:
+        """The windows that int64 `numbers` stand for."""
+        window = self.windows(self.weighted(numbers.double() / DRAWS), self.chain)
+        batch = self.store.gather(window.rows)
+        return {**batch, "mask": window.mask.to(batch["observations"].dtype)}
+
+
+def episode_weights(dataset: Dataset, ceiling: float, algorithm: str) -> Array:
+    """(E,) float64 how often each episode is drawn, relative to the others: max(0, ceiling - cost).
+
+    Raises:
+        DataError: no costs, or none of the episodes costs less than the ceiling.
+    """
+    costs: Any = dataset.replace(costs=checked_costs(dataset, algorithm)).episode_costs
+    weights = np.maximum(0.0, ceiling - costs)
+    if not weights.any():
+        raise DataError(
+            f"{dataset.name}: every episode costs {costs.min():g} or more, and {algorithm} learns from those below "
+            f"{algorithm}.cost_ceiling = {ceiling:g}: raise it"
+        )
+    return weights
+
+
+def sums_to_go(dataset: Dataset, values: Array) -> Array:
+    """(N,) float64 undiscounted sum of `values` from each row to the end of its episode."""
+    starts = dataset.episode_starts
+    before = np.concatenate([[0.0], np.cumsum(values.astype(np.float64))])
+    return np.repeat(before[starts[1:]], dataset.episode_lengths) - before[:-1]
+
+
+def _average(values: Tensor, mask: Tensor) -> Tensor:
+    """() mean over the steps that the mask keeps."""
+    return (values * mask).sum() / mask.sum()

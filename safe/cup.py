@@ -1,0 +1,97 @@
+"""CUP: improve the return, then project back towards the constraint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Batch, Metrics, require
+from surefoot.core.masked import normalise, reduce
+from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio, ratio_metrics
+from surefoot.safe.ppo_lag import PPOLag, PPOLagConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class CUPConfig(PPOLagConfig):
+    """Settings of CUP."""
+
+    largest_multiplier: float | None = 2.0
+    projection_kl: float | None = 0.01  # ends the projection's epochs
+    projection_weight: float | None = None  # None: (1 - g l) / (1 - g), of the cost's discount g and trace l
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.projection_kl is None or self.projection_kl > 0, "cup", "projection_kl", self.projection_kl, "> 0")
+        given = self.projection_weight
+        fine = given > 0 if given is not None else self.cost_discount < 1
+        require(fine, "cup", "projection_weight", given, "> 0, and a number where cost_discount is 1")
+        fits = "rewards: the two kinds of advantages are never added"
+        require(self.standardise == "rewards", "cup", "standardise", self.standardise, fits)
+        require(self.schedule != "adaptive", "cup", "schedule", self.schedule, "linear or constant")
+
+    @property
+    def weight(self) -> float:
+        """Of the cost's surrogate in the projection."""
+        if self.projection_weight is not None:
+            return self.projection_weight
+        return (1 - self.cost_discount * self.cost_gae_lambda) / (1 - self.cost_discount)
+
+
+class CUP(PPOLag):
+    r"""CUP of Yang et al., "Constrained Update Projection Approach to Safe Policy Optimization" (2022).
+
+    .. math::
+        \text{improve} \quad & E \max(-A_r \rho, -A_r\,\mathrm{clip}(\rho, 1 \pm \epsilon)) \to \pi' \\
+        \text{project} \quad & E\, [\lambda \tfrac{1 - \gamma \lambda_g}{1 - \gamma} \rho A_c + KL(\pi \| \pi')]
+
+    Both from one block, each with all epochs and its own early stop; rho is always to the policy that acted. The
+    critics are fitted in both.
+    """
+
+    name = "cup"
+    Config = CUPConfig
+    turns: ClassVar[int] = 2
+    config: CUPConfig
+
+    def combined(self, rewards: Tensor, costs: Tensor, mask: Tensor | None) -> Tensor:
+        """(T, N) standardised advantages of rewards alone: costs wait for the projection."""
+        return normalise(rewards, mask)
+
+    def columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """PPO's on rewards alone, and what the projection will read; `projecting` is 0."""
+        columns = super().columns(block)
+        columns["cost_advantages"], _ = self.cost_advantages(block)
+        columns["behaviour"] = self.behaviour(block["observations"])
+        columns["multiplier"] = self.multiplier().expand_as(block["costs"])
+        columns["projecting"] = torch.zeros_like(block["costs"])
+        return columns
+
+    def next_columns(self, columns: Batch) -> Batch:
+        """The same with the improved policy to project from; `projecting` is 1."""
+        behaviour = self.behaviour(columns["observations"])
+        return {**columns, "behaviour": behaviour, "projecting": torch.ones_like(columns["projecting"])}
+
+    def stop_at(self, turn: int) -> float | None:
+        """The divergence that ends the epochs: from the policy that acted, then from the improved one."""
+        return self.config.target_kl if turn == 0 else self.config.projection_kl
+
+    def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """The loss of the turn that it is; `kl_k3` is the divergence that stops it."""
+        c, mask, projecting = self.config, batch.get("mask"), batch["projecting"]
+        outputs = self.actor(batch["observations"])
+        log_ratios = log_ratio(self.actor.log_density(outputs, batch["actions"]), batch["behaviour_log_prob"], mask)
+        improve, clipped = clip_surrogate(log_ratios, batch["advantages"], c.clip, mask=mask)
+        divergence = self.actor.divergence(outputs, self.actor.from_rows(batch["behaviour"]))
+        costs = batch["multiplier"] * c.weight * ratio(log_ratios) * batch["cost_advantages"]
+        project = costs + divergence
+        entropy = reduce(self.actor.entropy(outputs), mask)
+        metrics = {**ratio_metrics(log_ratios, clipped, mask), "entropy": entropy}
+        away = reduce(divergence.detach() * projecting, mask)
+        metrics["kl_k3"] = metrics["kl_k3"] * (1 - projecting.amax()) + away
+        loss = reduce((1 - projecting) * improve + projecting * project, mask)
+        return loss if c.entropy_coefficient == 0 else loss - c.entropy_coefficient * entropy, metrics

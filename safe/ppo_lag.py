@@ -1,0 +1,76 @@
+"""PPO-Lag and PPO-PID: PPO on penalised advantages, with a multiplier that follows the cost of fresh episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from surefoot.core.agent import Adam, Update, require
+from surefoot.online.ppo import PPO, PPOConfig
+from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOLagConfig(PenaltyConfig, PPOConfig):
+    """Settings of PPO-Lag: PPO's, for blocks of whole episodes, and those of the multiplier."""
+
+    num_envs: int = 8
+    horizon: int | None = 1024
+    minibatches: int = 64
+    advantage_scope: str = "none"  # `standardise` says what is scaled
+    value_clip: float | None = None  # costs are not scaled, so neither critic is held back
+    target_kl: float | None = 0.02  # ends a block's epochs; None for all of them
+    separate_norms: bool = True  # so that large costs don't shorten the policy's gradient
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        PPOConfig.__post_init__(self)
+        name = type(self).__name__.removesuffix("Config").lower()
+        self.check_constraint(name)
+        fits = "none: `standardise` says what is scaled"
+        require(self.advantage_scope == "none", name, "advantage_scope", self.advantage_scope, fits)
+        require(self.separate_norms, name, "separate_norms", self.separate_norms, "True: costs have units of their own")
+
+
+class PPOLag(PenalisedAgent, PPO):
+    r"""PPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
+
+    .. math::
+        A &= (A_r - \lambda A_c) / (1 + \lambda) \\
+        L_\pi &= E \max(-A \rho, -A\,\mathrm{clip}(\rho, 1 \pm \epsilon)) \\
+        \lambda &\leftarrow (\lambda + \text{Adam}(J_c - d))_+ \quad \text{before each block's steps}
+
+    A_r is standardised and A_c centred only, as published: lambda weighs costs against rewards in deviations. With
+    standardise=sum lambda is in units of reward per cost, and its fixed point is the problem's dual.
+    """
+
+    name = "ppo_lag"
+    Config = PPOLagConfig
+    config: PPOLagConfig
+
+    def updates(self) -> list[Update]:
+        """Policy and both critics at the same parameters, each with its own gradient norm."""
+        c = self.config
+        adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule=c.schedule, max_gradient_norm=c.max_gradient_norm)
+        return [
+            Update(self.policy_loss, ("actor",), adam),
+            Update(self.critic_loss, ("value",), adam, together=True),
+            dataclasses.replace(self.cost_update(adam), together=True),
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOPIDConfig(PPOLagConfig):
+    """Settings of PPO-PID."""
+
+    multiplier: str = "omnisafe"
+
+
+class PPOPID(PPOLag):
+    """PPO with a PID multiplier: Stooke et al., "Responsive Safety in RL by PID Lagrangian Methods" (CPPO-PID).
+
+    `multiplier` chooses among the four rules in use; the default is OmniSafe's, with its gains.
+    """
+
+    name = "ppo_pid"
+    Config = PPOPIDConfig
+    config: PPOPIDConfig

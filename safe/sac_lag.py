@@ -1,0 +1,109 @@
+"""SAC-Lag: SAC with critics of cost, and a multiplier that follows the cost of fresh episodes."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.networks import Critic
+from surefoot.core.random import Noise
+from surefoot.core.value_learning import td_target
+from surefoot.online.sac import SAC, SACConfig
+from surefoot.safe.constrained import MultiplierConfig
+from surefoot.safe.multipliers import HeldMultiplier
+
+
+@dataclasses.dataclass(frozen=True)
+class SACLagConfig(MultiplierConfig, SACConfig):
+    """Settings of SAC-Lag: SAC's and the multiplier's, whose rate is chosen for 300 episodes (see `SACLag`)."""
+
+    cost_window: int = 5
+    multiplier_rate: float = 0.1
+    cost_critics: int = 1  # the largest of them is what an action is taken to cost
+    initial_steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        SACConfig.__post_init__(self)
+        self.check_constraint("sac_lag")
+        require(self.cost_critics >= 1, "sac_lag", "cost_critics", self.cost_critics, ">= 1")
+
+
+class SACLag(SAC):
+    r"""SAC-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
+
+    .. math::
+        y_c &= c + \gamma_c (1 - d)\, \max_i \hat Q_{c,i}(s', a'), \quad a' \sim \pi(s') \\
+        L_\pi &= E\, [\alpha \log\pi(a|s) - \min_i Q_i(s, a) + \lambda \max_i Q_{c,i}(s, a)] / (1 + \lambda)
+
+    Beside SAC's losses. lambda moves after each step in which an episode ended, by the mean cost of the last
+    `cost_window` episodes of the policy itself; what cost critics believe of old transitions works poorly (FSRL).
+    OmniSafe's rate, 1e-5 an update after 200,000 steps, can't move lambda in a run of 3e5 steps (100 updates: 0.001);
+    the rate here is 0.1 an episode, at most 30 in 300 episodes. The cost's discount and the reward's are apart.
+    """
+
+    name = "sac_lag"
+    Config = SACLagConfig
+    PRESETS = {}  # noqa: RUF012
+    reads = (*SAC.reads, "costs")
+    config: SACLagConfig  # type: ignore[assignment]
+
+    def build(self) -> None:
+        """SAC's networks, cost critics with their targets, and the multiplier."""
+        super().build()
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        hidden = c.hidden if c.critic_hidden is None else c.critic_hidden
+        self.cost_critic = Critic(*sizes, hidden, c.cost_critics, c.initialisation, c.layer_norm_critic)
+        self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
+        self.multiplier = HeldMultiplier(c.rule)
+        self.cost_window = c.cost_window
+
+    def observe_costs(self, cost: Tensor, length: Tensor) -> dict[str, Tensor]:
+        """One step of the multiplier."""
+        stepped = self.multiplier.stepped(cost, self.config.cost_limit)
+        return {f"multiplier.{name}": value for name, value in stepped.items()}
+
+    def cost_critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared distance of the cost critics to the cost of one next action; entropy costs nothing."""
+        c, following = self.config, batch["next_observations"]
+        action, _ = self.actor.sample(following, noise["next_action"])
+        next_q = largest(self.target_cost_critic(torch.cat([following, action], -1)))
+        target = td_target(batch["costs"], batch["terminations"], next_q, c.cost_discount)
+        q = self.cost_critic(batch["observation_actions"])
+        return ensembles.critic_loss(q, target, c.critic_loss_over), {"cost_q": q}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """SAC's and the weighted cost of the policy's own actions, over 1 + lambda."""
+        observations = self._actors_rows(batch["observations"])
+        action, log_density = self.actor.sample(observations, self._actors_rows(noise["action"]))
+        pairs = torch.cat([observations, action], -1)
+        q = self.critic(pairs)
+        value = ensembles.minimum(q) if self.config.actor_value == "min" else q.mean(0)
+        weight = self.multiplier()
+        terms = self.temperature() * log_density - value + weight * largest(self.cost_critic(pairs))
+        return (terms / (1 + weight)).mean(), {"entropy": -log_density}
+
+    def updates(self) -> list[Update]:
+        """SAC's, with the cost critics' step after the critics'."""
+        c = self.config
+        critic, *others = super().updates()
+        cost = Update(
+            self.cost_critic_loss,
+            ("cost_critic",),
+            Adam(c.critic_learning_rate),
+            repeat=c.critic_steps,
+            rows=self.batch_size,
+            then={"target_cost_critic": ("cost_critic", c.target_rate)},
+            noise={"next_action": Noise("normal", self.spec.action_dim)},
+        )
+        return [critic, cost, *others]
+
+
+def largest(values: Tensor) -> Tensor:
+    """(B,) largest of (E, B) values, as `ensembles.minimum`."""
+    return -ensembles.minimum(-values)

@@ -1,0 +1,57 @@
+"""TRPO-Lag and TRPO-PID: natural steps along penalised advantages."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from surefoot.core.agent import Adam, Update
+from surefoot.online.natural_gradient import TRPO, TRPOConfig
+from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TRPOLagConfig(PenaltyConfig, TRPOConfig):
+    """Settings of TRPO-Lag: TRPO's, for blocks of whole episodes, and those of the multiplier."""
+
+    num_envs: int = 8
+    horizon: int | None = 1024
+    minibatches: int = 64
+    conjugate_steps: int = 15
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        TRPOConfig.__post_init__(self)
+        self.check_constraint(type(self).__name__.removesuffix("Config").lower())
+
+
+class TRPOLag(PenalisedAgent, TRPO):
+    r"""TRPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
+
+    .. math:: \max_\theta E\, \rho\, (A_r - \lambda A_c) / (1 + \lambda) \quad \text{with} \quad
+        E\, KL(\pi_k \| \pi_\theta) \le \delta
+
+    The multiplier is PPO-Lag's. The natural step has the same length whatever the advantages' scale.
+    """
+
+    name = "trpo_lag"
+    Config = TRPOLagConfig
+    config: TRPOLagConfig
+
+    def updates(self) -> list[Update]:
+        """Both critics; the actor is stepped before, by `policy_step`."""
+        return [*super().updates(), self.cost_update(Adam(self.config.learning_rate))]
+
+
+@dataclasses.dataclass(frozen=True)
+class TRPOPIDConfig(TRPOLagConfig):
+    """Settings of TRPO-PID."""
+
+    multiplier: str = "omnisafe"
+
+
+class TRPOPID(TRPOLag):
+    """TRPO with a PID multiplier, as PPO-PID."""
+
+    name = "trpo_pid"
+    Config = TRPOPIDConfig
+    config: TRPOPIDConfig

@@ -1,0 +1,359 @@
+"""Constrained agents that act: costs reach them, multipliers move, and stacked, stopped or alone is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from acting import ON_POLICY, Bandit, Free, Walk, loop
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.value_learning import gae
+from surefoot.envs import make_vec
+from surefoot.online.environment import RecentEpisodes
+from surefoot.safe import ALGORITHMS
+from surefoot.safe.focops import focops_terms
+
+ACTING = (*ON_POLICY, "sac_lag")
+
+
+def rows(algorithm: str) -> int:
+    return 4 if algorithm in ON_POLICY else 2
+
+
+def test_recent_episodes_are_those_of_a_loop_over_steps() -> None:
+    source = torch.Generator().manual_seed(0)
+    shape = (2, 30, 3)
+    costs = torch.rand(shape, generator=source)
+    ends = torch.rand(shape, generator=source) < 0.2
+    mask = (torch.rand(shape, generator=source) < 0.8).float()
+    found, stepwise = RecentEpisodes(2, 3, 4), RecentEpisodes(2, 3, 4)
+    none = torch.zeros(shape, dtype=torch.bool)
+    for part in (slice(0, 11), slice(11, 12), slice(12, 30)):
+        block = {"costs": costs, "terminations": ends, "truncations": none, "mask": mask}
+        found.add_block({name: value[:, part] for name, value in block.items()})
+    for t in range(30):
+        stepwise.add_step(*(value[:, t].flatten() for value in (costs, ends, none, mask)))
+    for seed in range(2):
+        done, running = [], [[0.0, 0.0] for _ in range(3)]
+        for t in range(30):
+            for e in range(3):
+                running[e][0] += float(costs[seed, t, e] * mask[seed, t, e])
+                running[e][1] += float(mask[seed, t, e])
+                if ends[seed, t, e]:
+                    done.append(tuple(running[e]))
+                    running[e] = [0.0, 0.0]
+        expected = torch.tensor(done[-4:]).mean(0)
+        for one in (found, stepwise):
+            torch.testing.assert_close(torch.stack([m[seed] for m in one.means()]), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ACTING)
+def test_an_environment_without_costs_is_refused_with_what_to_do(algorithm: str) -> None:
+    with pytest.raises(EnvironmentMismatchError, match=r"keeps a limit on costs, and Free gives none: put each step"):
+        loop(algorithm, Free(rows(algorithm))).run(64)
+
+
+@pytest.mark.parametrize("algorithm", ACTING)
+def test_limits_out_of_range_are_refused(algorithm: str) -> None:
+    with pytest.raises(ConfigError, match="cost_limit is -1"):
+        ALGORITHMS[algorithm].configure(cost_limit=-1.0)
+    with pytest.raises(ConfigError, match="cost_discount is"):
+        ALGORITHMS[algorithm].configure(cost_discount=1.5, **({"projection_weight": 1.0} if algorithm == "cup" else {}))
+
+
+@pytest.mark.parametrize("algorithm", ACTING)
+def test_seeds_together_are_the_seeds_alone(algorithm: str) -> None:
+    steps = 128 if algorithm in ON_POLICY else 48
+    both = loop(algorithm, Walk(2 * rows(algorithm)), (3, 5), cost_limit=1.0)
+    both.run(steps)
+    for position, seed in enumerate((3, 5)):
+        alone = loop(algorithm, Walk(rows(algorithm)), (seed,), cost_limit=1.0)
+        alone.run(steps)
+        mine, own = both.learner.agents_parameters(position), alone.learner.agents_parameters(0)
+        for name, value in own.items():
+            torch.testing.assert_close(mine[name], value, rtol=2e-3, atol=2e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("algorithm", ACTING)
+def test_multiplier_and_recent_episodes_are_taken_up_bit_for_bit(algorithm: str) -> None:
+    first, second = (loop(algorithm, Walk(rows(algorithm)), cost_limit=1.0) for _ in range(2))
+    first.run(128)
+    state = {name: value.clone() for name, value in first.state(0).items()}
+    assert any(name.startswith(("agent/multiplier.", "agent/episode_cost")) for name in state)
+    second.restore([state], first.step)
+    recent = (second.blocks if algorithm in ON_POLICY else second.experience).recent
+    first_recent = (first.blocks if algorithm in ON_POLICY else first.experience).recent
+    assert torch.equal(recent.means()[0], first_recent.means()[0])
+    assert torch.isfinite(recent.means()[0]).all()
+    for name, value in second.learner.state(0).items():
+        assert torch.equal(value, first.learner.state(0)[name]), name
+
+
+@pytest.mark.parametrize("algorithm", ACTING)
+def test_a_loop_goes_on_as_if_it_had_not_been_stopped(algorithm: str) -> None:
+    env, block = "native/dubins-obstacles", 64 if algorithm in ON_POLICY else 40
+    whole, first, second = (loop(algorithm, make_vec(env, rows(algorithm)), cost_limit=0.1) for _ in range(3))
+    whole.run(3 * block)
+    first.run(2 * block)
+    assert second.restore([{name: value.clone() for name, value in first.state(0).items()}], first.step) is None
+    second.run(block)
+    for name, value in whole.learner.state(0).items():
+        assert torch.equal(value, second.learner.state(0)[name]), name
+
+
+def test_the_loop_steps_the_multiplier_before_the_policy_by_fresh_episodes() -> None:
+    made = loop("ppo_lag", Walk(4), cost_limit=0.0, horizon=16)
+    seen: list[tuple[float, float]] = []
+    columns = made.agent.columns
+
+    def watched(block: dict[str, Tensor]) -> Any:
+        seen.append((float(made.blocks.recent.means()[0]), float(made.agent.multiplier())))
+        return columns(block)
+
+    made.agent.columns = watched
+    made.run(64)
+    cost, multiplier = seen[-1]
+    assert cost > 0
+    assert multiplier == pytest.approx(0.001 + 0.035, rel=1e-4)  # Adam's first step, taken before the columns
+
+
+def test_off_policy_the_multiplier_moves_once_per_step_in_which_episodes_ended() -> None:
+    made = loop("sac_lag", Walk(1), num_envs=1, cost_limit=0.0, initial_steps=1)
+    made.run(26)  # episodes of 5
+    assert float(made.agent.multiplier.count) == 5
+    assert float(made.agent.multiplier()) > 0.2
+    free = loop("sac_lag", Walk(1), num_envs=1, cost_limit=100.0, initial_steps=1, initial_multiplier=1.0)
+    free.run(26)
+    assert float(free.agent.multiplier()) < 0.7
+
+
+def test_a_tape_of_sac_lag_reads_the_multiplier_as_it_is_now() -> None:
+    taped, plain = (loop("sac_lag", Walk(2), cost_limit=0.0, table=t, hidden=(16, 16)) for t in (acting_table(), None))
+    for made in (taped, plain):
+        made.run(120)
+    assert taped.learner.eager_because() == {}
+    assert float(taped.agent.multiplier()) > 0.3
+    for name, value in plain.learner.agents_parameters(0).items():
+        torch.testing.assert_close(taped.learner.agents_parameters(0)[name], value, rtol=2e-2, atol=2e-3)
+
+
+def acting_table() -> Any:
+    from acting import TABLE
+
+    return TABLE
+
+
+def block(made: Any) -> dict[str, Tensor]:
+    return {name: value[0] for name, value in made.blocks.fill(0).items()}
+
+
+def test_cost_advantages_have_their_own_discount_and_are_centred_only() -> None:
+    made = loop("ppo_lag", Walk(4), cost_discount=0.9, cost_gae_lambda=0.5)
+    found = block(made)
+    with torch.no_grad():
+        advantages, returns = made.agent.cost_advantages(found)
+        values, following = (
+            made.agent.cost_value(found[name].flatten(0, 1)).view_as(found["costs"])
+            for name in ("observations", "next_observations")
+        )
+    ends = (found["terminations"], found["truncations"])
+    plain, expected = gae(found["costs"], values, following, *ends, 0.9, 0.5)
+    torch.testing.assert_close(advantages, plain - plain.mean())
+    torch.testing.assert_close(returns, expected)
+    standardised = (plain - plain.mean()) / plain.std()
+    assert not torch.allclose(advantages, standardised, rtol=0.05)
+
+
+def test_costs_are_never_scaled_and_rewards_may_be() -> None:
+    made = loop("ppo_lag", Walk(4))
+    found = made.blocks.fill(0)
+    assert set(found["costs"].unique().tolist()) <= {0.0, 1.0}
+    assert made.config.normalise_rewards
+
+
+def test_the_penalised_advantage_is_what_the_policy_learns_from() -> None:
+    made = loop("ppo_lag", Walk(4), initial_multiplier=3.0)
+    found = block(made)
+    with torch.no_grad():
+        columns = made.agent.columns(found)
+        values = made.agent.values(found["observations"])
+        following = made.agent.values(found["next_observations"])
+        plain, _ = gae(found["rewards"], values, following, found["terminations"], found["truncations"], 0.99, 0.95)
+        costs, _ = made.agent.cost_advantages(found)
+    expected = ((plain - plain.mean()) / (plain.std() + 1e-8) - 3 * costs) / 4
+    torch.testing.assert_close(columns["advantages"], expected, rtol=1e-4, atol=1e-5)
+
+
+def focops_batch() -> tuple[Tensor, Tensor, Tensor]:
+    source = torch.Generator().manual_seed(1)
+    divergence = 0.03 * torch.rand(7, generator=source)
+    return divergence, 0.2 * torch.randn(7, generator=source), torch.randn(7, generator=source)
+
+
+def test_focops_terms_are_those_of_a_loop_over_samples() -> None:
+    divergence, logs, advantages = focops_batch()
+    found = focops_terms(divergence, logs, advantages, 0.02, 1.5)
+    assert found.shape == (7,)
+    for i in range(7):
+        inside = float(divergence[i]) <= 0.02
+        alone = divergence[i] - logs[i].exp() * advantages[i] / 1.5 if inside else torch.zeros(())
+        torch.testing.assert_close(found[i], alone)
+    assert 0 < int((divergence <= 0.02).sum()) < 7
+
+
+def test_focops_gradient_is_per_sample_and_the_published_broadcast_has_another() -> None:
+    divergence, logs, advantages = focops_batch()
+    logs.requires_grad_()
+    own = torch.autograd.grad(focops_terms(divergence, logs, advantages, 0.02, 1.5).mean(), logs)[0]
+    inside = (divergence <= 0.02).float()
+    torch.testing.assert_close(own, -inside * logs.detach().exp() * advantages / 1.5 / 7)
+    column = divergence.unsqueeze(1)  # (B, 1) as published: B x B terms
+    slipped = (column <= 0.02).float() * (column - logs.exp() * advantages / 1.5)
+    assert slipped.shape == (7, 7)
+    other = torch.autograd.grad(slipped.mean(), logs)[0]
+    assert float(other[inside == 0].abs().min()) > 0  # samples outside the trust region still pull
+    assert not torch.allclose(own, other, rtol=0.1)
+
+
+@pytest.mark.parametrize("algorithm", ["focops", "cup"])
+def test_terms_have_one_number_a_row_and_the_loss_has_the_gradient_of_a_loop(algorithm: str) -> None:
+    wide = {"trust_region": 1e9} if algorithm == "focops" else {}
+    made = loop(algorithm, Walk(4), initial_multiplier=0.7, **wide)
+    agent = made.agent
+    with torch.no_grad():
+        columns = agent.columns(block(made))
+        if algorithm == "cup":
+            columns = agent.next_columns(columns)
+        agent.actor.log_std.add_(0.1)
+    batch = {name: value.flatten(0, 1)[:6] for name, value in columns.items()}
+    assert batch["behaviour_log_prob"].shape == batch["advantages"].shape == (6,)
+    parameters = list(agent.actor.parameters())
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    whole = torch.autograd.grad(agent.policy_loss(batch, {})[0], parameters)
+    each = [
+        torch.autograd.grad(agent.policy_loss({n: v[i : i + 1] for n, v in batch.items()}, {})[0], parameters)
+        for i in range(6)
+    ]
+    for position, gradient in enumerate(whole):
+        mean = torch.stack([one[position] for one in each]).mean(0)
+        torch.testing.assert_close(gradient, mean, rtol=1e-4, atol=1e-6)
+
+
+def test_the_projection_of_cup_is_its_formula_and_its_weight_that_of_the_paper() -> None:
+    made = loop("cup", Walk(4), initial_multiplier=0.7)
+    agent = made.agent
+    assert agent.config.weight == pytest.approx((1 - 0.99 * 0.95) / (1 - 0.99))
+    with torch.no_grad():
+        first = agent.columns(block(made))
+        agent.actor.log_std.add_(0.1)  # the improved policy
+        columns = agent.next_columns(first)
+        agent.actor.log_std.sub_(0.3)
+        batch = {name: value.flatten(0, 1) for name, value in columns.items()}
+        mean, log_std = agent.actor(batch["observations"])
+        old = torch.distributions.Normal(mean, log_std.exp() * torch.tensor(0.3).exp())
+        new = torch.distributions.Normal(mean, log_std.exp())
+        kl = torch.distributions.kl_divergence(new, old).sum(1)
+        rho = (new.log_prob(batch["actions"]).sum(1) - batch["behaviour_log_prob"]).exp()
+        expected = (0.7 * agent.config.weight * rho * batch["cost_advantages"] + kl).mean()
+        loss, metrics = agent.policy_loss(batch, {})
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(metrics["kl_k3"], kl.mean(), rtol=1e-4, atol=1e-6)
+    assert float(first["projecting"].max()) == 0
+    assert agent.stop_at(0) == 0.02
+    assert agent.stop_at(1) == 0.01
+
+
+def test_cup_learns_from_each_block_twice() -> None:
+    made = loop("cup", Walk(4), target_kl=None, projection_kl=None)
+    result = made.run(64)
+    assert made.learner.step == 2 * 2 * 2
+    assert "policy_loss_2" in result
+
+
+def test_cpo_compares_cost_with_the_limit_per_step_and_not_per_episode() -> None:
+    made = loop("cpo", Walk(4), cost_limit=1.0)
+    made.run(64)
+    cost, length = made.blocks.recent.means()
+    assert float(made.agent.episode_cost) == pytest.approx(float(cost))
+    assert float(made.agent.episode_length) == pytest.approx(float(length))
+    assert 5 <= float(length) <= 6
+
+
+def test_the_loss_of_sac_lag_is_its_formula() -> None:
+    made = loop("sac_lag", Walk(2), initial_multiplier=2.0, cost_critics=2)
+    made.run(40)
+    agent = made.agent
+    source = torch.Generator().manual_seed(0)
+    observations, noise = (torch.randn(9, 3, generator=source) for _ in range(2))
+    with torch.no_grad():
+        action, log_density = agent.actor.sample(observations, noise)
+        pairs = torch.cat([observations, action], 1)
+        q, cost = agent.critic(pairs).min(0).values, agent.cost_critic(pairs).max(0).values
+        weight = agent.multiplier()
+        expected = ((agent.temperature() * log_density - q + weight * cost) / (1 + weight)).mean()
+        loss, _ = agent.actor_loss({"observations": observations}, {"action": noise})
+    torch.testing.assert_close(loss, expected)
+    assert float(weight) > 1
+
+
+# -- a bandit with a known multiplier ----------------------------------------------------------------------
+
+
+BUDGET = 0.16
+"""Best action 0.4, multiplier 1 / (2 * 0.4) = 1.25."""
+
+
+def reached(algorithm: str, steps: int, **options: Any) -> tuple[float, float]:
+    """Mean action and multiplier over the last third of a run."""
+    made = loop(algorithm, Bandit(options["num_envs"]), planned=steps, cost_limit=BUDGET, **options)
+    made.run(2 * steps // 3)
+    actions, multipliers = [], []
+    for _ in range(20):
+        made.run(steps // 60)
+        with torch.no_grad():
+            actions.append(float(made.agent.act(torch.linspace(-1, 1, 9)[:, None]).clamp(-1, 1).mean()))
+        multipliers.append(float(made.agent.multiplier()))
+    return sum(actions) / 20, sum(multipliers) / 20
+
+
+ON_BANDIT: dict[str, Any] = {
+    "num_envs": 64, "horizon": 4, "epochs": 4, "minibatches": 4, "learning_rate": 1e-2, "schedule": "constant",
+    "hidden": (16,), "normalise_observations": False, "normalise_rewards": False, "standardise": "none",
+    "initial_log_std": -2.0, "multiplier": "paper", "gains": (2.0, 0.3, 0.0), "target_kl": 0.05,
+}  # fmt: skip
+
+
+def test_ppo_pid_finds_the_action_and_the_multiplier_of_the_bandit() -> None:
+    action, multiplier = reached("ppo_pid", 30_000, **ON_BANDIT)
+    assert action == pytest.approx(0.4, abs=0.03)
+    assert multiplier == pytest.approx(1.25, rel=0.12)
+
+
+OFF_BANDIT: dict[str, Any] = {
+    "num_envs": 8, "batch_size": 64, "hidden": (32, 32), "initial_steps": 64, "multiplier_rate": 0.03,
+    "updates_per_step": 0.25, "actor_learning_rate": 3e-3, "critic_learning_rate": 3e-3, "cost_window": 64,
+    "learn_temperature": False, "temperature": 0.002,
+}  # fmt: skip
+
+
+def test_sac_lag_finds_the_action_and_the_multiplier_of_the_bandit() -> None:
+    action, multiplier = reached("sac_lag", 6000, **OFF_BANDIT)
+    assert action == pytest.approx(0.4, abs=0.05)
+    assert multiplier == pytest.approx(1.25, rel=0.2)
+
+
+def test_a_multiplier_of_the_wrong_sign_fails_the_bandit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for algorithm, steps, options in (("ppo_pid", 9_000, ON_BANDIT), ("sac_lag", 3_000, OFF_BANDIT)):
+        kind: Any = ALGORITHMS[algorithm]
+        stepped = kind.observe_costs
+
+        def wrong(self: Any, cost: Tensor, length: Tensor, stepped: Any = stepped) -> Any:
+            return stepped(self, 2 * self.config.cost_limit - cost, length)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "observe_costs", wrong)
+            assert reached(algorithm, steps, **options)[0] > 0.6

@@ -1,0 +1,77 @@
+"""Constrained on-policy algorithms against a linear programme, quickly; in full size: benchmarks/safe_gridworld.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from acting import TABLE
+from gridworld import OPTIONS, Grid, GridWorld
+
+from surefoot.online import spec_of
+from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.safe import ALGORITHMS
+
+GRID = Grid(size=4, budget=0.8)
+
+
+def late(algorithm: str, blocks: int, **options: Any) -> np.ndarray:
+    """Exact value and cost, averaged over the policies of the last third of the blocks."""
+    kind: Any = ALGORITHMS[algorithm]
+    config = kind.configure(**{**OPTIONS[algorithm], "hidden": (32,), "cost_limit": GRID.budget, **options})
+    env = GridWorld(GRID, config.num_envs)
+    agent = kind(spec_of(env), config).fresh(0)
+    loop = OnPolicyLoop([agent], [0], env, planned_steps=blocks * config.rows, table=TABLE)
+    values = []
+    for _ in range(blocks):
+        loop.run(1)
+        with torch.no_grad():
+            values.append(GRID.value(agent.actor(torch.eye(GRID.cells)).exp().double().numpy()))
+    found: np.ndarray = np.asarray(values)[-(blocks // 3) :].mean(0)
+    return found
+
+
+def test_the_programme_agrees_with_simulated_episodes_and_its_dual_with_a_difference() -> None:
+    value, cost, dual = GRID.best()
+    assert cost == pytest.approx(GRID.budget)
+    assert GRID.best(1e9)[1] > 2 * GRID.budget  # the best policy without a limit breaks it by far
+    more, less = GRID.best(GRID.budget + 1e-4)[0], GRID.best(GRID.budget - 1e-4)[0]
+    assert less < value < more
+    assert (more - value) / 1e-4 <= dual * (1 + 1e-6)
+    assert (value - less) / 1e-4 >= dual * (1 - 1e-6)
+    rows = 3000
+    source, env = np.random.default_rng(1), GridWorld(GRID, rows)
+    policy = source.dirichlet(np.ones(4), GRID.cells)
+    env.reset(seed=0)
+    sums, going = np.zeros((2, rows)), np.ones(rows, bool)
+    while going.any():  # one episode a row: those that end soon must not count more
+        actions = (source.random(rows)[:, None] < policy[env.cells].cumsum(1)).argmax(1)
+        _, rewards, ended, _, info = env.step(actions)
+        sums += going * np.stack([rewards, info["cost"]])
+        going &= ~ended
+    assert sums.mean(1) == pytest.approx(np.array(GRID.value(policy)), rel=0.05)
+
+
+@pytest.mark.parametrize("algorithm", OPTIONS)
+def test_it_comes_near_the_value_of_the_programme_within_the_budget(algorithm: str) -> None:
+    found, (best, _, _) = late(algorithm, 60 if algorithm == "cpo" else 120), GRID.best()
+    assert found[0] > 0.9 * best
+    assert found[1] < 1.06 * GRID.budget
+
+
+def test_costs_of_the_wrong_sign_fail() -> None:
+    class Flipped(GridWorld):
+        def step(self, actions: Any) -> Any:
+            *rest, info = super().step(actions)
+            return (*rest, {**info, "cost": -info["cost"]})
+
+    assert flipped(Flipped, "ppo_pid")[1] > 2 * GRID.budget
+    assert flipped(Flipped, "cpo")[1] > 2 * GRID.budget
+
+
+def flipped(kind: Any, algorithm: str) -> np.ndarray:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "GridWorld", kind)
+        return late(algorithm, 40)

@@ -1,0 +1,123 @@
+"""The engine's promises for the offline safe algorithms: stacked or alone, kernels or plain, stopped or not."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+import torch
+from safe_problems import VARIANTS, agents, learner, random_dataset, relative
+
+from surefoot.core.kernels import KERNELS, NATIVE, PRODUCTS, Kernel, KernelTable
+from surefoot.core.policy import Policy
+
+SEEDS = [3, 0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_stacked_seeds_equal_each_seed_alone_in_float64_and_every_network_moves(variant: str) -> None:
+    together = learner(agents(variant, SEEDS), SEEDS, dtype=torch.float64)
+    start = {name: network.value.clone() for name, network in together.networks.items()}
+    report = together.run(20)
+    for name, network in together.networks.items():
+        assert not torch.equal(network.value, start[name]), name
+    for position, seed in enumerate(SEEDS):
+        alone = learner(agents(variant, [seed]), [seed], dtype=torch.float64)
+        own = alone.run(20)
+        expected = alone.state(0)
+        for name, value in together.state(position).items():
+            # the multiplier's state is moved by `ASSIGN`, whose second moment is a square of tiny differences
+            assert relative(value, expected[name]) < 1e-8 or float((value - expected[name]).abs().max()) < 1e-12, name
+        assert {name: values[position] for name, values in report.items()} == pytest.approx(
+            {name: value for name, (value,) in own.items()}, rel=1e-8, abs=1e-10
+        )
+
+
+class Measured(KernelTable):
+    """Native kernels for every shape."""
+
+    def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> Kernel:
+        return KERNELS[what]["numpy"]
+
+    def mlp(self, rows: int, sizes: object) -> str:
+        from surefoot.core import native
+
+        return NATIVE if native.library() is not None else PRODUCTS
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_kernels_and_tapes_equal_plain_pytorch_in_float32(variant: str) -> None:
+    fast = learner(agents(variant, [3]), [3], table=Measured("test"))
+    plain = learner(agents(variant, [3]), [3])
+    for _ in range(3):
+        own, other = fast.run(1), plain.run(1)
+        assert own == {name: pytest.approx(value, rel=2e-3, abs=2e-4) for name, value in other.items()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(variant: str) -> None:
+    whole, before, after = (learner(agents(variant, [3]), [3], table=Measured("test")) for _ in range(3))
+    whole.run(40)
+    before.run(33)
+    after.restore([{name: value.clone() for name, value in before.state(0).items()}], 33)
+    after.run(7)
+    expected = whole.state(0)
+    assert all(torch.equal(value, expected[name]) for name, value in after.state(0).items())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_policies_are_read_back_as_they_were_written(variant: str, tmp_path: pathlib.Path) -> None:
+    trained = learner(agents(variant, [3]), [3])
+    trained.run(3)
+    agent = trained.extract(0)
+    policy = agent.policy()
+    policy.save(tmp_path / "policy")
+    again = Policy.load(tmp_path / "policy")
+    assert type(again) is type(policy)
+    observations = torch.randn(5, 3)
+    expected = policy.act(observations)
+    torch.testing.assert_close(again.act(observations), expected, rtol=0, atol=0)
+    own = agent.act(agent.normalizer(observations)).clamp(-1, 1)
+    torch.testing.assert_close(expected, own)
+    if policy.noise_dim:
+        noise = torch.randn(5, policy.noise_dim)
+        for each in (policy, again):
+            each.reset()
+        drawn = policy.act(observations, noise)
+        assert torch.equal(again.act(observations, noise), drawn)
+        assert not torch.equal(drawn, expected)
+
+
+@pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag", "cpq", "coptidice", "cdt"])
+def test_data_without_costs_or_with_negative_ones_is_refused(variant: str) -> None:
+    from surefoot.core.errors import DataError
+
+    data, (agent,) = random_dataset(), agents(variant, [0])
+    with pytest.raises(DataError, match="has no costs"):
+        agent.prepare(data.replace(costs=None))
+    assert data.costs is not None
+    costs = data.costs.copy()
+    costs[7] = -1.0
+    with pytest.raises(DataError, match=r"costs\[7\] is -1"):
+        agent.prepare(data.replace(costs=costs))
+
+
+@pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag", "cpq", "coptidice", "cdt", "bc_safe"])
+def test_costs_that_teach_nothing_are_said_before_training(variant: str) -> None:
+    data, (agent,) = random_dataset(), agents(variant, [0])
+    clean = data.replace(costs=np.zeros(len(data), np.float32))
+    agent.prepare(clean)
+    assert any("costs are zero" in note for note in agent.notes(clean))
+    assert not any("costs are zero" in note for note in agent.notes(data))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_episodes_held_out_are_judged_by_each_loss_windows_included(variant: str) -> None:
+    from surefoot.from_data import validation_losses
+
+    (agent,) = agents(variant, [0])
+    agent.prepare(random_dataset())
+    found = validation_losses(agent, random_dataset(episodes=4, seed=1))
+    assert found.keys() == {update.name for update in agent.updates()}
+    assert all(np.isfinite(value) for value in found.values())
