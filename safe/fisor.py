@@ -6,7 +6,6 @@ import copy
 import dataclasses
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from surefoot.core.noise_networks import NETWORKS
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import expectile_loss, td_target
-from surefoot.data.dataset import Array, Dataset
+from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.safe.costs import cost_notes
 from surefoot.safe.signal import PUBLISHED_VIOLATION, SIGNALS, Signal, constraint_signal
@@ -104,8 +103,8 @@ class FISOR(Agent):
 
     Where it differs from the official code (ZhengYinan-AIR/FISOR): a time-out does not end the task
     (`timeouts_end=true` for theirs); h is the true margin where there is one (`signal=published` for theirs); rewards
-    are scaled by the range of the data's own safe returns, not by a table's; observations are normalised, which a small
-    network needs in a short time. The preset `official` has its networks, sizes, signal, ends and observations.
+    are scaled by the data's own range of returns, not by a table's; observations are normalised, which a small network
+    needs in a short time. The preset `official` has its networks, sizes, signal, ends and observations.
     """
 
     name = "fisor"
@@ -156,7 +155,14 @@ class FISOR(Agent):
         """
         signal = self.signal(dataset)
         if not self.rewards_fixed:
-            self.reward_scale.fill_(float(dataset.episode_lengths.max()) / return_range(dataset, signal.values))
+            returns = dataset.episode_returns
+            span = float(returns.max() - returns.min())
+            if span <= 0:
+                raise DataError(
+                    f"{dataset.name}: all {len(returns)} episodes return {returns[0]:g}, and fisor scales rewards by "
+                    "the range of returns; give data with episodes that differ"
+                )
+            self.reward_scale.fill_(float(dataset.episode_lengths.max()) / span)
         ends = dataset.terminations | dataset.truncations if self.config.timeouts_end else dataset.terminations
         ready = prepare(self, dataset, normalization=self.config.normalization)
         return ready.replace(terminations=ends, extras={**ready.extras, "signals": signal.values})
@@ -275,26 +281,6 @@ class FISOR(Agent):
         middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
         pairs = torch.cat([self.normalizer(observations), (actions - middle) / half], -1)
         return self.target_feasible_critic(pairs).amax(0)  # type: ignore[no-any-return]
-
-
-def return_range(dataset: Dataset, signals: Array) -> float:
-    """Highest less lowest return of the episodes that keep the constraint on every step; of all, where those are equal.
-
-    FISOR scales rewards by such a range from a table of data in which gross violations were left out: returns that only
-    a violation reaches would flatten the differences among the others.
-
-    Raises:
-        DataError: all episodes return the same.
-    """
-    returns = dataset.episode_returns
-    kept = returns[np.maximum.reduceat(signals, dataset.episode_starts[:-1]) <= 0]
-    for chosen in (kept, returns):
-        if len(chosen) and chosen.max() > chosen.min():
-            return float(chosen.max() - chosen.min())
-    raise DataError(
-        f"{dataset.name}: all {len(returns)} episodes return {returns[0]:g}, and fisor scales rewards by the range of "
-        "returns; give data with episodes that differ"
-    )
 
 
 def feasible_target(signals: Tensor, terminations: Tensor, following: Tensor, discount: float) -> Tensor:

@@ -465,14 +465,6 @@ def test_prepared_data_hold_the_signal_and_scaled_rewards() -> None:
     ready = made.prepare(recorded())
     assert ready.extras["signals"].tolist() == [-1, -1, 25, -1, -1, -1]
     np.testing.assert_allclose(ready.rewards, recorded().rewards * 3 / (3 - 1))  # steps of an episode over the range
-    safe = recorded(costs=np.zeros(6, np.float32), rewards=np.array([1, 1, 1, 0, -3, 0], np.float32))
-    np.testing.assert_allclose(agent().prepare(safe).rewards, safe.rewards * 3 / (3 + 3))
-    ends = np.array([0, 1, 0, 1, 0, 1], bool)  # three episodes; the one that violates does not count
-    three = recorded(episode_ids=np.repeat([0, 1, 2], 2), terminations=ends, truncations=~ends & False)
-    three = three.replace(
-        rewards=np.array([9, 0, 1, 0, 3, 0], np.float32), costs=np.array([0, 1, 0, 0, 0, 0], np.float32)
-    )
-    np.testing.assert_allclose(agent().prepare(three).rewards, three.rewards * 2 / (3 - 1))
     assert made.notes(recorded()) == [
         "fisor: constraint signal h is the published signal: -1 on a safe step, 25 on a violating one"
     ]
