@@ -6,63 +6,45 @@ import copy
 import dataclasses
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.networks import Critic
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.random import Noise
 from surefoot.core.vae import VAE
 from surefoot.core.value_learning import td_target
-from surefoot.data.dataset import Dataset
 from surefoot.safe.cost_critics import (
     ASSIGN,
     AssignedMultiplier,
+    CostCriticAgent,
+    CostCriticConfig,
     Dual,
-    check_settings,
     joined,
-    larger,
     mixed,
-    prepare_with_costs,
     repeated,
     rows_of,
-    threshold_notes,
 )
 from surefoot.safe.multipliers import pid
 
 
 @dataclasses.dataclass(frozen=True)
-class BEARLagConfig:
+class BEARLagConfig(CostCriticConfig):
     """Settings of BEAR-Lagrangian; the numbers are OSRL's."""
 
-    cost_limit: float = 25.0  # of an episode's undiscounted cost
-    episode_steps: int | None = None  # H of the threshold; None: the data's longest episode
-    discount: float = 0.99
-    target_rate: float = 0.005
     largest_discrepancy: float = 0.05  # of the policy's actions from the data's, as `discrepancy` measures it
     kernel_width: float = 50.0  # sigma of exp(-|x - y|^2 / (2 sigma))
     latent_limit: float = 0.5  # latents that actions are decoded from are clamped to this
-    kl_weight: float = 0.5  # beta of the auto-encoder
-    sampled_actions: int = 10  # of each observation, in the targets and in the discrepancy
     mixing: float = 0.75  # weight of the careful one of two critics in the targets
-    careful_costs: bool = True  # of two cost critics, believe the larger; False: the smaller, as OSRL
     gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
-    learning_rate: float = 1e-3  # of all but the actor
     actor_learning_rate: float = 1e-4  # and of the discrepancy's weight
-    hidden: tuple[int, ...] = (256, 256)
-    vae_hidden: tuple[int, ...] = (400, 400)
-    reward_scale: float = 0.1
-    normalization: str = "observations"  # none, observations or stacked
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        check_settings("bear_lag", self)
+        self.check("bear_lag")
         require(self.largest_discrepancy >= 0, "bear_lag", "largest_discrepancy", self.largest_discrepancy, ">= 0")
         require(self.kernel_width > 0, "bear_lag", "kernel_width", self.kernel_width, "> 0")
         require(0 <= self.mixing <= 1, "bear_lag", "mixing", self.mixing, "in [0, 1]")
-        require(self.sampled_actions >= 1, "bear_lag", "sampled_actions", self.sampled_actions, "at least 1")
 
 
 def discrepancy(first: Tensor, second: Tensor, width: float) -> Tensor:
@@ -83,7 +65,7 @@ def discrepancy(first: Tensor, second: Tensor, width: float) -> Tensor:
     return (kernel(first, first) + kernel(second, second) - 2 * kernel(first, second) + 1e-6).sqrt()
 
 
-class BEARLag(Agent):
+class BEARLag(CostCriticAgent):
     r"""BEAR (Kumar et al., 2019) with a cost critic and a multiplier, as OSRL combines them.
 
     .. math::
@@ -100,39 +82,19 @@ class BEARLag(Agent):
     name = "bear_lag"
     Config: ClassVar[type] = BEARLagConfig
     PRESETS = {"osrl": {}, "small": {"sampled_actions": 4, "vae_hidden": (256, 256)}}  # noqa: RUF012
-    reads: ClassVar[tuple[str, ...]] = (
-        "observations", "actions", "rewards", "costs", "terminations", "next_observations"
-    )  # fmt: skip
     config: BEARLagConfig
-    cost_threshold: Tensor
     actor: TanhGaussianActor
 
     def build(self) -> None:
         """Auto-encoder, actor, critics of reward and cost with their targets, both weights."""
+        super().build()
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.vae = VAE(*sizes, c.vae_hidden)
         self.actor = TanhGaussianActor(*sizes, c.hidden)
-        self.critic, self.cost_critic = Critic(*sizes, c.hidden), Critic(*sizes, c.hidden)
+        self.build_critics()
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
         self.multiplier = AssignedMultiplier(pid("osrl", c.gains))
         self.dual = Dual()
-        self.register_buffer("cost_threshold", torch.tensor(c.cost_limit))
-
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Costs beside scaled rewards, normalised observations, and the threshold of the cost critic."""
-        return prepare_with_costs(self, dataset)
-
-    def notes(self, dataset: Dataset) -> list[str]:
-        """What the costs can't teach, and the threshold."""
-        return threshold_notes(self, dataset)
-
-    def vae_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Reconstruction of the data's actions, and the divergence of their codes from the prior."""
-        encoded, weight = noise["encoded"], self.config.kl_weight
-        loss, error = self.vae.loss(batch["observations"], batch["actions"], encoded, weight)
-        return loss, {"reconstruction": error}
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD errors of both pairs of critics, at n next actions of the target policy."""
@@ -178,7 +140,7 @@ class BEARLag(Agent):
         """(B,) value and cost value of (B, A) actions."""
         pairs = joined(observations, actions)
         costs = self.cost_critic(pairs)
-        believed = larger(costs) if self.config.careful_costs else ensembles.minimum(costs)
+        believed = self.believed(costs)
         return ensembles.minimum(self.critic(pairs)), believed
 
     def updates(self) -> list[Update]:

@@ -10,36 +10,33 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.distributions import tanh_gaussian_log_density
 from surefoot.core.networks import Value
 from surefoot.core.temperature import Temperature
 from surefoot.data.dataset import Array, Dataset
-from surefoot.safe.cost_critics import check_settings, prepare_with_costs, threshold_notes
+from surefoot.safe.cost_critics import (
+    ThresholdAgent,
+    ThresholdConfig,
+)
 
 EDGE = 1e-4
 """Actions are taken this far inside [-1, 1] before the tanh is undone."""
 
 
 @dataclasses.dataclass(frozen=True)
-class COptiDICEConfig:
+class COptiDICEConfig(ThresholdConfig):
     """Settings of COptiDICE; the numbers are OSRL's."""
 
-    cost_limit: float = 25.0  # of an episode's undiscounted cost
-    episode_steps: int | None = None  # H of the threshold; None: the data's longest episode
-    discount: float = 0.99
     regularization: float = 0.5  # alpha of the divergence from the data, in units of scaled rewards
     radius: float = 0.01  # epsilon of the cost's upper bound, in nats; 0: the plain estimate
     multiplier: float = 1.0  # lambda at the start
     learning_rate: float = 1e-4
     actor_learning_rate: float = 1e-4
-    hidden: tuple[int, ...] = (256, 256)
-    reward_scale: float = 0.1
-    normalization: str = "observations"  # none, observations or stacked
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        check_settings("coptidice", self)
+        self.check("coptidice")
         require(self.regularization > 0, "coptidice", "regularization", self.regularization, "> 0")
         require(self.radius >= 0, "coptidice", "radius", self.radius, ">= 0")
         require(self.multiplier > 0, "coptidice", "multiplier", self.multiplier, "> 0")
@@ -59,7 +56,7 @@ def softchi_inverse(values: Tensor) -> Tensor:
     return torch.where(values < 0, values.clamp(max=0).exp(), values + 1)
 
 
-class COptiDICE(Agent):
+class COptiDICE(ThresholdAgent):
     r"""COptiDICE of Lee et al. (ICLR 2022), with the divergence "softchi".
 
     .. math::
@@ -85,11 +82,11 @@ class COptiDICE(Agent):
         "observations", "actions", "rewards", "costs", "terminations", "next_observations", "initial_observations"
     )  # fmt: skip
     config: COptiDICEConfig
-    cost_threshold: Tensor
     actor: TanhGaussianActor
 
     def build(self) -> None:
         """nu, chi, the weights lambda and tau, actor."""
+        super().build()
         c, spec = self.config, self.spec
         self.nu = Value(spec.observation_dim, c.hidden)
         self.multiplier = Temperature(c.multiplier, "softplus")
@@ -97,7 +94,6 @@ class COptiDICE(Agent):
             self.chi = Value(spec.observation_dim, c.hidden)
             self.tau = Temperature(1.0, "softplus")
         self.actor = TanhGaussianActor(spec.observation_dim, spec.action_dim, c.hidden)
-        self.register_buffer("cost_threshold", torch.tensor(c.cost_limit))
 
     @property
     def step_limit(self) -> Tensor:
@@ -106,12 +102,8 @@ class COptiDICE(Agent):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Costs beside scaled rewards, normalised observations, and a first state for each row."""
-        dataset = prepare_with_costs(self, dataset)
+        dataset = super().prepare(dataset)
         return dataset.replace(extras={**dataset.extras, "initial_observations": initial_observations(dataset)})
-
-    def notes(self, dataset: Dataset) -> list[str]:
-        """What the costs can't teach, and the threshold."""
-        return threshold_notes(self, dataset)
 
     def annotate(self, batch: Batch) -> Batch:
         """Add the stationary weights w, which three losses read as they are."""

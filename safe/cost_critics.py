@@ -6,13 +6,17 @@ critics are held to is `discounted_threshold`: what the limit comes to where cos
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import dataclasses
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Agent, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, require
+from surefoot.core.networks import Critic
+from surefoot.core.vae import VAE
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.safe.costs import checked_costs, cost_notes
@@ -71,35 +75,98 @@ class Dual(nn.Module):
         return -self.rho * torch.where(stuck, 0.0, self() * excess)
 
 
-def check_settings(name: str, config: Any) -> None:
-    """Refuse values out of range among the settings that these methods share."""
-    require(0 <= config.cost_limit < float("inf"), name, "cost_limit", config.cost_limit, "a finite sum >= 0")
-    require(0 <= config.discount < 1, name, "discount", config.discount, "in [0, 1)")
-    require(config.reward_scale > 0, name, "reward_scale", config.reward_scale, "> 0")
-    steps = config.episode_steps
-    require(steps is None or steps >= 1, name, "episode_steps", steps, "at least 1, or null for the data's longest")
+@dataclasses.dataclass(frozen=True)
+class ThresholdConfig:
+    """What a method from data is told of its cost limit, and how it reads the data."""
+
+    cost_limit: float = 25.0  # of an episode's undiscounted cost
+    episode_steps: int | None = None  # H of the threshold; None: the data's longest episode
+    discount: float = 0.99
+    hidden: tuple[int, ...] = (256, 256)
+    reward_scale: float = 0.1
+    normalization: str = "observations"  # none, observations or stacked
+
+    def check(self, name: str) -> None:
+        """Refuse values out of range; `name` is the algorithm's."""
+        limit, steps = self.cost_limit, self.episode_steps
+        require(0 <= limit < float("inf"), name, "cost_limit", limit, "a finite sum >= 0")
+        require(0 <= self.discount < 1, name, "discount", self.discount, "in [0, 1)")
+        require(self.reward_scale > 0, name, "reward_scale", self.reward_scale, "> 0")
+        require(steps is None or steps >= 1, name, "episode_steps", steps, "at least 1, or null for the data's longest")
 
 
-def prepare_with_costs(agent: Agent, dataset: Dataset) -> Dataset:
-    """Costs checked, actions and rewards scaled, observations normalised; sets `agent.cost_threshold`.
+class ThresholdAgent(Agent):
+    """An agent that learns from costs, whose limit the data's episodes turn into a discounted threshold."""
 
-    Raises:
-        DataError: as `checked_costs`.
-    """
-    costs, config = checked_costs(dataset, agent.name), agent.config
-    if not agent.rewards_fixed:
-        agent.reward_scale.fill_(config.reward_scale)
-        steps = int(dataset.episode_lengths.max()) if config.episode_steps is None else config.episode_steps
-        threshold = discounted_threshold(config.cost_limit, config.discount, steps)
-        agent.get_buffer("cost_threshold").fill_(threshold)
-    return prepare(agent, dataset.replace(costs=costs), normalization=config.normalization)
+    reads: ClassVar[tuple[str, ...]] = (
+        "observations", "actions", "rewards", "costs", "terminations", "next_observations"
+    )  # fmt: skip
+    config: ThresholdConfig
+    cost_threshold: Tensor
+
+    def build(self) -> None:
+        """The threshold, which `prepare` sets."""
+        self.register_buffer("cost_threshold", torch.tensor(self.config.cost_limit))
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Costs checked, actions and rewards scaled, observations normalised; sets the threshold.
+
+        Raises:
+            DataError: as `checked_costs`.
+        """
+        costs, c = checked_costs(dataset, self.name), self.config
+        if not self.rewards_fixed:
+            self.reward_scale.fill_(c.reward_scale)
+            steps = int(dataset.episode_lengths.max()) if c.episode_steps is None else c.episode_steps
+            self.cost_threshold.fill_(discounted_threshold(c.cost_limit, c.discount, steps))
+        return prepare(self, dataset.replace(costs=costs), normalization=c.normalization)
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """What the user should hear: costs that teach nothing, and the threshold that the limit was turned into."""
+        threshold, limit = float(self.cost_threshold), self.config.cost_limit
+        text = f"{self.name}: the cost limit of {limit:g} an episode is a discounted cost of {threshold:.4g} a state"
+        return [*cost_notes(dataset, self.name), text]
 
 
-def threshold_notes(agent: Agent, dataset: Dataset) -> list[str]:
-    """What the user should hear: costs that teach nothing, and the threshold that the limit was turned into."""
-    threshold, limit = float(agent.get_buffer("cost_threshold")), agent.config.cost_limit
-    text = f"{agent.name}: the cost limit of {limit:g} an episode is a discounted cost of {threshold:.4g} a state"
-    return [*cost_notes(dataset, agent.name), text]
+@dataclasses.dataclass(frozen=True)
+class CostCriticConfig(ThresholdConfig):
+    """What BCQ-Lagrangian, BEAR-Lagrangian and CPQ have in common; the numbers are OSRL's."""
+
+    target_rate: float = 0.005
+    sampled_actions: int = 10  # of each observation: in the targets, BEAR's discrepancy, CPQ's search for odd ones
+    careful_costs: bool = True  # of two cost critics, believe the larger; False: the smaller, as OSRL
+    kl_weight: float = 0.5  # beta of the auto-encoder
+    vae_hidden: tuple[int, ...] = (400, 400)
+    learning_rate: float = 1e-3  # of all but an actor with a rate of its own
+
+    def check(self, name: str) -> None:
+        """Refuse values out of range; `name` is the algorithm's."""
+        super().check(name)
+        require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, "at least 1")
+
+
+class CostCriticAgent(ThresholdAgent):
+    """An agent with critics of reward and of cost, and an auto-encoder of the data's actions."""
+
+    config: CostCriticConfig
+    vae: VAE
+
+    def build_critics(self) -> None:
+        """Twin critics of reward and cost, and their targets."""
+        sizes = (self.spec.observation_dim, self.spec.action_dim, self.config.hidden)
+        self.critic, self.cost_critic = Critic(*sizes), Critic(*sizes)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
+
+    def believed(self, costs: Tensor) -> Tensor:
+        """(B,) what (E, B) cost critics are taken to say."""
+        return larger(costs) if self.config.careful_costs else ensembles.minimum(costs)
+
+    def vae_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Reconstruction of the data's actions, and the divergence of their codes from the prior."""
+        encoded, weight = noise["encoded"], self.config.kl_weight
+        loss, error = self.vae.loss(batch["observations"], batch["actions"], encoded, weight)
+        return loss, {"reconstruction": error}
 
 
 def joined(observations: Tensor, actions: Tensor) -> Tensor:

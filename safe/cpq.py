@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import ClassVar
 
@@ -11,45 +10,35 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.networks import Critic
+from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.random import Noise
 from surefoot.core.vae import VAE
 from surefoot.core.value_learning import linear_quantile, td_target
-from surefoot.data.dataset import Dataset
-from surefoot.safe.cost_critics import Dual, check_settings, joined, larger, prepare_with_costs, threshold_notes
+from surefoot.safe.cost_critics import (
+    CostCriticAgent,
+    CostCriticConfig,
+    Dual,
+    joined,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class CPQConfig:
+class CPQConfig(CostCriticConfig):
     """Settings of CPQ; the numbers are OSRL's."""
 
-    cost_limit: float = 25.0  # of an episode's undiscounted cost
-    episode_steps: int | None = None  # H of the threshold; None: the data's longest episode
-    discount: float = 0.99
-    target_rate: float = 0.005
-    sampled_actions: int = 10  # of each observation, among which the odd ones are looked for
     odd_quantile: float = 0.75  # of the batch's divergences: actions at or above it count as out of the data
     odd_cost: float = 1.5  # cost value that they are pushed up to, in thresholds
     penalty_gradient: bool = True  # False: OSRL's slip, whose penalty has no gradient to the cost critic
-    careful_costs: bool = True  # of two cost critics, believe the larger; False: the smaller, as OSRL
-    kl_weight: float = 0.5  # beta of the auto-encoder
     actor_learning_rate: float = 1e-4
-    learning_rate: float = 1e-3  # of critics, auto-encoder and the penalty's weight
-    hidden: tuple[int, ...] = (256, 256)
-    vae_hidden: tuple[int, ...] = (400, 400)
-    reward_scale: float = 0.1
-    normalization: str = "observations"  # none, observations or stacked
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        check_settings("cpq", self)
+        self.check("cpq")
         require(0 <= self.odd_quantile <= 1, "cpq", "odd_quantile", self.odd_quantile, "in [0, 1]")
         require(self.odd_cost >= 0, "cpq", "odd_cost", self.odd_cost, ">= 0")
-        require(self.sampled_actions >= 1, "cpq", "sampled_actions", self.sampled_actions, "at least 1")
 
 
-class CPQ(Agent):
+class CPQ(CostCriticAgent):
     r"""Constraints Penalized Q-learning of Xu, Zhan and Zhu (AAAI 2022).
 
     .. math::
@@ -67,42 +56,22 @@ class CPQ(Agent):
     name = "cpq"
     Config: ClassVar[type] = CPQConfig
     PRESETS = {"paper": {}, "small": {"sampled_actions": 4, "vae_hidden": (256, 256)}}  # noqa: RUF012
-    reads: ClassVar[tuple[str, ...]] = (
-        "observations", "actions", "rewards", "costs", "terminations", "next_observations"
-    )  # fmt: skip
     config: CPQConfig
-    cost_threshold: Tensor
     actor: TanhGaussianActor
 
     def build(self) -> None:
         """Auto-encoder, actor, critics of reward and cost with their targets, the penalty's weight."""
+        super().build()
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.vae = VAE(*sizes, c.vae_hidden)
         self.actor = TanhGaussianActor(*sizes, c.hidden)
-        self.critic, self.cost_critic = Critic(*sizes, c.hidden), Critic(*sizes, c.hidden)
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
+        self.build_critics()
         self.dual = Dual()
-        self.register_buffer("cost_threshold", torch.tensor(c.cost_limit))
-
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Costs beside scaled rewards, normalised observations, and the threshold of the cost critic."""
-        return prepare_with_costs(self, dataset)
-
-    def notes(self, dataset: Dataset) -> list[str]:
-        """What the costs can't teach, and the threshold."""
-        return threshold_notes(self, dataset)
-
-    def vae_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Reconstruction of the data's actions, and the divergence of their codes from the prior."""
-        encoded, weight = noise["encoded"], self.config.kl_weight
-        loss, error = self.vae.loss(batch["observations"], batch["actions"], encoded, weight)
-        return loss, {"reconstruction": error}
 
     def cost_critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD error, less the weighted cost value of actions that the data does not have."""
         c = self.config
-        next_cost = self._believed(self.target_cost_critic(self._next_pairs(batch, noise)))
+        next_cost = self.believed(self.target_cost_critic(self._next_pairs(batch, noise)))
         target = td_target(batch["costs"], batch["terminations"], next_cost, c.discount)
         cost_q = self.cost_critic(batch["observation_actions"])
         td = (cost_q - target).square().mean(-1).sum()
@@ -116,7 +85,7 @@ class CPQ(Agent):
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD error of both critics; a next action whose cost value is above the threshold is worth nothing."""
         pairs = self._next_pairs(batch, noise)
-        affordable = self._believed(self.target_cost_critic(pairs)) <= self.cost_threshold
+        affordable = self.believed(self.target_cost_critic(pairs)) <= self.cost_threshold
         next_q = torch.where(affordable, self.target_critic(pairs).amin(0), 0.0)
         target = td_target(batch["rewards"], batch["terminations"], next_q, self.config.discount)
         q = self.critic(batch["observation_actions"])
@@ -127,7 +96,7 @@ class CPQ(Agent):
         observations = batch["observations"]
         actions, _ = self.actor.sample(observations, noise["own_action"])
         pairs = torch.cat([observations, actions], -1)
-        affordable = self._believed(self.cost_critic(pairs)) <= self.cost_threshold
+        affordable = self.believed(self.cost_critic(pairs)) <= self.cost_threshold
         q = torch.where(affordable, ensembles.minimum(self.critic(pairs)), 0.0)
         return -q.mean(), {"affordable": affordable.to(q.dtype)}
 
@@ -149,10 +118,6 @@ class CPQ(Agent):
     def _sampled(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(n, B, A) actions in (-1, 1)."""
         return self.actor.sample(observations, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))[0]
-
-    def _believed(self, costs: Tensor) -> Tensor:
-        """(B,) of (E, B) cost critics."""
-        return larger(costs) if self.config.careful_costs else ensembles.minimum(costs)
 
     def updates(self) -> list[Update]:
         """Auto-encoder, cost critics with the penalty's weight, critics, actor, one after the other."""

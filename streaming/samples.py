@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,18 +23,9 @@ SETTLED = 100
 class Samples(Streams):
     """Streams whose inputs are numpy views that a call's arguments are written to, once they are what they must be."""
 
-    def __init__(
-        self,
-        problem: Spec | DatasetLike,
-        config: Any = None,
-        *,
-        seeds: Sequence[int] = (0,),
-        dtype: torch.dtype = torch.float32,
-        native: bool | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, problem: Spec | DatasetLike, config: Any = None, **options: Any) -> None:
         """Make the streams, and views of their buffers: a microsecond less for each access than through torch."""
-        super().__init__(problem, config, seeds=seeds, dtype=dtype, native=native, **options)
+        super().__init__(problem, config, **options)
         self.single = len(self.seeds) == 1  # whether the caller gives one stream without its dimension
         self._warned = False
         self._observations, self._first = self.in_observations.numpy(), self.in_first.numpy()
