@@ -107,6 +107,17 @@ class Adam:
 
 
 @dataclasses.dataclass(frozen=True)
+class Descent:
+    """Plain gradient descent: parameter -= learning_rate * gradient, without a memory or a schedule.
+
+    At a rate of 1 a loss whose gradient is parameter - new makes the parameter `new`: how a rule sets it.
+    """
+
+    learning_rate: float = 1.0
+    schedule: ClassVar[str] = "constant"
+
+
+@dataclasses.dataclass(frozen=True)
 class Update:
     """One optimiser step of an agent's training step."""
 
@@ -114,7 +125,7 @@ class Update:
     """A bound method `loss(batch, noise) -> (scalar, metrics)` of the agent."""
     trains: tuple[str, ...]
     """Names of the networks that it changes; no other gets a gradient, so losses need not detach them."""
-    optimizer: Adam = Adam()
+    optimizer: Adam | Descent = Adam()
     every: int = 1
     """Taken at training steps every, 2 every, ... (1 is the first)."""
     repeat: int = 1

@@ -415,6 +415,8 @@ class Learner:
         tensors = {f"agent/{name}": value for name, value in self.agents_parameters(position).items()}
         for update, optimizer in zip(self.updates, self.optimizers, strict=True):
             for index, name in enumerate(update.trains):
+                if not optimizer.first:  # plain descent has nothing to remember
+                    continue
                 stem = f"adam/{update.name}/{name}"
                 tensors[f"{stem}/first"] = optimizer.first[index][position]
                 tensors[f"{stem}/second"] = optimizer.second[index][position]

@@ -1,4 +1,4 @@
-"""Adam over flat storage: the parameters of a network, S seeds of them, in one tensor, and their target averages."""
+"""Steps over flat storage: the parameters of a network, S seeds of them, in one tensor, and their target averages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import native
-from surefoot.core.agent import Adam
+from surefoot.core.agent import Adam, Descent
 
 
 class Network:
@@ -37,9 +37,11 @@ class Network:
 
 
 class Optimizer:
-    """Fused Adam over the flat storage of the networks that one update trains."""
+    """Fused Adam, or plain descent, over the flat storage of the networks that one update trains."""
 
-    def __init__(self, settings: Adam, networks: Sequence[Network], planned: int, fused: bool = False) -> None:
+    def __init__(
+        self, settings: Adam | Descent, networks: Sequence[Network], planned: int, fused: bool = False
+    ) -> None:
         """Start with zero moments.
 
         Args:
@@ -50,8 +52,9 @@ class Optimizer:
         """
         self.settings, self.networks, self.planned = settings, list(networks), max(1, planned)
         device = networks[0].value.device
-        self.first = [torch.zeros_like(n.value) for n in networks]
-        self.second = [torch.zeros_like(n.value) for n in networks]
+        remembering = [] if isinstance(settings, Descent) else self.networks
+        self.first = [torch.zeros_like(n.value) for n in remembering]
+        self.second = [torch.zeros_like(n.value) for n in remembering]
         # Adam's count, on the device for CUDA graphs; `taken` is the same number for the schedule.
         self.counts = [torch.zeros((), dtype=torch.float32, device=device) for _ in networks]
         self.fused = fused
@@ -81,7 +84,7 @@ class Optimizer:
 
     def learning_rate(self) -> float:
         """The rate of the next step; with several seeds and the schedule "adaptive", that of the first."""
-        if self.settings.schedule == "constant":
+        if isinstance(self.settings, Descent) or self.settings.schedule == "constant":
             return self.settings.learning_rate
         if self.settings.schedule == "adaptive":
             return float(self.rates[0])
@@ -101,28 +104,38 @@ class Optimizer:
                 self.rate.fill_(rate)
 
     def step(self, averages: Sequence[tuple[Network, Network, float]] = ()) -> None:
-        """Take the gradients in the networks' storage one Adam step down, then average the targets.
+        """Take the gradients in the networks' storage one step down, then average the targets.
 
         Args:
             averages: (target, network, rate): target += rate * (network - target).
         """
-        s = self.settings
-        gradients = [network.gradient for network in self.networks]
-        if s.max_gradient_norm is not None:
-            clip_per_seed(gradients, s.max_gradient_norm)
         left = list(averages)
-        if self.fused:
-            self._step_fused(left)
-        elif self.active is not None:
-            self._step_by_seed(gradients, self.active.unsqueeze(1))
+        if isinstance(self.settings, Descent):
+            self._descend(self.settings.learning_rate)
         else:
-            self._step_torch(gradients)
+            self._step_adam(self.settings, left)
         for target, source, rate in left:
             target.value.lerp_(source.value, rate)
 
-    def _step_fused(self, averages: list[tuple[Network, Network, float]]) -> None:
+    def _descend(self, rate: float) -> None:
+        for network in self.networks:
+            change = rate * network.gradient
+            network.value.sub_(change if self.active is None else torch.where(self.active.unsqueeze(1), change, 0.0))
+
+    def _step_adam(self, s: Adam, averages: list[tuple[Network, Network, float]]) -> None:
+        """One step of Adam in the form at hand; takes from `averages` what it has done with it."""
+        gradients = [network.gradient for network in self.networks]
+        if s.max_gradient_norm is not None:
+            clip_per_seed(gradients, s.max_gradient_norm)
+        if self.fused:
+            self._step_fused(s, averages)
+        elif self.active is not None:
+            self._step_by_seed(s, gradients, self.active.unsqueeze(1))
+        else:
+            self._step_torch(s, gradients)
+
+    def _step_fused(self, s: Adam, averages: list[tuple[Network, Network, float]]) -> None:
         """The native step; takes from `averages` what it has done with it."""
-        s = self.settings
         assert self.rate is not None
         for network, first, second, count in zip(self.networks, self.first, self.second, self.counts, strict=True):
             target, _, rate = mine = next((a for a in averages if a[1] is network), (None, network, 0.0))
@@ -142,9 +155,8 @@ class Optimizer:
                 average_rate=rate,
             )
 
-    def _step_by_seed(self, gradients: list[Tensor], active: Tensor) -> None:
+    def _step_by_seed(self, s: Adam, gradients: list[Tensor], active: Tensor) -> None:
         """Adam written out, for the seeds where (S, 1) `active` is True."""
-        s = self.settings
         if s.schedule == "adaptive":
             rate: Tensor | float = self.rates.unsqueeze(1).to(gradients[0].dtype)
         else:
@@ -160,8 +172,7 @@ class Optimizer:
             change = rate * (first / (1 - s.betas[0] ** taken) / spread + s.weight_decay * network.value)
             network.value.sub_(torch.where(active, change, 0.0))
 
-    def _step_torch(self, gradients: list[Tensor]) -> None:
-        s = self.settings
+    def _step_torch(self, s: Adam, gradients: list[Tensor]) -> None:
         torch._foreach_add_(self.counts, 1)
         fused = torch._fused_adamw_ if s.weight_decay else torch._fused_adam_
         fused(

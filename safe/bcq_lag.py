@@ -9,12 +9,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Descent, Metrics, Update, require
 from surefoot.core.random import Noise
 from surefoot.core.vae import VAE, Perturbation, PerturbedActor
 from surefoot.core.value_learning import td_target
 from surefoot.safe.cost_critics import (
-    ASSIGN,
     AssignedMultiplier,
     CostCriticAgent,
     CostCriticConfig,
@@ -132,6 +131,6 @@ class BCQLag(CostCriticAgent):
         return [
             Update(self.vae_loss, ("vae",), adam, noise={"encoded": Noise("normal", width)}),
             Update(self.critic_loss, ("critic", "cost_critic"), adam, then=targets, noise=several),
-            Update(self.multiplier_loss, ("multiplier",), ASSIGN, noise=latent),
+            Update(self.multiplier_loss, ("multiplier",), Descent(), noise=latent),
             Update(self.actor_loss, ("perturbation",), adam, then=moved, noise=latent),
         ]

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Descent, Metrics, Update, require
 from surefoot.core.random import Noise
 from surefoot.core.vae import VAE
 from surefoot.core.value_learning import td_target
 from surefoot.safe.cost_critics import (
-    ASSIGN,
     AssignedMultiplier,
     CostCriticAgent,
     CostCriticConfig,
@@ -159,6 +158,6 @@ class BEARLag(CostCriticAgent):
         return [
             Update(self.vae_loss, ("vae",), adam, noise={"encoded": Noise("normal", width)}),
             Update(self.critic_loss, ("critic", "cost_critic"), adam, then=targets, noise=next_action),
-            Update(self.multiplier_loss, ("multiplier",), ASSIGN, noise=action),
+            Update(self.multiplier_loss, ("multiplier",), Descent(), noise=action),
             Update(self.actor_loss, ("actor", "dual"), slow, then=moved, noise=both),
         ]

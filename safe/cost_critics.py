@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, require
+from surefoot.core.agent import Agent, Batch, Metrics, require
 from surefoot.core.networks import Critic
 from surefoot.core.vae import VAE
 from surefoot.data.dataset import Dataset
@@ -22,19 +22,9 @@ from surefoot.data.prepare import prepare
 from surefoot.safe.costs import checked_costs, cost_notes
 from surefoot.safe.multipliers import Multiplier, discounted_threshold
 
-HUGE = 1e15
-ASSIGN = Adam(HUGE, betas=(0.0, 0.0), epsilon=HUGE)
-"""Adam without a memory, whose epsilon is far above any gradient: the step is the gradient itself, so that the loss
-`assignment(parameter, new)` moves a parameter to `new`, within rounding."""
-
-
-def assignment(parameter: Tensor, new: Tensor) -> Tensor:
-    """() whose gradient is parameter - new: stepped by `ASSIGN`, the parameter becomes `new`."""
-    return (parameter * (parameter - new).detach()).sum()
-
 
 class AssignedMultiplier(nn.Module):
-    """A constraint's weight that a rule of `safe.multipliers` sets, kept as parameters: stacked and saved with them."""
+    """A constraint's weight that a rule of `safe.multipliers` sets at every training step, kept as parameters."""
 
     def __init__(self, rule: Multiplier) -> None:
         """Begin at the rule's start, whose tensors must all be single numbers."""
@@ -49,10 +39,11 @@ class AssignedMultiplier(nn.Module):
         return self.state[self.names.index("value")].clamp(min=0)
 
     def loss(self, cost: Tensor, limit: Tensor) -> Tensor:
-        """() that `ASSIGN` turns into the rule's step, from the () cost now and its () limit."""
+        """() whose `Descent` at a rate of 1 is the rule's step, from the () cost now and its () limit."""
         state = {name: self.state[i].detach() for i, name in enumerate(self.names)}
         new = self.rule.step(state, cost.detach(), limit)  # type: ignore[arg-type]  # a tensor does as well as a float
-        return assignment(self.state, torch.stack([new[name] for name in self.names]))
+        step = self.state - torch.stack([new[name] for name in self.names])
+        return (self.state * step.detach()).sum()
 
 
 class Dual(nn.Module):

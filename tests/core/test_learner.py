@@ -9,7 +9,7 @@ import pytest
 import torch
 from toy_agents import ADAM, PUSH, HandAdam, Toy, learner, toy
 
-from surefoot.core.agent import Adam, Update
+from surefoot.core.agent import Adam, Descent, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.learner import Learner
 from surefoot.core.optimizer import clip_per_seed
@@ -99,6 +99,31 @@ def test_every_takes_an_update_at_its_multiples_only() -> None:
         trained.run(1)
         taken.append([name for name, *_ in trained.agent.seen])
     assert taken == [["a"], ["a"], ["a", "b"], ["a"], ["a"], ["a", "b"], ["a"]]
+
+
+def test_descent_takes_the_gradient_itself_and_remembers_nothing() -> None:
+    def plan(s: Toy) -> list[Update]:
+        return [Update(s.a_loss, ("a",), Descent(0.25)), Update(s.b_loss, ("b",), ADAM)]
+
+    y, expected = float(Y[0]), 1.0
+    assert torch.equal(Y, torch.full_like(Y, y))
+    for agents in (1, 2):
+        trained, expected = learner([toy(plan)] * agents, Y, seeds=range(agents)), 1.0
+        for _ in range(3):
+            expected -= 0.25 * 2 * (expected - y)
+            trained.run(1)
+            assert trained.networks["a"].value.flatten().tolist() == pytest.approx([expected] * agents, **EXACT)
+        assert not [name for name in trained.state(0) if name.startswith("adam/a_loss")]
+        other = learner([toy(plan)] * agents, Y, seeds=range(agents))
+        other.restore([trained.state(seed) for seed in range(agents)], 3)
+        assert other.run(2) == trained.run(2)
+    trained.optimizers[0].by_seed()
+    trained.optimizers[0].active = torch.tensor([True, False])
+    before = [float(trained.agents_parameters(seed)["a.x"]) for seed in (0, 1)]
+    trained.run(1)
+    moved = [float(trained.agents_parameters(seed)["a.x"]) for seed in (0, 1)]
+    assert moved[0] != before[0]
+    assert moved[1] == before[1]
 
 
 def test_losses_are_averaged_over_the_steps_that_took_them() -> None:

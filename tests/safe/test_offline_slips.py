@@ -11,6 +11,7 @@ from safe_problems import agents, random_dataset
 from torch import Tensor
 
 from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.agent import Descent
 from surefoot.core.distributions import gaussian_log_density
 from surefoot.core.networks import MLP
 from surefoot.core.optimizer import Network, Optimizer
@@ -18,7 +19,7 @@ from surefoot.core.random import generator
 from surefoot.data.store import store_from_dataset
 from surefoot.safe import CPQ, COptiDICE
 from surefoot.safe.coptidice import softchi, softchi_inverse
-from surefoot.safe.cost_critics import ASSIGN, AssignedMultiplier, mixed
+from surefoot.safe.cost_critics import AssignedMultiplier, mixed
 from surefoot.safe.multipliers import discounted_threshold, pid
 
 CRITICS = ("bcq_lag", "bear_lag", "cpq")
@@ -201,7 +202,7 @@ def test_the_multiplier_replays_osrls_sequence() -> None:
     """Costs 50 x5, 25 x3, 0 x3 at a limit of 25, through the parameters that a Learner steps."""
     multiplier = AssignedMultiplier(pid("osrl"))
     network = Network({"state": multiplier.state.detach().unsqueeze(0)})
-    optimizer, seen = Optimizer(ASSIGN, [network], 11), []
+    optimizer, seen = Optimizer(Descent(), [network], 11), []
     for cost in [50.0] * 5 + [25.0] * 3 + [0.0] * 3:
         (found,) = torch.autograd.grad(multiplier.loss(torch.tensor(cost), torch.tensor(25.0)), [multiplier.state])
         network.gradient[0].copy_(found)
