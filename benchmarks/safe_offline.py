@@ -27,11 +27,12 @@ from surefoot.actors import Actor
 from surefoot.certify import certify
 from surefoot.core.files import read_json
 from surefoot.data.dataset import Dataset
-from surefoot.evaluation import Episodes, hierarchical_interval, safety
+from surefoot.evaluation import Episodes, evaluate, hierarchical_interval, safety
 from surefoot.generate import load
 from surefoot.plan import Plan, agent_class
 from surefoot.registry import ALGORITHMS
-from surefoot.run import Run
+from surefoot.run import Run, load_agent
+from surefoot.seeds import FINAL_EVALUATION_SEED
 from surefoot.training import train
 
 DATA, CHEETAH = "halfcheetah-v5-velocity-cost", "surefoot/HalfCheetahVelocity-v5"
@@ -39,6 +40,8 @@ LIMITS = (25.0, 10.0)
 SEEDS, EPISODES = (0, 1, 2), 20
 SYSTEMS = ("native/dubins-obstacles", "native/point-maze", "native/quadrotor-3d")
 CERTIFIED, CERTIFIED_SAMPLING = 10_000, 2_000
+CHOICES = ("lowest", "best")
+"""Other ways in which a trained FISOR may choose among its samples."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +122,7 @@ def cell(name: str, seed: int, steps: int | None = None, episodes: int = EPISODE
     try:
         run = trained(name, cheetah_data(), CHEETAH, seed, steps or PLANS[name].steps, episodes, folder)
         result = read_json(run.seed_folder(seed) / "result.json")
+        other = {choice: by_choice(run, seed, choice, episodes) for choice in CHOICES if name == "fisor"}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return {
@@ -130,10 +134,19 @@ def cell(name: str, seed: int, steps: int | None = None, episodes: int = EPISODE
         "steps": run.plan.steps,
         "batch_size": run.plan.batch_size,
         "evaluation": result["evaluation"],
+        **({"other_choices": other} if other else {}),
         "seconds": round(result["seconds"], 1),
         "updates_per_second": round(result["updates_per_second"], 1),
         "git": git_commit(),
     }
+
+
+def by_choice(run: Run, seed: int, choice: str, episodes: int) -> dict[str, Any]:
+    """Episodes of a trained FISOR that chooses among its samples in another way."""
+    agent = load_agent(run, seed)
+    agent.config = dataclasses.replace(agent.config, choice=choice)
+    (found,) = evaluate([agent.policy()], CHEETAH, episodes, seed=FINAL_EVALUATION_SEED)
+    return found.to_json()
 
 
 def system_cell(name: str, system: str) -> dict[str, Any]:
@@ -181,24 +194,34 @@ def interval(values: list[np.ndarray], digits: int) -> str:
     return f"{found.estimate:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
-def cheetah_row(name: str, found: dict[str, dict[str, Any]]) -> str:
-    """One algorithm's line."""
+def cheetah_rows(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
+    """One algorithm's lines: its own, and those of other choices among its samples."""
     settings = PLANS[name]
     there = [found[f"{name}-s{seed}"] for seed in SEEDS if f"{name}-s{seed}" in found]
     skipped = next((one["skipped"] for one in there if "skipped" in one), None)
     label = f"| {settings.title} | {settings.steps:,} x {settings.batch_size} "
     if skipped is not None or not there:
-        return label + f"| {skipped or 'missing'} | | | | | | |"
-    episodes = [Episodes.from_json(one["evaluation"]) for one in there]
+        return [label + f"| {skipped or 'missing'} | | | | | | |"]
+    rows = [label + numbers([one["evaluation"] for one in there])]
+    for choice in CHOICES if name == "fisor" else ():
+        rows.append(
+            f"| the same, `choice={choice}` | as above " + numbers([one["other_choices"][choice] for one in there])
+        )
+    return rows
+
+
+def numbers(evaluations: list[dict[str, Any]]) -> str:
+    """The columns that evaluations of several seeds fill."""
+    episodes = [Episodes.from_json(one) for one in evaluations]
     costs = [e.costs for e in episodes if e.costs is not None]
-    numbers = [safety(episodes, limit) for limit in LIMITS]
-    assert all(number is not None for number in numbers)
-    first = numbers[0]
+    judged = [safety(episodes, limit) for limit in LIMITS]
+    assert all(one is not None for one in judged)
+    first = judged[0]
     assert first is not None
     within = ", ".join(f"{cost.mean():.1f}" for cost in costs)
-    seeds = "" if len(there) == len(SEEDS) else f" ({len(there)} of {len(SEEDS)} seeds)"
-    normalized = " | ".join(f"{number.normalized:.2f}" for number in numbers if number is not None)
-    return label + (
+    seeds = "" if len(episodes) == len(SEEDS) else f" ({len(episodes)} of {len(SEEDS)} seeds)"
+    normalized = " | ".join(f"{one.normalized:.2f}" for one in judged if one is not None)
+    return (
         f"| {interval([e.returns for e in episodes], 0)}{seeds} | {interval(costs, 1)} | {within} | {normalized} "
         f"| {first.percentile_95:.1f} | {100 * first.violated:.0f} % |"
     )
@@ -236,7 +259,7 @@ def table(folder: pathlib.Path) -> list[str]:
         f"| algorithm | steps x batch | return | cost | cost of each seed | normalised at {LIMITS[0]:g} "
         f"| normalised at {LIMITS[1]:g} | 95th percentile | episodes violating |",
         "|---|---|---|---|---|---|---|---|---|",
-        *(cheetah_row(name, found) for name in PLANS),
+        *(row for name in PLANS for row in cheetah_rows(name, found)),
         "",
         "## Native systems with obstacles",
         "",

@@ -61,14 +61,14 @@ class Setting:
 
 SETTINGS = {
     "double-integrator": {
-        "tuned": Setting(0.99, 0.995, 40_000),
-        "fisor": Setting(0.9, 0.99, 40_000),
-        "published": Setting(0.9, 0.99, 40_000, signal="published"),
+        "tuned": Setting(0.99, 0.995, 20_000),
+        "fisor": Setting(0.9, 0.99, 20_000),
+        "published": Setting(0.9, 0.99, 20_000, signal="published"),
     },
     "dubins-obstacles": {
-        "tuned": Setting(0.99, 0.99, 40_000),
-        "fisor": Setting(0.9, 0.99, 40_000),
-        "published": Setting(0.9, 0.99, 40_000, signal="published"),
+        "tuned": Setting(0.99, 0.99, 20_000),
+        "fisor": Setting(0.9, 0.99, 20_000),
+        "published": Setting(0.9, 0.99, 20_000, signal="published"),
     },
 }
 

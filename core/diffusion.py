@@ -104,7 +104,7 @@ def ancestral(predict: Predict, noise: Tensor, schedule: Schedule, limit: float 
     return x
 
 
-PREFERENCES = ("lowest", "feasible", "highest")
+PREFERENCES = ("lowest", "feasible", "best", "highest")
 
 
 class DiffusionActor(Actor):
@@ -124,6 +124,9 @@ class DiffusionActor(Actor):
         critic: Critic | None = None,
         samples: int = 1,
         prefer: str = "lowest",
+        *,
+        reward_critic: Critic | None = None,
+        reserve: float = 0.0,
     ) -> None:
         """Take the networks as they are.
 
@@ -133,9 +136,12 @@ class DiffusionActor(Actor):
             action_dim: A.
             critic: judges the samples; None only where there is one.
             samples: N actions drawn for each observation.
-            prefer: of critics that predict violations, "lowest" takes the action whose largest value is smallest, and
-                "feasible" the first one whose largest value is 0 or less, or without one the lowest; of critics that
+            prefer: of critics that predict violations, "lowest" takes the action whose largest value is smallest;
+                actions whose largest value is -`reserve` or less are feasible, and "feasible" takes the first of them,
+                "best" the one that `reward_critic` likes best, and both without one the lowest; of critics that
                 predict returns, "highest" takes the action whose smallest value is largest.
+            reward_critic: predicts returns, for "best" alone.
+            reserve: at least 0, in the units of the critic.
 
         Raises:
             ConfigError: numbers out of range, or samples without a critic to choose among them.
@@ -146,7 +152,13 @@ class DiffusionActor(Actor):
         if prefer not in PREFERENCES:
             raise ConfigError(f"prefer is {prefer!r}; {nearest(prefer, PREFERENCES)}")
         self.network, self.schedule, self.action_dim = network, schedule, action_dim
+        if (prefer == "best") != (reward_critic is not None) or not reserve >= 0:
+            raise ConfigError(
+                f"prefer is {prefer!r} with{'' if reward_critic is not None else 'out'} a critic of rewards, and the "
+                f"reserve is {reserve}: best needs that critic, the others have none, and a reserve is 0 or more"
+            )
         self.critic, self.samples, self.prefer = critic, samples, prefer
+        self.reward_critic, self.reserve = reward_critic, reserve
 
     @property
     def noise_dim(self) -> int:
@@ -160,15 +172,26 @@ class DiffusionActor(Actor):
         drawn, seen = self.draw(observations, noise.unflatten(-1, (self.samples, self.schedule.steps, self.action_dim)))
         if self.critic is None:
             return drawn
-        values = self.critic(torch.cat([seen, drawn], -1))
-        values = -values.amin(0) if self.prefer == "highest" else values.amax(0)
-        values = values.unflatten(0, (-1, self.samples))
-        if self.prefer == "feasible":  # all feasible ones are alike, and the first of them is at hand
-            order = torch.arange(self.samples, dtype=values.dtype, device=values.device) - self.samples
-            values = torch.where(values <= 0, order, values)
-        best = values.argmin(-1)
+        best = self._best(torch.cat([seen, drawn], -1))
         place = best.reshape(-1, 1, 1).expand(-1, 1, self.action_dim)
         return drawn.unflatten(0, (-1, self.samples)).gather(1, place).squeeze(1)
+
+    def _best(self, pairs: Tensor) -> Tensor:
+        """(B,) number of the sample that acts, of (B N, O + A) observations and actions."""
+        assert self.critic is not None
+        members = self.critic(pairs).unflatten(1, (-1, self.samples))
+        if self.prefer == "highest":
+            return members.amin(0).argmax(-1)  # type: ignore[no-any-return]
+        values = members.amax(0)
+        lowest = values.argmin(-1)
+        if self.prefer == "lowest":
+            return lowest  # type: ignore[no-any-return]
+        feasible = values <= -self.reserve
+        liking = -torch.arange(self.samples, dtype=values.dtype, device=values.device).expand_as(values)  # the first
+        if self.reward_critic is not None:
+            liking = self.reward_critic(pairs).amin(0).unflatten(0, (-1, self.samples))
+        preferred = torch.where(feasible, liking, -torch.inf).argmax(-1)
+        return torch.where(feasible.any(-1), preferred, lowest)
 
     def draw(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(B N, A) actions of (B, N, T, A) noise, and the (B N, O) observations that each was drawn for."""
@@ -183,10 +206,12 @@ class DiffusionActor(Actor):
         """Network, schedule, samples and critics."""
         value = {"network": self.network.kind, **self.network.description(), "alphas": list(self.schedule.alphas)}
         value |= {"samples": self.samples, "prefer": self.prefer}
-        if self.critic is not None:
-            mlp = self.critic.mlp
-            value |= {"critic_hidden": list(mlp.hidden), "critic_members": mlp.members}
-            value |= {"critic_layer_norm": True} if len(mlp.scales) > 0 else {}
+        value |= {"reserve": self.reserve} if self.reserve > 0 else {}
+        for name, critic in (("critic", self.critic), ("reward_critic", self.reward_critic)):
+            if critic is not None:
+                mlp = critic.mlp
+                value |= {f"{name}_hidden": list(mlp.hidden), f"{name}_members": mlp.members}
+                value |= {f"{name}_layer_norm": True} if len(mlp.scales) > 0 else {}
         return value
 
     @classmethod
@@ -196,10 +221,12 @@ class DiffusionActor(Actor):
         if kind not in NETWORKS:
             raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
         given = {name: options[name] for name in NETWORKS[kind].options}
-        critic = None
-        if "critic_hidden" in options:
-            members, norm = options["critic_members"], options.get("critic_layer_norm", False)
-            critic = Critic(observation_dim, action_dim, options["critic_hidden"], members, layer_norm=norm)
+        critics: dict[str, Critic | None] = {"critic": None, "reward_critic": None}
+        for name in critics:
+            if f"{name}_hidden" in options:
+                members, norm = options[f"{name}_members"], options.get(f"{name}_layer_norm", False)
+                critics[name] = Critic(observation_dim, action_dim, options[f"{name}_hidden"], members, layer_norm=norm)
         network = NETWORKS[kind](observation_dim, action_dim, **given)
         schedule = Schedule(tuple(options["alphas"]))
-        return cls(network, schedule, action_dim, critic, options["samples"], options["prefer"])
+        chosen = {"samples": options["samples"], "prefer": options["prefer"], "reserve": options.get("reserve", 0.0)}
+        return cls(network, schedule, action_dim, **critics, **chosen)

@@ -22,6 +22,8 @@ from surefoot.data.prepare import prepare
 from surefoot.safe.costs import cost_notes
 from surefoot.safe.signal import PUBLISHED_VIOLATION, SIGNALS, Signal, constraint_signal
 
+CHOICES = ("lowest", "feasible", "best")
+
 
 @dataclasses.dataclass(frozen=True)
 class FISORConfig:
@@ -37,7 +39,7 @@ class FISORConfig:
     learning_rate: float = 3e-4  # of all networks
     actor_decay: float = 1.5  # the actor's rate falls along a cosine that ends after this many times the run's steps
     hidden: tuple[int, ...] = (256, 256)  # of values and critics
-    reward_temperature: float = 3.0  # multiplies the reward advantage in feasible states
+    reward_temperature: float = 1.0  # multiplies the reward advantage in feasible states; 3 (official) wants long runs
     cost_temperature: float = 5.0  # multiplies the safety advantage in infeasible ones
     reward_weight_max: float = 100.0
     cost_weight_min: float = 0.0  # 1 keeps every infeasible row at 1 or more (the official branch for MetaDrive)
@@ -54,7 +56,8 @@ class FISORConfig:
     actor_updates: int = 1  # a training step, each on rows of its own
     average_rate: float = 0.001  # of the noise network's average, which is what acts
     samples: int = 8  # N actions drawn for an observation
-    choice: str = "lowest"  # which acts: the safest, lowest (official); or the first feasible one, else the safest
+    choice: str = "feasible"  # which acts: lowest, the safest (official); feasible, the first such; best, of those
+    reserve: float = 0.05  # by which Q_h of a feasible sample must be below 0, in standard deviations of h
     normalization: str = "observations"  # of observations: none (official), observations or stacked
 
     def __post_init__(self) -> None:
@@ -69,7 +72,8 @@ class FISORConfig:
         low, high = self.cost_weight_min, self.cost_weight_max
         require(0 <= low <= high, "fisor", "cost_weight_min", low, f"in [0, cost_weight_max = {high}]")
         require(self.network in NETWORKS, "fisor", "network", self.network, " or ".join(sorted(NETWORKS)))
-        require(self.choice in {"feasible", "lowest"}, "fisor", "choice", self.choice, "feasible or lowest")
+        require(self.choice in CHOICES, "fisor", "choice", self.choice, ", ".join(CHOICES[:-1]) + f" or {CHOICES[-1]}")
+        require(self.reserve >= 0, "fisor", "reserve", self.reserve, ">= 0")
         require(0 <= self.dropout < 1, "fisor", "dropout", self.dropout, "in [0, 1)")
         for name in ("actor_rows", "actor_updates", "samples", "diffusion_steps"):
             require(getattr(self, name) >= 1, "fisor", name, getattr(self, name), "at least 1")
@@ -94,17 +98,23 @@ class FISOR(Agent):
             \min(e^{\alpha_h (V_h - \hat Q_h)}, 150) & V_h > 0
         \end{cases}
 
-    Targets' critics stand in all weights and value losses, and choose among the N actions that the policy draws: the
-    one of the smallest :math:`\max_i \hat Q_{h,i}` (`choice=lowest`, official), or the first for which that is <= 0,
-    and the smallest where there is none (`choice=feasible`). Where h is a true margin the former goes ever farther from
-    the limit, however safe it is already; but the latter trusts the learned boundary to the last, and where that lies a
-    little too far out it walks over. A training step is in the order of the official code: the actor with the
-    critics of the step before, then reward value and critics, then feasible value and critics.
+    Targets' critics stand in all weights and value losses, and choose among the N actions that the policy draws. A
+    training step is in the order of the official code: the actor with the critics of the step before, then reward value
+    and critics, then feasible value and critics.
+
+    Which of the N acts: officially the one of the smallest :math:`\max_i \hat Q_{h,i}` (`choice=lowest`). With the
+    published signal, nearly -1 on all that is feasible, that is any feasible one. A true margin tells them apart, and
+    the lowest is then not merely safe but as far from the limit as the data go, which costs most of the return. So the
+    default takes the first for which it is at most -`reserve` (`feasible`), and the lowest where there is none; `best`
+    takes the one of these with the largest :math:`\min_i \hat Q_{r,i}`. Both go as near to the limit as the reserve
+    lets them, so what a learned boundary has wrong by more than that, they walk into; the lowest does not.
 
     Where it differs from the official code (ZhengYinan-AIR/FISOR): a time-out does not end the task
     (`timeouts_end=true` for theirs); h is the true margin where there is one (`signal=published` for theirs); rewards
     are scaled by the data's own range of returns, not by a table's; observations are normalised, which a small network
-    needs in a short time. The preset `official` has its networks, sizes, signal, ends and observations.
+    needs in a short time; rewards weigh a third as much, because at 3 the critics' errors after 50,000 steps leave a
+    few rows of a batch all the weight. The preset `official` has its networks, sizes, signal, ends, observations,
+    weights and choice.
     """
 
     name = "fisor"
@@ -116,6 +126,8 @@ class FISOR(Agent):
             "actor_rows": 1024,
             "actor_updates": 2,
             "samples": 16,
+            "reward_temperature": 3.0,
+            "choice": "lowest",
             "normalization": "none",
             "signal": "published",
             "timeouts_end": True,
@@ -132,6 +144,7 @@ class FISOR(Agent):
     reads_margins: ClassVar[bool] = True
     inherits: ClassVar[tuple[str, ...]] = ("noise_network", "normalizer")
     config: FISORConfig
+    reserve: Tensor
 
     def build(self) -> None:
         """Values, twin critics and their targets for reward and constraint; the noise network and its average."""
@@ -146,6 +159,7 @@ class FISOR(Agent):
         kind = NETWORKS[c.network]
         self.noise_network = kind(*sizes, **{name: getattr(c, name) for name in kind.options if hasattr(c, name)})
         self.average_noise_network = copy.deepcopy(self.noise_network).requires_grad_(False)
+        self.register_buffer("reserve", torch.zeros(()))
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions and rewards, normalise observations, add the column `signals`.
@@ -163,6 +177,7 @@ class FISOR(Agent):
                     "the range of returns; give data with episodes that differ"
                 )
             self.reward_scale.fill_(float(dataset.episode_lengths.max()) / span)
+            self.reserve.fill_(self.config.reserve * float(signal.values.std()))
         ends = dataset.terminations | dataset.truncations if self.config.timeouts_end else dataset.terminations
         ready = prepare(self, dataset, normalization=self.config.normalization)
         return ready.replace(terminations=ends, extras={**ready.extras, "signals": signal.values})
@@ -256,14 +271,17 @@ class FISOR(Agent):
 
     @property
     def actor(self) -> DiffusionActor:  # type: ignore[override]
-        """What acts: the averaged noise network, and the target critics of the constraint to choose by."""
+        """What acts: the averaged noise network, and the target critics to choose by."""
+        choice = self.config.choice
         return DiffusionActor(
             self.average_noise_network,
             self.schedule,
             self.spec.action_dim,
             self.target_feasible_critic,
             self.config.samples,
-            self.config.choice,
+            choice,
+            reward_critic=self.target_critic if choice == "best" else None,
+            reserve=0.0 if choice == "lowest" else float(self.reserve),
         )
 
     def policy(self) -> Policy:

@@ -231,7 +231,11 @@ def policy(kind: str) -> Policy:
     normalizer = Normalizer(3)
     normalizer.mean.copy_(torch.tensor([1.0, -20.0, 300.0]))
     normalizer.scale.copy_(torch.tensor([0.5, 3.0, 100.0]))
-    return Policy.of(actor(kind), normalizer, torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0]))
+    made = actor(kind)
+    if kind == "mlp":  # with all that an actor can have
+        reward, options = Critic(3, 2, (8,), 2), {"samples": 4, "prefer": "best", "reserve": 0.25}
+        made = DiffusionActor(made.network, VP, 2, made.critic, reward_critic=reward, **options)  # type: ignore[arg-type]
+    return Policy.of(made, normalizer, torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0]))
 
 
 def seen_by(rows: int) -> Tensor:
@@ -298,6 +302,10 @@ def test_options_out_of_range_are_refused() -> None:
         DiffusionActor(PlainNoise(3, 2), VP, 2, None, 4)
     with pytest.raises(ConfigError, match="did you mean 'lowest'"):
         actor("mlp", prefer="lowes")
+    with pytest.raises(ConfigError, match="best needs that critic"):
+        actor("mlp", prefer="best")
+    with pytest.raises(ConfigError, match="reserve is -1"):
+        DiffusionActor(PlainNoise(3, 2), VP, 2, Critic(3, 2, (8,), 2), 4, reserve=-1)
     with pytest.raises(ConfigError, match="0 steps"):
         Schedule.vp(0)
     with pytest.raises(ConfigError, match="did you mean 'residual'"):

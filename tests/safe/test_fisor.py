@@ -179,24 +179,29 @@ def test_slip_2_the_larger_constraint_critic_counts_and_the_smaller_reward_criti
     assert not torch.equal(found["target_q_h"], torch.minimum(*constraint))
 
 
-def test_the_choice_is_the_first_feasible_action_or_else_the_safest() -> None:
-    made, seen = agent(choice="feasible", samples=6), torch.randn(200, 3)
+@pytest.mark.parametrize("choice", ["feasible", "best"])
+def test_the_choice_is_a_feasible_action_or_else_the_safest(choice: str) -> None:
+    made, seen = agent(choice=choice, samples=6), torch.randn(200, 3)
     noise = torch.randn(200, made.actor.noise_dim)
     with torch.no_grad():  # so that about half of the actions are feasible
         made.target_feasible_critic.mlp.weights[-1].mul_(20)
+        made.reserve.fill_(0.1)
         taken = made.actor.act(seen, noise)
         each = noise.unflatten(-1, (6, -1))
         alone = DiffusionActor(made.average_noise_network, made.schedule, 2)
         drawn = torch.stack([alone.act(seen, each[:, sample]) for sample in range(6)], 1)
         pairs = torch.cat([seen.unsqueeze(1).expand(-1, 6, -1), drawn], -1)
         values = made.target_feasible_critic(pairs.flatten(0, 1)).amax(0).view(200, 6)
+        returns = made.target_critic(pairs.flatten(0, 1)).amin(0).view(200, 6)
     kinds = set()
     for row in range(200):
-        feasible = [sample for sample in range(6) if values[row, sample] <= 0]
-        sample = feasible[0] if feasible else int(values[row].argmin())
+        feasible = [sample for sample in range(6) if values[row, sample] <= -0.1]
+        liked = feasible[:1] if choice == "feasible" else sorted(feasible, key=lambda sample: -returns[row, sample])
+        sample = liked[0] if liked else int(values[row].argmin())
         kinds.add((bool(feasible), sample == int(values[row].argmin())))
         torch.testing.assert_close(taken[row], drawn[row, sample])
-    assert {(True, False), (False, True)} <= kinds  # both cases came up, and the first feasible is not the safest
+    assert {(True, False), (False, True)} <= kinds  # both cases came up, and the chosen one is not always the safest
+    assert ((values > -0.1) & (values <= 0)).any()  # and the reserve made a difference
 
 
 def test_slip_3_target_critics_stand_in_weights_value_losses_and_choice() -> None:
@@ -333,7 +338,9 @@ class Reference:
             q = torch.min(*(n(pair) for n in self.targets)).squeeze(1)
             q_h = torch.max(*(n(pair) for n in self.targets_h)).squeeze(1)
             advantage, v_h = q - self.value(seen).squeeze(1), self.value_h(seen).squeeze(1)
-            feasible = (v_h <= 0).double() * (q_h <= 0).double() * (3 * advantage).exp().clamp(0, 100)
+            feasible = (
+                (v_h <= 0).double() * (q_h <= 0).double() * (self.c.reward_temperature * advantage).exp().clamp(0, 100)
+            )
             weight = feasible + (v_h > 0).double() * (5 * (v_h - q_h)).exp().clamp(0, 150)
         rate = c.learning_rate * 0.5 * (1 + math.cos(math.pi * self.taken / (1.5 * self.planned)))
         self.adams["actor"].param_groups[0]["lr"] = rate
@@ -500,6 +507,7 @@ def test_the_presets_are_the_two_sizes() -> None:
     assert (official.actor_rows, official.actor_updates, official.samples) == (1024, 2, 16)
     assert (official.signal, official.violation, official.timeouts_end) == ("published", 25.0, True)
     assert (official.choice, official.normalization) == ("lowest", "none")
+    assert (small.choice, small.reward_temperature, official.reward_temperature) == ("feasible", 1.0, 3.0)
     assert (small.network, small.noise_hidden, small.actor_rows, small.samples) == ("mlp", (256, 256), 256, 8)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,14 @@ def corridor(rows: int = 6000) -> Dataset:
 def trained(kind: type[FISOR] = FISOR, steps: int = 2500, **options: Any) -> FISOR:
     dataset = corridor()
     torch.manual_seed(0)
-    given = {"hidden": (48, 48), "noise_hidden": (48, 48), "discount": 0.97, "cost_expectile": 0.95, **options}
+    given = {
+        "hidden": (48, 48),
+        "noise_hidden": (48, 48),
+        "discount": 0.97,
+        "cost_expectile": 0.95,
+        "choice": "lowest",
+        **options,
+    }
     rates = {"learning_rate": 1e-3, "target_rate": 0.02, "average_rate": 0.01, "cost_temperature": 20.0}
     agent = kind(dataset, **rates, **given)
     store = store_from_dataset(agent.prepare(dataset), agent.reads)
@@ -77,17 +85,32 @@ def walked(agent: FISOR) -> np.ndarray:
 
 
 def test_the_corridor_is_learned_and_walked_to_the_wall_but_not_beyond() -> None:
-    agent = trained()
+    agent = trained(choice="lowest", reward_temperature=3.0)  # as published
     assert agreement(agent) > 0.93
     places = walked(agent)
     assert (places > WALL).mean() < 0.01
     assert places[-1].mean() > -0.1  # it goes where the reward is, as far as it may
 
 
-def test_the_first_feasible_action_trusts_the_learned_boundary_too_far() -> None:
-    agent = trained(choice="feasible")
+@pytest.mark.parametrize("choice", ["feasible", "best"])
+def test_choices_that_go_to_the_learned_boundary_walk_over_it_without_a_reserve(choice: str) -> None:
+    agent = trained(choice=choice, reserve=0.0)
     assert agreement(agent) > 0.93
     assert (walked(agent) > WALL).mean() > 0.1
+
+
+def test_a_reserve_keeps_the_first_feasible_action_from_the_boundary() -> None:
+    agent = trained(reserve=0.5)
+    assert float(agent.reserve) == pytest.approx(0.5 * float(np.std(corridor().extras["margins"])), rel=1e-5)
+    over, end = {}, {}
+    for reserve in (0.0, float(agent.reserve)):
+        agent.reserve.fill_(reserve)
+        agent.config = dataclasses.replace(agent.config, choice="feasible")
+        places = walked(agent)
+        over[reserve], end[reserve] = float((places > WALL).mean()), float(places[-1].mean())
+    most = max(over)
+    assert over[most] < 0.02 < 0.05 < over[0.0]
+    assert -0.3 < end[most] < end[0.0]  # and it still goes where the reward is
 
 
 class Forward(FISOR):
