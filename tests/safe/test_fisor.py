@@ -342,8 +342,8 @@ class Reference:
                 (v_h <= 0).double() * (q_h <= 0).double() * (self.c.reward_temperature * advantage).exp().clamp(0, 100)
             )
             weight = feasible + (v_h > 0).double() * (5 * (v_h - q_h)).exp().clamp(0, 150)
-        rate = c.learning_rate * 0.5 * (1 + math.cos(math.pi * self.taken / (1.5 * self.planned)))
-        self.adams["actor"].param_groups[0]["lr"] = rate
+        progress = self.taken / (c.actor_decay * self.planned)
+        self.adams["actor"].param_groups[0]["lr"] = c.actor_learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
         step = (noise["step"].squeeze(1) * 5).floor()
         product = torch.tensor(self.schedule.products, dtype=torch.float64)[step.long()].unsqueeze(1)
         noisy = product.sqrt() * rows["actions"] + (1 - product).sqrt() * noise["noise"]
@@ -380,7 +380,10 @@ class Reference:
                         old.copy_(0.995 * old + 0.005 * new)
 
 
-GOLDEN = {"small": {"actor_rows": 6}, "official": {"network": "residual", "actor_rows": 6, "actor_updates": 2}}
+GOLDEN = {
+    "small": {"actor_rows": 6},
+    "official": {"network": "residual", "actor_rows": 6, "actor_updates": 2, "actor_decay": 1.5},
+}
 
 
 @pytest.mark.parametrize("preset", GOLDEN)
@@ -508,6 +511,7 @@ def test_the_presets_are_the_two_sizes() -> None:
     assert (official.signal, official.violation, official.timeouts_end) == ("published", 25.0, True)
     assert (official.choice, official.normalization) == ("lowest", "none")
     assert (small.choice, small.reward_temperature, official.reward_temperature) == ("feasible", 1.0, 3.0)
+    assert (official.actor_learning_rate, official.actor_decay, official.learning_rate) == (3e-4, 1.5, 3e-4)
     assert (small.network, small.noise_hidden, small.actor_rows, small.samples) == ("mlp", (256, 256), 256, 8)
 
 
