@@ -82,7 +82,7 @@ def _tasks(runs: Sequence[RunData]) -> dict[tuple[str | None, str | None], list[
 
 def _score_table(runs: Sequence[RunData]) -> str:
     listed = tables.rows(runs)
-    columns = tables.columns_of(listed)
+    columns = tables.columns_of(listed, details=True)
     head = [(heading, alignment) for heading, alignment, _ in columns]
     body = [([cell(row) for _, _, cell in columns], row.seeds is None) for row in listed]
     methods = {str(run.returns["method"]) for run in runs if run.returns and run.returns.get("method")}
@@ -96,6 +96,11 @@ def _score_table(runs: Sequence[RunData]) -> str:
             " Cost: undiscounted sum per episode; cost / limit at most 1 keeps to the limit beside it. 95th "
             "percentile: nineteen of twenty episodes cost at most this. Violating: with a cost above 0, in evaluation "
             "only; what training itself cost is not in it."
+        )
+    if any(run.smoothness is not None and run.smoothness["action_change"] for run in runs):
+        note += (
+            " Action change: mean squared difference of successive actions, in units of half the action range, summed "
+            "over dimensions."
         )
     intervals = f" Intervals: {'; '.join(sorted(methods))}." if methods else ""
     return _table(head, body) + f'<p class="note">{html.escape(note + intervals)}</p>'
@@ -227,6 +232,7 @@ def _run_details(run: RunData) -> str:
         ("date", run.date),
         ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
         ("mean return per seed", seeds),
+        ("squared norm of the policy's Jacobian", tables.format_jacobian(run.smoothness)),
     ]
     listed = "".join(f"<div>{html.escape(key)}: {html.escape(value)}</div>" for key, value in facts if value)
     config = html.escape(json.dumps(run.config, indent=2, default=str))
