@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from online_problems import loop as off_policy
 from surefoot.core import native
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
+from surefoot.core.kernels import NATIVE, KernelTable
 from surefoot.core.smoothness import penalised, squared_jacobian
 from surefoot.online import ALGORITHMS
 from surefoot.online.on_policy import OnPolicyLoop
@@ -58,18 +60,22 @@ def test_off_policy_actors_take_the_penalty_and_tell_it(name: str) -> None:
     assert norm(smooth) < norm(rough)
 
 
+class Native(KernelTable):
+    """A table that takes the native MLP for every shape."""
+
+    def mlp(self, rows: int, sizes: Any) -> str:
+        return NATIVE
+
+
 @pytest.mark.skipif(native.library() is None, reason="no native module")
 @pytest.mark.parametrize("name", ["sac", "ppo"])
 def test_the_steps_are_still_repeated_from_a_tape(name: str) -> None:
-    from surefoot.core.kernels import NATIVE, KernelTable
-
-    class Native(KernelTable):
-        def mlp(self, rows: int, sizes: Any) -> str:
-            return NATIVE
-
-    make = off_policy if name == "sac" else on_policy
-    trained = make(name, Regulator(4), table=Native("test"), jacobian_penalty=0.1)  # type: ignore[operator]
+    own: dict[str, Any] = {"table": Native("test"), "jacobian_penalty": 0.1}
+    loops: dict[str, Any] = {"sac": partial(off_policy, initial_steps=100), "ppo": on_policy}
+    trained = loops[name](name, Regulator(4), **own)
     trained.run(200)
+    assert trained.learner.step > 0
+    assert trained.learner._tapes
     assert trained.learner.eager_because() == {}
 
 
