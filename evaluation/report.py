@@ -232,12 +232,18 @@ def _run_details(run: RunData) -> str:
         ("date", run.date),
         ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
         ("mean return per seed", seeds),
-        ("squared norm of the policy's Jacobian", tables.format_jacobian(run.smoothness)),
+        ("squared norm of the policy's Jacobian", _jacobian(run)),
     ]
     listed = "".join(f"<div>{html.escape(key)}: {html.escape(value)}</div>" for key, value in facts if value)
     config = html.escape(json.dumps(run.config, indent=2, default=str))
     title = html.escape(f"{run.name}: {run.algorithm} on {run.dataset or run.environment}")
     return f"<details><summary>{title}</summary>{listed}<pre>{config}</pre></details>"
+
+
+def _jacobian(run: RunData) -> str:
+    """Empty where it was not measured."""
+    bounds = None if run.smoothness is None else run.smoothness["jacobian"]
+    return "" if bounds is None else tables.format_small(bounds)
 
 
 def _table(head: list[tuple[str, str]], body: list[tuple[list[str], bool]]) -> str:

@@ -99,13 +99,13 @@ def format_bounds(bounds: Bounds, digits: int = 1) -> str:
     return f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def format_jacobian(smoothness: Mapping[str, Bounds] | None) -> str:
-    """Mean squared Frobenius norm of a policy's Jacobian, to three digits; nothing where it was not measured."""
-    bounds = None if smoothness is None else smoothness["jacobian"]
-    if bounds is None:
-        return ""
-    interval = "" if bounds["low"] is None else f" [{bounds['low']:.3g}, {bounds['high']:.3g}]"
-    return f"{bounds['mean']:.3g}{interval}"
+def format_small(bounds: Bounds) -> str:
+    """As `format_bounds`, with three significant digits for what may be far below 1."""
+    if bounds is None or bounds.get("mean") is None:
+        return "-"
+    if bounds.get("low") is None or bounds.get("high") is None:
+        return f"{bounds['mean']:.3g}"
+    return f"{bounds['mean']:.3g} [{bounds['low']:.3g}, {bounds['high']:.3g}]"
 
 
 def _number(value: float | None) -> str:
@@ -122,7 +122,7 @@ def _normalized_cost(found: Safety) -> str:
 
 
 def _action_change(row: Row) -> str:
-    return "-" if row.smoothness is None else format_bounds(row.smoothness["action_change"], digits=3)
+    return "-" if row.smoothness is None else format_small(row.smoothness["action_change"])
 
 
 def _violating_steps(found: Safety) -> str:

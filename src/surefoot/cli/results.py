@@ -80,8 +80,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
         )
     if row.safety is not None:
         print(row.safety.sentence())
-    if jacobian := tables.format_jacobian(row.smoothness):
-        print(f"squared norm of the policy's Jacobian: {jacobian} (mean over observations met)")
+    if row.smoothness is not None and row.smoothness["jacobian"] is not None:
+        norm = tables.format_small(row.smoothness["jacobian"])
+        print(f"squared norm of the policy's Jacobian: {norm} (mean over observations met)")
     return 0
 
 
