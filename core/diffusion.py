@@ -221,12 +221,22 @@ class DiffusionActor(Actor):
         if kind not in NETWORKS:
             raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
         given = {name: options[name] for name in NETWORKS[kind].options}
-        critics: dict[str, Critic | None] = {"critic": None, "reward_critic": None}
-        for name in critics:
-            if f"{name}_hidden" in options:
-                members, norm = options[f"{name}_members"], options.get(f"{name}_layer_norm", False)
-                critics[name] = Critic(observation_dim, action_dim, options[f"{name}_hidden"], members, layer_norm=norm)
+
+        def critic(name: str) -> Critic | None:
+            if f"{name}_hidden" not in options:
+                return None
+            members, norm = options[f"{name}_members"], options.get(f"{name}_layer_norm", False)
+            return Critic(observation_dim, action_dim, options[f"{name}_hidden"], members, layer_norm=norm)
+
         network = NETWORKS[kind](observation_dim, action_dim, **given)
         schedule = Schedule(tuple(options["alphas"]))
-        chosen = {"samples": options["samples"], "prefer": options["prefer"], "reserve": options.get("reserve", 0.0)}
-        return cls(network, schedule, action_dim, **critics, **chosen)
+        return cls(
+            network,
+            schedule,
+            action_dim,
+            critic("critic"),
+            options["samples"],
+            options["prefer"],
+            reward_critic=critic("reward_critic"),
+            reserve=options.get("reserve", 0.0),
+        )

@@ -13,8 +13,10 @@ from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import td_target
+from surefoot.data.dataset import Dataset
 from surefoot.online.sac import SAC, SACConfig
 from surefoot.safe.constrained import MultiplierConfig
+from surefoot.safe.costs import checked_costs, cost_notes
 from surefoot.safe.multipliers import HeldMultiplier
 
 
@@ -62,6 +64,18 @@ class SACLag(SAC):
         self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
         self.multiplier = HeldMultiplier(c.rule)
         self.cost_window = c.cost_window
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """As SAC's, with costs: of demonstrations, say, that stay in every batch.
+
+        Raises:
+            DataError: as `checked_costs`.
+        """
+        return super().prepare(dataset.replace(costs=checked_costs(dataset, self.name)))
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """What costs that are the same everywhere make impossible."""
+        return [*super().notes(dataset), *cost_notes(dataset, self.name)]
 
     def observe_costs(self, cost: Tensor, length: Tensor) -> dict[str, Tensor]:
         """One step of the multiplier."""

@@ -85,6 +85,9 @@ def loop(algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), planned: int =
     """A loop of small networks; `table=None` for plain torch."""
     kind: Any = ALGORITHMS[algorithm]
     table, batch_size = options.pop("table", TABLE), options.pop("batch_size", 16)
+    dataset = options.pop("dataset", None)
     config = kind.configure(**{**(SMALL if algorithm in ON_POLICY else SMALL_OFF), **options})
     made = [kind(spec_of(env), config).fresh(seed) for seed in seeds]
-    return make_loop(made, list(seeds), env, planned_steps=planned, batch_size=batch_size, table=table)
+    if dataset is not None:
+        (dataset, *_) = [agent.prepare(dataset) for agent in made]
+    return make_loop(made, list(seeds), env, planned_steps=planned, batch_size=batch_size, table=table, dataset=dataset)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from acting import ON_POLICY, Bandit, Free, Walk, loop
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.errors import ConfigError, DataError, EnvironmentMismatchError
 from surefoot.core.value_learning import gae
+from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
 from surefoot.online.environment import RecentEpisodes
 from surefoot.safe import ALGORITHMS
@@ -128,6 +130,52 @@ def test_off_policy_the_multiplier_moves_once_per_step_in_which_episodes_ended()
     free = loop("sac_lag", Walk(1), num_envs=1, cost_limit=100.0, initial_steps=1, initial_multiplier=1.0)
     free.run(26)
     assert float(free.agent.multiplier()) < 0.7
+
+
+def demonstrations(costs: float | None) -> Dataset:
+    """40 steps whose costs no step of `Walk` has."""
+    source = np.random.default_rng(0)
+    seen, action = source.normal(size=(40, 3)).astype(np.float32), source.uniform(-1, 1, (40, 3)).astype(np.float32)
+    return Dataset(
+        observations=seen,
+        actions=action,
+        rewards=np.zeros(40, np.float32),
+        next_observations=seen + 0.3 * action,
+        terminations=np.zeros(40, bool),
+        truncations=np.arange(40) % 5 == 4,
+        episode_ids=np.arange(40) // 5,
+        valid=np.ones(40, bool),
+        costs=None if costs is None else np.full(40, costs, np.float32),
+        name="demonstrations",
+    )
+
+
+def test_demonstrations_stay_in_every_batch_of_sac_lag_with_their_costs_while_its_own_steps_are_forgotten() -> None:
+    options = {"num_envs": 1, "initial_steps": 1, "offline_fraction": 0.25, "replay_capacity": 8, "batch_size": 16}
+    made = loop("sac_lag", Walk(1), dataset=demonstrations(7.0), **options)
+    batches: list[Tensor] = []
+    plain = made.learner.gather
+
+    def watched(*arguments: Any) -> Any:
+        batch = plain(*arguments)
+        batches.append(batch["costs"].clone())
+        return batch
+
+    made.learner.gather = watched
+    made.run(40)
+    assert len(batches) > 20
+    assert all(int((costs == 7).sum()) == 4 for costs in batches)  # a quarter of 16
+    assert all(bool(((costs == 7) | (costs <= 1)).all()) for costs in batches)
+    assert made.experience.buffer.capacity == 8
+
+
+def test_demonstrations_without_costs_are_refused_and_those_that_all_violate_are_told() -> None:
+    made: Any = loop("sac_lag", Walk(2), dataset=demonstrations(7.0), offline_fraction=0.25).agent
+    with pytest.raises(DataError, match="demonstrations: has no costs, and sac_lag learns to avoid them"):
+        made.prepare(demonstrations(None))
+    with pytest.raises(DataError, match=r"costs\[0\] is -1"):
+        made.prepare(demonstrations(-1.0))
+    assert "all 40 steps violate" in made.notes(demonstrations(7.0))[-1]
 
 
 def test_a_tape_of_sac_lag_reads_the_multiplier_as_it_is_now() -> None:
