@@ -260,13 +260,17 @@ class Agent(nn.Module):
         """The optimiser steps of one training step, in order."""
         raise TypeError(f"{type(self).__name__} must define updates")
 
-    def forward(self, method: str, *arguments: Any) -> Any:
-        """Call a method by name: how `torch.func.functional_call` reaches the losses."""
-        return getattr(self, method)(*arguments)
+    def forward(self, method: str | Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method by name, or a function of this agent: how `torch.func.functional_call` reaches the losses."""
+        return (getattr(self, method) if isinstance(method, str) else method)(*arguments)
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions in [-1, 1] for normalised (B, O) observations; mean ones without `noise`."""
         return self.actor.act(observations, noise)
+
+    def mean_action(self, observations: Tensor) -> Tensor:
+        """(B, A) mean actions, with gradient, of the policy that `actor` is trained for: what a penalty smooths."""
+        return self.act(observations)
 
     def policy(self) -> Policy:
         """A copy of the policy that stands on its own: observations and actions in the environment's units."""

@@ -23,6 +23,7 @@ from surefoot.core.agent import Agent, Batch, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.optimizer import Network, Optimizer
 from surefoot.core.random import Noise, Rows, Stream, UniformRows
+from surefoot.core.smoothness import penalised
 from surefoot.core.tape import Recorder, Tape
 
 Gather = Callable[[Tensor], Batch]
@@ -47,6 +48,7 @@ class Learner:
         stacked: bool | None = None,
         compiled: bool = False,
         mixed_precision: bool = False,
+        jacobian_penalty: float = 0.0,
         log_length: int = 1024,
     ) -> None:
         """Take over the agents' parameters.
@@ -65,6 +67,7 @@ class Learner:
             stacked: stack agents with `vmap`; None: only for several agents or on a GPU.
             compiled: pass each loss through `torch.compile` (needs a compiler on a CPU).
             mixed_precision: matrix products in bfloat16; parameters and optimisers stay as they are.
+            jacobian_penalty: weight of the squared Jacobian of the policy's mean action (`core.smoothness`).
             log_length: training steps between checks that all losses are finite, at most.
         """
         self.agent, self.seeds = agents[0], list(seeds)
@@ -77,7 +80,7 @@ class Learner:
             raise ConfigError("there is no row to train on")
         for agent in agents:
             agent.to(self.device, dtype)
-        self.updates = list(self.agent.updates())
+        self.updates = penalised(self.agent, self.agent.updates(), jacobian_penalty)
         self.rows = max((u.rows or batch_size) * u.repeat for u in self.updates)
         self.batch_size, self.planned_steps, self.log_length = batch_size, planned_steps, log_length
         self.step = 0
@@ -157,10 +160,9 @@ class Learner:
     def _loss_function(self, update: Update) -> Callable[..., tuple[Tensor, Metrics]]:
         if not self.stacked:
             return update.loss
-        method = update.name
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, noise: Any) -> Any:
-            return functional_call(self.agent, {**parameters, **buffers}, (method, batch, noise))
+            return functional_call(self.agent, {**parameters, **buffers}, (update.loss, batch, noise))
 
         return vmap(one)
 

@@ -5,6 +5,7 @@ from surefoot.evaluation.report import write_report
 from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, ScriptedPolicy, evaluate
 from surefoot.evaluation.runs import CurvePoint, RunData, load_runs
 from surefoot.evaluation.safety import Safety, safety
+from surefoot.evaluation.smoothness import Met, smoothness
 from surefoot.evaluation.statistics import (
     Interval,
     difference_interval,
@@ -25,6 +26,7 @@ __all__ = [
     "CurvePoint",
     "Episodes",
     "Interval",
+    "Met",
     "PolicyLike",
     "RandomPolicy",
     "RunData",
@@ -44,6 +46,7 @@ __all__ = [
     "probability_of_improvement",
     "probability_of_improvement_interval",
     "safety",
+    "smoothness",
     "stratified_bootstrap_interval",
     "write_report",
 ]

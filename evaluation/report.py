@@ -82,7 +82,7 @@ def _tasks(runs: Sequence[RunData]) -> dict[tuple[str | None, str | None], list[
 
 def _score_table(runs: Sequence[RunData]) -> str:
     listed = tables.rows(runs)
-    columns = tables.columns_of(listed)
+    columns = tables.columns_of(listed, details=True)
     head = [(heading, alignment) for heading, alignment, _ in columns]
     body = [([cell(row) for _, _, cell in columns], row.seeds is None) for row in listed]
     methods = {str(run.returns["method"]) for run in runs if run.returns and run.returns.get("method")}
@@ -96,6 +96,11 @@ def _score_table(runs: Sequence[RunData]) -> str:
             " Cost: undiscounted sum per episode; cost / limit at most 1 keeps to the limit beside it. 95th "
             "percentile: nineteen of twenty episodes cost at most this. Violating: with a cost above 0, in evaluation "
             "only; what training itself cost is not in it."
+        )
+    if any(run.smoothness is not None and run.smoothness["action_change"] for run in runs):
+        note += (
+            " Action change: mean squared difference of successive actions, in units of half the action range, summed "
+            "over dimensions."
         )
     intervals = f" Intervals: {'; '.join(sorted(methods))}." if methods else ""
     return _table(head, body) + f'<p class="note">{html.escape(note + intervals)}</p>'
@@ -227,11 +232,18 @@ def _run_details(run: RunData) -> str:
         ("date", run.date),
         ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
         ("mean return per seed", seeds),
+        ("squared norm of the policy's Jacobian", _jacobian(run)),
     ]
     listed = "".join(f"<div>{html.escape(key)}: {html.escape(value)}</div>" for key, value in facts if value)
     config = html.escape(json.dumps(run.config, indent=2, default=str))
     title = html.escape(f"{run.name}: {run.algorithm} on {run.dataset or run.environment}")
     return f"<details><summary>{title}</summary>{listed}<pre>{config}</pre></details>"
+
+
+def _jacobian(run: RunData) -> str:
+    """Empty where it was not measured."""
+    bounds = None if run.smoothness is None else run.smoothness["jacobian"]
+    return "" if bounds is None else tables.format_small(bounds)
 
 
 def _table(head: list[tuple[str, str]], body: list[tuple[list[str], bool]]) -> str:

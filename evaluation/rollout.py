@@ -52,6 +52,9 @@ class Episodes:
     lengths: Array  # (E,) int64: steps
     costs: Array | None = None  # (E,) float64: sum of costs, or None where the environment gives none
     violations: Array | None = None  # (E,) int64: steps with a cost above 0; None where it gives none
+    action_changes: Array | None = None
+    """(E,) float64: mean over an episode's pairs of successive executed actions of their squared distance, in units of
+    half the action range, summed over dimensions; 0 of an episode of one step, None where actions have no range."""
 
     def to_json(self) -> dict[str, Any]:
         """The same as lists, ready for `json.dumps`."""
@@ -60,6 +63,7 @@ class Episodes:
             "lengths": self.lengths.tolist(),
             "costs": None if self.costs is None else self.costs.tolist(),
             "violations": None if self.violations is None else self.violations.tolist(),
+            "action_changes": None if self.action_changes is None else self.action_changes.tolist(),
         }
 
     @classmethod
@@ -71,11 +75,14 @@ class Episodes:
             lengths = np.asarray(value["lengths"], dtype=np.int64)
             counted = value.get("violations")  # files of before they were counted have none
             violations = None if counted is None else np.asarray(counted, dtype=np.int64)
+            changes = value.get("action_changes")  # nor these
+            action_changes = None if changes is None else np.asarray(changes, dtype=np.float64)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"episodes: returns, lengths and costs must hold numbers ({error})") from error
-        if any(column is not None and column.shape != returns.shape for column in (lengths, costs, violations)):
+        columns = (lengths, costs, violations, action_changes)
+        if any(column is not None and column.shape != returns.shape for column in columns):
             raise ConfigError("episodes: returns, lengths and costs differ in length; write them again")
-        return cls(returns, lengths, costs, violations)
+        return cls(returns, lengths, costs, violations, action_changes)
 
 
 class RandomPolicy:
@@ -119,6 +126,7 @@ def evaluate(
     num_envs: int = 10,
     env_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[int, Array], None] | None = None,
 ) -> list[Episodes]:
     """Run `episodes` whole episodes of each policy, all policies side by side.
 
@@ -136,6 +144,8 @@ def evaluate(
         num_envs: sub-environments per policy, at least 1.
         env_kwargs: arguments of the environment.
         progress: called with (finished, all) episodes, counted over the policies, whenever some finish.
+        watch: called at each step with a policy's position and the (n, observation dim) observations that it acts on in
+            episodes that are under way; they must be copied to be kept.
 
     Returns:
         P `Episodes`, in the order of `policies`.
@@ -154,7 +164,7 @@ def evaluate(
     vector = make_vec(env_id, len(policies) * num_envs, **dict(env_kwargs or {}))
     try:
         with _one_torch_thread(), torch.no_grad():
-            return _Rollout(vector, policies, env_id, episodes, num_envs).run(seed, progress)
+            return _Rollout(vector, policies, env_id, episodes, num_envs, watch).run(seed, progress)
     finally:
         vector.close()
 
@@ -180,7 +190,9 @@ class _Rollout:
         env_id: str,
         episodes: int,
         num_envs: int,
+        watch: Callable[[int, Array], None] | None = None,
     ) -> None:
+        self.watch = watch
         self.vector, self.policies, self.env_id = vector, policies, env_id
         self.episodes, self.num_envs = episodes, num_envs
         rows = len(policies) * num_envs
@@ -193,8 +205,10 @@ class _Rollout:
         self.step_violations = np.zeros(rows, dtype=np.int64)
         self.latest_costs = np.zeros(rows)  # of the last step alone
         self.step_lengths = np.zeros(rows, dtype=np.int64)
+        self.step_changes = np.zeros(rows)
         self.has_cost = np.zeros(len(policies), dtype=np.bool_)
         shape = (len(policies), episodes)
+        self.changes = np.zeros(shape)
         self.returns, self.costs = np.zeros(shape), np.zeros(shape)
         self.lengths, self.violations = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         action_space: Any = vector.single_action_space
@@ -205,6 +219,9 @@ class _Rollout:
         else:
             self.low, self.high = action_space.low, action_space.high
         self.actions = np.zeros((rows, *action_space.shape), dtype=action_space.dtype)
+        self.before = self.actions.copy()  # of the last step
+        half = None if self.discrete else (np.asarray(self.high, np.float64) - self.low) / 2
+        self.half = half if half is not None and np.isfinite(half).all() and half.all() else None
         self.time_limit = vector.max_episode_steps
 
     def run(self, seed: int, progress: Callable[[int, int], None] | None) -> list[Episodes]:
@@ -219,6 +236,7 @@ class _Rollout:
                 policy.begin(self.num_envs)
         while self.vector.active.any():
             self._act(observations)
+            self._add_changes()
             observations, rewards, terminations, truncations, info = self.vector.step(self.actions)
             self._refuse_non_finite("observation", observations)
             self._refuse_non_finite("reward", rewards)
@@ -242,6 +260,7 @@ class _Rollout:
                 self.lengths[p],
                 self.costs[p] if self.has_cost[p] else None,
                 self.violations[p] if self.has_cost[p] else None,
+                None if self.half is None else self.changes[p],
             )
             for p in range(len(self.policies))
         ]
@@ -252,6 +271,8 @@ class _Rollout:
             rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
             if not self.vector.active[rows].any():
                 continue
+            if self.watch is not None:
+                self.watch(p, observations[rows][self.vector.active[rows]])
             chosen = policy.act(torch.from_numpy(observations[rows].astype(np.float32))).cpu().numpy()
             if chosen.shape != self.actions[rows].shape or (self.discrete and chosen.dtype.kind not in "iu"):
                 raise EnvironmentMismatchError(
@@ -261,6 +282,14 @@ class _Rollout:
                 )
             np.clip(chosen, self.low, self.high, out=self.actions[rows], casting="same_kind")
         self._refuse_non_finite("action", self.actions)
+
+    def _add_changes(self) -> None:
+        """Add how far the actions are from those of the step before, where there was one in the episode."""
+        if self.half is None:
+            return
+        change = np.square((self.actions - self.before) / self.half).sum(axis=1)
+        self.step_changes += np.where(self.step_lengths > 0, change, 0.0)
+        self.before[:] = self.actions
 
     def _add_costs(self, info: dict[str, Any], ended: Array) -> None:
         """Add this step's costs; an episode's last one is in `final_info`, beside the reset's own info."""
@@ -295,7 +324,9 @@ class _Rollout:
         self.costs[policy, episode] = self.step_costs[rows]
         self.lengths[policy, episode] = self.step_lengths[rows]
         self.violations[policy, episode] = self.step_violations[rows]
+        self.changes[policy, episode] = self.step_changes[rows] / np.maximum(self.step_lengths[rows] - 1, 1)
         self.step_returns[rows] = self.step_costs[rows] = self.step_lengths[rows] = self.step_violations[rows] = 0
+        self.step_changes[rows] = 0
         self.finished[rows] += 1
         self.vector.active[rows] = self.finished[rows] < self.quota[rows]
         self._seed_next(rows)

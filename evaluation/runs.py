@@ -52,6 +52,7 @@ class RunData:
     cost: Json | None = None
     per_seed_costs: tuple[float, ...] = ()  # mean cost of an episode
     safety: Safety | None = None  # how the costs were distributed, and the limit
+    smoothness: Json | None = None  # action_change and jacobian, each a mapping as `returns`, or None
     updates_per_second: float | None = None
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     date: str = ""
@@ -92,6 +93,7 @@ class RunData:
                 cost=_interval(summary["cost"]),
                 per_seed_costs=tuple(float(value) for value in summary.get("per_seed_costs") or ()),
                 safety=None if summary.get("safety") is None else Safety.from_json(summary["safety"]),
+                smoothness=_smoothness(summary.get("smoothness")),
                 updates_per_second=_optional(float, summary["updates_per_second"]),
                 versions={str(key): str(value) for key, value in summary["versions"].items()},
                 date=str(summary["date"]),
@@ -167,6 +169,11 @@ def _interval(value: Any) -> Json | None:
         if value[key] is not None:
             float(value[key])
     return dict(value)
+
+
+def _smoothness(value: Any) -> Json | None:
+    """Both measures, or None; runs of before they were taken have none."""
+    return None if value is None else {name: _interval(value[name]) for name in ("action_change", "jacobian")}
 
 
 def _certificate(path: pathlib.Path) -> Json | None:

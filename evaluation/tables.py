@@ -31,6 +31,7 @@ class Row:
     cost: Bounds
     updates_per_second: float | None
     safety: Safety | None = None
+    smoothness: Mapping[str, Bounds] | None = None  # action_change and jacobian (`evaluation.smoothness`)
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values, ready for `json.dumps`; None where something does not apply."""
@@ -65,6 +66,7 @@ def run_row(run: RunData) -> Row:
         cost=run.cost,
         updates_per_second=run.updates_per_second,
         safety=run.safety,
+        smoothness=run.smoothness,
     )
 
 
@@ -97,6 +99,15 @@ def format_bounds(bounds: Bounds, digits: int = 1) -> str:
     return f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
+def format_small(bounds: Bounds) -> str:
+    """As `format_bounds`, with three significant digits for what may be far below 1."""
+    if bounds is None or bounds.get("mean") is None:
+        return "-"
+    if bounds.get("low") is None or bounds.get("high") is None:
+        return f"{bounds['mean']:.3g}"
+    return f"{bounds['mean']:.3g} [{bounds['low']:.3g}, {bounds['high']:.3g}]"
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
@@ -108,6 +119,10 @@ def _of_safety(form: Callable[[Safety], str]) -> Callable[[Row], str]:
 def _normalized_cost(found: Safety) -> str:
     """A normalised cost says nothing without its limit, so they share a cell."""
     return "-" if found.limit is None else f"{found.normalized:.2f} (limit {found.limit:g})"
+
+
+def _action_change(row: Row) -> str:
+    return "-" if row.smoothness is None else format_small(row.smoothness["action_change"])
 
 
 def _violating_steps(found: Safety) -> str:
@@ -131,17 +146,20 @@ COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
     ("updates/s", "right", lambda row: _number(row.updates_per_second)),
 )
 """(heading, alignment, cell) of every column; episodes are per seed, or all that the dataset holds."""
+DETAILS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (("action change [95 %]", "right", _action_change),)
+"""Further columns, of evaluations and reports: what ends a training run stays narrow."""
 
 
-def columns_of(listed: Sequence[Row]) -> list[tuple[str, str, Callable[[Row], str]]]:
+def columns_of(listed: Sequence[Row], details: bool = False) -> list[tuple[str, str, Callable[[Row], str]]]:
     """The columns in which some row has something to say."""
-    return [column for column in COLUMNS if any(column[2](row) not in ("-", "none") for row in listed)]
+    columns = (*COLUMNS, *DETAILS) if details else COLUMNS
+    return [column for column in columns if any(column[2](row) not in ("-", "none") for row in listed)]
 
 
-def to_rich(listed: Sequence[Row], title: str | None = None) -> Table:
+def to_rich(listed: Sequence[Row], title: str | None = None, details: bool = False) -> Table:
     """A table for the terminal."""
     table = Table(title=title, title_justify="left", header_style="bold")
-    columns = columns_of(listed)
+    columns = columns_of(listed, details)
     for heading, alignment, _ in columns:
         table.add_column(heading.replace("[", r"\["), justify="left" if alignment == "left" else "right")
     for row in listed:
@@ -150,9 +168,9 @@ def to_rich(listed: Sequence[Row], title: str | None = None) -> Table:
     return table
 
 
-def to_text(listed: Sequence[Row]) -> str:
+def to_text(listed: Sequence[Row], details: bool = False) -> str:
     """The same as aligned plain text, for logs and pipes."""
-    columns = columns_of(listed)
+    columns = columns_of(listed, details)
     lines = [[heading for heading, _, _ in columns]]
     lines += [[cell(row) for _, _, cell in columns] for row in listed]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]

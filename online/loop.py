@@ -60,6 +60,7 @@ def make_loop(
     table: KernelTable | None = None,
     compiled: bool = False,
     dataset: Dataset | None = None,
+    jacobian_penalty: float = 0.0,
 ) -> Loop:
     """The loop that agents of this kind are trained by.
 
@@ -73,6 +74,7 @@ def make_loop(
         table: measured kernels for the CPU.
         compiled: pass losses through `torch.compile`.
         dataset: prepared transitions, for agents that also learn from data.
+        jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
 
     Raises:
         ConfigError: agents that do not act.
@@ -81,6 +83,7 @@ def make_loop(
     from surefoot.online.on_policy_agent import OnPolicyAgent
 
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
+    shared["jacobian_penalty"] = jacobian_penalty
     if isinstance(agents[0], OffPolicyAgent):
         loop = agents[0].loop_class()
         return loop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)

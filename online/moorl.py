@@ -85,6 +85,10 @@ class MOORL(SAC):
         """(B, A) actions of the meta-policy; mean ones without `noise`."""
         return self.meta_actor.act(observations, noise)
 
+    def mean_action(self, observations: Tensor) -> Tensor:
+        """(B, A) mean actions of the inner policy, which the losses train and the meta-policy follows."""
+        return self.actor.act(observations)
+
     def policy(self) -> Policy:
         """A copy of the meta-policy that stands on its own."""
         return Policy.of(self.meta_actor, self.normalizer, self.action_low, self.action_high)

@@ -45,6 +45,7 @@ class OffPolicyLoop:
         table: kernels.KernelTable | None = None,
         compiled: bool = False,
         dataset: Dataset | None = None,
+        jacobian_penalty: float = 0.0,
     ) -> None:
         """Take over the agents and begin the first episodes.
 
@@ -60,6 +61,7 @@ class OffPolicyLoop:
             compiled: pass each loss through `torch.compile`.
             dataset: rows beside the replay buffer's, where the agent's `offline_fraction` says so; what
                 `agent.prepare` returned.
+            jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
 
         Raises:
             ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not keep, or
@@ -101,6 +103,7 @@ class OffPolicyLoop:
             device=self.device,
             table=table,
             compiled=compiled,
+            jacobian_penalty=jacobian_penalty,
         )
         self._drawn: dict[str, tuple[int, Tensor]] = {}
         self._read_transforms()

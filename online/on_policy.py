@@ -38,6 +38,7 @@ class OnPolicyLoop:
         table: kernels.KernelTable | None = None,
         compiled: bool = False,
         dataset: Dataset | None = None,
+        jacobian_penalty: float = 0.0,
     ) -> None:
         """Take over the agents and begin the first episodes.
 
@@ -50,6 +51,7 @@ class OnPolicyLoop:
             table: measured kernels for the CPU; None runs plain PyTorch.
             compiled: pass each loss through `torch.compile`.
             dataset: what `agent.prepare` returned, for agents that learn from data beside their blocks.
+            jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
 
         Raises:
             ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not read, or
@@ -89,6 +91,7 @@ class OnPolicyLoop:
             device=self.device,
             table=table,
             compiled=compiled,
+            jacobian_penalty=jacobian_penalty,
         )
         self._adapts = any(update.optimizer.schedule == "adaptive" for update in self.learner.updates)
         targets = [self.agent.stop_at(turn) for turn in range(self.agent.turns)]

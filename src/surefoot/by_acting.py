@@ -66,4 +66,5 @@ class ActingTrainer(SeedTrainer):
             table=table,
             compiled=self.plan.compiled,
             dataset=dataset,
+            jacobian_penalty=self.plan.jacobian_penalty,
         )

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib.resources
 import inspect
+import math
 import pathlib
 import re
 import typing
@@ -55,6 +56,7 @@ class TrainConfig:
     kernels: bool = True  # our CPU kernels; false: plain autograd
     compiled: bool = False  # torch.compile
     mixed_precision: bool = False  # bfloat16 where it is safe
+    jacobian_penalty: float = 0.0  # weight of |d mean action / d observation|^2 in the policy's loss: smoother actions
 
 
 LOGGERS = ("tensorboard", "wandb")
@@ -204,6 +206,8 @@ def check_fields(fields: Mapping[str, Any]) -> None:
         least = 0 if name == "evaluate_every" else 1
         if fields[name] is not None and fields[name] < least:
             raise ConfigError(f"{name}={fields[name]}: must be at least {least}")
+    if not 0 <= fields["jacobian_penalty"] < math.inf:
+        raise ConfigError(f"jacobian_penalty={fields['jacobian_penalty']}: must be a number from 0 on, as in 0.01")
     if fields["device"] not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device={fields['device']!r} is unknown: give auto, cpu or cuda")
     if fields["view"] not in ("corrected", "d4rl"):

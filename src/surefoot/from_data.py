@@ -57,6 +57,7 @@ class DataTrainer(SeedTrainer):
             table=table,
             compiled=self.plan.compiled,
             mixed_precision=self.plan.mixed_precision,
+            jacobian_penalty=self.plan.jacobian_penalty,
         )
 
     def extras(self, position: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 from typing import Any
 
 from surefoot.core.agent import Agent, Spec
@@ -33,6 +34,7 @@ class Plan:
     kernels: bool = True  # the CPU's measured kernels; off: plain PyTorch
     compiled: bool = False  # torch.compile
     mixed_precision: bool = False  # matrix products in bfloat16
+    jacobian_penalty: float = 0.0  # weight of the squared Jacobian of the policy's mean action in its loss
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -43,6 +45,8 @@ class Plan:
             raise ConfigError(f"evaluate_every is {self.evaluate_every}, must be 0 or more")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             raise ConfigError(f"seeds are {list(self.seeds)}; give at least one, all different and not negative")
+        if not 0 <= self.jacobian_penalty < math.inf:
+            raise ConfigError(f"jacobian_penalty is {self.jacobian_penalty}, must be a number from 0 on")
         if self.device not in {"auto", "cpu", "cuda"}:
             raise ConfigError(f"device is {self.device!r}, must be auto, cpu or cuda")
 

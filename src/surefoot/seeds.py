@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from surefoot import training
@@ -16,8 +17,10 @@ from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
+from surefoot.core.smoothness import measured
 from surefoot.data.dataset import Dataset
-from surefoot.evaluation import evaluate
+from surefoot.evaluation import Met, evaluate
+from surefoot.evaluation.smoothness import evenly
 from surefoot.plan import agent_class
 from surefoot.run import Run, read_columns
 from surefoot.start import initialise_from
@@ -220,7 +223,12 @@ class SeedTrainer:
         plan, policies = self.plan, self._policies()
         found: list[Any] = [None] * len(self.seeds)
         if plan.environment is not None:
-            found = list(evaluate(policies, plan.environment, plan.episodes, seed=FINAL_EVALUATION_SEED))
+            met = Met(len(policies))
+            found = list(evaluate(policies, plan.environment, plan.episodes, seed=FINAL_EVALUATION_SEED, watch=met))
+            seen = [met.of(position) for position in range(len(policies))]
+        else:
+            assert self.dataset is not None  # an agent learns from one or the other
+            seen = [evenly(self.dataset.observations)] * len(policies)
         for position, seed in enumerate(self.seeds):
             episodes = found[position]
             result: dict[str, Any] = {
@@ -230,6 +238,7 @@ class SeedTrainer:
                 "steps_per_second": self.step * len(self.seeds) / max(self.seconds, 1e-9),
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
                 "evaluation": None if episodes is None else episodes.to_json(),
+                "jacobian": measured(policies[position], torch.from_numpy(seen[position])),
                 **self.extras(position),
             }
             policies[position].save(self.run.policy_path(seed))

@@ -13,7 +13,7 @@ from surefoot.core.files import read_json, write_json, written_aside
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
-from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety
+from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety, smoothness
 from surefoot.plan import agent_class
 from surefoot.run import IN_MEMORY, Run, describe_machine, read_columns, split
 
@@ -58,11 +58,13 @@ def sum_up(run: Run) -> dict[str, Any]:
         "cost": None,
         "per_seed_costs": [],
         "safety": None,
+        "smoothness": None,
         "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
         "steps_per_second": float(np.mean([result["steps_per_second"] for result in results])),
         "versions": read_json(run.folder / "environment.json")["versions"],
         "date": describe_machine()["date"],
     }
+    jacobians = [result.get("jacobian") for result in results]  # not in results of before it was measured
     if plan.environment is not None:
         episodes = [Episodes.from_json(result["evaluation"]) for result in results]
         returns = hierarchical_interval([e.returns for e in episodes])
@@ -75,7 +77,9 @@ def sum_up(run: Run) -> dict[str, Any]:
             summary["per_seed_costs"] = [float(cost.mean()) for cost in costs]
         found = safety(episodes, plan.cost_limit)
         summary["safety"] = None if found is None else found.to_json()
+        summary["smoothness"] = smoothness(episodes, jacobians)
     elif dataset is not None:
+        summary["smoothness"] = smoothness(None, jacobians)
         _without_simulator(summary, results, dataset)
     lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])
     with written_aside(run.folder / "metrics.jsonl") as temporary:

@@ -15,6 +15,7 @@ from surefoot.core.agent import Agent
 from surefoot.core.errors import CheckpointError, ConfigError, DeviceError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
+from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.plan import Plan, name_of
@@ -109,6 +110,8 @@ def train(
     dataset = problem.dataset
     resolve_device(plan.device)
     agent = plan.agent(problem.spec)
+    if plan.jacobian_penalty > 0:
+        check_penalty(agent)
     if agent.needs_init and plan.init is None:
         raise ConfigError(f"{agent.name} starts from a trained run: name its folder with init=RUN")
     if plan.init is not None:

@@ -54,8 +54,9 @@ def loop(
     algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), planned: int = 4096, table: Any = TABLE, **options: Any
 ) -> OnPolicyLoop:
     """A loop on an environment, or on an id of one."""
+    own = {name: options.pop(name) for name in ("jacobian_penalty",) if name in options}
     if isinstance(env, str):
         count = {**QUICK[algorithm], **options}["num_envs"]
         env = make_vec(env, len(seeds) * count)
     made = agents(algorithm, env, list(seeds), **options)
-    return OnPolicyLoop(made, list(seeds), env, planned_steps=planned, table=table)
+    return OnPolicyLoop(made, list(seeds), env, planned_steps=planned, table=table, **own)

@@ -75,8 +75,13 @@ def print_runs(folders: Sequence[str | os.PathLike[str]]) -> None:
     print_table(tables.rows(load_runs(folders)))
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    """Rows of results; where all are of one dataset and environment, these go above the table, which gets narrow."""
+def print_table(rows: Sequence[Row], details: bool = False) -> None:
+    """Rows of results; where all are of one dataset and environment, these go above the table, which gets narrow.
+
+    Args:
+        rows: of results.
+        details: with the columns of evaluations and reports.
+    """
     from surefoot.evaluation import tables
 
     rows = [dataclasses.replace(row, dataset=short_dataset(row.dataset)) for row in rows]
@@ -87,9 +92,9 @@ def print_table(rows: Sequence[Row]) -> None:
         print(f"{place if dataset is None else f'{dataset}, {place}'}:")
         rows = [dataclasses.replace(row, dataset=None, environment=None) for row in rows]
     if sys.stdout.isatty():
-        console().print(tables.to_rich(rows))
+        console().print(tables.to_rich(rows, details=details))
     else:
-        print(tables.to_text(rows))
+        print(tables.to_text(rows, details))
 
 
 def rows_json(folders: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,11 @@ def add_parsers(commands: Any) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Episodes of all seeds' policies, as one row of the table."""
+    import torch
+
+    from surefoot.core.smoothness import measured
     from surefoot.envs import check_spaces
+    from surefoot.evaluation import Met, smoothness, tables
     from surefoot.evaluation import evaluate as roll_out
     from surefoot.evaluation.safety import check_limit
     from surefoot.run import Run
@@ -58,14 +63,16 @@ def evaluate(arguments: argparse.Namespace) -> int:
     policies = run.policies()
     first = policies[run.plan.seeds[0]]
     check_spaces(env, first.observation_dim, first.action_dim)
+    met = Met(len(policies))
     with _episodes_bar(arguments.quiet) as progress:
-        found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress)
-    row = _row(run, env, arguments.episodes, found, limit)
+        found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress, watch=met)
+    norms = [measured(policy, torch.from_numpy(met.of(p))) for p, policy in enumerate(policies.values())]
+    row = dataclasses.replace(_row(run, env, arguments.episodes, found, limit), smoothness=smoothness(found, norms))
     if arguments.json:
         listed = {str(seed): episodes.to_json() for seed, episodes in zip(policies, found, strict=True)}
         output.print_json({"run": str(run.folder), "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed})
         return 0
-    output.print_table([row])
+    output.print_table([row], details=True)
     for seed, episodes in zip(policies, found, strict=True):
         lengths = f"{episodes.lengths.mean():.0f} steps"
         print(
@@ -73,6 +80,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
         )
     if row.safety is not None:
         print(row.safety.sentence())
+    if row.smoothness is not None and row.smoothness["jacobian"] is not None:
+        norm = tables.format_small(row.smoothness["jacobian"])
+        print(f"squared norm of the policy's Jacobian: {norm} (mean over observations met)")
     return 0
 
 
@@ -142,7 +152,7 @@ def report(arguments: argparse.Namespace) -> int:
         rows = [row.to_json() for row in tables.rows(runs)]
         output.print_json({"report": str(path), "rows": rows, "certificates": certificates})
         return 0
-    output.print_table(tables.rows(runs))
+    output.print_table(tables.rows(runs), details=True)
     for run in runs:
         if run.safety is not None:
             print(f"{run.name}: {run.safety.sentence()}")

@@ -114,12 +114,13 @@ def train_one(
     if dataset is None and fields["dataset"] is not None:
         dataset = load(request, style)
     same = ("steps", "seeds", "batch_size", "episodes", "evaluate_every", "evaluate_episodes", "device", "strict")
+    engine = ("kernels", "compiled", "mixed_precision", "jacobian_penalty")
     plan = Plan(
         algorithm=request.algorithm,
         config=request.options,
         dataset=None if dataset is None else source(fields["dataset"]),
         environment=fields["env"] if dataset is None else environment_of(dataset, fields["env"]),
-        **{name: fields[name] for name in (*same, "view", "init", "gap", "kernels", "compiled", "mixed_precision")},
+        **{name: fields[name] for name in (*same, "view", "init", "gap", *engine)},
     )
     place = plan.environment or "without a simulator"
     if plan.gap is not None:
