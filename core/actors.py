@@ -171,8 +171,9 @@ class UnboundedGaussianActor(MLPActor):
         return gaussian_log_density(actions, *outputs)
 
     def entropy(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
-        """() or (B,) entropy in nats."""
-        return gaussian_entropy(outputs[1])
+        """(B,) entropy in nats, the same in every row."""
+        mean, log_std = outputs
+        return gaussian_entropy(log_std).expand(mean.shape[:-1])
 
     def divergence(self, outputs: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]) -> Tensor:
         """(B,) KL(outputs || others) in nats, exactly."""

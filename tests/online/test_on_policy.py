@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from on_policy_problems import QUICK, Bandit, agents, loop
-from online_problems import Constant, Regulator
+from online_problems import Constant, Inserting, Regulator
 
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.kernels import KernelTable
@@ -120,6 +120,30 @@ def test_rows_that_a_source_inserts_are_masked_and_are_not_steps() -> None:
     made._learn()
     columns = made.learner.apply("columns", block)
     assert bool((columns["advantages"][mask == 0] == 0).all())
+
+
+@pytest.mark.parametrize("algorithm", QUICK)
+def test_what_a_source_inserts_changes_nothing_that_is_learned_with_continuous_actions(algorithm: str) -> None:
+    learned = []
+    for nonsense in (0.0, 50.0):
+        made = loop(algorithm, Inserting(4), table=None, normalise_observations=False)
+        fill, seen = made.blocks.fill, []
+
+        def filled(step: int, fill: Any = fill, seen: list[Any] = seen, nonsense: float = nonsense) -> Any:
+            block = {name: column.clone() for name, column in fill(step).items()}
+            seen.append(block["mask"] == 0)
+            for name in ("observations", "actions", "rewards"):
+                block[name][seen[-1]] += nonsense
+            return block
+
+        made.blocks.fill = filled  # type: ignore[method-assign]
+        made.run(64)
+        assert [0 < int(inserted.sum()) < inserted.numel() for inserted in seen] == [True]
+        learned.append(made.learner.agents_parameters(0))
+    for name, value in learned[0].items():
+        torch.testing.assert_close(learned[1][name], value, rtol=1e-5, atol=1e-6)
+    untrained = made.learner.agent.fresh(0).state_dict()
+    assert any(not torch.equal(value, untrained[name]) for name, value in learned[0].items())
 
 
 def test_observation_statistics_are_those_of_everything_seen_and_stay_in_the_policy() -> None:
