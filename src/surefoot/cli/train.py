@@ -247,7 +247,8 @@ def _present(folders: Sequence[pathlib.Path], finished: Run, style: Style, pictu
     _present_estimates(finished.summary)
     picture = picture or finished.folder / "curves.png"
     first = finished.policy_path(finished.plan.seeds[0])
-    others = f" (and of {len(finished.plan.seeds) - 1} more seeds beside it)" if len(finished.plan.seeds) > 1 else ""
+    more = len(finished.plan.seeds) - 1
+    others = f" (and of {more} more seed{'s' if more > 1 else ''} beside it)" if more > 0 else ""
     lines = [
         ("learning curves", output.short(picture) if picture.is_file() else None),
         ("run folder", output.short(finished.folder)),
