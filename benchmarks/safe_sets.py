@@ -26,7 +26,7 @@ from study import Cell, read_cells, study_main
 from torch import Tensor
 
 from surefoot.core import kernels
-from surefoot.core.agent import Adam, Update
+from surefoot.core.agent import Update
 from surefoot.core.learner import Learner
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.systems import system
@@ -42,9 +42,8 @@ class SafeSet(FISOR):
     """FISOR's feasible value and critics alone."""
 
     def updates(self) -> list[Update]:
-        """The last two, at rates that fall to 0: reward and policy are left as they are."""
-        falling = Adam(self.config.learning_rate, schedule="cosine")
-        return [dataclasses.replace(update, optimizer=falling) for update in super().updates()[3:]]
+        """The last two: reward and policy are left as they are."""
+        return super().updates()[3:]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,7 @@ from surefoot.safe.costs import cost_notes
 from surefoot.safe.signal import PUBLISHED_VIOLATION, SIGNALS, Signal, constraint_signal
 
 CHOICES = ("lowest", "feasible", "best")
+SCHEDULES = ("cosine", "constant")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +38,11 @@ class FISORConfig:
     timeouts_end: bool = False  # treat the end of a recording as one of the task (official); else bootstrap through it
     target_rate: float = 0.005  # of the critics' averages, every step
     learning_rate: float = 3e-4  # of values and critics
+    schedule: str = "cosine"  # of that rate: to 0 over the run's steps, or constant (official)
     actor_learning_rate: float = 1e-3  # of the noise network; official: 3e-4, for a million steps
     actor_decay: float = 1.0  # its rate falls along a cosine that ends after this many times the run's steps
     hidden: tuple[int, ...] = (256, 256)  # of values and critics
-    reward_temperature: float = 1.0  # multiplies the reward advantage in feasible states; 3 (official) wants long runs
+    reward_temperature: float = 0.5  # multiplies the reward advantage in feasible states; 3 (official) wants long runs
     cost_temperature: float = 5.0  # multiplies the safety advantage in infeasible ones
     reward_weight_max: float = 100.0
     cost_weight_min: float = 0.0  # 1 keeps every infeasible row at 1 or more (the official branch for MetaDrive)
@@ -72,6 +74,7 @@ class FISORConfig:
             require(getattr(self, name) >= 0, "fisor", name, getattr(self, name), ">= 0")
         low, high = self.cost_weight_min, self.cost_weight_max
         require(0 <= low <= high, "fisor", "cost_weight_min", low, f"in [0, cost_weight_max = {high}]")
+        require(self.schedule in SCHEDULES, "fisor", "schedule", self.schedule, " or ".join(SCHEDULES))
         require(self.network in NETWORKS, "fisor", "network", self.network, " or ".join(sorted(NETWORKS)))
         require(self.choice in CHOICES, "fisor", "choice", self.choice, ", ".join(CHOICES[:-1]) + f" or {CHOICES[-1]}")
         require(self.reserve >= 0, "fisor", "reserve", self.reserve, ">= 0")
@@ -113,8 +116,9 @@ class FISOR(Agent):
     Where it differs from the official code (ZhengYinan-AIR/FISOR): a time-out does not end the task
     (`timeouts_end=true` for theirs); h is the true margin where there is one (`signal=published` for theirs); rewards
     are scaled by the data's own range of returns, not by a table's; observations are normalised, which a small network
-    needs in a short time; rewards weigh a third as much, because at 3 the critics' errors after 50,000 steps leave a
-    few rows of a batch all the weight; and the noise network learns at a rate that suits as many steps, not a million.
+    needs in a short time; rewards weigh a sixth as much, because at 3 the critics' errors after 50,000 steps leave a
+    few rows of a batch all the weight; the noise network learns at a rate that suits as many steps, not a million; and
+    the rates of values and critics fall to 0 with it, because near the end their errors weigh most.
     The preset `official` has its networks, sizes, rates, signal, ends, observations, weights and choice.
     """
 
@@ -128,6 +132,7 @@ class FISOR(Agent):
             "actor_updates": 2,
             "samples": 16,
             "reward_temperature": 3.0,
+            "schedule": "constant",
             "actor_learning_rate": 3e-4,
             "actor_decay": 1.5,
             "choice": "lowest",
@@ -245,7 +250,7 @@ class FISOR(Agent):
     def updates(self) -> list[Update]:
         """Actor, reward value and critics, feasible value and critics, one after the other."""
         c = self.config
-        adam = Adam(c.learning_rate)
+        adam = Adam(c.learning_rate, schedule=c.schedule)
         falling = Adam(c.actor_learning_rate, schedule="cosine", decay_over=c.actor_decay)
         drawn = {"noise": Noise("normal", self.spec.action_dim), "step": Noise("uniform", 1)}
         if c.dropout > 0 and self.noise_network.dropped > 0:

@@ -357,6 +357,10 @@ class Reference:
         for turn in range(c.actor_updates):
             part = slice(turn * size, (turn + 1) * size)
             self.actor({k: v[part] for k, v in rows.items()}, {k: v[part] for k, v in noise.items()})
+        if c.schedule == "cosine":
+            rate = c.learning_rate * 0.5 * (1 + math.cos(math.pi * self.taken / self.planned))
+            for name in ("v", "v_h", "q", "q_h"):
+                self.adams[name].param_groups[0]["lr"] = rate
         self.taken += c.actor_updates  # the rate is that of the training step
         rows = {k: v[:critic_rows] for k, v in rows.items()}
         seen, following, pair = rows["observations"], rows["next_observations"], rows["observation_actions"]
@@ -382,7 +386,13 @@ class Reference:
 
 GOLDEN = {
     "small": {"actor_rows": 6},
-    "official": {"network": "residual", "actor_rows": 6, "actor_updates": 2, "actor_decay": 1.5},
+    "official": {
+        "network": "residual",
+        "actor_rows": 6,
+        "actor_updates": 2,
+        "actor_decay": 1.5,
+        "schedule": "constant",
+    },
 }
 
 
@@ -510,8 +520,9 @@ def test_the_presets_are_the_two_sizes() -> None:
     assert (official.actor_rows, official.actor_updates, official.samples) == (1024, 2, 16)
     assert (official.signal, official.violation, official.timeouts_end) == ("published", 25.0, True)
     assert (official.choice, official.normalization) == ("lowest", "none")
-    assert (small.choice, small.reward_temperature, official.reward_temperature) == ("feasible", 1.0, 3.0)
+    assert (small.choice, small.reward_temperature, official.reward_temperature) == ("feasible", 0.5, 3.0)
     assert (official.actor_learning_rate, official.actor_decay, official.learning_rate) == (3e-4, 1.5, 3e-4)
+    assert (small.schedule, official.schedule) == ("cosine", "constant")
     assert (small.network, small.noise_hidden, small.actor_rows, small.samples) == ("mlp", (256, 256), 256, 8)
 
 
