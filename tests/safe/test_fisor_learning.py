@@ -94,7 +94,7 @@ def test_the_corridor_is_learned_and_walked_to_the_wall_but_not_beyond() -> None
 
 @pytest.mark.parametrize("choice", ["feasible", "best"])
 def test_choices_that_go_to_the_learned_boundary_walk_over_it_without_a_reserve(choice: str) -> None:
-    agent = trained(choice=choice, reserve=0.0)
+    agent = trained(choice=choice, reserve=0.0, reward_temperature=3.0)
     assert agreement(agent) > 0.93
     assert (walked(agent) > WALL).mean() > 0.1
 
