@@ -165,16 +165,19 @@ def table(folder: pathlib.Path) -> list[str]:
     for name, settings in SETTINGS.items():
         for label, s in settings.items():
             found = list(read_cells([f"{name}-{label}-s{seed}" for seed in SEEDS], folder).values())
+            start = f"| {name} | {s.signal} | {s.tau} | {s.discount} | {s.steps:,} "
             if not found:
+                lines.append(start + "| missing | | | |")
                 continue
             columns = {key: [one[key] for one in found] for key in ("iou", "false_safe", "false_unsafe")}
             means = {key: sum(values) / len(values) for key, values in columns.items()}
             lines.append(
-                f"| {name} | {s.signal} | {s.tau} | {s.discount} | {s.steps:,} | {len(found)} "
+                start + f"| {len(found)} "
                 f"| {means['iou']:.3f} ({min(columns['iou']):.3f}) "
                 f"| {means['false_safe']:.3f} ({max(columns['false_safe']):.3f}) | {means['false_unsafe']:.3f} |"
             )
-    return lines
+    names = [one.name for one in cells()]
+    return [*lines, "", f"{len(read_cells(names, folder))} of {len(names)} cells are there."]
 
 
 if __name__ == "__main__":
