@@ -151,12 +151,12 @@ class DiffusionActor(Actor):
             raise ConfigError(f"{samples} samples: needs at least 1, and a critic to choose among several")
         if prefer not in PREFERENCES:
             raise ConfigError(f"prefer is {prefer!r}; {nearest(prefer, PREFERENCES)}")
-        self.network, self.schedule, self.action_dim = network, schedule, action_dim
         if (prefer == "best") != (reward_critic is not None) or not reserve >= 0:
             raise ConfigError(
                 f"prefer is {prefer!r} with{'' if reward_critic is not None else 'out'} a critic of rewards, and the "
                 f"reserve is {reserve}: best needs that critic, the others have none, and a reserve is 0 or more"
             )
+        self.network, self.schedule, self.action_dim = network, schedule, action_dim
         self.critic, self.samples, self.prefer = critic, samples, prefer
         self.reward_critic, self.reserve = reward_critic, reserve
 

@@ -50,6 +50,11 @@ def minimum(values: Tensor, members: Tensor | None = None) -> Tensor:
     return torch.where(chosen, values, 0.0).sum(0) / chosen.to(values.dtype).sum(0)
 
 
+def maximum(values: Tensor) -> Tensor:
+    """(B,) largest of (E, B), as `minimum`: of cost critics, the one that fears most."""
+    return -minimum(-values)
+
+
 def critic_loss(values: Tensor, targets: Tensor, over: str) -> Tensor:
     """Squared errors, averaged over the batch.
 

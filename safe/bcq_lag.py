@@ -8,17 +8,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from surefoot.core import ensembles
 from surefoot.core.agent import Adam, Batch, Descent, Metrics, Update, require
 from surefoot.core.random import Noise
 from surefoot.core.vae import VAE, Perturbation, PerturbedActor
-from surefoot.core.value_learning import td_target
 from surefoot.safe.cost_critics import (
     AssignedMultiplier,
-    CostCriticAgent,
-    CostCriticConfig,
-    joined,
-    mixed,
+    LagrangianAgent,
+    LagrangianConfig,
     repeated,
     rows_of,
 )
@@ -26,23 +22,20 @@ from surefoot.safe.multipliers import pid
 
 
 @dataclasses.dataclass(frozen=True)
-class BCQLagConfig(CostCriticConfig):
+class BCQLagConfig(LagrangianConfig):
     """Settings of BCQ-Lagrangian; the numbers are OSRL's."""
 
     perturbation: float = 0.05  # phi: how far an action may be moved
     latent_limit: float = 0.5  # latents that actions are decoded from are clamped to this
-    mixing: float = 0.75  # weight of the careful one of two critics in the targets
-    gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         self.check("bcq_lag")
         require(0 <= self.perturbation <= 1, "bcq_lag", "perturbation", self.perturbation, "in [0, 1]")
-        require(0 <= self.mixing <= 1, "bcq_lag", "mixing", self.mixing, "in [0, 1]")
         require(self.latent_limit > 0, "bcq_lag", "latent_limit", self.latent_limit, "> 0")
 
 
-class BCQLag(CostCriticAgent):
+class BCQLag(LagrangianAgent):
     r"""BCQ (Fujimoto, Meger and Precup, 2019) with a cost critic and a multiplier, as OSRL combines them.
 
     .. math::
@@ -80,18 +73,8 @@ class BCQLag(CostCriticAgent):
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD errors of both pairs of critics, at n drawn next actions."""
-        c, count = self.config, self.config.sampled_actions
-        following = batch["next_observations"]
-        actions = self._drawn(following, noise["next_latent"], self.target_perturbation)
-        pairs = joined(following, actions)
-        next_q = mixed(self.target_critic(pairs), c.mixing, lowest=True).unflatten(0, (count, -1)).amax(0)
-        dear = mixed(self.target_cost_critic(pairs), c.mixing, lowest=not c.careful_costs)
-        next_cost = dear.unflatten(0, (count, -1)).mean(0)
-        target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
-        cost_target = td_target(batch["costs"], batch["terminations"], next_cost, c.discount)
-        q, cost_q = self.critic(batch["observation_actions"]), self.cost_critic(batch["observation_actions"])
-        loss = (q - target).square().mean(-1).sum() + (cost_q - cost_target).square().mean(-1).sum()
-        return loss, {"q": q, "cost_q": cost_q}
+        actions = self._drawn(batch["next_observations"], noise["next_latent"], self.target_perturbation)
+        return self.td_loss(batch, actions)
 
     def multiplier_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """The PID's step, from the mean cost value of the policy's actions."""
@@ -106,10 +89,7 @@ class BCQLag(CostCriticAgent):
 
     def _values(self, observations: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
         """(B,) value and cost value of the policy's actions."""
-        pairs = joined(observations, self._drawn(observations, latents, self.perturbation))
-        costs = self.cost_critic(pairs)
-        believed = self.believed(costs)
-        return ensembles.minimum(self.critic(pairs)), believed
+        return self.values(observations, self._drawn(observations, latents, self.perturbation))
 
     def _drawn(self, observations: Tensor, latents: Tensor, perturbation: Perturbation) -> Tensor:
         """(n B, A) actions from (B, n Z) standard normal latents."""

@@ -8,19 +8,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Batch, Descent, Metrics, Update, require
 from surefoot.core.random import Noise
 from surefoot.core.vae import VAE
-from surefoot.core.value_learning import td_target
 from surefoot.safe.cost_critics import (
     AssignedMultiplier,
-    CostCriticAgent,
-    CostCriticConfig,
     Dual,
-    joined,
-    mixed,
+    LagrangianAgent,
+    LagrangianConfig,
     repeated,
     rows_of,
 )
@@ -28,14 +24,12 @@ from surefoot.safe.multipliers import pid
 
 
 @dataclasses.dataclass(frozen=True)
-class BEARLagConfig(CostCriticConfig):
+class BEARLagConfig(LagrangianConfig):
     """Settings of BEAR-Lagrangian; the numbers are OSRL's."""
 
     largest_discrepancy: float = 0.05  # of the policy's actions from the data's, as `discrepancy` measures it
     kernel_width: float = 50.0  # sigma of exp(-|x - y|^2 / (2 sigma))
     latent_limit: float = 0.5  # latents that actions are decoded from are clamped to this
-    mixing: float = 0.75  # weight of the careful one of two critics in the targets
-    gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
     actor_learning_rate: float = 1e-4  # and of the discrepancy's weight
 
     def __post_init__(self) -> None:
@@ -43,7 +37,6 @@ class BEARLagConfig(CostCriticConfig):
         self.check("bear_lag")
         require(self.largest_discrepancy >= 0, "bear_lag", "largest_discrepancy", self.largest_discrepancy, ">= 0")
         require(self.kernel_width > 0, "bear_lag", "kernel_width", self.kernel_width, "> 0")
-        require(0 <= self.mixing <= 1, "bear_lag", "mixing", self.mixing, "in [0, 1]")
 
 
 def discrepancy(first: Tensor, second: Tensor, width: float) -> Tensor:
@@ -64,7 +57,7 @@ def discrepancy(first: Tensor, second: Tensor, width: float) -> Tensor:
     return (kernel(first, first) + kernel(second, second) - 2 * kernel(first, second) + 1e-6).sqrt()
 
 
-class BEARLag(CostCriticAgent):
+class BEARLag(LagrangianAgent):
     r"""BEAR (Kumar et al., 2019) with a cost critic and a multiplier, as OSRL combines them.
 
     .. math::
@@ -97,28 +90,19 @@ class BEARLag(CostCriticAgent):
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD errors of both pairs of critics, at n next actions of the target policy."""
-        c, count = self.config, self.config.sampled_actions
-        following = batch["next_observations"]
-        pairs = joined(following, self._sampled(self.target_actor, following, noise["next_action"]).flatten(0, 1))
-        next_q = mixed(self.target_critic(pairs), c.mixing, lowest=True).unflatten(0, (count, -1)).amax(0)
-        dear = mixed(self.target_cost_critic(pairs), c.mixing, lowest=not c.careful_costs)
-        next_cost = dear.unflatten(0, (count, -1)).mean(0)
-        target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
-        cost_target = td_target(batch["costs"], batch["terminations"], next_cost, c.discount)
-        q, cost_q = self.critic(batch["observation_actions"]), self.cost_critic(batch["observation_actions"])
-        loss = (q - target).square().mean(-1).sum() + (cost_q - cost_target).square().mean(-1).sum()
-        return loss, {"q": q, "cost_q": cost_q}
+        actions = self._sampled(self.target_actor, batch["next_observations"], noise["next_action"])
+        return self.td_loss(batch, actions.flatten(0, 1))
 
     def multiplier_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """The PID's step, from the mean cost value of the policy's actions."""
-        _, cost_q = self._values(batch["observations"], self._unsquashed(batch, noise)[0].tanh())
+        _, cost_q = self.values(batch["observations"], self._unsquashed(batch, noise)[0].tanh())
         return self.multiplier.loss(cost_q.mean(), self.cost_threshold), {"policy_cost_q": cost_q}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Value of an action, its cost value above the threshold and the discrepancy above its bound, weighted."""
         c, observations = self.config, batch["observations"]
         unsquashed = self._unsquashed(batch, noise)
-        q, cost_q = self._values(observations, unsquashed[0].tanh())
+        q, cost_q = self.values(observations, unsquashed[0].tanh())
         latents = rows_of(noise["latent"], self.vae.latent_dim).clamp(-c.latent_limit, c.latent_limit)
         decoded = self.vae.decode_unsquashed(repeated(observations, c.sampled_actions), latents)
         distance = discrepancy(decoded.unflatten(0, (c.sampled_actions, -1)), unsquashed, c.kernel_width)
@@ -134,13 +118,6 @@ class BEARLag(CostCriticAgent):
     def _sampled(self, actor: TanhGaussianActor, observations: Tensor, noise: Tensor) -> Tensor:
         """(n, B, A) actions."""
         return actor.sample(observations, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))[0]
-
-    def _values(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) value and cost value of (B, A) actions."""
-        pairs = joined(observations, actions)
-        costs = self.cost_critic(pairs)
-        believed = self.believed(costs)
-        return ensembles.minimum(self.critic(pairs)), believed
 
     def updates(self) -> list[Update]:
         """Auto-encoder, critics, multiplier, actor with the discrepancy's weight, one after the other."""

@@ -17,6 +17,7 @@ from surefoot.core import ensembles
 from surefoot.core.agent import Agent, Batch, Metrics, require
 from surefoot.core.networks import Critic
 from surefoot.core.vae import VAE
+from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.safe.costs import checked_costs, cost_notes
@@ -151,13 +152,51 @@ class CostCriticAgent(ThresholdAgent):
 
     def believed(self, costs: Tensor) -> Tensor:
         """(B,) what (E, B) cost critics are taken to say."""
-        return larger(costs) if self.config.careful_costs else ensembles.minimum(costs)
+        return ensembles.maximum(costs) if self.config.careful_costs else ensembles.minimum(costs)
 
     def vae_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Reconstruction of the data's actions, and the divergence of their codes from the prior."""
         encoded, weight = noise["encoded"], self.config.kl_weight
         loss, error = self.vae.loss(batch["observations"], batch["actions"], encoded, weight)
         return loss, {"reconstruction": error}
+
+
+@dataclasses.dataclass(frozen=True)
+class LagrangianConfig(CostCriticConfig):
+    """What BCQ-Lagrangian and BEAR-Lagrangian have in common; the numbers are OSRL's."""
+
+    mixing: float = 0.75  # weight of the careful one of two critics in the targets
+    gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
+
+    def check(self, name: str) -> None:
+        """Refuse values out of range; `name` is the algorithm's."""
+        super().check(name)
+        require(0 <= self.mixing <= 1, name, "mixing", self.mixing, "in [0, 1]")
+
+
+class LagrangianAgent(CostCriticAgent):
+    """One whose critics' targets mix both of a pair over several next actions, and whose costs a PID weighs."""
+
+    config: LagrangianConfig
+
+    def td_loss(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Metrics]:
+        """Squared TD errors of both pairs of critics, at (n B, A) next actions: the best reward's, the mean cost's."""
+        c, count, following = self.config, self.config.sampled_actions, batch["next_observations"]
+        pairs = joined(following, actions)
+        next_q = mixed(self.target_critic(pairs), c.mixing, lowest=True).unflatten(0, (count, -1)).amax(0)
+        dear = mixed(self.target_cost_critic(pairs), c.mixing, lowest=not c.careful_costs)
+        next_cost = dear.unflatten(0, (count, -1)).mean(0)
+        target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
+        cost_target = td_target(batch["costs"], batch["terminations"], next_cost, c.discount)
+        q, cost_q = self.critic(batch["observation_actions"]), self.cost_critic(batch["observation_actions"])
+        loss = (q - target).square().mean(-1).sum() + (cost_q - cost_target).square().mean(-1).sum()
+        return loss, {"q": q, "cost_q": cost_q}
+
+    def values(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) value and cost value of (B, A) actions."""
+        pairs = joined(observations, actions)
+        costs = self.cost_critic(pairs)
+        return ensembles.minimum(self.critic(pairs)), self.believed(costs)
 
 
 def joined(observations: Tensor, actions: Tensor) -> Tensor:
@@ -173,11 +212,6 @@ def repeated(observations: Tensor, count: int) -> Tensor:
 def rows_of(noise: Tensor, width: int) -> Tensor:
     """(n B, width) of (B, n width) random numbers, in the order of `repeated`."""
     return noise.unflatten(-1, (-1, width)).movedim(-2, 0).reshape(-1, width)
-
-
-def larger(values: Tensor) -> Tensor:
-    """(B,) the largest of (E, B): of cost critics, the one that fears most."""
-    return -ensembles.minimum(-values)
 
 
 def mixed(values: Tensor, weight: float, lowest: bool) -> Tensor:

@@ -86,7 +86,7 @@ class SACLag(SAC):
         """Squared distance of the cost critics to the cost of one next action; entropy costs nothing."""
         c, following = self.config, batch["next_observations"]
         action, _ = self.actor.sample(following, noise["next_action"])
-        next_q = largest(self.target_cost_critic(torch.cat([following, action], -1)))
+        next_q = ensembles.maximum(self.target_cost_critic(torch.cat([following, action], -1)))
         target = td_target(batch["costs"], batch["terminations"], next_q, c.cost_discount)
         q = self.cost_critic(batch["observation_actions"])
         return ensembles.critic_loss(q, target, c.critic_loss_over), {"cost_q": q}
@@ -99,7 +99,7 @@ class SACLag(SAC):
         q = self.critic(pairs)
         value = ensembles.minimum(q) if self.config.actor_value == "min" else q.mean(0)
         weight = self.multiplier()
-        terms = self.temperature() * log_density - value + weight * largest(self.cost_critic(pairs))
+        terms = self.temperature() * log_density - value + weight * ensembles.maximum(self.cost_critic(pairs))
         return (terms / (1 + weight)).mean(), {"entropy": -log_density}
 
     def updates(self) -> list[Update]:
@@ -116,8 +116,3 @@ class SACLag(SAC):
             noise={"next_action": Noise("normal", self.spec.action_dim)},
         )
         return [critic, cost, *others]
-
-
-def largest(values: Tensor) -> Tensor:
-    """(B,) largest of (E, B) values, as `ensembles.minimum`."""
-    return -ensembles.minimum(-values)

@@ -81,7 +81,7 @@ class Greedy(BEARLag):
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         loss, metrics = super().actor_loss(batch, noise)
-        _, cost_q = self._values(batch["observations"], self._unsquashed(batch, noise)[0].tanh())
+        _, cost_q = self.values(batch["observations"], self._unsquashed(batch, noise)[0].tanh())
         return loss - 2 * self.multiplier() * (cost_q.mean() - self.cost_threshold), metrics
 
 
@@ -90,7 +90,7 @@ class Averse(BEARLag):
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         loss, metrics = super().actor_loss(batch, noise)
-        q, _ = self._values(batch["observations"], self._unsquashed(batch, noise)[0].tanh())
+        q, _ = self.values(batch["observations"], self._unsquashed(batch, noise)[0].tanh())
         return loss + 2 * q.mean(), metrics
 
 
