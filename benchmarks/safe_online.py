@@ -33,10 +33,16 @@ class Task(NamedTuple):
     options: dict[str, Any]
 
 
+NARROW = {"initial_log_std": -1.0}
+"""With the default, 0, one seed of PPO-Lag stayed at a return of 1,900: it moves with less noise, or not well."""
 TASKS = (
     Task("sac_lag", 300_000, "2834 / 0.0 (1e6 steps)", {}),
-    Task("ppo_lag", 3_000_000, "2946 / 3.4 (1e7 steps)", {}),
-    Task("ppo_pid", 3_000_000, "2838 / 8.1 (1e7 steps)", {}),
+    Task("ppo_lag", 3_000_000, "2946 / 3.4 (1e7 steps)", NARROW),
+    Task("ppo_pid", 3_000_000, "2838 / 8.1 (1e7 steps)", NARROW),
+    Task("trpo_lag", 1_000_000, "2885 / 9.0 (1e7 steps)", NARROW),
+    Task("cpo", 1_000_000, "2786 / 4.7 (1e7 steps)", NARROW),
+    Task("focops", 1_000_000, "2965 / 2.4 (1e7 steps)", NARROW),
+    Task("cup", 1_000_000, "2851 / 4.3 (1e7 steps)", NARROW),
 )
 
 

@@ -11,7 +11,6 @@ import concurrent.futures
 import dataclasses
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -93,8 +92,12 @@ def training_cell(
     episodes: int,
     gap: str | None = None,
     evaluations: int = 3,
+    init: str | None = None,
+    out: str | None = None,
 ) -> dict[str, Any]:
-    """Train one seed in a temporary run folder and return its score and settings as JSON values.
+    """Train one seed, begun from the run `init`, and return its score and settings as JSON values.
+
+    The run folder is temporary unless it is named with `out`, which must not exist.
 
     Agents that act need no dataset, and act in the environment altered by `gap`. `curve` holds (step, mean return of
     5 episodes) of each of the `evaluations` during training.
@@ -113,14 +116,12 @@ def training_cell(
         episodes=episodes,
         evaluate_every=max(1, steps // evaluations),
         evaluate_episodes=5,
+        init=init,
     )
-    folder = tempfile.mkdtemp(prefix="surefoot-study-")
-    try:
-        run = train(plan, folder, dataset=data)
+    with tempfile.TemporaryDirectory(prefix="surefoot-study-", ignore_cleanup_errors=True) as temporary:
+        run = train(plan, out or f"{temporary}/run", dataset=data)
         result = read_json(run.seed_folder(seed) / "result.json")
         environment_facts = read_json(run.folder / "environment.json")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return {
         "algorithm": algorithm,
         "config": config,
