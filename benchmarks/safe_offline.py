@@ -70,10 +70,12 @@ ON_SYSTEMS: dict[str, dict[str, Any]] = {
     "bc": {},
     "bc_safe": {"cost_limit": 0.0},  # clones the episodes without a violation
     "fisor": {},
-    "bcq_lag": {"cost_limit": 1.0},
-    "coptidice": {"cost_limit": 1.0},
 }
 """Algorithms on the native systems, where no violation is wanted, and their options there."""
+MAZE: dict[str, Any] = {"reward_temperature": 0.1, "target_rate": 0.03}
+"""FISOR's where the reward is 1 at a goal far away and 0 elsewhere. Values near 100 are not learned in the steps given with
+averages that follow slowly, and one in a hundred of them, which is the critics' error, is a weight of 1.6 at the default
+temperature."""
 SYSTEM_STEPS = 20_000
 
 
@@ -155,7 +157,7 @@ def system_cell(name: str, system: str) -> dict[str, Any]:
         return skipped
     folder = tempfile.mkdtemp(prefix="surefoot-study-")
     try:
-        options = ON_SYSTEMS[name]
+        options = MAZE if (name, system) == ("fisor", "native/point-maze") else ON_SYSTEMS[name]
         run = trained(name, native_data(system), system, 0, SYSTEM_STEPS, EPISODES, folder, **options)
         result = read_json(run.seed_folder(0) / "result.json")
         policy = run.policy(0)
@@ -266,7 +268,7 @@ def table(folder: pathlib.Path) -> list[str]:
         f"Mixed data of 50,000 transitions, {SYSTEM_STEPS:,} steps, 1 seed. Return of "
         f"{EPISODES} episodes; violations in {CERTIFIED:,} episodes ({CERTIFIED_SAMPLING:,} where the policy always "
         "samples), and the bound that the probability of one is below with 95 % confidence. BC-Safe clones episodes "
-        "without a violation; the others' cost limit is 1 an episode.",
+        "without a violation.",
         "",
         "| system | algorithm | return | violations | bound | mean cost |",
         "|---|---|---|---|---|---|",

@@ -1,6 +1,6 @@
 """Episodes, scores with intervals, comparisons, plots and reports."""
 
-from surefoot.evaluation.certificates import Certificate, certificate
+from surefoot.evaluation.certificates import Certificate, broken_promise, certificate, filter_words
 from surefoot.evaluation.report import write_report
 from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, ScriptedPolicy, evaluate
 from surefoot.evaluation.runs import CurvePoint, RunData, load_runs
@@ -32,9 +32,11 @@ __all__ = [
     "RunData",
     "Safety",
     "ScriptedPolicy",
+    "broken_promise",
     "certificate",
     "difference_interval",
     "evaluate",
+    "filter_words",
     "hierarchical_interval",
     "interquartile_mean",
     "load_runs",

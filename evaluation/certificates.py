@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from scipy.stats import beta
@@ -76,3 +77,29 @@ def certificate(violations: int, episodes: int, confidence: float = 0.95) -> Cer
         low=bound(tail, above=False),
         high=bound(1 - tail, above=True),
     )
+
+
+def filter_words(certified: Mapping[str, Any]) -> str:
+    """The filter that a certified policy was behind, its margin, and how much it changed; "none" where there was none.
+
+    Args:
+        certified: what certificate.json holds.
+    """
+    found = certified.get("filter")
+    if not found:
+        return "none"
+    share = found["changed"] / max(1, found["actions"])
+    return f"{found['kind']}, margin {found['margin']:.4g}, changed {share:.2%} of the actions"
+
+
+def broken_promise(certified: Mapping[str, Any]) -> list[str]:
+    """Nothing; or, where a filter's promise was broken, that it was, and the first states in which.
+
+    Args:
+        certified: what certificate.json holds.
+    """
+    found = certified.get("filter")
+    if not found or not found["broken"]:
+        return []
+    why = f" (it does not know {certified['gap']})" if certified.get("gap") else ""
+    return [f"THE FILTER BROKE ITS PROMISE{why} in {found['broken']:,} episodes:", *found["cases"]]

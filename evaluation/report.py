@@ -15,6 +15,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
+from surefoot.evaluation.certificates import broken_promise, filter_words
 from surefoot.evaluation.runs import RunData, load_runs
 
 __all__ = ["RunData", "load_runs", "render", "write_report"]
@@ -27,6 +28,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1c2024; max-width: 66rem; }
 body { margin: 2.5rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.4rem; }
 p.note, figcaption { color: #5a6068; font-size: .87rem; max-width: 48rem; }
+p.alarm { color: #a31515; font-weight: 600; border-left: .25rem solid #a31515; padding-left: .8rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .38rem .8rem; border-bottom: 1px solid #e3e6ea; text-align: left; white-space: nowrap; }
@@ -109,22 +111,27 @@ def _score_table(runs: Sequence[RunData]) -> str:
 def _certificates(runs: Sequence[RunData]) -> list[str]:
     """What `surefoot certify` found of these runs; nothing where it was never run."""
     head = [("policy", "left"), ("environment", "left"), ("violations", "right"), ("episodes", "right")]
-    head += [("upper bound", "right"), ("confidence", "right")]
-    body = []
+    head += [("upper bound", "right"), ("confidence", "right"), ("filter", "left")]
+    body, broken = [], []
     for run in runs:
         found = run.certificate
         if found is not None:
             gap = f" with {found['gap']}" if found.get("gap") else ""
             counts = [f"{found['violations']:,}", f"{found['episodes']:,}"]
             bound = [f"{found['upper']:.3g}", f"{100 * found['confidence']:g} %"]
-            body.append(([found["policy"], f"{found['environment']}{gap}", *counts, *bound], False))
+            body.append(
+                ([found["policy"], f"{found['environment']}{gap}", *counts, *bound, filter_words(found)], False)
+            )
+            if cases := broken_promise(found):
+                told = "<br />".join(html.escape(line) for line in [f"{found['policy']}: {cases[0]}", *cases[1:]])
+                broken.append(f'<p class="alarm">{told}</p>')
     if not body:
         return []
     note = (
         "A violation is an episode with any cost in it. The probability of one is below the upper bound with this "
         "confidence (Clopper-Pearson), for initial states and noise as the environment draws them."
     )
-    return ["<h2>Certificates</h2>", _table(head, body), f'<p class="note">{html.escape(note)}</p>']
+    return ["<h2>Certificates</h2>", *broken, _table(head, body), f'<p class="note">{html.escape(note)}</p>']
 
 
 def _figures(group: list[RunData]) -> list[str]:

@@ -18,6 +18,7 @@ from surefoot.evaluation.statistics import hierarchical_interval
 
 Json = Mapping[str, Any]
 CERTIFICATE_KEYS = ("sentence", "policy", "environment", "violations", "episodes", "upper", "confidence")
+FILTER_KEYS = ("kind", "margin", "changed", "actions", "broken", "cases")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +183,8 @@ def _certificate(path: pathlib.Path) -> Json | None:
         return None
     value = _read_object(path)
     missing = [key for key in CERTIFICATE_KEYS if key not in value]
+    if isinstance(filtered := value.get("filter"), dict):
+        missing += [key for key in FILTER_KEYS if key not in filtered]
     if missing:
         raise CheckpointError(f"{path} has no key {missing[0]!r}; it is damaged: certify the run again")
     return value

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html.parser
+import json
 import pathlib
 import re
 from collections.abc import Callable
@@ -8,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from surefoot.core.errors import ConfigError
-from surefoot.evaluation import load_runs, write_report
+from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.evaluation import certificate, load_runs, write_report
 from surefoot.evaluation.report import render
 
 MakeRun = Callable[..., pathlib.Path]
@@ -106,3 +107,33 @@ def test_no_runs_no_report(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="at least one run"):
         write_report([], tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def certified(folder: pathlib.Path, broken: int) -> None:
+    cases = [f"episode {n}: x = {n}.5" for n in range(broken)]
+    filtered = {"kind": "cbf", "margin": 0.115, "changed": 470, "actions": 10_000, "broken": broken, "cases": cases}
+    said = {**certificate(broken, 50).to_json(), "sentence": certificate(broken, 50).sentence(), "policy": "iql, <b>",
+            "environment": "native/dubins-obstacles", "gap": None, "filter": filtered}  # fmt: skip
+    (folder / "certificate.json").write_text(json.dumps(said))
+
+
+def test_a_certificates_filter_is_named_and_its_broken_promises_are_told_loudly(make_run: MakeRun) -> None:
+    kept, broke, without = make_run("kept"), make_run("broke"), make_run("without")
+    certified(kept, 0)
+    words = "\n".join(Page(render(load_runs([kept, without]))).words)
+    assert "cbf, margin 0.115, changed 4.70% of the actions" in words
+    assert "PROMISE" not in words
+    certified(broke, 2)
+    page = Page(render(load_runs([broke])))
+    assert page.open == []
+    for expected in ("THE FILTER BROKE ITS PROMISE in 2 episodes:", "episode 1: x = 1.5", "iql, <b>"):
+        assert expected in "\n".join(page.words)
+
+
+def test_a_damaged_certificate_is_told(make_run: MakeRun) -> None:
+    folder = make_run("a")
+    certified(folder, 0)
+    path = folder / "certificate.json"
+    path.write_text(path.read_text().replace('"changed"', '"chamged"'))
+    with pytest.raises(CheckpointError, match=r"certificate\.json has no key 'changed'"):
+        load_runs([folder])

@@ -138,7 +138,7 @@ class _episodes_bar:
 
 def report(arguments: argparse.Namespace) -> int:
     """Write the page, and print its table."""
-    from surefoot.evaluation import load_runs, tables, write_report
+    from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, write_report
     from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)
@@ -157,7 +157,9 @@ def report(arguments: argparse.Namespace) -> int:
         if run.safety is not None:
             print(f"{run.name}: {run.safety.sentence()}")
     for name, found in certificates.items():
-        print(f"{name}, certified in {found['environment']}: {found['sentence']}")
+        print(f"{name}, certified in {found['environment']}: {found['sentence']} (filter: {filter_words(found)})")
+        for line in broken_promise(found):
+            print(f"*** {line}", file=sys.stderr)
     print(f"\nreport: {output.short(path)}")
     return 0
 

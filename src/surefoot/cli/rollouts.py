@@ -172,7 +172,7 @@ def certify(arguments: argparse.Namespace) -> int:
     print(found.sentence())
     print(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] (Clopper-Pearson)")
     if certified.filter is not None:
-        _print_filter(certified.filter, arguments.gap)
+        _print_filter(certified.to_json())
     if certified.diverged:
         print(f"{certified.diverged:,} of the violations are episodes whose simulation diverged")
     print(f"{certified.steps_per_episode:.1f} steps an episode, {certified.seconds:.1f} s on {certified.device}")
@@ -197,20 +197,19 @@ def _shield(arguments: argparse.Namespace, env_id: str) -> Shield | None:
     return made
 
 
-def _print_filter(found: dict[str, Any], gap: str | None) -> None:
+def _print_filter(certified: dict[str, Any]) -> None:
     """What the filter did; a broken promise loudly."""
-    share = found["changed"] / max(1, found["actions"])
-    print(f"filter {found['kind']}, margin {found['margin']:.4g}: changed {share:.2%} of the actions")
+    from surefoot.evaluation import broken_promise, filter_words
+
+    found = certified["filter"]
+    print(f"filter {filter_words(certified)}")
     print(
         f"{found['promised']:,} of {found['episodes']:,} episodes began where it promises safety: {found['broken']:,} "
         f"violations there, {found['unpromised_violations']:,} in the others"
     )
-    if found["broken"]:
-        why = f" (it does not know {gap})" if gap else ""
-        print(f"*** THE FILTER BROKE ITS PROMISE{why} in {found['broken']:,} episodes:", file=sys.stderr)
-        for case in found["cases"]:
-            print(f"***   {case}", file=sys.stderr)
-        print("*** give it a larger --margin or a finer --safe-set, or simulate what it knows", file=sys.stderr)
+    if lines := broken_promise(certified):
+        for line in [*lines, "give it a larger --margin or a finer --safe-set, or simulate what it knows"]:
+            print(f"*** {line}", file=sys.stderr)
 
 
 class _CertifyBar:
