@@ -6,7 +6,8 @@
     python benchmarks/safe_online.py --quick            # one small cell, for CI
 
 The published figures beside them are OmniSafe's (benchmarks/on-policy and off-policy, README.md): 1e7 steps for the
-on-policy algorithms and 1e6 for SAC-Lag, on its own HalfCheetahVelocity-v1.
+on-policy algorithms and 1e6 for SAC-Lag, on its own HalfCheetahVelocity-v1. A cell takes ten
+minutes, of SAC-Lag an hour; runs are kept under build/safe_online, and one that was interrupted is taken up again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from study import Cell, read_cells, study_main, training_cell
 from surefoot.evaluation import hierarchical_interval
 from surefoot.evaluation.tables import format_bounds
 
+RUNS = pathlib.Path(__file__).parent.parent / "build" / "safe_online"
 ENVIRONMENT, LIMIT, EPISODES, SEEDS = "surefoot/HalfCheetahVelocity-v5", 25.0, 20, (0, 1, 2)
 
 
@@ -47,9 +49,10 @@ TASKS = (
 
 
 def train(task: Task, seed: int) -> dict[str, Any]:
-    """Train one seed, and evaluate its last policy's mean action."""
+    """Train one seed, or go on with it, and evaluate its last policy's mean action."""
     options = {**task.options, "cost_limit": LIMIT}
-    return training_cell(task.algorithm, options, None, ENVIRONMENT, seed, task.steps, EPISODES, evaluations=10)
+    facts = functools.partial(training_cell, task.algorithm, options, None, ENVIRONMENT, seed, task.steps, EPISODES)
+    return facts(evaluations=10, out=str(RUNS / f"{task.algorithm}-s{seed}"))
 
 
 def cells() -> list[Cell]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import dataclasses
+import json
 import os
 import pathlib
 import subprocess
@@ -25,7 +26,8 @@ from surefoot.data.dataset import Dataset
 from surefoot.evaluation import difference_interval, hierarchical_interval
 from surefoot.evaluation.runs import CurvePoint
 from surefoot.plan import Plan, agent_class
-from surefoot.training import train
+from surefoot.run import Run
+from surefoot.training import resume, train
 from surefoot.workers import cores
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -97,7 +99,7 @@ def training_cell(
 ) -> dict[str, Any]:
     """Train one seed, begun from the run `init`, and return its score and settings as JSON values.
 
-    The run folder is temporary unless it is named with `out`, which must not exist.
+    The run folder is temporary unless it is named with `out`; a run that is there already is taken up again.
 
     Agents that act need no dataset, and act in the environment altered by `gap`. `curve` holds (step, mean return of
     5 episodes) of each of the `evaluations` during training.
@@ -119,7 +121,7 @@ def training_cell(
         init=init,
     )
     with tempfile.TemporaryDirectory(prefix="surefoot-study-", ignore_cleanup_errors=True) as temporary:
-        run = train(plan, out or f"{temporary}/run", dataset=data)
+        run = carried_out(plan, pathlib.Path(out or f"{temporary}/run"), data)
         result = read_json(run.seed_folder(seed) / "result.json")
         environment_facts = read_json(run.folder / "environment.json")
     return {
@@ -145,6 +147,18 @@ def training_cell(
         "git": git_commit(),
         "package_git": environment_facts["git"],  # None where surefoot is an installed wheel
     }
+
+
+def carried_out(plan: Plan, folder: pathlib.Path, dataset: Dataset | None) -> Run:
+    """The run of a plan in this folder: begun, taken up where it was interrupted, or there already."""
+    if not (folder / "config.json").is_file():
+        return train(plan, folder, dataset=dataset)
+    begun = Run.open(folder).plan
+    if json.dumps([begun.algorithm, begun.config, begun.steps]) != json.dumps(
+        [plan.algorithm, plan.config, plan.steps]
+    ):
+        sys.exit(f"{folder} is a run of other settings than this cell's: remove it")
+    return resume(folder)
 
 
 def shared(name: str) -> Dataset:

@@ -12,6 +12,7 @@ steps each, beside IQL fine-tuning that keeps the data. Pre-training runs are ke
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
 import tempfile
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from study import Cell, difference, entry, git_commit, read_cells, shared, study_main
+from study import Cell, carried_out, difference, entry, git_commit, read_cells, shared, study_main
 
 from surefoot.core.files import read_json
 from surefoot.data.dataset import Dataset
@@ -27,7 +28,6 @@ from surefoot.evaluation import hierarchical_interval
 from surefoot.generate import generate
 from surefoot.plan import Plan, agent_class
 from surefoot.run import Run
-from surefoot.training import resume, train
 
 DATASET, ENVIRONMENT = "walker2d-v5-mixed-sb3", "Walker2d-v5"
 PRETRAINING, ONLINE, EPISODES, SEEDS = 30_000, 10_000, 20, (0, 1, 2, 3, 4)
@@ -40,14 +40,10 @@ COLD = {"initial_steps": 256}
 BIG = {"critics": 10, "layer_norm_critic": True, "layer_norm_actor": True}
 
 
-def carried_out(
-    folder: pathlib.Path, algorithm: str, options: dict[str, Any], steps: int, seed: int, **fields: Any
-) -> Run:
+def part(folder: pathlib.Path, algorithm: str, options: dict[str, Any], steps: int, seed: int, **fields: Any) -> Run:
     """A run in this folder: begun, taken up again, or there already."""
-    if (folder / "config.json").is_file():
-        return resume(folder)
     dataset: Dataset | None = fields.pop("dataset", None)
-    config = {key: value for key, value in vars(agent_class(algorithm).configure(**options)).items()}
+    config = dataclasses.asdict(agent_class(algorithm).configure(**options))
     plan = Plan(
         algorithm=algorithm,
         config=config,
@@ -59,7 +55,7 @@ def carried_out(
         evaluate_episodes=10,
         **fields,
     )
-    return train(plan, folder, dataset=dataset)
+    return carried_out(plan, folder, dataset)
 
 
 def facts(run: Run) -> dict[str, Any]:
@@ -83,9 +79,7 @@ def facts(run: Run) -> dict[str, Any]:
 def pretrained(algorithm: str, seed: int, name: str, options: dict[str, Any]) -> Run:
     """The offline run that fine-tuning starts from."""
     data = shared(DATASET)
-    return carried_out(
-        RUNS / f"{name}-s{seed}", algorithm, {"sampled_actions": 4, **options}, PRETRAINING, seed, dataset=data
-    )
+    return part(RUNS / f"{name}-s{seed}", algorithm, {"sampled_actions": 4, **options}, PRETRAINING, seed, dataset=data)
 
 
 def pair(algorithm: str, seed: int) -> dict[str, Any]:
@@ -94,7 +88,7 @@ def pair(algorithm: str, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {"seed": seed, "git": git_commit(), "pretrained": facts(start)}
     for arm, options in (("warm", {}), ("cold", COLD)):
         folder = RUNS / f"{algorithm}-{arm}-s{seed}"
-        run = carried_out(folder, "wsrl", options, ONLINE, seed, init=str(start.folder), evaluate_every=500)
+        run = part(folder, "wsrl", options, ONLINE, seed, init=str(start.folder), evaluate_every=500)
         found[arm] = facts(run)
     return found
 
@@ -102,18 +96,16 @@ def pair(algorithm: str, seed: int) -> dict[str, Any]:
 def long_wsrl(seed: int) -> dict[str, Any]:
     """Ten critics, pre-trained and fine-tuned."""
     start = pretrained("cql", seed, "cql10", BIG)
-    run = carried_out(
-        RUNS / f"wsrl10-s{seed}", "wsrl", BIG, LONG_ONLINE, seed, init=str(start.folder), evaluate_every=5000
-    )
+    run = part(RUNS / f"wsrl10-s{seed}", "wsrl", BIG, LONG_ONLINE, seed, init=str(start.folder), evaluate_every=5000)
     return {"seed": seed, "git": git_commit(), "pretrained": facts(start), "online": facts(run)}
 
 
 def long_iql(seed: int) -> dict[str, Any]:
     """IQL, pre-trained and fine-tuned beside the data."""
     data = shared(DATASET)
-    start = carried_out(RUNS / f"iql-s{seed}", "iql", {"preset": "corl"}, PRETRAINING, seed, dataset=data)
+    start = part(RUNS / f"iql-s{seed}", "iql", {"preset": "corl"}, PRETRAINING, seed, dataset=data)
     more = {"init": str(start.folder), "evaluate_every": 5000, "dataset": data}
-    run = carried_out(RUNS / f"iql_online-s{seed}", "iql_online", {"preset": "corl"}, LONG_ONLINE, seed, **more)
+    run = part(RUNS / f"iql_online-s{seed}", "iql_online", {"preset": "corl"}, LONG_ONLINE, seed, **more)
     return {"seed": seed, "git": git_commit(), "pretrained": facts(start), "online": facts(run)}
 
 
@@ -201,9 +193,9 @@ def quick_cell() -> dict[str, Any]:
     data, where = generate("native/pendulum", 0, 400, "medium"), {"environment": "native/pendulum"}
     with tempfile.TemporaryDirectory() as root:
         folder = pathlib.Path(root)
-        start = carried_out(folder / "cql", "cql", {"sampled_actions": 2}, 20, 0, dataset=data, **where)
+        start = part(folder / "cql", "cql", {"sampled_actions": 2}, 20, 0, dataset=data, **where)
         more = {"init": str(start.folder), "evaluate_every": 50, **where}
-        return facts(carried_out(folder / "warm", "wsrl", {"initial_steps": 80}, 100, 0, **more))
+        return facts(part(folder / "warm", "wsrl", {"initial_steps": 80}, 100, 0, **more))
 
 
 def main() -> None:
