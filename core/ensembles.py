@@ -1,8 +1,6 @@
-"""What is made of the values of several critics: the minimum over a random few of them, their mean, their losses."""
+"""Ensembles of critics: a random few of them, the minimum and maximum of what they say, their losses."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
@@ -16,33 +14,31 @@ def subset_noise(members: int, size: int) -> dict[str, Noise]:
 
 
 def subset(uniform: Tensor, size: int, replacement: bool = False) -> Tensor:
-    """Which members are in a random subset, the same for the whole batch.
+    """A random subset of an ensemble, the same for the whole batch: what `Critic` and `MLP` take as `members`.
 
     Written with comparisons only: no index leaves the arithmetic, so that it runs in a tape or graph and under vmap.
 
     Args:
         uniform: (B, E) on [0, 1), of which the first row is read.
         size: M, in [1, E].
-        replacement: draw M times from all E, so that some subsets are smaller: what zhouzypaul/wsrl does.
+        replacement: draw M times from all E, so that some are in it twice: what zhouzypaul/wsrl does.
 
     Returns:
-        (E,) bool.
+        (M, E), a 1 in each row.
 
     Source: the in-target minimisation of Chen et al., "Randomized Ensembled Double Q-Learning".
     """
     draws = uniform[0]
+    places = torch.arange(draws.shape[0], dtype=uniform.dtype, device=uniform.device)
     if not replacement:  # the members of the M smallest numbers
         rank = (draws.unsqueeze(0) < draws.unsqueeze(1)).to(uniform.dtype).sum(1)
-        return rank < size
-    places = torch.arange(draws.shape[0], dtype=uniform.dtype, device=uniform.device)
+        return (places[:size].unsqueeze(1) == rank).to(uniform.dtype)
     drawn = draws[:size].unsqueeze(1) * draws.shape[0]
-    return ((drawn >= places) & (drawn < places + 1)).to(uniform.dtype).amax(0) > 0
+    return ((drawn >= places) & (drawn < places + 1)).to(uniform.dtype)
 
 
-def minimum(values: Tensor, members: Tensor | None = None) -> Tensor:
-    """(B,) smallest of (E, B) values, over `members` (E,) bool or all; equal ones share the gradient equally."""
-    if members is not None:
-        values = torch.where(members.unsqueeze(1), values, math.inf)
+def minimum(values: Tensor) -> Tensor:
+    """(B,) smallest of (E, B) values; equal ones share the gradient equally."""
     lowest = values.detach().amin(0)
     if not (values.requires_grad or torch._C._are_functorch_transforms_active()):  # vmap hides who needs one
         return lowest

@@ -70,21 +70,24 @@ class MLP(nn.Module):
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(*lead, w)) for w in hidden if layer_norm)
         initialise(self, initialisation)
 
-    def forward(self, inputs: Tensor, masks: Tensor | None = None) -> Tensor:
+    def forward(self, inputs: Tensor, masks: Tensor | None = None, members: Tensor | None = None) -> Tensor:
         """Map (B, in) to (B, out), or (B, in) or (E, B, in) to (E, B, out) with members.
 
         Args:
             inputs: in the units that the network was trained on.
             masks: (B, sum of hidden widths) dropout masks, already divided by the keep probability.
+            members: (M, E), a 1 in each row: only these are evaluated, and the output is (M, B, out).
         """
+        parts = [_tensors(group) for group in (self.weights, self.biases, self.scales, self.shifts)]
+        if members is not None:
+            parts = [[_selected(tensor, members) for tensor in part] for part in parts]
+        weights, biases, scales, shifts = parts
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
-            norms = _tensors(self.scales), _tensors(self.shifts)
-            return kernels.mlp(slots, inputs, _tensors(self.weights), _tensors(self.biases), self.activation, norms)
-        scales, shifts = _tensors(self.scales), _tensors(self.shifts)
+            return kernels.mlp(slots, inputs, weights, biases, self.activation, (scales, shifts))
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
-        return self._plain(inputs, _tensors(self.weights), _tensors(self.biases), scales, shifts, masks)
+        return self._plain(inputs, weights, biases, scales, shifts, masks)
 
     def _fits_kernels(self, inputs: Tensor) -> bool:
         plain = self.activation in native.HIDDEN and not self.unit_features
@@ -158,6 +161,11 @@ def _tensors(parameters: nn.ParameterList) -> list[Tensor]:
     return list(parameters._parameters.values())  # type: ignore[arg-type]
 
 
+def _selected(parameter: Tensor, members: Tensor) -> Tensor:
+    """(M, ...) of (E, ...) by (M, E) with a 1 in each row: a sum, which no index leaves (see `ensembles.subset`)."""
+    return (members.unsqueeze(-1) * parameter.flatten(1)).sum(1).unflatten(1, parameter.shape[1:])
+
+
 def _each(weight: Tensor, bias: Tensor) -> list[tuple[Tensor, Tensor]]:
     if weight.dim() == 2:
         return [(weight, bias)]
@@ -186,9 +194,9 @@ class Critic(nn.Module):
             layer_norm=layer_norm,
         )
 
-    def forward(self, observation_actions: Tensor) -> Tensor:
-        """(E, B) values of (B, observation dim + action dim) pairs."""
-        return self.mlp(observation_actions).squeeze(-1)
+    def forward(self, observation_actions: Tensor, members: Tensor | None = None) -> Tensor:
+        """(E, B) values of (B, observation dim + action dim) pairs; (M, B) of the (M, E) `members` alone."""
+        return self.mlp(observation_actions, members=members).squeeze(-1)
 
     def first(self, observation_actions: Tensor) -> Tensor:
         """(B,) values of the first critic alone."""

@@ -148,11 +148,11 @@ class CQL(Agent):
         c = self.config
         members = ensembles.subset(noise["subset"], c.subset, c.subset_replacement) if "subset" in noise else None
         target = self._target(batch, noise["next_action"], members)
-        data, sampled, log_densities = self._values(batch, noise)
+        data, sampled, log_densities = self._values(batch, noise, members)
         td = (data - target).square().mean()
-        bounded = self._bounded(sampled, batch)
-        gap = conservative_gap(bounded, data, log_densities if c.importance_sampling else None, c.cql_temperature)
-        gap = gap.mean() if members is None else _mean_of(gap, members)
+        bounded, among = self._bounded(sampled, batch), data if members is None else _of(data, members)
+        gap = conservative_gap(bounded, among, log_densities if c.importance_sampling else None, c.cql_temperature)
+        gap = gap.mean()
         metrics = {"q": data, "q_sampled": sampled, "cql_gap": gap}
         if not c.learn_cql_weight:
             return td + c.cql_weight * gap, metrics
@@ -164,11 +164,11 @@ class CQL(Agent):
         """(B,) reward and the value of the best of the next actions, each valued by the lowest of some critics."""
         pairs, _ = self._policys(batch["next_observations"], batch["next_observations"], noise)
         count, rows = pairs.shape[:2]
-        next_q = ensembles.minimum(self.target_critic(pairs.flatten(0, 1)), members).unflatten(0, (count, rows))
+        next_q = ensembles.minimum(self.target_critic(pairs.flatten(0, 1), members)).unflatten(0, (count, rows))
         return td_target(batch["rewards"], batch["terminations"], next_q.amax(0), self.config.discount)
 
-    def _values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the data's actions (E, B), of the sampled ones (E, 3n, B), and the latters' log-densities (3n, B)."""
+    def _values(self, batch: Batch, noise: dict[str, Tensor], members: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the data's actions (E, B), of the sampled ones (M, 3n, B), and the latters' log-densities (3n, B)."""
         observations, size = batch["observations"], self.spec.action_dim
         uniform = 2 * noise["uniform_action"].unflatten(-1, (-1, size)).movedim(-2, 0) - 1
         blocks = [
@@ -178,8 +178,14 @@ class CQL(Agent):
         ]
         pairs = torch.cat([part for part, _ in blocks])
         count, rows = pairs.shape[:2]
-        q = self.critic(torch.cat([batch["observation_actions"], pairs.flatten(0, 1)]))
-        return q[:, :rows], q[:, rows:].unflatten(1, (count, rows)), torch.cat([density for _, density in blocks])
+        log_densities = torch.cat([density for _, density in blocks])
+        if members is not None:
+            data, q = self.critic(batch["observation_actions"]), self.critic(pairs.flatten(0, 1), members)
+        else:
+            data, q = self.critic(torch.cat([batch["observation_actions"], pairs.flatten(0, 1)])).split(
+                [rows, count * rows], 1
+            )
+        return data, q.unflatten(1, (count, rows)), log_densities
 
     def _policys(self, drawn_at: Tensor, valued_at: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Pairs (n, B, O + A) of observations and actions that the policy draws, and log-densities (n, B).
@@ -195,7 +201,7 @@ class CQL(Agent):
         return _pairs(valued_at, actions), log_densities
 
     def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
-        """The values (E, 3n, B) that the conservative term pushes down: all of them."""
+        """The values (M, 3n, B) that the conservative term pushes down: all of them."""
         return sampled
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
@@ -236,9 +242,9 @@ def _pairs(observations: Tensor, actions: Tensor) -> Tensor:
     return torch.cat([observations.expand(actions.shape[0], -1, -1), actions], -1)
 
 
-def _mean_of(values: Tensor, members: Tensor) -> Tensor:
-    """() mean of (E, B) values over the rows and the chosen members (E,) bool."""
-    return torch.where(members.unsqueeze(1), values, 0.0).mean(1).sum() / members.to(values.dtype).sum()
+def _of(values: Tensor, members: Tensor) -> Tensor:
+    """(M, B) of (E, B) values by (M, E) with a 1 in each row."""
+    return (members.unsqueeze(-1) * values).sum(1)
 
 
 @dataclasses.dataclass(frozen=True)

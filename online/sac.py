@@ -116,7 +116,7 @@ class SAC(OffPolicyAgent):
         c, following = self.config, batch["next_observations"]
         action, log_density = self.actor.sample(following, noise["next_action"])
         members = ensembles.subset(noise["subset"], c.subset, c.subset_replacement) if "subset" in noise else None
-        next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1)), members)
+        next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1), members))
         if c.entropy_backup:
             next_q = next_q - self.temperature() * log_density
         return td_target(batch["rewards"], batch["terminations"], next_q, c.discount)

@@ -13,6 +13,7 @@ from surefoot.core import ensembles, kernels
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
+from surefoot.core.networks import Critic
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.data.dataset import Dataset
@@ -48,7 +49,9 @@ def dataset(rows: int = 200) -> Dataset:
 
 def test_a_subset_without_replacement_has_its_size_and_every_pair_is_as_likely() -> None:
     uniform = torch.rand(30_000, 1, 5, generator=torch.Generator().manual_seed(1))
-    chosen = torch.stack([ensembles.subset(row, 2) for row in uniform])
+    rows = torch.stack([ensembles.subset(row, 2) for row in uniform])
+    assert bool((rows.sum(2) == 1).all())
+    chosen = rows.amax(1) > 0
     assert bool((chosen.sum(1) == 2).all())
     pairs = torch.tensor([float((chosen[:, i] & chosen[:, j]).float().mean()) for i in range(5) for j in range(i)])
     assert float((pairs - 0.1).abs().max()) < 0.01  # ten pairs
@@ -56,18 +59,32 @@ def test_a_subset_without_replacement_has_its_size_and_every_pair_is_as_likely()
 
 def test_a_subset_with_replacement_is_one_critic_in_one_of_e_draws() -> None:
     uniform = torch.rand(30_000, 1, 5, generator=torch.Generator().manual_seed(1))
-    sizes = torch.stack([ensembles.subset(row, 2, replacement=True) for row in uniform]).sum(1)
+    rows = torch.stack([ensembles.subset(row, 2, replacement=True) for row in uniform])
+    assert bool((rows.sum(2) == 1).all())
+    sizes = rows.amax(1).sum(1)
     assert set(sizes.tolist()) == {1, 2}
     assert float((sizes == 1).float().mean()) == pytest.approx(1 / 5, abs=0.01)
 
 
-def test_the_minimum_is_over_the_chosen_and_its_gradient_goes_to_the_lowest() -> None:
-    values = torch.tensor([[3.0, 1.0, 4.0], [2.0, 5.0, 4.0], [0.0, 0.0, 0.0]], requires_grad=True)
-    chosen = torch.tensor([True, True, False])
-    lowest = ensembles.minimum(values, chosen)
+def test_the_gradient_of_the_minimum_goes_to_the_lowest() -> None:
+    values = torch.tensor([[3.0, 1.0, 4.0], [2.0, 5.0, 4.0]], requires_grad=True)
+    lowest = ensembles.minimum(values)
     assert lowest.tolist() == [2.0, 1.0, 4.0]
     (gradient,) = torch.autograd.grad(lowest.sum(), values)
-    assert gradient.tolist() == [[0.0, 1.0, 0.5], [1.0, 0.0, 0.5], [0.0, 0.0, 0.0]]
+    assert gradient.tolist() == [[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]]
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_members_alone_say_what_they_say_in_the_ensemble_and_only_they_get_a_gradient(layer_norm: bool) -> None:
+    critic = Critic(3, 2, (8, 8), members=4, layer_norm=layer_norm)
+    pairs, members = torch.randn(6, 5), ensembles.subset(torch.tensor([[0.9, 0.1, 0.5, 0.2]]), 2)
+    assert members.tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
+    torch.testing.assert_close(critic(pairs, members), critic(pairs)[[1, 3]])
+    for parameter in critic.parameters():
+        (found,) = torch.autograd.grad(critic(pairs, members).square().sum(), parameter)
+        (expected,) = torch.autograd.grad(critic(pairs)[[1, 3]].square().sum(), parameter)
+        torch.testing.assert_close(found, expected)
+        assert not found[[0, 2]].any()
 
 
 def test_the_three_critic_losses_by_hand() -> None:
