@@ -28,6 +28,7 @@ from surefoot.certify import certify
 from surefoot.core.files import read_json
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Episodes, evaluate, hierarchical_interval, safety
+from surefoot.evaluation.tables import format_bounds
 from surefoot.generate import load
 from surefoot.plan import Plan, agent_class
 from surefoot.registry import ALGORITHMS
@@ -237,7 +238,7 @@ def system_row(name: str, system: str, found: dict[str, dict[str, Any]]) -> str:
     if one is None or "skipped" in one:
         return label + f"| {'missing' if one is None else one['skipped']} | | | |"
     certificate = one["certificate"]
-    returns = interval([np.asarray(one["evaluation"]["returns"])], 1)
+    returns = format_bounds(certificate["returns"])
     return label + (
         f"| {returns} | {certificate['violations']:,} of {certificate['episodes']:,} | {certificate['upper']:.3g} "
         f"| {np.mean(one['evaluation']['costs']):.2f} |"
@@ -266,8 +267,8 @@ def table(folder: pathlib.Path) -> list[str]:
         "",
         "## Native systems with obstacles",
         "",
-        f"Mixed data of 50,000 transitions, {SYSTEM_STEPS:,} steps, 1 seed. Return of "
-        f"{EPISODES} episodes; violations in {CERTIFIED:,} episodes ({CERTIFIED_SAMPLING:,} where the policy always "
+        f"Mixed data of 50,000 transitions, {SYSTEM_STEPS:,} steps, 1 seed. Return "
+        f"and violations of {CERTIFIED:,} episodes ({CERTIFIED_SAMPLING:,} where the policy always "
         "samples), and the bound that the probability of one is below with 95 % confidence. BC-Safe clones episodes "
         "without a violation.",
         "",

@@ -111,7 +111,7 @@ def _score_table(runs: Sequence[RunData]) -> str:
 def _certificates(runs: Sequence[RunData]) -> list[str]:
     """What `surefoot certify` found of these runs; nothing where it was never run."""
     head = [("policy", "left"), ("environment", "left"), ("violations", "right"), ("episodes", "right")]
-    head += [("upper bound", "right"), ("confidence", "right"), ("filter", "left")]
+    head += [("upper bound", "right"), ("confidence", "right"), ("return [95 %]", "right"), ("filter", "left")]
     body, broken = [], []
     for run in runs:
         found = run.certificate

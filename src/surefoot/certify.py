@@ -8,11 +8,14 @@ import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from surefoot.actors import Actor
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import write_json
 from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
 from surefoot.evaluation.certificates import Certificate, certificate
+from surefoot.evaluation.statistics import hierarchical_interval
 
 if TYPE_CHECKING:
     from surefoot.shield import Shield
@@ -46,6 +49,8 @@ class Certified:
     """Episodes that the simulation's breakdown ended; each counts as a violation."""
     seconds: float
     device: str
+    returns: dict[str, Any] | None = None
+    """Mean undiscounted return with its 95 % interval, of episodes that did not diverge; None where all did."""
     filter: dict[str, Any] | None = None
     """Of a filtered policy: the filter, its margin, and what it did and promised (`shield.Watch`)."""
 
@@ -94,7 +99,7 @@ def certify(
     largest = BATCH if shield is None else FILTERED_BATCH
     seconds, computed_by, sizes = 0.0, "", itertools.chain((WARM, FIRST), itertools.repeat(largest))
     filtered = None if shield is None else _Filtered(shield)
-    measured, timed = 0, 0.0
+    measured, timed, returns = 0, 0.0, []
     while done < episodes:
         seeds = episode_seeds(seed, done, min(next(sizes), episodes - done))
         if filtered is None:
@@ -103,6 +108,7 @@ def certify(
         else:
             batch = filtered.episodes(actor, seeds, steps, gap)
         violations += _violations(batch, actor.env_id)
+        returns.append(batch.returns[~batch.diverged])
         diverged += int(batch.diverged.sum())
         steps_taken, seconds, computed_by = steps_taken + batch.steps, seconds + batch.seconds, batch.device
         if done > 0:
@@ -120,6 +126,7 @@ def certify(
         diverged=diverged,
         seconds=seconds,
         device=computed_by,
+        returns=None if diverged == episodes else hierarchical_interval([np.concatenate(returns)]).to_json(),
         filter=None if filtered is None else filtered.to_json(),
     )
 

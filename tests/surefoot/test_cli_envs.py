@@ -121,6 +121,8 @@ def test_certify_counts_bounds_stores_and_the_report_shows_it(
     assert (stored["episodes"], stored["upper"], stored["low"]) == (250, exact.upper, exact.low)
     rolled = shown(capsys, "rollout", str(finished_run), "--env", "native/pendulum", "--envs", "250", "--steps", "40")
     assert rolled["violations"]["violations"] == stored["violations"]  # batches don't change the episodes
+    assert rolled["returns"]["mean"] == pytest.approx(stored["returns"]["mean"])
+    assert f"mean return {rolled['returns']['mean']:.1f} [{rolled['returns']['low']:.1f}, " in captured.out
     page = tmp_path / "report.html"
     assert main(["report", str(finished_run), "-o", str(page)]) == 0
     assert stored["sentence"] in capsys.readouterr().out

@@ -145,6 +145,7 @@ def print_summary(facts: dict[str, Any]) -> None:
 def certify(arguments: argparse.Namespace) -> int:
     """Count violations, bound their probability, and keep the result in the run folder."""
     from surefoot import certify as certification
+    from surefoot.evaluation.tables import format_bounds
 
     chosen = _actor(arguments)
     shield = _shield(arguments, chosen.env_id)
@@ -171,6 +172,8 @@ def certify(arguments: argparse.Namespace) -> int:
     print(f"{certified.policy} in {certified.environment}{f' with {certified.gap}' if certified.gap else ''}:")
     print(found.sentence())
     print(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] (Clopper-Pearson)")
+    if certified.returns is not None:
+        print(f"mean return {format_bounds(certified.returns)} (95 % interval)")
     if certified.filter is not None:
         _print_filter(certified.to_json())
     if certified.diverged:
