@@ -119,9 +119,8 @@ def _certificates(runs: Sequence[RunData]) -> list[str]:
             gap = f" with {found['gap']}" if found.get("gap") else ""
             counts = [f"{found['violations']:,}", f"{found['episodes']:,}"]
             bound = [f"{found['upper']:.3g}", f"{100 * found['confidence']:g} %"]
-            body.append(
-                ([found["policy"], f"{found['environment']}{gap}", *counts, *bound, filter_words(found)], False)
-            )
+            more = [tables.format_bounds(found.get("returns")), filter_words(found)]
+            body.append(([found["policy"], f"{found['environment']}{gap}", *counts, *bound, *more], False))
             if cases := broken_promise(found):
                 told = "<br />".join(html.escape(line) for line in [f"{found['policy']}: {cases[0]}", *cases[1:]])
                 broken.append(f'<p class="alarm">{told}</p>')
