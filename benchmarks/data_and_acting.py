@@ -36,8 +36,7 @@ class Task(NamedTuple):
     algorithm: str
     steps: int
     options: dict[str, Any]
-    before: str | None = None
-    before_options: dict[str, Any] = {}  # noqa: RUF012
+    before: tuple[str, dict[str, Any]] | None = None  # and its options
     keeps_data: bool = True
     gap: str | None = None
 
@@ -48,10 +47,10 @@ TASKS = (
     Task("MOORL", "moorl", 5_000, ONLINE),
     Task("HNPG", "hnpg", 100_000, {}),
     Task("DARC, gravity2", "darc", 15_000, ONLINE, gap=GAP),
-    Task("WSRL from CQL", "wsrl", 5_000, ONLINE, "cql", {**SMALL, **FEW}, keeps_data=False),
-    Task("IQL fine-tuning", "iql_online", 5_000, ONLINE, "iql", SMALL),
-    Task("Cal-QL fine-tuning", "calql_online", 5_000, {**ONLINE, **FEW}, "calql", {**SMALL, **FEW}),
-    Task("FamO2O fine-tuning", "famo2o_online", 5_000, ONLINE, "famo2o", SMALL),
+    Task("WSRL from CQL", "wsrl", 5_000, ONLINE, ("cql", {**SMALL, **FEW}), keeps_data=False),
+    Task("IQL fine-tuning", "iql_online", 5_000, ONLINE, ("iql", SMALL)),
+    Task("Cal-QL fine-tuning", "calql_online", 5_000, {**ONLINE, **FEW}, ("calql", {**SMALL, **FEW})),
+    Task("FamO2O fine-tuning", "famo2o_online", 5_000, ONLINE, ("famo2o", SMALL)),
 )
 
 
@@ -69,8 +68,8 @@ def cell(task: Task, seed: int) -> dict[str, Any]:
     if task.before is None:
         return facts(task.algorithm, task.options, given, steps=task.steps, gap=task.gap)
     with tempfile.TemporaryDirectory(prefix="surefoot-study-") as folder:
-        start = f"{folder}/{task.before}"
-        before = facts(task.before, task.before_options, data(None), steps=PRETRAINING, out=start)
+        start = f"{folder}/before"
+        before = facts(*task.before, data(None), steps=PRETRAINING, out=start)
         return {**facts(task.algorithm, task.options, given, steps=task.steps, init=start), "before": before}
 
 

@@ -39,7 +39,6 @@ from surefoot.training import train
 DATA, CHEETAH = "halfcheetah-v5-velocity-cost", "surefoot/HalfCheetahVelocity-v5"
 LIMITS = (25.0, 10.0)
 SEEDS, EPISODES = (0, 1, 2), 20
-SYSTEMS = ("native/dubins-obstacles", "native/point-maze", "native/quadrotor-3d")
 CERTIFIED, CERTIFIED_SAMPLING = 10_000, 2_000
 CHOICES = ("lowest", "best")
 """Other ways in which a trained FISOR may choose among its samples."""
@@ -67,16 +66,21 @@ PLANS: dict[str, Settings] = {
     "coptidice": Settings("COptiDICE `small`", "coptidice", {"preset": "small"}, 30_000),
     "cdt": Settings("CDT `small`", "cdt", {"preset": "small"}, 20_000, 64),
 }
-ON_SYSTEMS: dict[str, dict[str, Any]] = {
+HERE: dict[str, dict[str, Any]] = {
     "bc": {},
     "bc_safe": {"cost_limit": 0.0},  # clones the episodes without a violation
     "fisor": {},
 }
-"""Algorithms on the native systems, where no violation is wanted, and their options there."""
-MAZE: dict[str, Any] = {"reward_temperature": 0.1, "target_rate": 0.03}
-"""FISOR's where the reward is 1 at a far goal and 0 elsewhere. Scaled, values come near 500, which averages that follow
-slowly do not reach in the steps given, and a hundredth of that, the critics' error, is a weight of 12 at the usual
-temperature.
+SYSTEMS: dict[str, dict[str, dict[str, Any]]] = {
+    "native/dubins-obstacles": HERE,
+    "native/point-maze": {**HERE, "fisor": {"reward_temperature": 0.1, "target_rate": 0.03}},
+    "native/quadrotor-3d": HERE,
+}
+"""Native systems, where no violation is wanted, with the algorithms trained there and their options.
+
+In the maze the reward is 1 at a far goal and 0 elsewhere. Scaled, values come near 500, which averages that follow
+slowly do not reach in the steps given, and a hundredth of that, the critics' error, is a weight of 12 at FISOR's
+usual temperature.
 """
 SYSTEM_STEPS = 20_000
 
@@ -159,7 +163,7 @@ def system_cell(name: str, system: str) -> dict[str, Any]:
         return skipped
     folder = tempfile.mkdtemp(prefix="surefoot-study-")
     try:
-        options = MAZE if (name, system) == ("fisor", "native/point-maze") else ON_SYSTEMS[name]
+        options = SYSTEMS[system][name]
         run = trained(name, native_data(system), system, 0, SYSTEM_STEPS, EPISODES, folder, **options)
         result = read_json(run.seed_folder(0) / "result.json")
         policy = run.policy(0)
@@ -187,8 +191,8 @@ def cells() -> list[Cell]:
     cheetah = [Cell(f"{name}-s{s}", functools.partial(cell, name, s)) for s in SEEDS for name in PLANS]
     return cheetah + [
         Cell(f"{name}-{system.removeprefix('native/')}", functools.partial(system_cell, name, system))
-        for system in SYSTEMS
-        for name in ON_SYSTEMS
+        for system, algorithms in SYSTEMS.items()
+        for name in algorithms
     ]
 
 
@@ -274,7 +278,7 @@ def table(folder: pathlib.Path) -> list[str]:
         "",
         "| system | algorithm | return | violations | bound | mean cost |",
         "|---|---|---|---|---|---|",
-        *(system_row(name, system, found) for system in SYSTEMS for name in ON_SYSTEMS),
+        *(system_row(name, system, found) for system, algorithms in SYSTEMS.items() for name in algorithms),
     ]
     computed = sum("skipped" not in one for one in found.values())
     return [*lines, "", f"{computed} of {len(cells())} cells are there."]

@@ -37,13 +37,18 @@ def subset(uniform: Tensor, size: int, replacement: bool = False) -> Tensor:
     return ((drawn >= places) & (drawn < places + 1)).to(uniform.dtype)
 
 
+def chosen(values: Tensor, members: Tensor) -> Tensor:
+    """(M, ...) of (E, ...) by (M, E) with a 1 in each row: a sum, which no index leaves (see `subset`)."""
+    return (members.unsqueeze(-1) * values.flatten(1)).sum(1).unflatten(1, values.shape[1:])
+
+
 def minimum(values: Tensor) -> Tensor:
     """(B,) smallest of (E, B) values; equal ones share the gradient equally."""
     lowest = values.detach().amin(0)
     if not (values.requires_grad or torch._C._are_functorch_transforms_active()):  # vmap hides who needs one
         return lowest
-    chosen = values.detach() == lowest  # as amin's own gradient, but in float32: it counts in int64, no tape can
-    return torch.where(chosen, values, 0.0).sum(0) / chosen.to(values.dtype).sum(0)
+    least = values.detach() == lowest  # as amin's own gradient, but in float32: it counts in int64, no tape can
+    return torch.where(least, values, 0.0).sum(0) / least.to(values.dtype).sum(0)
 
 
 def maximum(values: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core import kernels, native
+from surefoot.core import ensembles, kernels, native
 from surefoot.core.errors import ConfigError
 
 INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier")
@@ -80,7 +80,7 @@ class MLP(nn.Module):
         """
         parts = [_tensors(group) for group in (self.weights, self.biases, self.scales, self.shifts)]
         if members is not None:
-            parts = [[_selected(tensor, members) for tensor in part] for part in parts]
+            parts = [[ensembles.chosen(tensor, members) for tensor in part] for part in parts]
         weights, biases, scales, shifts = parts
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
@@ -159,11 +159,6 @@ def initialise(network: MLP, how: str) -> None:
 def _tensors(parameters: nn.ParameterList) -> list[Tensor]:
     """The list's tensors, in order; iterating over a ParameterList itself costs a microsecond an item."""
     return list(parameters._parameters.values())  # type: ignore[arg-type]
-
-
-def _selected(parameter: Tensor, members: Tensor) -> Tensor:
-    """(M, ...) of (E, ...) by (M, E) with a 1 in each row: a sum, which no index leaves (see `ensembles.subset`)."""
-    return (members.unsqueeze(-1) * parameter.flatten(1)).sum(1).unflatten(1, parameter.shape[1:])
 
 
 def _each(weight: Tensor, bias: Tensor) -> list[tuple[Tensor, Tensor]]:
