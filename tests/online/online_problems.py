@@ -71,6 +71,18 @@ class Constant(Scripted):
         return np.stack([s.uniform(-1, 1, 1) for s in self.sources]), np.ones(count), np.zeros(count, bool)
 
 
+RICCATI = -1.34427
+"""Gain of the regulator of sheet 9.3: x' = 0.9 x + 0.5 u, cost x^2 + 0.1 u^2, discount 0.95."""
+
+
+def regulators_gain(agent: Any) -> float:
+    """Least squares of the policy's u = 2 a on x in [-1, 1]."""
+    x = torch.linspace(-1, 1, 41)[:, None]
+    with torch.no_grad():
+        u = 2 * agent.act(x)
+    return float((u * x).sum() / (x * x).sum())
+
+
 class Regulator(Scripted):
     """x' = 0.9 x + 0.5 u + noise with u = 2 a, cost x^2 + 0.1 u^2: the linear-quadratic problem of sheet 9.3.
 
