@@ -6,7 +6,8 @@
     python benchmarks/data_and_acting.py --quick      # one small cell, for CI
 
 pendulum-mixed-sb3 in Pendulum-v1: those that are begun from a pre-trained policy get 5,000 updates on the data first.
-DARC learns from data of native/pendulum and acts in one with doubled gravity; it is evaluated in the former.
+DARC learns from data of native/pendulum and acts in one with doubled gravity; it is evaluated in the former. `family-*`
+are FamO2O on the data alone with a range of coefficients, and with each of some fixed ones (which is IQL).
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ TASKS = (
     Task("FamO2O fine-tuning", "famo2o_online", 5_000, ONLINE, ("famo2o", SMALL)),
 )
 
+FAMILY: dict[str, tuple[float, float]] = {"1to5": (1.0, 5.0), **{f"{b:g}": (b, b) for b in (1.0, 2.0, 3.0, 5.0)}}
+"""Ranges of FamO2O's coefficient, by name of the cell."""
+FAMILY_STEPS = 10_000
+
 
 @functools.cache
 def data(gap: str | None) -> Dataset:
@@ -73,9 +78,22 @@ def cell(task: Task, seed: int) -> dict[str, Any]:
         return {**facts(task.algorithm, task.options, given, steps=task.steps, init=start), "before": before}
 
 
+def family_cell(coefficients: tuple[float, float], seed: int) -> dict[str, Any]:
+    """FamO2O on the data alone."""
+    options = {**SMALL, "preset": "locomotion", "coefficients": coefficients}
+    return training_cell("famo2o", options, data(None), ENVIRONMENT, seed, FAMILY_STEPS, EPISODES)
+
+
 def cells() -> list[Cell]:
     """All cells, one seed of everything before the next."""
-    return [Cell(f"{task.algorithm}-s{seed}", functools.partial(cell, task, seed)) for seed in SEEDS for task in TASKS]
+    return [
+        one
+        for seed in SEEDS
+        for one in (
+            *(Cell(f"{task.algorithm}-s{seed}", functools.partial(cell, task, seed)) for task in TASKS),
+            *(Cell(f"family-{n}-s{seed}", functools.partial(family_cell, b, seed)) for n, b in FAMILY.items()),
+        )
+    ]
 
 
 def table(folder: pathlib.Path) -> list[str]:
@@ -101,7 +119,28 @@ def table(folder: pathlib.Path) -> list[str]:
         row += [", ".join(f"{one.mean():.0f}" for one in after)]
         row += [difference(after, before) if task.before is not None else ""]
         lines.append("| " + " | ".join(row) + " |")
-    return [*lines, "", f"{len(found)} of {len(cells())} cells are there."]
+    return [*lines, "", *family_table(found), "", f"{len(found)} of {len(cells())} cells are there."]
+
+
+def family_table(found: dict[str, dict[str, Any]]) -> list[str]:
+    """FamO2O's range beside each fixed coefficient."""
+    returns = {
+        name: [np.asarray(found[n]["returns"]) for n in (f"family-{name}-s{s}" for s in SEEDS) if n in found]
+        for name in FAMILY
+    }
+    family, *_ = returns.values()
+    lines = [
+        "## FamO2O: one policy for all coefficients",
+        "",
+        f"{FAMILY_STEPS:,} updates on the data, no acting. Wanted: within noise of the best fixed coefficient.",
+        "",
+        "| coefficient of the advantage | return | the range minus it |",
+        "|---|---|---|",
+    ]
+    for (low, high), own in zip(FAMILY.values(), returns.values(), strict=True):
+        title = f"{low:g} to {high:g}, chosen for each state" if low < high else f"{low:g}"
+        lines.append(f"| {title} | {entry(own, len(SEEDS))} | {'' if low < high else difference(family, own)} |")
+    return lines
 
 
 def behaviour(gap: str | None) -> str:

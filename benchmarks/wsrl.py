@@ -6,8 +6,9 @@
     python benchmarks/wsrl.py --quick          # one small cell, for CI
 
 `pair-s*`: CQL on walker2d-v5-mixed (30,000 updates, 2 critics, 4 sampled actions a block), then 10,000 online steps
-with and without the warm-up; `calql-s0` the same from Cal-QL. `long-*`: 10 critics, 50,000 online steps of four critic
-steps each, beside IQL fine-tuning that keeps the data. Pre-training runs are kept under build/wsrl and taken up again.
+with and without the warm-up; `calql-s0` the same from Cal-QL. `long-*`: 10 critics of half width, 50,000 online steps
+of four critic steps each, beside IQL fine-tuning that keeps the data. `mini-s*`: the pair on the pendulum, from Cal-QL,
+with a warm-up of 1,000 steps. Runs are kept under build/wsrl and taken up again.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ DATASET, ENVIRONMENT = "walker2d-v5-mixed-sb3", "Walker2d-v5"
 PRETRAINING, ONLINE, EPISODES, SEEDS = 30_000, 10_000, 20, (0, 1, 2, 3, 4)
 EARLY = 5_000
 """Training steps within which the lowest return is looked for."""
+MINI, MINI_DATA, MINI_PRETRAINING, MINI_ONLINE, MINI_EARLY = "native/pendulum", 20_000, 10_000, 5_000, 1_000
 LONG_ONLINE, LONG_SEEDS = 50_000, (0, 1, 2)
 RUNS = pathlib.Path(__file__).parent.parent / "build" / "wsrl"
 COLD = {"initial_steps": 256}
 """Without warm-up: updates begin as soon as there is one batch."""
-BIG = {"critics": 10, "layer_norm_critic": True, "layer_norm_actor": True}
+BIG = {"critics": 10, "layer_norm_critic": True, "layer_norm_actor": True, "hidden": (128, 128)}
+"""Half the usual width of 256, with which one seed of 200,000 critic steps takes two hours of a core."""
 
 
 def part(folder: pathlib.Path, algorithm: str, options: dict[str, Any], steps: int, seed: int, **fields: Any) -> Run:
@@ -93,6 +96,19 @@ def pair(algorithm: str, seed: int) -> dict[str, Any]:
     return found
 
 
+def mini(seed: int) -> dict[str, Any]:
+    """A small pair, from data of a half-trained policy."""
+    data = generate(MINI, 0, MINI_DATA, "medium")
+    small, where = {"hidden": (128, 128)}, {"environment": MINI}
+    options = {**small, "sampled_actions": 4}
+    start = part(RUNS / f"mini-s{seed}", "calql", options, MINI_PRETRAINING, seed, dataset=data, **where)
+    found: dict[str, Any] = {"seed": seed, "git": git_commit(), "pretrained": facts(start)}
+    for arm, options in (("warm", {"initial_steps": 1_000}), ("cold", COLD)):
+        more = {"init": str(start.folder), "evaluate_every": 100, **where}
+        found[arm] = facts(part(RUNS / f"mini-{arm}-s{seed}", "wsrl", {**small, **options}, MINI_ONLINE, seed, **more))
+    return found
+
+
 def long_wsrl(seed: int) -> dict[str, Any]:
     """Ten critics, pre-trained and fine-tuned."""
     start = pretrained("cql", seed, "cql10", BIG)
@@ -114,6 +130,7 @@ def cells() -> list[Cell]:
     claimed: list[tuple[str, Callable[[], dict[str, Any]]]] = [
         *((f"pair-s{seed}", functools.partial(pair, "cql", seed)) for seed in SEEDS),
         ("calql-s0", functools.partial(pair, "calql", 0)),
+        *((f"mini-s{seed}", functools.partial(mini, seed)) for seed in SEEDS),
     ]
     for seed in LONG_SEEDS:
         claimed += [(f"long-iql-s{seed}", functools.partial(long_iql, seed))]
@@ -121,16 +138,16 @@ def cells() -> list[Cell]:
     return [Cell(name, compute) for name, compute in claimed]
 
 
-def lowest(arm: dict[str, Any]) -> float:
-    """Lowest mean return of the evaluations within the first EARLY training steps."""
+def lowest(arm: dict[str, Any], early: int) -> float:
+    """Lowest mean return of the evaluations within the first `early` training steps."""
     begun = arm["config"]["initial_steps"]
-    return min(value for step, value in arm["curve"] if begun < step <= begun + EARLY)
+    return min(value for step, value in arm["curve"] if begun < step <= begun + early)
 
 
-def relative(cell: dict[str, Any], arm: str) -> float:
+def relative(cell: dict[str, Any], arm: str, early: int = EARLY) -> float:
     """Lowest return of an arm minus the pre-trained policy's, as a fraction of the latter."""
     before = float(np.mean(cell["pretrained"]["returns"]))
-    return (lowest(cell[arm]) - before) / abs(before)
+    return (lowest(cell[arm], early) - before) / abs(before)
 
 
 def table(folder: pathlib.Path) -> list[str]:
@@ -143,31 +160,63 @@ def table(folder: pathlib.Path) -> list[str]:
         f"of the evaluations within the first {EARLY:,} training steps (four critic steps each), relative to the "
         "pre-trained policy. Written by `python benchmarks/wsrl.py`.",
         "",
+        *pair_table([*(f"pair-s{seed}" for seed in SEEDS), "calql-s0"], found, EARLY),
+        *gap_lines([found[name] for name in (f"pair-s{seed}" for seed in SEEDS) if name in found], EARLY),
+        "",
+        *long_table(found),
+        "",
+        *mini_table(found),
+    ]
+    lines += ["", f"{len(found)} of {len(cells())} cells are there."]
+    return lines
+
+
+def pair_table(names: list[str], found: dict[str, dict[str, Any]], early: int) -> list[str]:
+    """A line for each pair."""
+    lines = [
         "| cell | pre-trained | lowest, warm-up | lowest, none | after, warm-up | after, none |",
         "|---|---|---|---|---|---|",
     ]
-    pairs = [f"pair-s{seed}" for seed in SEEDS]
-    for name in [*pairs, "calql-s0"]:
+    for name in names:
         if name not in found:
             lines.append(f"| {name} | missing | missing | missing | missing | missing |")
             continue
         cell = found[name]
         row = [name, f"{np.mean(cell['pretrained']['returns']):.0f}"]
-        row += [f"{relative(cell, arm):+.0%}" for arm in ("warm", "cold")]
+        row += [f"{relative(cell, arm, early):+.0%}" for arm in ("warm", "cold")]
         row += [f"{np.mean(cell[arm]['returns']):.0f}" for arm in ("warm", "cold")]
         lines.append("| " + " | ".join(row) + " |")
-    there = [found[name] for name in pairs if name in found]
-    if len(there) > 1:
-        gaps = [np.asarray([relative(cell, "warm") - relative(cell, "cold")]) for cell in there]
-        interval = hierarchical_interval(gaps, shared_episodes=False)
-        lines += [
-            "",
-            f"Lowest return with warm-up minus without, as a fraction of the pre-trained return, paired by seed: "
-            f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}], {len(there)} of {len(SEEDS)} seeds.",
-        ]
-    lines += ["", *long_table(found)]
-    lines += ["", f"{len(found)} of {len(cells())} cells are there."]
     return lines
+
+
+def gap_lines(there: list[dict[str, Any]], early: int) -> list[str]:
+    """What the warm-up is worth, over the pairs that are there."""
+    if len(there) < 2:
+        return []
+    gaps = [relative(cell, "warm", early) - relative(cell, "cold", early) for cell in there]
+    interval = hierarchical_interval([np.asarray([gap]) for gap in gaps], shared_episodes=False)
+    return [
+        "",
+        f"Lowest return with warm-up minus without, as a fraction of the pre-trained return, paired by seed: "
+        f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}], {len(there)} of {len(SEEDS)} seeds; "
+        f"without it is lower in {sum(gap > 0 for gap in gaps)}.",
+    ]
+
+
+def mini_table(found: dict[str, dict[str, Any]]) -> list[str]:
+    """The pairs on the pendulum."""
+    names = [f"mini-s{seed}" for seed in SEEDS]
+    there = [found[name] for name in names if name in found]
+    return [
+        "## The same on the pendulum",
+        "",
+        f"{MINI_DATA:,} transitions of {MINI} by a half-trained policy, Cal-QL for {MINI_PRETRAINING:,} updates, "
+        f"{MINI_ONLINE:,} online steps, lowest within the first {MINI_EARLY:,} training steps. Wanted: with warm-up at "
+        "most 30 % below the pre-trained policy, and without lower in at least 4 of 5 seeds.",
+        "",
+        *pair_table(names, found, MINI_EARLY),
+        *gap_lines(there, MINI_EARLY),
+    ]
 
 
 def long_table(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -179,7 +228,7 @@ def long_table(found: dict[str, dict[str, Any]]) -> list[str]:
         "|---|---|---|",
     ]
     after = {}
-    for side, title in (("wsrl", "WSRL, 10 critics, keeps no data"), ("iql", "IQL, keeps the data")):
+    for side, title in (("wsrl", "WSRL, 10 critics of 2x128, keeps no data"), ("iql", "IQL, 2x256, keeps the data")):
         cells_there = [found[n] for n in (f"long-{side}-s{seed}" for seed in LONG_SEEDS) if n in found]
         returns = {k: [np.asarray(cell[k]["returns"]) for cell in cells_there] for k in ("pretrained", "online")}
         after[side] = returns["online"]

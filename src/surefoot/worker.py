@@ -59,6 +59,8 @@ def main(arguments: list[str]) -> int:
         traceback.print_exc()
         send({"kind": "error", "type": "unexpected", "text": f"{type(error).__name__}: {error}"})
         return 1
+    finally:
+        gc.unfreeze()  # or cycles that were frozen outlive the interpreter, and the log calls them leaked
     return 0
 
 

@@ -109,6 +109,7 @@ def test_an_actor_learns_choices_and_leaves_a_policy_that_chooses(tmp_path: path
     choice = run.policy().select_action(np.zeros(4, np.float32))
     assert choice.dtype == np.int64
     assert int(choice) in (0, 1)
+    assert "leaked" not in (run.seed_folder(0) / "log.txt").read_text(encoding="utf-8")
 
 
 def test_it_starts_from_a_run_of_its_kind_and_says_what_came_along(two_seeds: Run, tmp_path: pathlib.Path) -> None:
