@@ -260,6 +260,10 @@ class Agent(nn.Module):
         """The optimiser steps of one training step, in order."""
         raise TypeError(f"{type(self).__name__} must define updates")
 
+    def copies(self) -> dict[str, str]:
+        """Network -> the network that it follows slowly and starts equal to."""
+        return {target: source for update in self.updates() for target, (source, _) in update.then.items()}
+
     def forward(self, method: str | Callable[..., Any], *arguments: Any) -> Any:
         """Call a method by name, or a function of this agent: how `torch.func.functional_call` reaches the losses."""
         return (getattr(self, method) if isinstance(method, str) else method)(*arguments)

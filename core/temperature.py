@@ -33,8 +33,15 @@ class Temperature(nn.Module):
         if not initial > 0:
             raise ConfigError(f"the temperature starts at {initial}, must be above 0")
         self.form = form
-        start = math.log(math.expm1(initial)) if form == "softplus" else math.log(initial)
-        self.rho = nn.Parameter(torch.tensor(start))
+        self.rho = nn.Parameter(torch.tensor(self._rho(initial)))
+
+    def _rho(self, alpha: float) -> float:
+        return math.log(math.expm1(alpha)) if self.form == "softplus" else math.log(alpha)
+
+    @torch.no_grad()
+    def set(self, alpha: float) -> None:
+        """Make alpha > 0 the present temperature."""
+        self.rho.fill_(self._rho(alpha))
 
     def forward(self) -> Tensor:
         """() alpha."""

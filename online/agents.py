@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
@@ -39,6 +40,10 @@ class OffPolicyConfig:
         require(known, name, "initial_actions", self.initial_actions, " or ".join(INITIAL_ACTIONS))
         require(0 <= self.offline_fraction < 1, name, "offline_fraction", self.offline_fraction, "in [0, 1)")
         require(0 < self.updates_per_step < float("inf"), name, "updates_per_step", self.updates_per_step, "> 0")
+
+    def training_steps(self, step: int) -> int:
+        """Training steps that should have been taken after `step` environment steps."""
+        return max(0, math.floor((step - self.initial_steps) * self.updates_per_step + 1e-9))
 
 
 class OffPolicyAgent(Agent):

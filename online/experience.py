@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +62,7 @@ class Experience:
 
         Raises:
             ConfigError: a column that an environment can't fill, or rows that can't be shared among the seeds.
-            EnvironmentMismatchError: the environment does not keep the contract, or has other action bounds.
+            EnvironmentMismatchError: the environment does not keep the contract, or takes another number of actions.
         """
         check_contract(env)
         if env.num_envs % len(seeds):
@@ -100,7 +101,7 @@ class Experience:
         seeds = [one for seed in self.seeds for one in row_seeds(seed, self.num_envs, block)]
         observations, _ = self.env.reset(seed=seeds)
         if self._returns_to_go is not None and len(self.buffer):  # what was cut off counts as far as it went
-            self._look_back(self.episodes.lengths.view(-1) > 0, self.episodes.lengths.view(-1))
+            self._look_back(_true(self.episodes.lengths.view(-1) > 0), self.episodes.lengths.view(-1))
         self.episodes.begin()
         if self.recent is not None:
             self.recent.begin()
@@ -127,6 +128,7 @@ class Experience:
         after, rewards, terminations, truncations, info = self.env.step(own if self.as_torch else own.cpu().numpy())
         final = self._tensor(final_observations(after, info)) if "final_obs" in info else None
         received = self._tensor(after)
+        over = [] if self._returns_to_go is None else _true(terminations | truncations)
         rewards, terminations, truncations = (self._tensor(v) for v in (rewards, terminations, truncations))
         following = received if final is None else final
         self._check(following, rewards, number)
@@ -149,7 +151,7 @@ class Experience:
             batch["returns_to_go"] = torch.full_like(rewards, math.nan)
         self._newest = self.buffer.add(batch)
         if self._returns_to_go is not None:
-            self._look_back(terminations | truncations, self.episodes.lengths.view(-1) + 1)
+            self._look_back(over, self.episodes.lengths.view(-1) + 1)
         self._received = received
         self.episodes.add_step(rewards, terminations | truncations, valid, batch.get("costs"))
         if self.recent is not None:
@@ -158,16 +160,16 @@ class Experience:
         if "diverged" in info:
             self._diverged += self._tensor(info["diverged"]).sum()
 
-    def _look_back(self, ended: Tensor, lengths: Tensor) -> None:
+    def _look_back(self, ended: Sequence[int], lengths: Tensor) -> None:
         """Write the returns-to-go of episodes that ended with the newest step, and of which that many rows are there.
 
         Args:
-            ended: (S * N,) bool.
+            ended: environments, from 0 to S * N - 1.
             lengths: (S * N,) steps of each row's episode, the newest included.
         """
         assert self._returns_to_go is not None
         buffer, count = self.buffer, self.env.num_envs
-        for row in ended.nonzero().squeeze(1).tolist():
+        for row in ended:
             steps = min(int(lengths[row]), buffer.capacity // count)
             newest = int(self._newest[row])
             rows = (newest - count * torch.arange(steps - 1, -1, -1, device=self.device)) % buffer.capacity
@@ -295,3 +297,9 @@ class Experience:
         if len(parts) == 1 or value.dim() == 0:
             return value
         return torch.stack([p.view(-1, self.num_envs, *p.shape[1:]) for p in parts], 1).flatten(0, 2)
+
+
+def _true(mask: Any) -> list[int]:
+    """Where a (N,) mask holds; of an array, without asking a GPU."""
+    found: list[int] = np.flatnonzero(mask).tolist() if isinstance(mask, np.ndarray) else mask.nonzero()[:, 0].tolist()
+    return found

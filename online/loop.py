@@ -59,6 +59,7 @@ def make_loop(
     device: str | torch.device = "cpu",
     table: KernelTable | None = None,
     compiled: bool = False,
+    mixed_precision: bool = False,
     dataset: Dataset | None = None,
     jacobian_penalty: float = 0.0,
 ) -> Loop:
@@ -73,11 +74,12 @@ def make_loop(
         device: where parameters and replay live.
         table: measured kernels for the CPU.
         compiled: pass losses through `torch.compile`.
+        mixed_precision: matrix products of the losses in bfloat16, of agents that learn from a replay buffer.
         dataset: prepared transitions, for agents that also learn from data.
         jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
 
     Raises:
-        ConfigError: agents that do not act.
+        ConfigError: agents that do not act; mixed precision of agents that learn from blocks.
     """
     from surefoot.online.agents import OffPolicyAgent
     from surefoot.online.on_policy_agent import OnPolicyAgent
@@ -86,7 +88,13 @@ def make_loop(
     shared["jacobian_penalty"] = jacobian_penalty
     if isinstance(agents[0], OffPolicyAgent):
         loop = agents[0].loop_class()
+        shared["mixed_precision"] = mixed_precision
         return loop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
+    if mixed_precision:
+        raise ConfigError(
+            f"mixed_precision: {agents[0].name} compares the densities of its actions with those at which it drew "
+            "them, which bfloat16 would blur; leave it out"
+        )
     if isinstance(agents[0], OnPolicyAgent):
         from surefoot.online.on_policy import OnPolicyLoop
 

@@ -24,9 +24,9 @@ class MDPOOffPolicyConfig(OffPolicyConfig):
     """Settings of off-policy MDPO; the defaults are the authors', and SAC's where they are not known to us."""
 
     initial_steps: int = 10_000
-    divergence_weight: float = 1.0  # c: of the divergence from the old policy
+    divergence_weight: float = 1.0  # c: of the divergence from the proximal policy
     entropy_weight: float = 0.2  # lambda
-    refresh_every: int = 1_000  # training steps after which the present policy becomes the old one
+    refresh_every: int = 1_000  # training steps after which the present policy becomes the proximal one
     regularisation: float = 1e-3  # of the squared means and log deviations before the tanh
     discount: float = 0.99
     target_rate: float = 0.005  # of the value's average, every step
@@ -52,9 +52,9 @@ class MDPOOffPolicy(OffPolicyAgent):
         L_V &= \tfrac12 E\, (V(s) - \min_i Q_i(s, a) + \lambda \log\pi(a|s))^2 \\
         L_Q &= \tfrac12 \textstyle\sum_i E\, (Q_i(s, a) - r - \gamma (1 - d)\, \hat V(s'))^2
 
-    The first is c KL(pi || pi_k) with the entropy linearised at the old policy pi_k, which is the policy of the last
-    multiple of `refresh_every` training steps; mu and sigma are those before the tanh. With c = lambda it is SAC with
-    a fixed temperature and a value network. The actor's loss is that of manantomar/Mirror-Descent-Policy-Optimization.
+    The first is c KL(pi || pi_k) with the entropy linearised at pi_k, the proximal policy: that of the last multiple of
+    `refresh_every` training steps; mu and sigma are those before the tanh. With c = lambda it is SAC with a fixed
+    temperature and a value network. The actor's loss is that of manantomar/Mirror-Descent-Policy-Optimization.
     That code also keeps a copy of Q_1 from the same step, and has a variant with Tsallis' logarithm: neither is here.
     The factors of a half are ours, and nothing to Adam.
     """
@@ -64,10 +64,10 @@ class MDPOOffPolicy(OffPolicyAgent):
     config: MDPOOffPolicyConfig
 
     def build(self) -> None:
-        """Actor and the old one, value with its average, twin critics."""
+        """Actor and the proximal one, value with its average, twin critics."""
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, log_std_range=c.log_std_range)
-        self.old_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.proximal_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.value = Value(sizes[0], c.hidden)
         self.target_value = copy.deepcopy(self.value).requires_grad_(False)
         self.critic = Critic(*sizes, c.hidden, 2)
@@ -94,17 +94,17 @@ class MDPOOffPolicy(OffPolicyAgent):
         return 0.5 * (value - target).square().mean(), {"value": value, "entropy": -log_density}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """The first critic's value of the policy's actions, and how far the policy is from the old one."""
+        """The first critic's value of the policy's actions, and how far the policy is from the proximal one."""
         c, observations = self.config, batch["observations"]
         mean, log_std = self.actor(observations)
         unsquashed = mean + log_std.exp() * noise["action"]
         stretch = tanh_log_determinant(unsquashed)
         log_density = gaussian_log_density(unsquashed, mean, log_std) - stretch
-        old_log_density = gaussian_log_density(unsquashed, *self.old_actor(observations)) - stretch
+        proximal_log_density = gaussian_log_density(unsquashed, *self.proximal_actor(observations)) - stretch
         q = self.critic.first(torch.cat([observations, torch.tanh(unsquashed)], -1))
-        held = c.divergence_weight * log_density + (c.entropy_weight - c.divergence_weight) * old_log_density
+        held = c.divergence_weight * log_density + (c.entropy_weight - c.divergence_weight) * proximal_log_density
         small = mean.square().mean() + log_std.square().mean()
-        return (held - q).mean() + c.regularisation * small, {"divergence": log_density - old_log_density}
+        return (held - q).mean() + c.regularisation * small, {"divergence": log_density - proximal_log_density}
 
     def updates(self) -> list[Update]:
         """All at the same parameters, then the value's average."""
@@ -118,7 +118,7 @@ class MDPOOffPolicy(OffPolicyAgent):
 
 
 class MirrorLoop(OffPolicyLoop):
-    """`OffPolicyLoop` that makes the present policy the old one before every so many training steps."""
+    """`OffPolicyLoop` that makes the present policy the proximal one before every so many training steps."""
 
     agent: MDPOOffPolicy
 
@@ -129,4 +129,4 @@ class MirrorLoop(OffPolicyLoop):
     @torch.no_grad()
     def _refresh(self) -> None:
         if self.learner.step % self.agent.config.refresh_every == 0:
-            self.learner.networks["old_actor"].value.copy_(self.learner.networks["actor"].value)
+            self.learner.networks["proximal_actor"].value.copy_(self.learner.networks["actor"].value)

@@ -76,6 +76,10 @@ class MOORL(SAC):
         self.meta_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.meta_critic = copy.deepcopy(self.critic).requires_grad_(False)
 
+    def copies(self) -> dict[str, str]:
+        """SAC's targets, and the meta-parameters."""
+        return {**super().copies(), **self.META}
+
     @classmethod
     def loop_class(cls) -> type[OffPolicyLoop]:
         """What trains it."""
@@ -105,9 +109,9 @@ class ReptileLoop(OffPolicyLoop):
         self._step_meta()
         return result
 
-    def _act_until_due(self) -> None:
+    def _act(self) -> None:
         self._step_meta()
-        super()._act_until_due()
+        super()._act()
 
     @torch.no_grad()
     def _step_meta(self) -> None:
@@ -146,19 +150,26 @@ class TaskRows(ReplayRows):
     ) -> None:
         super().__init__(seeds, buffer, rows, device, dataset_rows)
         self.config = config
+        self._tasks: tuple[Tensor, ...] = ()
+        self._tasks_block = -1
 
-    def from_data(self, iteration: int) -> np.ndarray[Any, Any]:
+    def from_data(self, iteration: int) -> Tensor:
         """(S,) bool: whether an iteration of each seed learns from the data."""
-        if self.config.selector == "alternate":
-            return np.full(len(self.seeds), iteration % 2 == 0)
         block, offset = divmod(iteration, STEPS_PER_BLOCK)
-        drawn = [generator(seed, "task", block).random(STEPS_PER_BLOCK)[offset] for seed in self.seeds]
-        return np.array(drawn) < self.config.data_probability
+        if block != self._tasks_block:
+            if self.config.selector == "alternate":
+                first = np.arange(block * STEPS_PER_BLOCK, (block + 1) * STEPS_PER_BLOCK) % 2 == 0
+                chosen = np.stack([first] * len(self.seeds))
+            else:
+                drawn = [generator(seed, "task", block).random(STEPS_PER_BLOCK) for seed in self.seeds]
+                chosen = np.stack(drawn) < self.config.data_probability
+            self._tasks = torch.from_numpy(chosen).to(self.device).unbind(1)
+            self._tasks_block = block
+        return self._tasks[offset]
 
     def at(self, step: int) -> Tensor:
         """(S, rows) int64 indices of training step `step` >= 0."""
-        chosen = self.from_data(step // self.config.inner_steps)
-        self.from_dataset = torch.from_numpy(chosen).to(self.device).unsqueeze(1)
+        self.from_dataset = self.from_data(step // self.config.inner_steps).unsqueeze(1)
         rows = super().at(step)
         return torch.where(self.from_dataset, rows, rows + self.dataset_rows)
 

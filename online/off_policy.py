@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from surefoot.core.random import STEPS_PER_BLOCK, generator
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.environment import check_spec
 from surefoot.online.experience import Experience
 from surefoot.online.replay import FinishedRows, Mixture, ReplayRows, places_from_dataset
 
@@ -44,6 +44,7 @@ class OffPolicyLoop:
         device: str | torch.device = "cpu",
         table: kernels.KernelTable | None = None,
         compiled: bool = False,
+        mixed_precision: bool = False,
         dataset: Dataset | None = None,
         jacobian_penalty: float = 0.0,
     ) -> None:
@@ -59,6 +60,7 @@ class OffPolicyLoop:
             device: of parameters and replay buffer.
             table: measured kernels for the CPU; None runs plain PyTorch.
             compiled: pass each loss through `torch.compile`.
+            mixed_precision: matrix products of the losses in bfloat16; acting stays in float32.
             dataset: rows beside the replay buffer's, where the agent's `offline_fraction` says so; what
                 `agent.prepare` returned.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
@@ -76,6 +78,7 @@ class OffPolicyLoop:
                 f"{len(seeds)} seeds of {self.num_envs} environments each need {len(seeds) * self.num_envs} rows, and "
                 f"the environment has {env.num_envs}: set algo.num_envs, or make as many"
             )
+        check_spec(env, self.agent.spec, self.agent.name)
         for agent in agents:
             agent.batch_size = batch_size
         whole_steps = -(-planned_steps // self.num_envs) * self.num_envs
@@ -99,10 +102,11 @@ class OffPolicyLoop:
             gather,
             drawn,
             batch_size=batch_size,
-            planned_steps=max(1, self._due(whole_steps)),
+            planned_steps=max(1, self.config.training_steps(whole_steps)),
             device=self.device,
             table=table,
             compiled=compiled,
+            mixed_precision=mixed_precision,
             jacobian_penalty=jacobian_penalty,
         )
         self._drawn: dict[str, tuple[int, Tensor]] = {}
@@ -141,7 +145,7 @@ class OffPolicyLoop:
         target = self.step + -(-steps // self.num_envs) * self.num_envs
         while self.step < min(target, self.config.initial_steps):
             self._act()
-        training = self._due(target) - self.learner.step
+        training = self.config.training_steps(target) - self.learner.step
         result = self.learner.run(training, self._act_until_due) if training > 0 else {}
         while self.step < target:
             self._act()
@@ -152,12 +156,8 @@ class OffPolicyLoop:
         result["diverged_episodes"] = [float(self.experience.diverged)] * len(self.seeds)
         return result
 
-    def _due(self, step: int) -> int:
-        """Training steps that should have been taken after `step` environment steps."""
-        return max(0, math.floor((step - self.config.initial_steps) * self.config.updates_per_step + 1e-9))
-
     def _act_until_due(self) -> None:
-        while self._due(self.step) <= self.learner.step:
+        while self.config.training_steps(self.step) <= self.learner.step:
             self._act()
 
     @torch.no_grad()
@@ -227,7 +227,7 @@ class OffPolicyLoop:
             CheckpointError: another algorithm, sizes or replay buffer.
         """
         learners = [{name: v for name, v in given.items() if name.startswith(("agent/", "adam/"))} for given in states]
-        self.learner.restore(learners, self._due(step))
+        self.learner.restore(learners, self.config.training_steps(step))
         self.step = step
         self._read_transforms()
         return self.experience.restore(states, block=1 + step)

@@ -93,13 +93,17 @@ class ReplayRows:
 class FinishedRows(ReplayRows):
     """Rows of episodes that are over, drawn uniformly: those whose returns-to-go are known."""
 
+    _begun = False
+
     def _of_buffer(self, uniform: Tensor) -> Tensor:
         known = self.buffer.valid & ~self.buffer["returns_to_go"][: len(self.buffer)].isnan()
-        if known.device.type == "cpu" and not known.view(-1, len(self.seeds), self.num_envs).any(2).any(0).all():
-            raise DataError(
-                "no episode is over yet whose steps could be learned from: raise algo.initial_steps to the longest "
-                "episode's length at least"
-            )
+        if not self._begun or known.device.type == "cpu":  # a GPU is asked once
+            if not known.view(-1, len(self.seeds), self.num_envs).any(2).any(0).all():
+                raise DataError(
+                    "no episode is over yet whose steps could be learned from: raise algo.initial_steps to the longest "
+                    "episode's length at least"
+                )
+            self._begun = True
         return self._of_valid(uniform, known)
 
 

@@ -43,7 +43,9 @@ class WSRL(SAC):
         y = r + \gamma (1 - d)\, \min_{i \in S} \hat Q_i(s', a'), \qquad
         L_\pi = E\, [\alpha \log\pi(a|s) - \min_i Q_i(s, a)]
 
-    No conservatism, no entropy in the target, no offline data.
+    No conservatism, no entropy in the target, no offline data. Optimisers start anew, where the authors' checkpoint
+    also holds theirs. The authors' agent for AntMaze backs up the best of ten next actions here too and has a deviation
+    that does not depend on the state: `wsrl-antmaze` has neither.
     """
 
     name = "wsrl"

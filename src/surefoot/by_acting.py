@@ -65,6 +65,7 @@ class ActingTrainer(SeedTrainer):
             device=self.device,
             table=table,
             compiled=self.plan.compiled,
+            mixed_precision=self.plan.mixed_precision,
             dataset=dataset,
             jacobian_penalty=self.plan.jacobian_penalty,
         )

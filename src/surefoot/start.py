@@ -8,6 +8,9 @@ import torch
 
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
+from surefoot.core.networks import MLP
+from surefoot.core.temperature import Temperature
+from surefoot.envs.names import gymnasium_id
 from surefoot.plan import Plan
 from surefoot.run import Run, load_agent
 from surefoot.streaming.agent import StreamingAgent
@@ -26,29 +29,56 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
         Names of the networks that came along whole.
 
     Raises:
-        ConfigError: something that it inherits is missing there, of another size, or another kind of actor.
+        ConfigError: something that it inherits is missing there, of another size or another function; another kind of
+            actor; or actions of another range.
     """
     source = load_agent(run, seed if seed in run.plan.seeds else run.plan.seeds[0])
     if isinstance(agent, StreamingAgent) or isinstance(source, StreamingAgent):
         return _stream_from(agent, source, run, position)
     theirs, mine = source.state_dict(), agent.state_dict()
-    fits = {name: name in theirs and theirs[name].shape == value.shape for name, value in mine.items()}
+    others = _other_functions(agent, source)
+    fits = {
+        name: name in theirs and theirs[name].shape == value.shape and not name.startswith(others)
+        for name, value in mine.items()
+    }
     unfit = [name for name in mine if name.split(".")[0] in agent.inherits and not fits[name]]
     if type(agent.actor) is not type(source.actor):
         unfit = [f"a {source.actor.kind} actor is no {agent.actor.kind} one: its head"]
+    elif not unfit and any(not torch.allclose(theirs[name], mine[name]) for name in BOUNDS):
+        ours, its = ([[round(float(b), 6) for b in of[name]] for name in BOUNDS] for of in (mine, theirs))
+        unfit = [f"actions reach from {its[0]} to {its[1]} there and from {ours[0]} to {ours[1]} here: their range"]
     if unfit:
         raise ConfigError(
             f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} as configured ({unfit[0]} "
-            "differs); use the same observation and action sizes, actor, critics and hidden layers"
+            "differs); use the same observations, actions, actor, critics, hidden layers and activations"
         )
     agent.load_state_dict({name: theirs[name] if fits[name] else value for name, value in mine.items()})
     agent.normalizer.fixed = True
     networks = sorted({name.split(".")[0] for name, _ in agent.named_parameters()})
     taken = [n for n in networks if all(fit for name, fit in fits.items() if name.split(".")[0] == n)]
+    for follower, leader in agent.copies().items():
+        if follower not in taken:
+            getattr(agent, follower).load_state_dict(getattr(agent, leader).state_dict())
+    for name in taken:
+        network, other = getattr(agent, name), getattr(source, name)
+        if isinstance(network, Temperature) and network.form != other.form:
+            network.set(other().item())
     agent.rewards_fixed = type(agent) is type(source) or any("critic" in name for name in taken)
     return taken
 
 
+def _other_functions(agent: Agent, source: Agent) -> tuple[str, ...]:
+    """Prefixes of the parameters whose numbers would mean another function here: other activations, say."""
+    theirs = dict(source.named_modules())
+    return tuple(
+        f"{name}."
+        for name, network in agent.named_modules()
+        if isinstance(network, MLP) and isinstance(other := theirs.get(name), MLP)
+        if (network.activation, network.unit_features) != (other.activation, other.unit_features)
+    )
+
+
+BOUNDS = ("action_low", "action_high")
 STATISTICS = ("observation_", "reward_count", "reward_mean", "reward_squares")
 
 
@@ -77,7 +107,7 @@ def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:
     """
     taken = initialise_from(agent, run, plan.seeds[0])
     networks = {name.split(".")[0] for name, _ in agent.named_parameters()}
-    new = sorted(networks - set(taken))
+    new = sorted(networks - set(taken) - set(agent.copies()))
     notes = [
         f"init: {', '.join(taken)} of {run.plan.algorithm} in {run.folder.name}"
         + (f"; new: {', '.join(new)}" if new else "")
@@ -94,7 +124,8 @@ def advice(run: Run, plan: Plan) -> list[str]:
     """
     summary: dict[str, Any] = run.summary if run.complete else {}
     policy, data = summary.get("returns"), summary.get("behaviour")
-    if policy is None or data is None or summary.get("environment") != plan.environment:
+    where = [None if name is None else gymnasium_id(name) for name in (summary.get("environment"), plan.environment)]
+    if policy is None or data is None or where[0] != where[1]:
         return ["the returns of the policy that it starts from and of its data are not both known in this environment"]
     both = f"the policy that it starts from returns {_bounds(policy)}, its data {_bounds(data)}"
     if policy["low"] > data["high"]:

@@ -18,10 +18,12 @@ from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
+from surefoot.online.agents import OffPolicyAgent
 from surefoot.plan import Plan, name_of
 from surefoot.problem import dataset_of, pose, training_environment
 from surefoot.run import IN_MEMORY, Run, describe_machine, load_agent, write_columns
 from surefoot.start import start_notes
+from surefoot.streaming.agent import StreamingAgent
 from surefoot.summary import sum_up
 from surefoot.workers import Event, Listener, work
 
@@ -114,6 +116,7 @@ def train(
         check_penalty(agent)
     if agent.needs_init and plan.init is None:
         raise ConfigError(f"{agent.name} starts from a trained run: name its folder with init=RUN")
+    _check_learning(plan, agent)
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
         for text in start_notes(agent, Run.open(str(plan.init)), plan):
@@ -135,6 +138,22 @@ def train(
     write_json(folder / "environment.json", describe_machine())
     write_json(folder / "config.json", config)
     return _carry_out(run, tell)
+
+
+def _check_learning(plan: Plan, agent: Agent) -> None:
+    """Refuse a plan whose steps are over before the first update, and engine options that nothing would heed."""
+    if isinstance(agent, OffPolicyAgent):
+        c = agent.config
+        if c.training_steps(plan.steps) < 1:
+            raise ConfigError(
+                f"steps is {plan.steps}, algo.initial_steps {c.initial_steps} and algo.updates_per_step "
+                f"{c.updates_per_step:g}: nothing would be learned; raise steps, or lower algo.initial_steps"
+            )
+        return
+    ignored = {"mixed_precision": agent.acts, "compiled": isinstance(agent, StreamingAgent)}
+    for option, is_ignored in ignored.items():
+        if getattr(plan, option) and is_ignored:
+            raise ConfigError(f"{option}=true is not there for {agent.name}: leave it out")
 
 
 def _empty(folder: pathlib.Path) -> bool:

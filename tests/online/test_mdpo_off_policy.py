@@ -28,7 +28,7 @@ class Second:
     def __init__(self, agent: MDPOOffPolicy) -> None:
         self.c = agent.config
         self.actor, self.old, self.value, self.target = (
-            layers(n.mlp) for n in (agent.actor, agent.old_actor, agent.value, agent.target_value)
+            layers(n.mlp) for n in (agent.actor, agent.proximal_actor, agent.value, agent.target_value)
         )
         self.critics = [layers(agent.critic.mlp, i) for i in range(2)]
         groups: list[Any] = [self.actor.parameters(), self.value.parameters()]
@@ -80,7 +80,7 @@ def test_full_updates_equal_the_second_implementation() -> None:
         learner.run(1)
         pairs = [
             (agent.actor, None, second.actor),
-            (agent.old_actor, None, second.old),
+            (agent.proximal_actor, None, second.old),
             (agent.value, None, second.value),
         ]
         pairs += [(agent.target_value, None, second.target)]
@@ -99,7 +99,7 @@ def test_the_actors_loss_by_hand() -> None:
     with torch.no_grad():
         for parameter in agent.parameters():
             parameter.zero_()
-        for actor in (agent.actor, agent.old_actor):
+        for actor in (agent.actor, agent.proximal_actor):
             actor.mlp.biases[-1].copy_(torch.tensor([0.2, np.log(0.7)]))
         agent.critic.mlp.biases[-1].fill_(2.0)
     batch = {"observations": torch.zeros(1, 1).double()}
@@ -107,7 +107,7 @@ def test_the_actors_loss_by_hand() -> None:
     found = float(agent.actor_loss(batch, noise)[0].detach())
     assert found == pytest.approx(0.3 * -0.41387131 - 2 + 0.5 * (0.2**2 + np.log(0.7) ** 2), abs=1e-7)
     with torch.no_grad():  # the old one has mean 0.9: its log-density at u is lower by (0.4^2 - 0.3^2) / (2 0.7^2)
-        agent.old_actor.mlp.biases[-1][0] = 0.9
+        agent.proximal_actor.mlp.biases[-1][0] = 0.9
     further = float(agent.actor_loss(batch, noise)[0].detach())
     assert further - found == pytest.approx((0.3 - 1.0) * -(0.4**2 - 0.3**2) / (2 * 0.49), abs=1e-7)
 
@@ -120,7 +120,7 @@ def test_the_old_policy_is_the_one_of_the_last_multiple_of_refresh_every() -> No
         trained.run(1 if step else 10)
         if trained.learner.step:
             last = (trained.learner.step - 1) // 7 * 7
-            assert torch.equal(trained.learner.networks["old_actor"].value, seen[last]), trained.learner.step
+            assert torch.equal(trained.learner.networks["proximal_actor"].value, seen[last]), trained.learner.step
     assert trained.learner.step == 29
 
 

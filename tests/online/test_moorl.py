@@ -122,6 +122,14 @@ def test_the_meta_policy_acts_and_is_what_the_run_gives() -> None:
     torch.testing.assert_close(trained.learner.extract(0).policy().act(observations), 4 * meta / 4)
 
 
+def test_in_what_portions_it_runs_changes_nothing() -> None:
+    whole, parted = (moorl(inner_steps=1, updates_per_step=0.5) for _ in range(2))
+    whole.run(60)
+    for portion in (25, 1, 7, 27):
+        parted.run(portion)
+    torch.testing.assert_close(parameters(whole), parameters(parted), rtol=0, atol=0)
+
+
 def test_stacked_seeds_equal_each_alone() -> None:
     together = moorl(seeds=(1, 2), inner_steps=2, updates_per_step=2.0)
     together.run(30)

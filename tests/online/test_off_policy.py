@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,7 @@ import torch
 from online_problems import Broken, Constant, Counting, Inserting, Regulator, loop, parameters, spec
 
 from surefoot.core import kernels
+from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.random import generator
 from surefoot.envs.native import NativeVectorEnv
@@ -288,8 +290,14 @@ def test_environments_that_do_not_fit_are_refused() -> None:
         OffPolicyLoop([agent], [0], Constant(3), planned_steps=10)
     wrong = Constant(2)
     wrong.single_action_space = gymnasium.spaces.Discrete(2)
-    with pytest.raises(EnvironmentMismatchError, match=r"gives 1 actions, and the environment takes Discrete\(2\)"):
+    with pytest.raises(EnvironmentMismatchError, match="kind of actions of this sac agent is continuous"):
         OffPolicyLoop([agent], [0], wrong, planned_steps=10)
+    narrow = SAC(dataclasses.replace(spec(Constant()), action_low=(-0.5,)), num_envs=2)
+    with pytest.raises(EnvironmentMismatchError, match=r"lowest action of this sac agent is \(-0.5,\)"):
+        OffPolicyLoop([narrow], [0], Constant(2), planned_steps=10)
+    wide = SAC(Spec(3, 1, (-1.0,), (1.0,)), num_envs=2)
+    with pytest.raises(EnvironmentMismatchError, match="number of observations of this sac agent is 3"):
+        OffPolicyLoop([wide], [0], Constant(2), planned_steps=10)
 
 
 # -- a dataset beside the buffer ------------------------------------------------------------------------------

@@ -103,6 +103,13 @@ def test_an_environment_whose_state_is_hidden_begins_a_new_episode_and_the_run_s
     assert [line for line in metrics(run) if line["kind"] == "resumed"]
 
 
+def test_losses_in_half_precision_are_others_and_the_run_ends(two_seeds: Run, tmp_path: pathlib.Path) -> None:
+    half = fit(
+        sac(), env=ENV, steps=600, seeds=[0], evaluate_every=200, out=tmp_path / "half", mixed_precision=True, **FAST
+    )
+    assert not same(weights(half, 0), weights(two_seeds, 0))
+
+
 def test_an_actor_learns_choices_and_leaves_a_policy_that_chooses(tmp_path: pathlib.Path) -> None:
     agent = PPO(Spec.of_choices(4, 2), hidden=(8, 8), num_envs=2, horizon=32)
     run = fit(agent, env="CartPole-v1", steps=128, seeds=1, out=tmp_path / "run", **FAST)
@@ -179,4 +186,8 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_pat
         fit(IQL(data), data, steps=10, out=out, gap="gravity2")
     with pytest.raises(EnvironmentMismatchError, match="no finite bounds"):
         fit(sac(), env="unbounded:Unbounded-v0", steps=10, out=out)
+    with pytest.raises(ConfigError, match=r"steps is 41, algo.initial_steps 40 .* 0.5: nothing would be learned"):
+        fit(sac(), env=ENV, steps=41, out=out)
+    with pytest.raises(ConfigError, match="mixed_precision=true is not there for ppo"):
+        fit(PPO(PENDULUM), env=ENV, steps=100, out=out, mixed_precision=True)
     assert not out.exists()

@@ -1,0 +1,99 @@
+"""What a run takes over from the one that it starts from, weights and what they mean."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+
+from surefoot.core.agent import Agent, Spec
+from surefoot.core.errors import ConfigError
+from surefoot.offline import BC, CQL
+from surefoot.online import MOORL, PPO, SAC, TD3
+from surefoot.plan import Plan
+from surefoot.registry import ALGORITHMS
+from surefoot.run import Run
+from surefoot.start import advice, initialise_from
+
+SPEC = Spec(3, 2, (-2.0, -1.0), (2.0, 1.0))
+SMALL: dict[str, Any] = {"hidden": (8, 8)}
+
+
+def equal(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Start an agent from another as if that were a run's."""
+
+    def from_agent(agent: Agent, source: Agent) -> list[str]:
+        monkeypatch.setattr("surefoot.start.load_agent", lambda run, seed: source)
+        return initialise_from(agent, Run(pathlib.Path("before"), Plan(source.name, {})), 0)
+
+    return from_agent
+
+
+def test_what_follows_a_network_starts_equal_to_it_where_the_source_has_none(start: Any) -> None:
+    policy = BC(SPEC, **SMALL).fresh(1)
+    agent: Agent = TD3(SPEC, **SMALL)
+    assert "actor" in start(agent, policy)
+    assert equal(agent.actor, policy.actor)
+    assert equal(agent.target_actor, policy.actor)
+    mirror = ALGORITHMS["mdpo_off"](SPEC, **SMALL).fresh(2)
+    agent = SAC(SPEC, **SMALL)
+    assert "critic" in start(agent, mirror)
+    assert equal(agent.target_critic, mirror.critic)
+
+
+def test_targets_that_the_source_has_are_taken_as_they_are(start: Any) -> None:
+    source = SAC(SPEC, **SMALL).fresh(1)
+    with torch.no_grad():
+        next(source.target_critic.parameters()).add_(1.0)
+    agent = SAC(SPEC, **SMALL)
+    start(agent, source)
+    assert equal(agent.target_critic, source.target_critic)
+    assert not equal(agent.target_critic, agent.critic)
+
+
+def test_meta_parameters_start_where_the_inner_ones_do(start: Any) -> None:
+    source = SAC(SPEC, **SMALL).fresh(1)
+    agent = MOORL(SPEC, **SMALL)
+    start(agent, source)
+    observations = torch.randn(5, 3)
+    assert torch.equal(agent.act(observations), source.act(observations))
+    assert equal(agent.meta_critic, source.critic)
+
+
+def test_the_temperature_is_the_same_in_another_form(start: Any) -> None:
+    source = CQL(SPEC, **SMALL)
+    source.temperature.set(0.3)
+    agent = SAC(SPEC, **SMALL)
+    assert source.temperature.form != agent.temperature.form
+    assert "temperature" in start(agent, source)
+    assert float(agent.temperature()) == pytest.approx(0.3)
+
+
+def test_numbers_that_would_mean_another_function_are_refused(start: Any) -> None:
+    with pytest.raises(ConfigError, match=r"does not fit ppo as configured \(actor\..* differs\).*activations"):
+        start(PPO(SPEC, **SMALL, activation="tanh"), PPO(SPEC, **SMALL, activation="relu"))
+
+
+def test_actions_of_another_range_are_refused(start: Any) -> None:
+    agent = SAC(Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)), **SMALL)
+    there = r"from \[-2.0, -1.0\] to \[2.0, 1.0\] there and from \[-1.0, -1.0\] to \[1.0, 1.0\] here"
+    with pytest.raises(ConfigError, match=there):
+        start(agent, SAC(SPEC, **SMALL))
+
+
+def test_one_environment_has_two_names(tmp_path: pathlib.Path) -> None:
+    returns, behaviour = '{"mean": 50, "low": 45, "high": 55}', '{"mean": 100, "low": 95, "high": 105}'
+    (tmp_path / "summary.json").write_text(
+        f'{{"returns": {returns}, "behaviour": {behaviour}, "environment": "surefoot/Pendulum-v0"}}', encoding="utf-8"
+    )
+    plan = Plan("sac", {}, None, "native/pendulum")
+    (text,) = advice(Run(tmp_path, plan), plan)
+    assert "warning" in text
