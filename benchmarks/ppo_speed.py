@@ -88,12 +88,12 @@ def peer(settings: dict[str, Any], seed: int, steps: int, every: int, target: fl
 
 
 def summary(name: str, runs: list[Points], target: float) -> dict[str, Any]:
-    """Medians over the seeds: to the target (None where a run did not reach it), and steps per second."""
+    """Medians over the seeds: to the target, or to where the run gave up, and steps per second."""
     last = [points[-1] for points in runs]
     reached = [end["return"] >= target for end in last]
     row: dict[str, Any] = {"who": name, "reached": sum(reached), "of": len(runs)}
     for key in ("steps", "cpu", "wall"):
-        row[key] = float(np.median([end[key] for end in last])) if all(reached) else None
+        row[key] = float(np.median([end[key] for end in last]))
     row["steps per CPU second"] = float(np.median([end["steps"] / end["cpu"] for end in last]))
     return {**row, "best return": max(point["return"] for points in runs for point in points)}
 
@@ -118,9 +118,16 @@ def main() -> None:
             peer(settings, seed, arguments.peer_steps, 65_536, target) for seed in seeds
         ]
     rows = [summary(name, points, target) for name, points in runs.items()]
-    header = ["who", "reached", "of", "steps", "cpu", "wall", "steps per CPU second", "best return"]
+    for row in rows:
+        for key in ("cpu", "wall"):
+            row[f"{key} / ours"] = row[key] / rows[0][key]
+    header = ["who", "reached", "of", "steps", "cpu", "wall", "cpu / ours", "wall / ours"]
+    header += ["steps per CPU second", "best return"]
     lines = [
         f"# PPO on {SYSTEM} to a return of {target:g}",
+        "",
+        "Medians over the seeds. Where not all have reached the return, times are those at which the others gave up, "
+        "so the ratios are lower bounds. Written by `python benchmarks/ppo_speed.py`.",
         "",
         "| " + " | ".join(header) + " |",
         "|---" * len(header) + "|",
