@@ -7,8 +7,8 @@
 
 Limit: 25 an episode, undiscounted; what each policy costs is also judged at 10. Policies act by their mean (BCQ-Lag by
 the mode of its prior); those that always sample (FISOR) as evaluation draws them. Steps and batches are of our choice,
-so that a cell takes about ten minutes on an idle core (CDT, with batch 64 and 20,000 steps, an hour): see `PLANS`.
-On the native systems a policy's violations are counted over 10,000 episodes (2,000 where it always samples).
+so that a cell takes one to fifteen minutes on an idle core (CDT with batch 64 and 20,000 steps half an hour): see
+`PLANS`. On the native systems a policy's violations are counted over 10,000 episodes (2,000 where it always samples).
 """
 
 from __future__ import annotations

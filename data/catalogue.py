@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from surefoot.data import dsrl
+
 FACTS: dict[str, Any] = json.loads(pathlib.Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
 _NATIVE_SCORES = json.loads(pathlib.Path(__file__).with_name("native_scores.json").read_text(encoding="utf-8"))
 NATIVE: dict[str, dict[str, Any]] = _NATIVE_SCORES | {scores["name"]: scores for scores in _NATIVE_SCORES.values()}
@@ -221,13 +223,13 @@ def reference_scores(name: str) -> tuple[float, float] | None:
     """Returns that count as 0 and 100 for a dataset id or environment id, or None where none are published.
 
     Mazes and kitchens have them by D4RL id only: gymnasium-robotics changed those tasks. Those of our native systems
-    are the mean returns of random and expert behaviour.
+    are the mean returns of random and expert behaviour, those of DSRL's tasks the extremes of its datasets.
     """
     if name in NATIVE:
         return float(NATIVE[name]["random"]), float(NATIVE[name]["expert"])
     family = family_of(name)
     if family is None:
-        return None
+        return dsrl.reference_of(name)
     facts = FACTS["d4rl"]["families"].get(family) or FACTS["neorl2"]["families"][family]
     low, high = facts["reference"]
     return float(low), float(high)

@@ -40,6 +40,18 @@ class Task:
         """Returns that count as 0 and as 1."""
         return self.lowest_return, self.highest_return
 
+    @property
+    def family(self) -> str:
+        """bullet, safety_gymnasium or metadrive."""
+        if re.match(r"easy|medium|hard", self.name):
+            return "metadrive"
+        return "bullet" if re.fullmatch(r"(Ball|Car|Drone|Ant)(Run|Circle)", self.name) else "safety_gymnasium"
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """The three cost limits at which the standard protocol evaluates."""
+        return LIMITS[self.family]
+
 
 TASKS: dict[str, Task] = {name: Task(name, *row) for name, row in FACTS["tasks"].items()}
 """Name as DSRL's tables print it -> task."""
@@ -53,17 +65,29 @@ def task(name: str) -> Task:
     Raises:
         ConfigError: there is none of that name.
     """
+    stem = _stem(name)
+    if stem in TASKS:
+        return TASKS[stem]
+    raise ConfigError(f"DSRL has no task {name!r}; {nearest(stem, list(TASKS))}")
+
+
+def reference_of(name: str) -> tuple[float, float] | None:
+    """Returns that count as 0 and as 1 in the task that an id names, or None where it names none."""
+    stem = _stem(name)
+    return TASKS[stem].reference if stem in TASKS else None
+
+
+def _stem(name: str) -> str:
+    """The part of an id that names a task, as `TASKS` does if there is one."""
     stem = pathlib.PurePath(name).name.removesuffix(".hdf5")
     for candidate in (stem, f"{stem}-v1"):
         if candidate in TASKS:
-            return TASKS[candidate]
+            return candidate
     if match := re.fullmatch(r"(?:Offline|Safe)Meta[dD]rive-(\w+?)-v\d+(?:-\d+)*", stem):
         stem = match[1]
     elif match := re.fullmatch(r"(?:Offline|Safety)(\w+?)(?:Gymnasium)?-v(\d)(?:-\d+)*", stem):
         stem = match[1] if match[1] in TASKS else f"{match[1]}-v{match[2]}"
-    if stem in TASKS:
-        return TASKS[stem]
-    raise ConfigError(f"DSRL has no task {name!r}; {nearest(stem, list(TASKS))}")
+    return stem
 
 
 def normalized_reward(returns: float | np.ndarray[Any, Any], reference: tuple[float, float]) -> Any:

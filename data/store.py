@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -257,14 +258,18 @@ def segment_ids(dataset: Dataset) -> Array:
 
 
 def checked_device(device: str | torch.device) -> torch.device:
-    """The device, or a DeviceError that says that it is not there."""
-    device = torch.device(device)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    """The device, or a DeviceError that says that it is unknown or not there."""
+    found: torch.device | None = None
+    with contextlib.suppress(RuntimeError):
+        found = torch.device(device)
+    if found is None or found.type not in {"cpu", "cuda"}:
+        raise DeviceError(f"device {str(device)!r} is unknown: give cpu, or cuda for an NVIDIA GPU")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise DeviceError(
-            f"device {str(device)!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA GPUs: "
+            f"device {str(found)!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA GPUs: "
             "use device='cpu' or mend the CUDA installation"
         )
-    return device
+    return found
 
 
 def _layout(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> tuple[dict[str, Field], int]:

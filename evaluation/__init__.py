@@ -1,6 +1,7 @@
 """Episodes, scores with intervals, comparisons, plots and reports."""
 
 from surefoot.evaluation.certificates import Certificate, broken_promise, certificate, filter_words
+from surefoot.evaluation.dsrl import DSRLScore, dsrl_score
 from surefoot.evaluation.report import write_report
 from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, ScriptedPolicy, evaluate
 from surefoot.evaluation.runs import CurvePoint, RunData, load_runs
@@ -24,6 +25,7 @@ from surefoot.evaluation.statistics import (
 __all__ = [
     "Certificate",
     "CurvePoint",
+    "DSRLScore",
     "Episodes",
     "Interval",
     "Met",
@@ -35,6 +37,7 @@ __all__ = [
     "broken_promise",
     "certificate",
     "difference_interval",
+    "dsrl_score",
     "evaluate",
     "filter_words",
     "hierarchical_interval",

@@ -220,8 +220,8 @@ def _profile(scores: dict[str, Any], generator: np.random.Generator) -> str:
 
 
 def _labels(group: Sequence[RunData]) -> list[str]:
-    """The algorithm's name, with the folder's where an algorithm occurs twice."""
-    names = [run.algorithm for run in group]
+    """The algorithm's name and preset, with the folder's name where they occur twice."""
+    names = [run.label for run in group]
     labels = [
         name if names.count(name) == 1 else f"{name} ({run.name})" for name, run in zip(names, group, strict=True)
     ]
@@ -242,7 +242,7 @@ def _run_details(run: RunData) -> str:
     ]
     listed = "".join(f"<div>{html.escape(key)}: {html.escape(value)}</div>" for key, value in facts if value)
     config = html.escape(json.dumps(run.config, indent=2, default=str))
-    title = html.escape(f"{run.name}: {run.algorithm} on {run.dataset or run.environment}")
+    title = html.escape(f"{run.name}: {run.label} on {run.dataset or run.environment}")
     return f"<details><summary>{title}</summary>{listed}<pre>{config}</pre></details>"
 
 

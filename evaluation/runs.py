@@ -61,6 +61,7 @@ class RunData:
     metrics: tuple[Json, ...] = ()  # lines of metrics.jsonl; of repeated (seed, step, kind) the last
     certificate: Json | None = None  # certificate.json, which `surefoot certify` wrote
     steps_of: str = "gradient steps"  # or environment steps, where the algorithm acts while it trains
+    preset: str | None = None  # of the algorithm, where it has several and the run's options are those of one
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RunData:
@@ -102,11 +103,17 @@ class RunData:
                 metrics=_read_metrics(path / "metrics.jsonl"),
                 certificate=_certificate(path / "certificate.json"),
                 steps_of=str(summary.get("steps_of", "gradient steps")),
+                preset=_optional(str, summary.get("preset")),
             )
         except KeyError as error:
             raise CheckpointError(f"{source} has no key {error}; it is damaged or of another version") from error
         except (TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{source} holds a value of the wrong kind ({error}); it is damaged") from error
+
+    @property
+    def label(self) -> str:
+        """The algorithm, with its preset where it has several."""
+        return labelled(self.algorithm, self.preset)
 
     @property
     def task(self) -> str:
@@ -145,6 +152,11 @@ class RunData:
         seeds = set().union(*by_step.values()) if by_step else set()
         complete = [(step, list(rows.values())) for step, rows in by_step.items() if set(rows) == seeds]
         return [_point(step, rows) for step, rows in sorted(complete, key=lambda pair: pair[0])]
+
+
+def labelled(algorithm: str, preset: str | None) -> str:
+    """`fisor (small)`, or the bare name where no preset is told."""
+    return algorithm if preset is None else f"{algorithm} ({preset})"
 
 
 def load_runs(folders: Sequence[str | os.PathLike[str]]) -> list[RunData]:

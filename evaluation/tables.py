@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from surefoot.evaluation.runs import RunData
+from surefoot.evaluation.runs import RunData, labelled
 from surefoot.evaluation.safety import Safety
 
 Bounds = Mapping[str, Any] | None  # mean, low, high
@@ -32,6 +32,7 @@ class Row:
     updates_per_second: float | None
     safety: Safety | None = None
     smoothness: Mapping[str, Bounds] | None = None  # action_change and jacobian (`evaluation.smoothness`)
+    preset: str | None = None  # of the algorithm, where it has several
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values, ready for `json.dumps`; None where something does not apply."""
@@ -67,6 +68,7 @@ def run_row(run: RunData) -> Row:
         updates_per_second=run.updates_per_second,
         safety=run.safety,
         smoothness=run.smoothness,
+        preset=run.preset,
     )
 
 
@@ -130,7 +132,7 @@ def _violating_steps(found: Safety) -> str:
 
 
 COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
-    ("algorithm", "left", lambda row: row.algorithm),
+    ("algorithm", "left", lambda row: labelled(row.algorithm, row.preset)),
     ("dataset", "left", lambda row: row.dataset or "-"),
     ("environment", "left", lambda row: row.environment or "none"),
     ("steps", "right", lambda row: _number(row.steps)),

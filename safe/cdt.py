@@ -83,7 +83,7 @@ class CDT(Agent):
 
     name = "cdt"
     Config: ClassVar[type] = CDTConfig
-    PRESETS = {"small": {}}  # noqa: RUF012
+    PRESETS = {"osrl": {}, "small": {"width": 64, "layers": 2, "heads": 4}}  # noqa: RUF012
     reads: ClassVar[tuple[str, ...]] = (
         "observations", "actions", "costs", "returns_to_go", "costs_to_go", "timesteps"
     )  # fmt: skip
@@ -148,9 +148,10 @@ class CDT(Agent):
         return [*cost_notes(dataset, self.name), text]
 
     def batches(self, dataset: Dataset, store: Store) -> tuple[Callable[..., Batch], int]:
-        """Windows of K steps that end at rows drawn by what their episode's cost leaves of the ceiling."""
+        """Windows of K steps: an episode is drawn by what its cost leaves of the ceiling, then any row, their end."""
+        ids = dataset.episode_ids[dataset.valid]
         by_episode = episode_weights(dataset, self.config.ceiling, self.name)
-        weights = torch.from_numpy(by_episode[dataset.episode_ids][dataset.valid]).to(store.device)
+        weights = torch.from_numpy(by_episode[ids] / np.bincount(ids)[ids]).to(store.device)
         chain = Chain.from_segments(segment_ids(dataset), store.device)
         return WindowGather(store, Weighted(weights), chain, Windows(self.config.context, "left")), DRAWS
 

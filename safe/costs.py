@@ -12,7 +12,8 @@ def checked_costs(dataset: Dataset, algorithm: str) -> Array:
     """(N,) float32 costs, > 0 on a violating step; of a dataset that has margins only, 1 where one is negative.
 
     Raises:
-        DataError: there are neither costs nor margins, or a cost is negative.
+        DataError: there are neither costs nor margins, a cost is negative, or the margins that stand for costs are not
+            (N,) finite numbers.
     """
     if dataset.costs is None and "margins" not in dataset.extras:
         raise DataError(
@@ -20,7 +21,7 @@ def checked_costs(dataset: Dataset, algorithm: str) -> Array:
             "each step that violates the constraint, or `margins` (N,), negative there"
         )
     if dataset.costs is None:
-        return np.asarray(dataset.extras["margins"] < 0, np.float32)
+        return np.asarray(checked_margins(dataset) < 0, np.float32)
     negative = np.flatnonzero(dataset.costs < 0)
     if len(negative):
         row = int(negative[0])
@@ -29,6 +30,21 @@ def checked_costs(dataset: Dataset, algorithm: str) -> Array:
             "safe step and > 0 on a violating one: if these are margins, name the column `margins`"
         )
     return dataset.costs
+
+
+def checked_margins(dataset: Dataset) -> Array:
+    """(N,) margins of a dataset that has them, negative on a violating step.
+
+    Raises:
+        DataError: another shape, or a margin that is not finite.
+    """
+    margins = dataset.extras["margins"]
+    if margins.shape != (len(dataset),):
+        raise DataError(f"{dataset.name}: margins have shape {margins.shape}, must be ({len(dataset)},)")
+    odd = np.flatnonzero(~np.isfinite(margins))
+    if len(odd):
+        raise DataError(f"{dataset.name}: margins[{odd[0]}] is {margins[odd[0]]}; margins must be finite")
+    return margins
 
 
 def cost_notes(dataset: Dataset, algorithm: str) -> list[str]:

@@ -202,6 +202,9 @@ def project(nominal: Tensor, gain: Tensor, constant: Tensor, low: Tensor, high: 
     gain . u(m) is piecewise linear in m with a bend where an action meets its bound: the bends are sorted, and m is
     interpolated between the two around the root. Where no m does, the corner that breaks it least is given.
 
+    No package does it: one constraint and a box have this closed form, exact for all rows at once, which is exported
+    with the policy; a solver of general programmes iterates to a tolerance, and can't be exported to ONNX.
+
     Args:
         nominal: (N, A).
         gain: (N, A).
@@ -296,8 +299,9 @@ def needed_margin(
 
     If the fallback keeps h <= 0 from every state with V <= -e, then a filter with margin e never breaks the constraint:
     each action that passed left V <= -e, and from there on there is the fallback. Sampling, interpolation and too few
-    candidates all show up in e. States are drawn uniformly in the box, from a layer below V = 0 that is narrowed in
-    each round to twice the depth found; the result is an estimate, enlarged by `SAFETY_FACTOR`.
+    candidates all show up in e. What follows an episode's end does not count. States are drawn uniformly in the box,
+    from a layer below V = 0 that is narrowed in each round to twice the depth found; the result is an estimate,
+    enlarged by `SAFETY_FACTOR`.
 
     Args:
         chosen: the filter; its own margin is not read.
@@ -316,9 +320,15 @@ def needed_margin(
         near = _layer(chosen.value, grid, band, states, generator)
         start = chosen.value(near)
         worst, at = chosen.model.h(near), near
+        alive = torch.ones(len(near), dtype=torch.bool)
         for _ in range(steps):
-            at = chosen.model(at, chosen.safest(at))
+            actions = chosen.safest(at)
+            ended = chosen.model.ends(at, actions)
+            at = torch.where(alive[:, None], chosen.model(at, actions), at)
             worst = torch.maximum(worst, chosen.model.h(at))
+            alive &= ~ended
+            if not bool(alive.any()):
+                break
         broken = worst > 0
         deepest = max(deepest, float((-start[broken]).max()) if bool(broken.any()) else 0.0)
         band, tried = (2 * deepest if deepest > 0 else 0.1 * float(-start.min())), tried + len(near)

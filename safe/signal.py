@@ -16,7 +16,7 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.data.dataset import Array, Dataset
-from surefoot.safe.costs import checked_costs
+from surefoot.safe.costs import checked_costs, checked_margins
 
 SIGNALS = ("auto", "margin", "published")
 PUBLISHED_VIOLATION = 25.0
@@ -57,29 +57,20 @@ def constraint_signal(
     if not violation > 0:
         raise ConfigError(f"{algorithm}.violation is {violation}, must be > 0")
     costs = checked_costs(dataset, algorithm)
-    margins = dataset.extras.get("margins")
-    if how == "margin" and margins is None:
+    has_margins = "margins" in dataset.extras
+    if how == "margin" and not has_margins:
         raise DataError(
             f"{dataset.name}: has no margins, and none can be computed from its steps; choose "
             f"{algorithm}.signal=published, or add a column `margins` (N,), negative on each violating step"
         )
-    if margins is None or how == "published":
+    if not has_margins or how == "published":
         values = np.where(costs > 0, np.float32(violation), np.float32(-1))
         return Signal(values, "published", f"the published signal: -1 on a safe step, {violation:g} on a violating one")
-    margins = _checked(dataset, margins)
+    margins = checked_margins(dataset)
     if how == "auto":
         _agree(dataset, margins, costs, algorithm)
     source = dataset.attributes.get(MARGINS_FROM, "stored in the dataset")
     return Signal((-margins).astype(np.float32), "margin", f"minus the margin {source}")
-
-
-def _checked(dataset: Dataset, margins: Array) -> Array:
-    if margins.shape != (len(dataset),):
-        raise DataError(f"{dataset.name}: margins have shape {margins.shape}, must be ({len(dataset)},)")
-    odd = np.flatnonzero(~np.isfinite(margins))
-    if len(odd):
-        raise DataError(f"{dataset.name}: margins[{odd[0]}] is {margins[odd[0]]}; margins must be finite")
-    return margins
 
 
 def _agree(dataset: Dataset, margins: Array, costs: Array, algorithm: str) -> None:

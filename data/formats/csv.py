@@ -2,7 +2,7 @@
 
 Columns, found by their names in the first line, in any order:
 `observation_0`, `observation_1`, ...; `action_0`, ...; `reward`; `termination` (0 or 1); and optionally
-`truncation` (0 or 1), `episode` (a number that changes with each episode), `cost`,
+`truncation` (0 or 1), `episode` (a number that changes with each episode), `cost`, `margin`,
 `next_observation_0`, .... Without `truncation` and `episode`, an episode ends at a termination, at a jump of
 the observations where next observations are given, and at the end of the file. No other columns.
 """
@@ -31,6 +31,7 @@ SINGLES = {
     "termination": "terminals",
     "truncation": "timeouts",
     "cost": "costs",
+    "margin": "margins",
     "valid": "valid",
 }
 

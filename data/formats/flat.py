@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 
 VIEWS = ("corrected", "d4rl")
 REQUIRED = ("observations", "actions", "rewards", "terminals")
-OPTIONAL = ("timeouts", "next_observations", "costs", "valid")
+OPTIONAL = ("timeouts", "next_observations", "costs", "margins", "valid")
 FINAL_OBSERVATIONS, EPISODE_ENDS = "infos/final_observations", "infos/episode_ends"
 KEYS = [*REQUIRED, *OPTIONAL, FINAL_OBSERVATIONS, EPISODE_ENDS]
 JUMP = 1e-6  # a next observation this far from the next row's observation ends an episode (IQL's splitter)
@@ -92,7 +92,12 @@ def dataset_from_arrays(
     if view not in VIEWS:
         raise ConfigError(f"view={view!r} is unknown: {nearest(view, VIEWS)}")
     columns, both = _checked_columns(arrays, source.name)
-    for key, value in (extras or {}).items():
+    extras = dict(extras or {})
+    if "margins" in columns:
+        if "margins" in extras:
+            raise DataError(f"{source.name}: holds both 'margins' and 'extras/margins'; keep one of them")
+        extras["margins"] = columns["margins"]
+    for key, value in extras.items():
         if value.ndim == 0 or len(value) != len(columns["rewards"]):
             raise DataError(f"{source.name}: 'extras/{key}' has shape {value.shape}; it must have one row per step")
     ends = _episode_ends(columns, source.max_episode_steps)
@@ -121,7 +126,7 @@ def dataset_from_arrays(
         name=source.name,
         sha256=source.sha256,
         attributes=dict(source.attributes),
-        extras={key: np.ascontiguousarray(value[rows]) for key, value in (extras or {}).items()},
+        extras={key: np.ascontiguousarray(value[rows]) for key, value in extras.items()},
     )
     validate(dataset)
     return dataset.replace(warnings=_oddities(dataset, both, source.unit_actions))

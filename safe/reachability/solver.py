@@ -28,7 +28,8 @@ import psutil
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, DeviceError
+from surefoot.core.errors import ConfigError
+from surefoot.data.store import checked_device
 from surefoot.safe.reachability.grid import Grid, GridValue
 
 Progress = Callable[[int, float], None]
@@ -54,7 +55,7 @@ class Problem:
     target: Callable[[Tensor], Tensor] | None = None
     """(N, S) states -> (N,) l, <= 0 where the goal is reached; None: avoid for ever."""
     ends: Callable[[Tensor, Tensor], Tensor] | None = None
-    """(N, S) states and (N, A) actions -> (N,) bool: the step ends the episode, and what comes after it counts as h."""
+    """(N, S) states and (N, A) actions -> (N,) bool: the step ends the episode there: V is h, or max(l, h)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,15 +136,15 @@ class Transitions:
         self._blocks = [_Block(problem, grid, part) for part in states.split(rows)]
         self._threads = min(len(self._blocks), torch.get_num_threads()) if states.device.type == "cpu" else 1
 
-    def backed_up(self, values: Tensor, h: Tensor, combine: Callable[[Iterator[Tensor]], Tensor]) -> Tensor:
+    def backed_up(self, values: Tensor, at_end: Tensor, combine: Callable[[Iterator[Tensor]], Tensor]) -> Tensor:
         """(size,) of what `combine` makes of the next values, an iterator of (rows,) tensors, one for each action.
 
-        A next value is that of the worst disturbance, from (size,) `values`; after a step that ends, from `h`.
+        A next value is that of the worst disturbance, from (size,) `values`; after a step that ends, from `at_end`.
         """
-        padded, at_end = self.grid.padded(values), self.grid.padded(h)
+        padded, padded_end = self.grid.padded(values), self.grid.padded(at_end)
 
         def one(block: _Block) -> Tensor:
-            return combine(block.next_values(padded, at_end))
+            return combine(block.next_values(padded, padded_end))
 
         if self._threads == 1:
             return torch.cat([one(block) for block in self._blocks])
@@ -248,9 +249,7 @@ def solve(
         raise ConfigError(f"discount is {discount}; it must lie in [0, 1]")
     if max_sweeps < 1 or not tolerance >= 0:
         raise ConfigError(f"max_sweeps is {max_sweeps} and tolerance {tolerance}; at least 1 and 0 are needed")
-    place = torch.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("device cuda was asked for, and there is none; use device cpu")
+    place = checked_device(device)
     choices = len(problem.actions) * (1 if problem.disturbances is None else len(problem.disturbances))
     check_size(grid, choices, dtype, SHARE * free_memory(place) if memory is None else memory)
     began = time.perf_counter()
@@ -259,10 +258,10 @@ def solve(
     target = None if problem.target is None else _on_points(problem.target, states, "the target l")
     transitions = Transitions(problem, grid, states)
     del states
-    values = h if target is None else torch.maximum(h, target)
+    values = at_end = h if target is None else torch.maximum(h, target)
     change = float("inf")
     for sweep in itertools.count(1):
-        following = transitions.backed_up(values, h, smallest)
+        following = transitions.backed_up(values, at_end, smallest)
         if target is None:
             new = avoid_backup(h, following, discount)
         else:

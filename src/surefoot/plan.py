@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from surefoot.core.agent import Agent, Spec
@@ -101,6 +102,22 @@ def agent_class(name: str) -> type[Agent]:
             return found
         raise ConfigError(f"{name} is not a surefoot.core.agent.Agent")
     raise ConfigError(f"there is no algorithm {name!r}; {nearest(name, list(ALGORITHMS))}")
+
+
+def preset_name(algorithm: str, config: Mapping[str, Any]) -> str | None:
+    """The preset of an algorithm that a config has, where the algorithm has several to tell apart.
+
+    It is the one whose values the config has in every option that any of the presets sets; options that none sets, such
+    as `cost_limit`, don't count. None where no preset fits, or more than one.
+    """
+    kind = agent_class(algorithm)
+    if len(kind.PRESETS) < 2:
+        return None
+    told_apart = {option for options in kind.PRESETS.values() for option in options}
+    given = options_from_json(kind, {option: config.get(option) for option in told_apart})
+    usual = {option: getattr(kind.configure(), option) for option in told_apart}
+    fitting = [name for name, options in kind.PRESETS.items() if {**usual, **options} == given]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def name_of(kind: type[Agent]) -> str:

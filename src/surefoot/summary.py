@@ -14,7 +14,7 @@ from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety, smoothness
-from surefoot.plan import agent_class
+from surefoot.plan import agent_class, preset_name
 from surefoot.run import IN_MEMORY, Run, describe_machine, read_columns, split
 
 
@@ -45,6 +45,7 @@ def sum_up(run: Run) -> dict[str, Any]:
     config = read_json(run.folder / "config.json")
     summary: dict[str, Any] = {
         "algorithm": plan.algorithm,
+        "preset": preset_name(plan.algorithm, plan.config),
         "dataset": None if dataset is None else config["dataset"]["name"],
         "environment": plan.environment,
         "steps": plan.steps,
@@ -111,7 +112,7 @@ def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
     data = [RunData.load(run.folder) for run in runs]
     first = data[0]
     figure = plots.learning_curves(
-        {item.algorithm: item.learning_curve() for item in data},
+        {item.label: item.learning_curve() for item in data},
         title=first.task,
         behaviour=None if first.behaviour is None else first.behaviour["mean"],
         steps_of=RunData.steps_of_all(data),

@@ -48,6 +48,17 @@ def test_ids_and_file_names_find_their_task(text: str, name: str, trajectories: 
     assert (found.name, found.trajectories) == (name, trajectories)
 
 
+def test_each_task_has_its_familys_three_limits() -> None:
+    for name, limits in {
+        "CarCircle": (10, 20, 40), "AntRun": (10, 20, 40), "hardmean": (10, 20, 40),
+        "CarCircle1": (20, 40, 80), "PointPush2": (20, 40, 80), "AntVelocity-v1": (20, 40, 80),
+    }.items():  # fmt: skip
+        assert task(name).limits == limits
+    families = [one.family for one in TASKS.values()]
+    counts = {family: families.count(family) for family in families}
+    assert counts == {"safety_gymnasium": 21, "bullet": 8, "metadrive": 9}
+
+
 def test_other_velocity_tasks_than_dsrls_are_no_tasks_of_dsrl() -> None:
     with pytest.raises(ConfigError, match="did you mean"):
         task("HalfCheetahVelocity-v5")

@@ -61,6 +61,39 @@ def test_attributes_and_extras_come_back(tmp_path: pathlib.Path, suffix: str) ->
     np.testing.assert_array_equal(back.extras["returns_to_go"], np.arange(300))
 
 
+def write_flat(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> pathlib.Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+        return path
+    return write_hdf5(path, arrays)
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", ".npz"])
+@pytest.mark.parametrize("view", ["corrected", "d4rl"])
+def test_a_column_of_margins_is_read_and_checked_as_rewards_are(tmp_path: pathlib.Path, suffix: str, view: str) -> None:
+    margins = np.linspace(-1, 1, 300)
+    path = write_flat(tmp_path / f"a{suffix}", random_walk() | {"margins": margins[:, None]})
+    found = load(path, view=view)
+    kept = margins if view == "corrected" else margins[np.arange(300) % 100 != 49][:-1]
+    np.testing.assert_array_equal(found.extras["margins"], kept.astype(np.float32))
+    save(found, tmp_path / f"b{suffix}")
+    np.testing.assert_array_equal(load(tmp_path / f"b{suffix}").extras["margins"], found.extras["margins"])
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", ".npz"])
+def test_margins_that_are_no_numbers_or_there_twice_are_refused(tmp_path: pathlib.Path, suffix: str) -> None:
+    margins = np.linspace(-1, 1, 300)
+    broken = write_flat(tmp_path / f"a{suffix}", random_walk() | {"margins": np.where(margins > 0.9, np.nan, margins)})
+    with pytest.raises(DataError, match="'margins' holds nan in row 285"):
+        load(broken)
+    short = write_flat(tmp_path / f"b{suffix}", random_walk() | {"margins": margins[:7]})
+    with pytest.raises(DataError, match="'margins' has 7 rows"):
+        load(short)
+    twice = write_flat(tmp_path / f"c{suffix}", random_walk() | {"margins": margins, "extras/margins": margins})
+    with pytest.raises(DataError, match="holds both 'margins' and 'extras/margins'; keep one"):
+        load(twice)
+
+
 def test_format_is_told_by_content_not_by_suffix(tmp_path: pathlib.Path) -> None:
     data = made(tmp_path)
     for suffix in (".hdf5", ".npz", ".csv"):
@@ -161,6 +194,12 @@ def test_csv_columns_come_in_any_order_and_episodes_end_where_their_number_chang
     assert data.truncations.tolist() == [False, True, False, False]
     assert data.terminations.tolist() == [False, False, False, True]
     assert data.valid.tolist() == [True, False, True, True]
+
+
+def test_a_csv_column_margin_is_read(tmp_path: pathlib.Path) -> None:
+    lines = csv_text().splitlines()
+    (tmp_path / "a.csv").write_text("\n".join([f"{lines[0]},margin", *(f"{line},-0.5" for line in lines[1:])]))
+    assert load(tmp_path / "a.csv").extras["margins"].tolist() == [-0.5] * 4
 
 
 @pytest.mark.parametrize(

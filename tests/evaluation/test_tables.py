@@ -8,6 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from surefoot.evaluation import load_runs, tables
+from surefoot.evaluation.report import render
 
 MakeRun = Callable[..., pathlib.Path]
 
@@ -53,6 +54,19 @@ def test_text_terminal_and_json_show_the_same_numbers(make_run: MakeRun) -> None
     parsed = json.loads(tables.to_json(listed))
     assert parsed[2]["returns"]["low"] == -184.8
     assert parsed[0]["updates_per_second"] is None
+
+
+def test_a_preset_stands_beside_the_algorithm_where_the_run_names_one(make_run: MakeRun) -> None:
+    runs = load_runs([make_run("a", algorithm="fisor", preset="small"), make_run("b", preset=None), make_run("c")])
+    listed = tables.rows(runs)
+    assert [row.preset for row in listed] == [None, "small", None, None]
+    text = tables.to_text(listed)
+    assert "fisor (small)  native" in text
+    assert text.count("iql  ") == 2
+    assert "(None)" not in text
+    page = render(runs)
+    assert '<td class="left">fisor (small)</td>' in page
+    assert "a: fisor (small) on" in page
 
 
 def test_columns_with_nothing_to_say_are_left_out(make_run: MakeRun) -> None:

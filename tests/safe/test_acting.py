@@ -15,7 +15,8 @@ from surefoot.core.value_learning import gae
 from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
 from surefoot.online.environment import RecentEpisodes
-from surefoot.safe import ALGORITHMS
+from surefoot.safe import ALGORITHMS, cpo
+from surefoot.safe.cpo import cpo_step
 from surefoot.safe.focops import focops_terms
 
 ACTING = (*ON_POLICY, "sac_lag")
@@ -329,6 +330,24 @@ def test_cpo_compares_cost_with_the_limit_per_step_and_not_per_episode() -> None
     assert float(made.agent.episode_cost) == pytest.approx(float(cost))
     assert float(made.agent.episode_length) == pytest.approx(float(length))
     assert 5 <= float(length) <= 6
+
+
+def test_cpos_step_is_told_how_far_the_limit_is_passed_in_the_unit_of_the_costs_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """b is the gradient of a mean over steps, so c = J - d must be one too: the slip hands over an episode's sum."""
+    told: list[float] = []
+
+    def watched(g: Tensor, b: Tensor, v: Tensor, p: Tensor, over: float, delta: float) -> tuple[Tensor, int]:
+        told.append(over)
+        return cpo_step(g, b, v, p, over, delta)
+
+    monkeypatch.setattr(cpo, "cpo_step", watched)
+    made = loop("cpo", Walk(4), cost_limit=0.4)
+    made.run(64)
+    cost, length = (float(mean) for mean in made.blocks.recent.means())
+    assert abs(cost - 0.4) > 0.1
+    assert told[-1] == pytest.approx((cost - 0.4) / length)
 
 
 def test_the_loss_of_sac_lag_is_its_formula() -> None:

@@ -190,6 +190,21 @@ def test_time_outs_are_no_terminations(variant: str) -> None:
     assert (data.truncations & ~flags).sum() == 6
 
 
+def test_cdt_draws_an_episode_by_what_its_cost_leaves_of_the_ceiling_whatever_its_length() -> None:
+    (agent,) = agents("cdt", [0], cost_ceiling=10.0)
+    data = random_dataset(2, 20)
+    ids = np.repeat([0, 1], [5, 35])
+    costs = np.isin(np.arange(40), [0, 1, 10, 11, 12, 13, 14, 15]).astype(np.float32)  # 2 and 6: 8 and 4 are left
+    terminations, valid = np.isin(np.arange(40), [4, 39]), np.arange(40) != 30
+    ends = {"terminations": terminations, "truncations": np.zeros(40, bool), "episode_ids": ids}
+    data = data.replace(costs=costs, valid=valid, **ends)
+    ready = agent.prepare(data)
+    gather, _ = agent.batches(ready, store_from_dataset(ready, agent.reads))
+    chances: Any = gather.weighted.probabilities.numpy()  # type: ignore[attr-defined]
+    assert chances[:5].sum() == pytest.approx(2 / 3)
+    assert np.ptp(chances[:5]) == np.ptp(chances[5:]) == 0
+
+
 def test_thresholds_are_those_of_the_sheet() -> None:
     assert discounted_threshold(10, 0.99, 1000) == pytest.approx(0.99996, abs=1e-5)
     assert discounted_threshold(10, 0.99, 300) == pytest.approx(3.16986, abs=1e-5)

@@ -1,12 +1,13 @@
 """Grid reachability against closed forms and the sheet's tables, in this room's sign: V <= 0 is safe."""
 
+import dataclasses
 import itertools
 import math
 
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, DeviceError
 from surefoot.safe.reachability import (
     Axis,
     Grid,
@@ -261,6 +262,25 @@ def test_a_step_that_ends_the_episode_ends_the_danger():
     assert torch.equal(ended <= 1e-9, x <= 1.4 + 1e-9)  # the step itself still counts
 
 
+@pytest.mark.parametrize(("centre", "arrives"), [(1.0, True), (1.8, False)])
+def test_an_episode_that_ends_safely_outside_the_target_has_not_arrived(centre, arrives):
+    grid = Grid((Axis("x", 0.0, 2.0, 41),))
+
+    def step(states, action):
+        return states + 0.1
+
+    def target(states):
+        return (states[:, 0] - centre).abs() - 0.11
+
+    def ends(states, action):
+        return states[:, 0] + 0.1 >= 1.0 - 1e-9
+
+    problem = Problem(step, lambda states: states[:, 0] * 0 - 1, torch.zeros(1, 1), target=target, ends=ends)
+    found = solve(problem, grid)
+    assert bool((found.values[grid.states()[:, 0] < 0.85] <= 0).all()) is arrives
+    assert bool((found.values[grid.states()[:, 0] < 0.85] > 0).all()) is not arrives
+
+
 def test_the_tabular_learner_reaches_the_issues_bar():
     grid = problems.double_integrator_grid(121)
     solution = solve_expectile(problems.double_integrator(actions=9), grid, expectile=0.99, discount=0.99)
@@ -316,6 +336,26 @@ def test_float32_gives_the_same_set():
     assert (whole.values - half.values).abs().max() < 1e-4
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("what", ["avoid", "disturbed", "reach_avoid_with_ends"])
+def test_a_gpu_solves_a_grid_as_the_cpu_does(what):
+    problem, grid = problems.double_integrator(), problems.double_integrator_grid(61)
+    if what == "disturbed":
+        problem, grid = problems.air3d(), problems.air3d_grid((15, 11, 10))
+    elif what == "reach_avoid_with_ends":
+        problem = dataclasses.replace(
+            problem,
+            target=lambda states: (states[:, 0] - 0.5).abs() - 0.1,
+            ends=lambda states, actions: states[:, 0] > 0.83,
+        )
+    here, there = (solve(problem, grid, max_sweeps=60, device=device) for device in ("cpu", "cuda"))
+    assert there.values.is_cuda
+    assert there.sweeps == here.sweeps
+    assert (there.values.cpu() - here.values).abs().max() < 1e-9
+    assert torch.allclose(there.h.cpu(), here.h, atol=1e-12)
+
+
 def test_threads_change_nothing(monkeypatch):
     grid = problems.double_integrator_grid(161)
     alone = solve(problems.double_integrator(), grid, max_sweeps=5).values
@@ -356,6 +396,12 @@ def test_progress_is_told_after_each_sweep():
 def test_problems_that_can_not_be_are_refused(problem, options, said):
     with pytest.raises(ConfigError, match=said):
         solve(problem, Grid((Axis("x", -1.0, 1.0, 4),)), **options)
+
+
+@pytest.mark.parametrize("name", ["gpu", "mps"])
+def test_a_device_of_another_name_is_refused_with_those_there_are(name):
+    with pytest.raises(DeviceError, match=rf"device '{name}' is unknown.*cpu.*cuda"):
+        solve(problems.pure_integrator(), Grid((Axis("x", -1.0, 1.0, 4),)), device=name)
 
 
 def test_axes_that_can_not_be_are_refused():

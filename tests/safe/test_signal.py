@@ -45,6 +45,14 @@ def test_data_with_margins_alone_cost_one_where_one_is_negative() -> None:
     assert found.tolist() == [0, 1, 0, 1]
 
 
+def test_margins_alone_are_checked_before_they_become_costs() -> None:
+    with pytest.raises(DataError, match=r"steps: margins\[1\] is nan"):
+        checked_costs(dataset(None, **margins(2, float("nan"), 0, -3)), "cpq")
+    column = {"extras": {"margins": np.ones((4, 1), np.float32)}}
+    with pytest.raises(DataError, match=r"steps: margins have shape \(4, 1\), must be \(4,\)"):
+        checked_costs(dataset(None, **column), "cpq")
+
+
 def test_a_negative_cost_is_refused_by_its_index() -> None:
     with pytest.raises(DataError, match=r"costs\[2\] is -1 \(2 are negative\)"):
         checked_costs(dataset([0, 1, -1, -2]), "fisor")

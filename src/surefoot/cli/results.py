@@ -90,6 +90,7 @@ def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) 
     """The row of this evaluation, with intervals over seeds and initial states."""
     from surefoot.data import normalized_score, reference_scores
     from surefoot.evaluation import hierarchical_interval, safety, tables
+    from surefoot.plan import preset_name
 
     returns = hierarchical_interval([episodes.returns for episodes in found]).to_json()
     reference = reference_scores(env)
@@ -102,6 +103,7 @@ def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) 
     costs = [episodes.costs for episodes in found if episodes.costs is not None]
     return tables.Row(
         algorithm=run.plan.algorithm,
+        preset=preset_name(run.plan.algorithm, run.plan.config),
         dataset=output.short_dataset(run.plan.dataset),
         environment=env,
         steps=run.plan.steps,

@@ -1,0 +1,49 @@
+"""Which preset a run's options are, so that tables can say it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from surefoot.cli import main
+from surefoot.evaluation import load_runs, tables
+from surefoot.plan import agent_class, preset_name
+
+
+def options(algorithm: str, **changes: Any) -> dict[str, Any]:
+    """Resolved options as a run folder keeps them."""
+    kept = json.dumps(dataclasses.asdict(agent_class(algorithm).configure(**changes)))
+    return json.loads(kept)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "name"),
+    [
+        ("cdt", {"preset": "small"}, "small"),
+        ("cdt", {}, "osrl"),  # its default
+        ("cdt", {"width": 64, "layers": 2, "heads": 4}, "small"),  # said one by one
+        ("cdt", {"preset": "small", "cost_limit": 3.0, "dropout": 0.0}, "small"),  # no preset sets these
+        ("cdt", {"preset": "small", "width": 32}, None),
+        ("bcq_lag", {"preset": "small"}, "small"),  # has a tuple, which JSON makes a list
+        ("td3bc", {"preset": "paper"}, None),  # its only one tells nothing
+        ("cpo", {}, None),
+        ("redq", {"preset": "halfcheetah"}, None),  # walker2d has the same options
+    ],
+)
+def test_a_preset_is_named_by_the_options_that_presets_set(algorithm: str, changes: Any, name: str | None) -> None:
+    assert preset_name(algorithm, options(algorithm, **changes)) == name
+
+
+def test_tables_of_training_evaluation_and_report_say_the_preset(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [row.preset for row in tables.rows(load_runs([finished_run]))] == [None, "bc"]
+    assert main(["evaluate", str(finished_run), "--episodes", "1", "--quiet"]) == 0
+    assert "bc (bc)" in capsys.readouterr().out
+    assert main(["report", str(finished_run), "-o", str(tmp_path / "report.html")]) == 0
+    assert "bc (bc)" in capsys.readouterr().out
+    assert "bc (bc)" in (tmp_path / "report.html").read_text(encoding="utf-8")
