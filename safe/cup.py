@@ -55,6 +55,7 @@ class CUP(PPOLag):
 
     name = "cup"
     Config = CUPConfig
+    PRESETS = {name: one for name, one in PPOLag.PRESETS.items() if one.get("schedule") != "adaptive"}  # noqa: RUF012
     turns: ClassVar[int] = 2
     config: CUPConfig
 

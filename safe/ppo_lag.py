@@ -45,6 +45,10 @@ class PPOLag(PenalisedAgent, PPO):
 
     name = "ppo_lag"
     Config = PPOLagConfig
+    PRESETS = {  # noqa: RUF012
+        name: {option: value for option, value in preset.items() if option != "advantage_scope"}
+        for name, preset in PPO.PRESETS.items()
+    }
     config: PPOLagConfig
 
     def updates(self) -> list[Update]:

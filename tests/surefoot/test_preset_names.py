@@ -12,6 +12,7 @@ import pytest
 from surefoot.cli import main
 from surefoot.evaluation import load_runs, tables
 from surefoot.plan import agent_class, preset_name
+from surefoot.registry import ALGORITHMS
 
 
 def options(algorithm: str, **changes: Any) -> dict[str, Any]:
@@ -47,3 +48,10 @@ def test_tables_of_training_evaluation_and_report_say_the_preset(
     assert main(["report", str(finished_run), "-o", str(tmp_path / "report.html")]) == 0
     assert "bc (bc)" in capsys.readouterr().out
     assert "bc (bc)" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_every_preset_that_is_listed_can_be_had(algorithm: str) -> None:
+    kind = ALGORITHMS[algorithm]
+    for preset in kind.PRESETS:
+        kind.configure(preset=preset)
