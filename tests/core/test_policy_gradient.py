@@ -296,6 +296,32 @@ def test_equal_single_and_unscorable_samples_get_exactly_nothing(mode: str) -> N
     torch.testing.assert_close(advantages[5:], pg.group_baseline(torch.tensor([1.0, 0.0]), 2, mode))
 
 
+def best_arms_share(baseline: str, sign: float) -> float:
+    """How likely the best of five arms is after 200 updates, two on each batch of eight groups of eight draws."""
+    source, rewards = torch.Generator().manual_seed(5), f64([0.2, 0.8, 0.5, 1.0, 0.0])
+    logits = torch.zeros(5, dtype=torch.float64, requires_grad=True)
+    adam = torch.optim.Adam([logits], lr=0.05)
+    for _ in range(100):
+        near = torch.log_softmax(logits.detach(), -1)
+        arms = torch.multinomial(near.exp(), 64, True, generator=source)
+        paid = rewards[arms] + 0.3 * torch.randn(64, generator=source, dtype=torch.float64)
+        advantages = pg.group_baseline(paid, 8, baseline)
+        for _ in range(2):
+            log_prob = torch.log_softmax(logits, -1)[arms]
+            terms, _ = pg.clip_surrogate(pg.log_ratio(log_prob, near[arms]), advantages, 0.2)
+            adam.zero_grad()
+            (sign * reduce(terms)).backward()
+            adam.step()
+    return float(torch.softmax(logits.detach(), -1)[3])
+
+
+@pytest.mark.parametrize("baseline", ["meanstd", "loo"])
+def test_group_losses_find_the_best_arm_of_a_bandit_and_with_their_sign_flipped_do_not(baseline: str) -> None:
+    """Sheet 9.3; GRPO and RLOO."""
+    assert best_arms_share(baseline, 1.0) > 0.95
+    assert best_arms_share(baseline, -1.0) < 0.05
+
+
 def test_normalise_has_mean_zero_and_unit_deviation_where_kept_and_nothing_for_constants() -> None:
     values = torch.randn(4, 6, dtype=torch.float64) * 3 + 2
     mask = (torch.arange(6) < 4).double().expand(4, 6)

@@ -215,9 +215,13 @@ def f64(values: object) -> Tensor:
 
 
 def advantages_of(
-    terminations: list[float], truncations: list[float], following: list[float] = NEXT, trace: float = 0.8
+    terminations: list[float],
+    truncations: list[float],
+    following: list[float] = NEXT,
+    trace: float = 0.8,
+    rewards: list[float] = REWARDS,
 ) -> Tensor:
-    given = (f64(x) for x in (REWARDS, VALUES, following, terminations, truncations))
+    given = (f64(x) for x in (rewards, VALUES, following, terminations, truncations))
     advantages, returns = gae(*given, 0.9, trace)
     torch.testing.assert_close(returns, advantages + f64(VALUES))
     return advantages
@@ -233,8 +237,18 @@ def test_gae_gives_the_sheets_numbers_at_terminations_truncations_and_without_an
     torch.testing.assert_close(
         advantages_of(NEVER, NEVER, trace=1.0), f64([3.30827, 2.7203, 3.167, 1.43]), atol=1e-9, rtol=0
     )
-    wrong = f64([0.8312, -0.04]), f64([2.6635, 2.5049])  # V(s_t) for V(final); a leak over the boundary
-    assert all(float((cut[:2] - other).abs().min()) > 0.1 for other in wrong)
+
+
+def test_the_wrong_truncations_of_the_sheet_give_its_wrong_numbers_and_an_augmented_reward_the_right_ones() -> None:
+    final = [0.4, 0.9, 0.2, 0.7]
+    right = advantages_of(NEVER, AT_ONE, final)
+    before = advantages_of(NEVER, AT_ONE, [0.4, VALUES[1], 0.2, 0.7])  # V(s_t) for V(final)
+    leak = advantages_of(NEVER, NEVER, final)  # over the boundary
+    torch.testing.assert_close(before[:2], f64([0.8312, -0.04]))
+    torch.testing.assert_close(leak[:2], f64([2.6635, 2.5049]), atol=1e-4, rtol=0)
+    assert all(float((wrong - right)[:2].abs().min()) > 0.1 for wrong in (before, leak))
+    augmented = advantages_of(AT_ONE, NEVER, final, rewards=[1.0, 0 + 0.9 * final[1], 2, 1])
+    torch.testing.assert_close(augmented, right)
 
 
 def episodes(seed: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:

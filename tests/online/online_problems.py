@@ -71,6 +71,71 @@ class Constant(Scripted):
         return np.stack([s.uniform(-1, 1, 1) for s in self.sources]), np.ones(count), np.zeros(count, bool)
 
 
+class Climb(Scripted):
+    """x climbs from -0.2 to 1 by 0.2 and stays there, which pays 1; begins anywhere on the way; a limit of two steps.
+
+    Half of all steps are the last before the limit: what is put behind them decides the values that are learned.
+    """
+
+    limit = 2
+
+    def begin(self, source: np.random.Generator) -> np.ndarray:
+        return source.integers(-1, 6, 1) / 5
+
+    def follow(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        following = np.minimum(states + 0.2, 1)
+        return following, (following[:, 0] > 0.99).astype(float), np.zeros(len(states), bool)
+
+
+def climbs_value(discount: float) -> float:
+    """Of `Climb` at 0."""
+    return discount**4 / (1 - discount)
+
+
+class EndsEverywhere(Scripted):
+    """Wrong: the limit is taken for an end."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, ends, cut, info = super().step(actions)
+        return observations, rewards, ends | cut, cut, info
+
+
+class FollowsIntoTheNextEpisode(Scripted):
+    """Wrong: what follows the last observation is the first of the next episode."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, ends, cut, _ = super().step(actions)
+        return observations, rewards, ends, cut, {}
+
+
+class StaysWhereItWas(Scripted):
+    """Wrong: what follows the last step is what came before it, V(s_t) for V(final)."""
+
+    def step(self, actions: Any) -> Any:
+        before = self.states.copy()
+        observations, rewards, ends, cut, info = super().step(actions)
+        return observations, rewards, ends, cut, {**info, "final_obs": before} if info else info
+
+
+class LimitUntold(Scripted):
+    """Wrong: nothing is told of the limit, so that sums go on over it into the next episode."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, ends, cut, _ = super().step(actions)
+        return observations, rewards, ends, np.zeros_like(cut), {}
+
+
+def mistaken(mistake: type[Scripted], problem: type[Scripted]) -> type[Scripted]:
+    """The problem with its ends told wrongly."""
+    return type(f"{mistake.__name__}{problem.__name__}", (mistake, problem), {})
+
+
+def assert_value(found: float, value: float, right: bool) -> None:
+    """Within a tenth of the true value where all is right; off by a fifth at least where something is wrong."""
+    off = abs(found - value) / value
+    assert off < 0.1 if right else off > 0.2, f"{found} for {value}"
+
+
 RICCATI = -1.34427
 """Gain of the regulator of sheet 9.3: x' = 0.9 x + 0.5 u, cost x^2 + 0.1 u^2, discount 0.95."""
 

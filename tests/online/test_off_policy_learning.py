@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from online_problems import RICCATI, Regulator, Scripted, regulators_gain, spec
+from online_problems import (
+    RICCATI,
+    Climb,
+    EndsEverywhere,
+    FollowsIntoTheNextEpisode,
+    Regulator,
+    Scripted,
+    StaysWhereItWas,
+    assert_value,
+    climbs_value,
+    mistaken,
+    regulators_gain,
+    spec,
+)
 
 from surefoot.core import kernels
 from surefoot.core.agent import Batch, Metrics
@@ -29,35 +42,6 @@ def made(agent: Any, env: Any, steps: int) -> OffPolicyLoop:
 # -- values past a time limit ----------------------------------------------------------------------------------
 
 
-class Climb(Scripted):
-    """x climbs from 0 to 1 in four steps and stays; the reward is x'; a limit of 8 steps, and no end."""
-
-    limit = 8
-
-    def begin(self, source: np.random.Generator) -> np.ndarray:
-        return np.zeros(1)
-
-    def follow(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        following = np.minimum(states + 0.25, 1)
-        return following, following[:, 0], np.zeros(len(states), bool)
-
-
-class EndsEverywhere(Climb):
-    """Wrong: the limit is taken for an end."""
-
-    def step(self, actions: Any) -> Any:
-        observations, rewards, ends, cut, info = super().step(actions)
-        return observations, rewards, ends | cut, cut, info
-
-
-class FollowsIntoTheNextEpisode(Climb):
-    """Wrong: what follows the last observation is the first of the next episode."""
-
-    def step(self, actions: Any) -> Any:
-        observations, rewards, ends, cut, _ = super().step(actions)
-        return observations, rewards, ends, cut, {}
-
-
 class Mortal(Scripted):
     """Reward 1 and a chance of 0.1 to end at each step."""
 
@@ -74,25 +58,31 @@ class NeverEnds(Mortal):
         return observations, rewards, np.zeros_like(ends), ends | cut, info
 
 
+MORTALS = 1 / (1 - 0.9 * 0.9)
+"""The value of `Mortal` at discount 0.9."""
+
+
 @pytest.mark.parametrize(
-    ("env", "at", "value", "right"),
+    ("env", "value", "right"),
     [
-        (Climb, 1.0, 20.0, True),  # 1 / (1 - 0.95)
-        (EndsEverywhere, 1.0, 20.0, False),
-        (FollowsIntoTheNextEpisode, 1.0, 20.0, False),
-        (Mortal, 0.0, 1 / (1 - 0.95 * 0.9), True),
-        (NeverEnds, 0.0, 1 / (1 - 0.95 * 0.9), False),
+        (Climb, climbs_value(0.9), True),
+        (mistaken(EndsEverywhere, Climb), climbs_value(0.9), False),
+        (mistaken(FollowsIntoTheNextEpisode, Climb), climbs_value(0.9), False),
+        (mistaken(StaysWhereItWas, Climb), climbs_value(0.9), False),
+        (Mortal, MORTALS, True),
+        (NeverEnds, MORTALS, False),
     ],
 )
 def test_values_bootstrap_past_a_time_limit_and_stop_at_an_end(
-    env: Callable[[int], Scripted], at: float, value: float, right: bool
+    env: Callable[[int], Scripted], value: float, right: bool
 ) -> None:
     one = env(8)
-    agent = TD3(spec(one), num_envs=8, updates_per_step=0.25, learning_rate=3e-3, **{**QUICK, "target_rate": 0.3})
+    options = {**QUICK, "target_rate": 0.3, "discount": 0.9}
+    agent = TD3(spec(one), num_envs=8, updates_per_step=0.25, learning_rate=3e-3, **options)
     trained = made(agent, one, 4000)
     with torch.no_grad():
-        found = float(trained.agent.critic(torch.tensor([[at, 0.0]])).mean())
-    assert (abs(found - value) < 0.1 * value) == right, found
+        found = float(trained.agent.critic(torch.zeros(1, 2)).mean())
+    assert_value(found, value, right)
 
 
 # -- the linear regulator ---------------------------------------------------------------------------------------

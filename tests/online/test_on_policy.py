@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pathlib
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,7 @@ import torch
 from on_policy_problems import QUICK, Bandit, agents, loop
 from online_problems import Constant, Inserting, Regulator
 
+from surefoot.core import checkpoint
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.kernels import KernelTable
 from surefoot.core.normalizer import RunningMoments
@@ -245,12 +247,15 @@ def test_every_row_is_in_one_minibatch_of_each_epoch() -> None:
 
 @pytest.mark.parametrize("algorithm", sorted(QUICK))
 @pytest.mark.parametrize("env_id", ["native/pendulum", "Hopper-v5"])
-def test_a_run_taken_up_again_goes_on_to_the_same_bits(algorithm: str, env_id: str) -> None:
+def test_a_run_taken_up_again_from_its_file_goes_on_to_the_same_bits(
+    algorithm: str, env_id: str, tmp_path: pathlib.Path
+) -> None:
     whole = loop(algorithm, env_id)
     whole.run(256)
     first = loop(algorithm, env_id)
     first.run(128)
-    saved = {name: value.clone() for name, value in first.state(0).items()}
+    checkpoint.save(tmp_path / "state.safetensors", first.state(0), {})
+    saved, _ = checkpoint.load(tmp_path / "state.safetensors")
     second = loop(algorithm, env_id)
     assert second.restore([saved], first.step) is None
     while second.step < whole.step:

@@ -33,3 +33,21 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, dataset_path: pathlib
     folder = tmp_path_factory.mktemp("runs") / "bc run"
     assert main(["train", "--quiet", "algo=bc", f"dataset={dataset_path}", "seeds=[0,5]", f"out={folder}", *TINY]) == 0
     return folder
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs train in this process: a worker's start takes longer than all that a small run does."""
+    from surefoot.run import Run
+    from surefoot.seeds import seed_trainer
+    from surefoot.workers import Listener
+
+    def work(run: Run, groups: list[list[int]], tell: Listener) -> None:
+        for seeds in groups:
+            for seed in seeds:
+                run.seed_folder(seed).mkdir(parents=True)
+            trainer = seed_trainer(run, seeds, tell)
+            trainer.train()
+            trainer.finish()
+
+    monkeypatch.setattr("surefoot.training.work", work)

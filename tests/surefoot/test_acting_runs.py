@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_runs import metrics
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weights
 
 from surefoot.core.agent import Spec
@@ -33,10 +34,6 @@ TINY = {"hidden": (16, 16), "num_envs": 2, "initial_steps": 40, "updates_per_ste
 
 def sac(**options: Any) -> SAC:
     return SAC(PENDULUM, **{**TINY, **options})
-
-
-def metrics(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,9 @@ from small_runs import TINY
 
 from surefoot.cli import main
 from surefoot.cli import train as train_command
+from surefoot.core.agent import Spec
+from surefoot.plan import Plan
+from surefoot.problem import training_environment
 
 Capture = pytest.CaptureFixture[str]
 
@@ -92,6 +95,24 @@ def test_the_main_job_trains_iql_on_three_seeds_of_the_embedded_data_without_arg
     (request,) = asked
     assert (request.algorithm, request.fields["seeds"], request.fields["episodes"]) == ("iql", (0, 1, 2), 50)
     assert request.fields["dataset"] == "native/quadrotor-2d-mixed"
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+def test_envs_says_how_many_environments_each_seed_acts_in(
+    algorithm: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Plan] = []
+
+    def record(plan: Plan, *unused: object, **also: object) -> None:
+        plans.append(plan)
+        raise SystemError
+
+    monkeypatch.setattr("surefoot.training.train", record)
+    with pytest.raises(SystemError):
+        main(["train", "--quiet", f"algo={algorithm}", "env=native/pendulum", "envs=8", f"out={tmp_path / 'run'}"])
+    (plan,) = plans
+    assert plan.config["num_envs"] == 8
+    assert training_environment(plan, plan.agent(Spec(3, 1, (-2.0,), (2.0,))), 3).num_envs == 24
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
 from typing import Any
 
 import pytest
-from small_runs import small_dataset
+from small_runs import STILL, metrics, small_dataset
 
 from surefoot import config, fit, online
 from surefoot.cli import helptext
@@ -21,10 +20,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DISCRIMINATORS = {"discriminator_hidden": (8,), "discriminator_rows": 4}
 
 
-def trained(algorithm: str, folder: pathlib.Path, events: list[dict[str, Any]] | None = None, **options: Any) -> Run:
+def trained(
+    algorithm: str,
+    folder: pathlib.Path,
+    events: list[dict[str, Any]] | None = None,
+    agents: dict[str, Any] | None = None,
+    **options: Any,
+) -> Run:
     data = small_dataset()
     own = {} if algorithm == "moorl" else DISCRIMINATORS
-    agent = online.ALGORITHMS[algorithm](data, hidden=(8, 8), initial_steps=30, **own)
+    agent = online.ALGORITHMS[algorithm](data, hidden=(8, 8), initial_steps=30, **own, **(agents or {}))
     small = {"steps": 60, "seeds": 1, "episodes": 1, "evaluate_every": 60, "evaluate_episodes": 1, "batch_size": 8}
     listener = None if events is None else events.append
     return fit(
@@ -36,8 +41,7 @@ def trained(algorithm: str, folder: pathlib.Path, events: list[dict[str, Any]] |
 def test_a_run_learns_from_data_and_an_altered_simulator(algorithm: str, tmp_path: pathlib.Path) -> None:
     events: list[dict[str, Any]] = []
     run = trained(algorithm, tmp_path / "run", events, gap="gravity2")
-    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    reported = {name for line in lines for name in line["values"]}
+    reported = {name for line in metrics(run) for name in line["values"]}
     wanted = {"h2o": {"gap", "weight", "discriminator_loss"}, "darc": {"log_ratio"}, "moorl": set()}
     assert wanted[algorithm] | {"critic_loss", "actor_loss"} <= reported
     assert len(run.summary["per_seed_returns"]) == 1
@@ -49,6 +53,28 @@ def test_without_a_gap_it_runs_and_says_what_it_is_meant_for(tmp_path: pathlib.P
     trained("h2o", tmp_path / "run", events)
     notes = [event["text"] for event in events if event["kind"] == "note"]
     assert "h2o is meant for a simulator that is wrong, and without gap= it is not" in notes
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_gap_alters_what_it_acts_in_and_never_what_it_is_evaluated_in(tmp_path: pathlib.Path) -> None:
+    seen = []
+    for gap in (None, "gravity2"):
+        run = trained(
+            "h2o",
+            tmp_path / str(gap),
+            agents={**STILL, "updates_per_step": 0.1},
+            steps=200,
+            evaluate_every=200,
+            gap=gap,
+        )
+        met = [line["values"]["episode_return"] for line in metrics(run) if "episode_return" in line["values"]]
+        judged = [line["values"]["returns"] for line in metrics(run) if line["kind"] == "eval"]
+        assert met
+        assert len(judged) == 1
+        seen.append((met, [*judged, run.summary["per_seed_returns"]]))
+    (plain, its_returns), (altered, their_returns) = seen
+    assert plain != altered
+    assert its_returns == their_returns
 
 
 @pytest.mark.parametrize("algorithm", ["h2o", "darc", "moorl"])
