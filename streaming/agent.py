@@ -270,6 +270,10 @@ class StreamingAgent(Samples):
             return torch.zeros_like(mean), torch.ones_like(mean)
         return mean, statistics.deviation(self.observation_count, self.observation_squares)[stream]
 
+    def copies(self) -> dict[str, str]:
+        """None: nothing follows another network."""
+        return {}
+
     def policy(self, stream: int = 0) -> Policy:
         """A copy of a stream's policy that stands on its own: mean actions or likeliest choices, statistics fixed."""
         self.learn()

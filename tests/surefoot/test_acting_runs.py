@@ -100,6 +100,7 @@ def test_an_environment_whose_state_is_hidden_begins_a_new_episode_and_the_run_s
     assert [line for line in metrics(run) if line["kind"] == "resumed"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_losses_in_half_precision_are_others_and_the_run_ends(two_seeds: Run, tmp_path: pathlib.Path) -> None:
     half = fit(
         sac(), env=ENV, steps=600, seeds=[0], evaluate_every=200, out=tmp_path / "half", mixed_precision=True, **FAST
@@ -116,6 +117,7 @@ def test_an_actor_learns_choices_and_leaves_a_policy_that_chooses(tmp_path: path
     assert "leaked" not in (run.seed_folder(0) / "log.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_it_starts_from_a_run_of_its_kind_and_says_what_came_along(two_seeds: Run, tmp_path: pathlib.Path) -> None:
     notes: list[str] = []
     agent = sac(actor_learning_rate=0.0, critic_learning_rate=0.0, learn_temperature=False, target_rate=0.0)
@@ -129,6 +131,7 @@ def test_it_starts_from_a_run_of_its_kind_and_says_what_came_along(two_seeds: Ru
     assert any("not both known" in text for text in notes)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_policy_of_another_family_is_no_start(tmp_path: pathlib.Path) -> None:
     data = generate("native/pendulum-mixed", transitions=400)
     offline = fit(IQL(data, hidden=(16, 16)), data, steps=2, seeds=1, out=tmp_path / "iql", **FAST)

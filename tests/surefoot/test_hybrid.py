@@ -38,6 +38,7 @@ def trained(
 
 
 @pytest.mark.parametrize("algorithm", ["h2o", "darc", "moorl"])
+@pytest.mark.usefixtures("in_process")
 def test_a_run_learns_from_data_and_an_altered_simulator(algorithm: str, tmp_path: pathlib.Path) -> None:
     events: list[dict[str, Any]] = []
     run = trained(algorithm, tmp_path / "run", events, gap="gravity2")
@@ -48,6 +49,7 @@ def test_a_run_learns_from_data_and_an_altered_simulator(algorithm: str, tmp_pat
     assert not [event for event in events if "wrong" in str(event.get("text"))]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_without_a_gap_it_runs_and_says_what_it_is_meant_for(tmp_path: pathlib.Path) -> None:
     events: list[dict[str, Any]] = []
     trained("h2o", tmp_path / "run", events)

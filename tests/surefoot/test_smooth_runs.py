@@ -71,6 +71,7 @@ def test_help_lists_the_option(capsys: Capture) -> None:
     assert "jacobian_penalty=0 " in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("in_process")
 def test_without_a_simulator_the_jacobian_is_that_over_the_data(tmp_path: pathlib.Path) -> None:
     data = small_dataset()
     options: dict[str, Any] = {"env": None, "steps": 20, "seeds": 1, "batch_size": 8, "progress": False}
@@ -80,6 +81,7 @@ def test_without_a_simulator_the_jacobian_is_that_over_the_data(tmp_path: pathli
     assert measured["jacobian"]["mean"] > 0
 
 
+@pytest.mark.usefixtures("in_process")
 def test_an_agent_that_acts_is_trained_with_the_penalty(tmp_path: pathlib.Path) -> None:
     agent = PPO(Spec(3, 1, (-2.0,), (2.0,)), num_envs=2, horizon=32, minibatches=2, epochs=2, hidden=(8, 8))
     made = fit(

@@ -92,6 +92,7 @@ def test_an_environment_whose_state_is_hidden_begins_a_new_episode_and_the_run_s
     assert any("new episode" in text for text in notes) == bool([x for x in metrics(run) if x["kind"] == "resumed"])
 
 
+@pytest.mark.usefixtures("in_process")
 def test_stream_q_learns_choices_from_the_front_door(tmp_path: pathlib.Path) -> None:
     agent = StreamQ(Spec.of_choices(4, 2), hidden=(8, 8))
     run = fit(agent, env="CartPole-v1", steps=300, seeds=[3], out=tmp_path / "run", **FAST)
@@ -99,6 +100,7 @@ def test_stream_q_learns_choices_from_the_front_door(tmp_path: pathlib.Path) -> 
     assert int(run.policy().select_action(np.zeros(4, np.float32))) in (0, 1)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_it_starts_from_the_weights_and_statistics_of_a_run_of_its_kind(two_seeds: Run, tmp_path: pathlib.Path) -> None:
     notes: list[str] = []
     run = fit(

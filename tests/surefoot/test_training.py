@@ -158,6 +158,7 @@ def _wait_for(condition: object, seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_without_a_simulator_training_ends_with_validation_losses_and_a_fitted_q_estimate(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -171,6 +172,7 @@ def test_without_a_simulator_training_ends_with_validation_losses_and_a_fitted_q
     assert summary["data_discounted_return"]["best"] < 0
 
 
+@pytest.mark.usefixtures("in_process")
 def test_init_starts_from_another_runs_weights_and_normaliser(tmp_path: pathlib.Path) -> None:
     data = pendulum()
     first = fit(BC(data, **SMALL), data, steps=50, seeds=1, out=tmp_path / "first", **FAST)
@@ -251,6 +253,7 @@ def test_a_run_begun_on_another_machine_is_not_resumed_silently(three_seeds: Run
         resume(copy)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_run_with_critics_can_be_a_victim_and_one_without_can_not(three_seeds: Run, tmp_path: pathlib.Path) -> None:
     data = pendulum(400)
     attacked = victim(three_seeds.folder)
