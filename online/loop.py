@@ -91,12 +91,20 @@ def make_loop(
         shared["mixed_precision"] = mixed_precision
         return loop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
     if mixed_precision:
-        raise ConfigError(
-            f"mixed_precision: {agents[0].name} compares the densities of its actions with those at which it drew "
-            "them, which bfloat16 would blur; leave it out"
-        )
+        refuse_mixed_precision(agents[0])
     if isinstance(agents[0], OnPolicyAgent):
         from surefoot.online.on_policy import OnPolicyLoop
 
         return OnPolicyLoop(agents, seeds, env, dataset=dataset, **shared)
     raise ConfigError(f"{agents[0].name} does not act while it trains: give it to a Learner")
+
+
+def refuse_mixed_precision(agent: Any) -> None:
+    """Raise a ConfigError where an agent acts and would not heed `mixed_precision`: where it has no replay buffer."""
+    from surefoot.online.agents import OffPolicyAgent
+
+    if agent.acts and not isinstance(agent, OffPolicyAgent):
+        raise ConfigError(
+            f"mixed_precision is for agents that learn from data or from a replay buffer, and {agent.name} learns from "
+            "what it has just met: leave it out"
+        )

@@ -19,6 +19,7 @@ from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.loop import refuse_mixed_precision
 from surefoot.plan import Plan, name_of
 from surefoot.problem import dataset_of, pose, training_environment
 from surefoot.run import IN_MEMORY, Run, describe_machine, load_agent, write_columns
@@ -149,11 +150,10 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
                 f"steps is {plan.steps}, algo.initial_steps {c.initial_steps} and algo.updates_per_step "
                 f"{c.updates_per_step:g}: nothing would be learned; raise steps, or lower algo.initial_steps"
             )
-        return
-    ignored = {"mixed_precision": agent.acts, "compiled": isinstance(agent, StreamingAgent)}
-    for option, is_ignored in ignored.items():
-        if getattr(plan, option) and is_ignored:
-            raise ConfigError(f"{option}=true is not there for {agent.name}: leave it out")
+    if plan.mixed_precision:
+        refuse_mixed_precision(agent)
+    if plan.compiled and isinstance(agent, StreamingAgent):
+        raise ConfigError(f"compiled=true is not there for {agent.name}, which steps natively: leave it out")
 
 
 def _empty(folder: pathlib.Path) -> bool:

@@ -53,5 +53,6 @@ def test_tables_of_training_evaluation_and_report_say_the_preset(
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_every_preset_that_is_listed_can_be_had(algorithm: str) -> None:
     kind = ALGORITHMS[algorithm]
-    for preset in kind.PRESETS:
-        kind.configure(preset=preset)
+    for preset, options in kind.PRESETS.items():
+        config = kind.configure(preset=preset)
+        assert {option: getattr(config, option) for option in options} == options

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from surefoot import streaming
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.offline import BC, CQL
@@ -49,6 +50,13 @@ def test_what_follows_a_network_starts_equal_to_it_where_the_source_has_none(sta
     assert equal(agent.target_critic, mirror.critic)
 
 
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(streaming.ALGORITHMS)))
+def test_what_follows_a_network_is_equal_to_it_from_the_beginning(algorithm: str) -> None:
+    agent = ALGORITHMS[algorithm](SPEC)
+    for follower, leader in agent.copies().items():
+        assert equal(getattr(agent, follower), getattr(agent, leader)), follower
+
+
 def test_targets_that_the_source_has_are_taken_as_they_are(start: Any) -> None:
     source = SAC(SPEC, **SMALL).fresh(1)
     with torch.no_grad():
@@ -74,7 +82,7 @@ def test_the_temperature_is_the_same_in_another_form(start: Any) -> None:
     agent = SAC(SPEC, **SMALL)
     assert source.temperature.form != agent.temperature.form
     assert "temperature" in start(agent, source)
-    assert float(agent.temperature()) == pytest.approx(0.3)
+    assert agent.temperature().item() == pytest.approx(0.3)
 
 
 def test_numbers_that_would_mean_another_function_are_refused(start: Any) -> None:
