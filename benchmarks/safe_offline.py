@@ -57,6 +57,7 @@ class Settings:
 
 PLANS: dict[str, Settings] = {
     "bc": Settings("BC", "bc", {}, 30_000),
+    "bc10": Settings("10%BC, of the highest returns", "bc", {"preset": "ten_percent"}, 30_000),
     "bc_safe": Settings("BC-Safe", "bc_safe", {}, 30_000),
     "iql": Settings("IQL", "iql", {"preset": "corl"}, 30_000),
     "fisor": Settings("FISOR `small`", "fisor", {"preset": "small"}, 50_000),
