@@ -102,7 +102,7 @@ def training_cell(
     The run folder is temporary unless it is named with `out`; a run that is there already is taken up again.
 
     Agents that act need no dataset, and act in the environment altered by `gap`. `curve` holds (step, mean return of
-    5 episodes) of each of the `evaluations` during training.
+    5 episodes) of each of the `evaluations` during training; `last` the metrics that were logged last.
     """
     data = dataset() if callable(dataset) else dataset
     kind = agent_class(algorithm)
@@ -141,6 +141,7 @@ def training_cell(
             for line in result["metrics"]
             if line["kind"] == "eval"
         ],
+        "last": last_metrics(result["metrics"]),
         "seconds": round(result["seconds"], 1),
         "updates_per_second": round(result["updates_per_second"], 1),
         "versions": environment_facts["versions"],
@@ -153,12 +154,17 @@ def carried_out(plan: Plan, folder: pathlib.Path, dataset: Dataset | None) -> Ru
     """The run of a plan in this folder: begun, taken up where it was interrupted, or there already."""
     if not (folder / "config.json").is_file():
         return train(plan, folder, dataset=dataset)
-    begun = Run.open(folder).plan
-    if json.dumps([begun.algorithm, begun.config, begun.steps]) != json.dumps(
-        [plan.algorithm, plan.config, plan.steps]
-    ):
-        sys.exit(f"{folder} is a run of other settings than this cell's: remove it")
+    begun, wanted = Run.open(folder).plan.to_json(), plan.to_json()
+    other = [name for name in wanted if json.dumps(begun.get(name)) != json.dumps(wanted[name])]
+    if other:
+        sys.exit(f"{folder} is a run of other settings than this cell's ({', '.join(other)}): remove it")
     return resume(folder)
+
+
+def last_metrics(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Metric -> its value at the last step at which metrics of training were logged."""
+    logged = [line["values"] for line in lines if line["kind"] == "train"]
+    return {name: float(f"{value:.4g}") for name, value in logged[-1].items()} if logged else {}
 
 
 def shared(name: str) -> Dataset:
