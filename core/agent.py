@@ -218,7 +218,12 @@ class Agent(nn.Module):
                 close = difflib.get_close_matches(option, known, n=1)
                 guess = f"did you mean {close[0]!r}? " if close else ""
                 raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
-        return dataclasses.replace(config if config is not None else cls.Config(), **options)
+        given = config if config is not None else cls.Config()
+        for field, value in {**{name: getattr(given, name) for name in known}, **options}.items():
+            parts = value if isinstance(value, tuple | list) else (value,)
+            fine = not any(isinstance(part, float) and not math.isfinite(part) for part in parts)
+            require(fine, cls.name, field, value, "finite")
+        return dataclasses.replace(given, **options)
 
     def build(self) -> None:
         """Make the networks as attributes."""

@@ -124,7 +124,7 @@ class PerturbedActor(Actor):
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions of the prior's mode, or of (B, Z) standard normal noise."""
         if noise is None:
-            noise = observations.new_zeros((len(observations), self.latent_dim))
+            noise = observations.new_zeros((observations.shape[0], self.latent_dim))
         latents = noise.clamp(-self.latent_limit, self.latent_limit)
         decoded = torch.tanh(self.decoder(torch.cat([observations, latents], -1)))
         return self.perturbation(observations, decoded)  # type: ignore[no-any-return]

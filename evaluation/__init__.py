@@ -1,6 +1,12 @@
 """Episodes, scores with intervals, comparisons, plots and reports."""
 
-from surefoot.evaluation.certificates import Certificate, broken_promise, certificate, filter_words
+from surefoot.evaluation.certificates import (
+    Certificate,
+    broken_promise,
+    certificate,
+    filter_words,
+    where_certified,
+)
 from surefoot.evaluation.dsrl import DSRLScore, dsrl_score
 from surefoot.evaluation.report import write_report
 from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, ScriptedPolicy, evaluate
@@ -53,5 +59,6 @@ __all__ = [
     "safety",
     "smoothness",
     "stratified_bootstrap_interval",
+    "where_certified",
     "write_report",
 ]

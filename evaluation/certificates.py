@@ -79,6 +79,16 @@ def certificate(violations: int, episodes: int, confidence: float = 0.95) -> Cer
     )
 
 
+def where_certified(certified: Mapping[str, Any]) -> str:
+    """The environment of a certificate, with the preset of altered dynamics where there is one.
+
+    Args:
+        certified: what certificate.json holds.
+    """
+    gap = f" with {certified['gap']}" if certified.get("gap") else ""
+    return f"{certified['environment']}{gap}"
+
+
 def filter_words(certified: Mapping[str, Any]) -> str:
     """The filter that a certified policy was behind, its margin, and how much it changed; "none" where there was none.
 

@@ -15,7 +15,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
-from surefoot.evaluation.certificates import broken_promise, filter_words
+from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified
 from surefoot.evaluation.runs import RunData, load_runs
 
 __all__ = ["RunData", "load_runs", "render", "write_report"]
@@ -114,13 +114,11 @@ def _certificates(runs: Sequence[RunData]) -> list[str]:
     head += [("upper bound", "right"), ("confidence", "right"), ("return [95 %]", "right"), ("filter", "left")]
     body, broken = [], []
     for run in runs:
-        found = run.certificate
-        if found is not None:
-            gap = f" with {found['gap']}" if found.get("gap") else ""
+        for found in run.certificates:
             counts = [f"{found['violations']:,}", f"{found['episodes']:,}"]
             bound = [f"{found['upper']:.3g}", f"{100 * found['confidence']:g} %"]
             more = [tables.format_bounds(found.get("returns")), filter_words(found)]
-            body.append(([found["policy"], f"{found['environment']}{gap}", *counts, *bound, *more], False))
+            body.append(([found["policy"], where_certified(found), *counts, *bound, *more], False))
             if cases := broken_promise(found):
                 told = "<br />".join(html.escape(line) for line in [f"{found['policy']}: {cases[0]}", *cases[1:]])
                 broken.append(f'<p class="alarm">{told}</p>')

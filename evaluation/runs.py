@@ -59,7 +59,7 @@ class RunData:
     date: str = ""
     config: Json = dataclasses.field(default_factory=dict)
     metrics: tuple[Json, ...] = ()  # lines of metrics.jsonl; of repeated (seed, step, kind) the last
-    certificate: Json | None = None  # certificate.json, which `surefoot certify` wrote
+    certificates: tuple[Json, ...] = ()  # of certificate*.json, which `surefoot certify` wrote
     steps_of: str = "gradient steps"  # or environment steps, where the algorithm acts while it trains
     preset: str | None = None  # of the algorithm, where it has several and the run's options are those of one
 
@@ -101,7 +101,7 @@ class RunData:
                 date=str(summary["date"]),
                 config=config,
                 metrics=_read_metrics(path / "metrics.jsonl"),
-                certificate=_certificate(path / "certificate.json"),
+                certificates=tuple(_certificate(found) for found in sorted(path.glob("certificate*.json"))),
                 steps_of=str(summary.get("steps_of", "gradient steps")),
                 preset=_optional(str, summary.get("preset")),
             )
@@ -189,10 +189,8 @@ def _smoothness(value: Any) -> Json | None:
     return None if value is None else {name: _interval(value[name]) for name in ("action_change", "jacobian")}
 
 
-def _certificate(path: pathlib.Path) -> Json | None:
-    """The bound of `surefoot certify`, where the run has one."""
-    if not path.is_file():
-        return None
+def _certificate(path: pathlib.Path) -> Json:
+    """A bound of `surefoot certify`."""
     value = _read_object(path)
     missing = [key for key in CERTIFICATE_KEYS if key not in value]
     if isinstance(filtered := value.get("filter"), dict):

@@ -26,6 +26,7 @@ from surefoot.envs.interface import PolicyBlock, RollsOut, check_contract, final
 from surefoot.online.environment import (
     EpisodeMeans,
     RecentEpisodes,
+    bad_cost,
     environment_state,
     need_costs,
     restore_environment,
@@ -93,7 +94,7 @@ class Blocks:
 
         Raises:
             DivergenceError: an observation, reward or action is not finite.
-            EnvironmentMismatchError: there is no cost for an agent that needs it.
+            EnvironmentMismatchError: there is no cost for an agent that needs it, or one that is negative.
         """
         block = self._stepped(number) if self._policies is None else self._rolled(self._policies)
         self._check_finite(block, number)
@@ -102,6 +103,7 @@ class Blocks:
         elif "costs" not in block:
             raise need_costs(self.env, self.agent.name)
         else:
+            self._check_costs(block, number)
             self.recent.add_block(block)
         return block
 
@@ -245,6 +247,16 @@ class Blocks:
         self.moments.update(observations.reshape(self.seeds, -1, observations.shape[-1]), rows)
         self.learner.buffers["normalizer.mean"].copy_(self.moments.mean)
         self.learner.buffers["normalizer.scale"].copy_(self.moments.scale())
+
+    def _check_costs(self, block: Block, number: int) -> None:
+        costs = block["costs"]
+        bad = ~((costs >= 0) & torch.isfinite(costs))
+        if "mask" in block:
+            bad &= block["mask"] != 0
+        if bool(bad.any()):
+            seed, time, row = bad.nonzero()[0].tolist()
+            step = number * self.horizon + time
+            raise bad_cost(row, self.learner.seeds[seed], step, float(costs[seed, time, row]))
 
     def _check_finite(self, block: Block, number: int) -> None:
         fine = torch.isfinite(block["rewards"])

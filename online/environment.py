@@ -241,6 +241,14 @@ def need_costs(env: Any, name: str) -> EnvironmentMismatchError:
     )
 
 
+def bad_cost(row: int, seed: int, step: int, cost: float) -> EnvironmentMismatchError:
+    """What is wrong with a cost that is negative or not finite, of environment `row` of a seed at a vector step."""
+    return EnvironmentMismatchError(
+        f"environment {row} of seed {seed} gave a cost of {cost:g} at vector step {step}; info['cost'] must be 0 on a "
+        "safe step and a finite number > 0 on a violating one. The last good checkpoint is kept"
+    )
+
+
 # -- state -------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from surefoot.envs.interface import check_contract, final_observations
 from surefoot.online.environment import (
     EpisodeMeans,
     RecentEpisodes,
+    bad_cost,
     environment_state,
     need_costs,
     restore_environment,
@@ -94,6 +95,7 @@ class Experience:
         self._ended = torch.zeros(len(seeds), dtype=torch.bool, device=device)  # in the last step
         self._diverged = torch.zeros((), dtype=torch.int64, device=device)
         self._bad = torch.full((2,), -1, dtype=torch.int64, device=device)  # step and row of the first bad number
+        self._odd = torch.full((3,), -1.0, dtype=torch.float64, device=device)  # and of the first bad cost, with it
         self.begin(0)
 
     def begin(self, block: int) -> None:
@@ -123,6 +125,7 @@ class Experience:
 
         Raises:
             DivergenceError: an observation or reward is not finite (on a GPU `check` says so later).
+            EnvironmentMismatchError: there is no cost for an agent that reads it, or one that is negative (likewise).
         """
         own = torch.addcmul(self.middle, self.half, actions)
         after, rewards, terminations, truncations, info = self.env.step(own if self.as_torch else own.cpu().numpy())
@@ -145,6 +148,8 @@ class Experience:
             batch["valid"] = valid
         if "cost" in info:
             batch["costs"] = self._tensor(info["cost"])
+            if self._reads_costs:
+                self._check_costs(batch["costs"], valid, number)
         elif self._reads_costs:
             raise need_costs(self.env, "the agent")
         if self._returns_to_go is not None:
@@ -194,11 +199,15 @@ class Experience:
 
         Raises:
             DivergenceError: an observation or reward was not finite.
+            EnvironmentMismatchError: so was a cost, or it was negative.
         """
         if self.device.type != "cpu":
             step, row = self._bad.tolist()
             if step >= 0:
                 raise self._not_finite(row, step)
+            step, row, cost = self._odd.tolist()
+            if step >= 0:
+                raise self._bad_cost(int(row), int(step), cost)
 
     def _tensor(self, values: Any) -> Tensor:
         """On the device, floats as float32, and not memory that the environment writes again."""
@@ -237,6 +246,23 @@ class Experience:
             return
         first = torch.stack([bad.new_full((), number, dtype=torch.int64), bad.long().argmax()])
         self._bad = torch.where((self._bad[0] < 0) & bad.any(), first, self._bad)
+
+    def _check_costs(self, costs: Tensor, valid: Tensor | None, number: int) -> None:
+        bad = ~((costs >= 0) & torch.isfinite(costs))
+        if valid is not None:
+            bad = bad & valid
+        if self.device.type == "cpu":
+            if bool(bad.any()):
+                row = int(bad.nonzero()[0])
+                raise self._bad_cost(row, number, float(costs[row]))
+            return
+        row = bad.long().argmax()
+        first = torch.stack([torch.full_like(self._odd[0], number), row.double(), costs[row].double()])
+        self._odd = torch.where((self._odd[0] < 0) & bad.any(), first, self._odd)
+
+    def _bad_cost(self, row: int, number: int, cost: float) -> EnvironmentMismatchError:
+        seed, environment = divmod(row, self.num_envs)
+        return bad_cost(environment, self.seeds[seed], number, cost)
 
     def _not_finite(self, row: int, number: int) -> DivergenceError:
         seed, environment = divmod(row, self.num_envs)

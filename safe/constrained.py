@@ -17,7 +17,7 @@ from surefoot.core.masked import normalise, reduce
 from surefoot.core.networks import Value
 from surefoot.core.value_learning import gae, value_loss
 from surefoot.online.on_policy_agent import OnPolicyAgent, head_gain, in_parts
-from surefoot.safe.multipliers import FORMS, GAINS, HeldMultiplier, Lagrange, Multiplier, centred, penalised, pid
+from surefoot.safe.multipliers import FORMS, HeldMultiplier, Lagrange, Multiplier, centred, check_gains, penalised, pid
 
 SCALES = ("rewards", "sum", "none")
 
@@ -54,9 +54,8 @@ class MultiplierConfig(ConstraintConfig):
         require(self.multiplier in FORMS, name, "multiplier", self.multiplier, f"one of {', '.join(FORMS)}")
         require(self.initial_multiplier >= 0, name, "initial_multiplier", self.initial_multiplier, ">= 0")
         require(self.multiplier_rate > 0, name, "multiplier_rate", self.multiplier_rate, "> 0")
-        gains = self.gains or GAINS["omnisafe"]
-        fine = len(gains) == 3 and all(gain >= 0 for gain in gains)
-        require(fine, name, "gains", self.gains, "None or three numbers >= 0: proportional, integral, derivative")
+        if self.gains is not None:
+            check_gains(name, self.gains)
         largest = self.largest_multiplier
         require(largest is None or largest > 0, name, "largest_multiplier", largest, "None or > 0")
 

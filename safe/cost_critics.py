@@ -21,7 +21,7 @@ from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.safe.costs import checked_costs, cost_notes
-from surefoot.safe.multipliers import Multiplier, discounted_threshold
+from surefoot.safe.multipliers import Multiplier, check_gains, discounted_threshold
 
 
 class AssignedMultiplier(nn.Module):
@@ -172,6 +172,7 @@ class LagrangianConfig(CostCriticConfig):
         """Refuse values out of range; `name` is the algorithm's."""
         super().check(name)
         require(0 <= self.mixing <= 1, name, "mixing", self.mixing, "in [0, 1]")
+        check_gains(name, self.gains)
 
 
 class LagrangianAgent(CostCriticAgent):

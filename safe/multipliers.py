@@ -148,6 +148,16 @@ class PlainPID:
         return {"value": value.clamp(0, self.upper), "integral": integral, "previous": now}
 
 
+def check_gains(algorithm: str, gains: tuple[float, ...]) -> None:
+    """Refuse gains of a PID that are not three finite numbers of at least 0.
+
+    Raises:
+        ConfigError: names the algorithm's option `gains`.
+    """
+    fine = len(gains) == 3 and all(0 <= gain < float("inf") for gain in gains)
+    require(fine, algorithm, "gains", gains, "three numbers >= 0: proportional, integral, derivative")
+
+
 def pid(form: str, gains: tuple[float, float, float] | None = None, upper: float | None = None) -> Multiplier:
     """The rule "omnisafe", "fsrl", "osrl" or "paper", with its published gains or others.
 

@@ -28,8 +28,8 @@ BATCH = 1 << 16
 """Episodes between two reports of progress."""
 FILTERED_BATCH = 1 << 13
 """The same behind a filter, whose numbers then fit into a core's cache."""
-FILE = "certificate.json"
-"""In the run folder."""
+FILE = "certificate"
+"""In the run folder; the filter's name, the gap's and .json come behind, so that several stand side by side."""
 
 Progress = Callable[[int, int, float], None]
 """Called with finished episodes, all of them, and the seconds that the rest will take."""
@@ -160,6 +160,7 @@ def _violations(batch: EpisodeBatch, env_id: str) -> int:
 
 def store(certified: Certified, folder: pathlib.Path) -> pathlib.Path:
     """Write it into a run folder, where `surefoot report` finds it; the path."""
-    path = folder / FILE
+    kind = None if certified.filter is None else certified.filter["kind"]
+    path = folder / ("-".join(part for part in (FILE, kind, certified.gap) if part) + ".json")
     write_json(path, certified.to_json())
     return path

@@ -81,7 +81,7 @@ class SafeSet:
         what follows s (`safe.signal`); with h(s) it is the value that the grid has.
 
         Raises:
-            ConfigError: the run's algorithm has no such value, or was trained on other observations.
+            ConfigError: the run's algorithm has no such value, or was trained for another system or observations.
             CheckpointError: the run is damaged.
         """
         opened = Run.open(run)
@@ -91,6 +91,9 @@ class SafeSet:
                 f"{run}: {opened.plan.algorithm} learns no feasible value, which is needed for a comparison; fisor does"
             )
         kind: Any = self.model.system
+        trained_in = opened.plan.environment
+        if trained_in is not None and is_native(trained_in) and system(trained_in).alias != kind.alias:
+            raise ConfigError(f"{run}: was trained for {trained_in}, not for {self.environment}")
         if opened.spec.observation_dim != len(kind.observations):
             raise ConfigError(
                 f"{run}: was trained on observations of width {opened.spec.observation_dim}; "

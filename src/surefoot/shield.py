@@ -75,7 +75,8 @@ def shield(
         progress: of the value iteration.
 
     Raises:
-        ConfigError: an unknown filter, a system without what it needs, or a safe set of another system.
+        ConfigError: an unknown filter, a system without what it needs, or a safe set of another system, with a gap,
+            with a discount or not converged.
         CheckpointError: a damaged file.
     """
     if kind not in FILTERS[1:]:
@@ -83,6 +84,8 @@ def shield(
     found = reach(env_id, tolerance=TOLERANCE, progress=progress) if safe_set is None else load_safe_set(safe_set)
     if found.model.system.alias != _alias(env_id):
         raise ConfigError(f"{safe_set}: is the safe set of {found.environment}, not of {env_id}; make one of that")
+    if (wrong := _unfit(found)) is not None:
+        raise ConfigError(f"{safe_set or env_id}: {wrong}, and a filter would promise what it can't keep")
     value = found.solution.value
     options: dict[str, Any] = {"rate": rate} if kind == "cbf" else {}
     made = BarrierQP if kind == "cbf" else LeastRestrictive
@@ -92,6 +95,18 @@ def shield(
         measured = needed_margin(trial, found.solution.grid, steps=found.model.system.max_steps)
         margin = measured.value
     return Shield(kind, made(found.model, value, margin, **options), found, measured)
+
+
+def _unfit(found: SafeSet) -> str | None:
+    """Why no filter can be made from a safe set; None where one can."""
+    solution = found.solution
+    if not solution.converged:
+        return f"is not converged (stopped after {solution.sweeps:,} sweeps); make it again with more --max-sweeps"
+    if solution.discount < 1:
+        return f"has a discount of {solution.discount:g}, which makes the set too large; make it again without one"
+    if found.gap is not None:
+        return f"is of the system with {found.gap}, and filters know it without a gap; make it again without one"
+    return None
 
 
 def load_filtered(path: str | os.PathLike[str]) -> FilteredPolicy:

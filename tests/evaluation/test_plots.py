@@ -62,3 +62,11 @@ def test_png_is_written_whole_or_not_at_all(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SurefootError, match="file"):
         plots.save_png(figure, tmp_path / "file" / "curve.png")
+
+
+def test_return_against_cost_draws_each_limit_where_it_is() -> None:
+    runs = {"careful": ([2.0, 3.0], [1.0, 3.0]), "plain": ([9.0], [40.0])}
+    axes = plots.return_against_cost(runs, limits=[10.0, 25.0]).axes[0]
+    assert [set(line.get_xdata()) for line in axes.lines] == [{10.0}, {25.0}]
+    means = [spot.get_offsets().tolist() for spot in axes.collections if len(spot.get_offsets()) == 1]
+    assert [2.0, 2.5] in [spot[0] for spot in means]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.evaluation import certificate, load_runs, write_report
+from surefoot.evaluation import certificate, load_runs, where_certified, write_report
 from surefoot.evaluation.report import render
 
 MakeRun = Callable[..., pathlib.Path]
@@ -115,6 +115,21 @@ def certified(folder: pathlib.Path, broken: int) -> None:
     said = {**certificate(broken, 50).to_json(), "sentence": certificate(broken, 50).sentence(), "policy": "iql, <b>",
             "environment": "native/dubins-obstacles", "gap": None, "filter": filtered}  # fmt: skip
     (folder / "certificate.json").write_text(json.dumps(said))
+
+
+def test_certificates_of_one_policy_stand_side_by_side(make_run: MakeRun) -> None:
+    folder = make_run("a")
+    certified(folder, 0)
+    first = json.loads((folder / "certificate.json").read_text())
+    (folder / "certificate-wind.json").write_text(json.dumps({**first, "gap": "wind", "filter": None}))
+    (run,) = load_runs([folder])
+    assert [where_certified(one) for one in run.certificates] == [
+        "native/dubins-obstacles with wind",
+        "native/dubins-obstacles",
+    ]
+    words = "\n".join(Page(render([run])).words)
+    assert "native/dubins-obstacles with wind" in words
+    assert "cbf, margin 0.115" in words
 
 
 def test_a_certificates_filter_is_named_and_its_broken_promises_are_told_loudly(make_run: MakeRun) -> None:

@@ -60,6 +60,23 @@ def test_an_environment_without_costs_is_refused_with_what_to_do(algorithm: str)
 
 
 @pytest.mark.parametrize("algorithm", ACTING)
+@pytest.mark.parametrize("cost", [-1.0, np.nan])
+def test_a_cost_that_is_none_is_told_with_where_it_came_from(algorithm: str, cost: float) -> None:
+    class Paying(Walk):
+        def step(self, actions: Any) -> Any:
+            *moved, info = super().step(actions)
+            self.taken = getattr(self, "taken", 0) + 1
+            if self.taken == 6:
+                info = {**info, "cost": np.where(np.arange(self.num_envs) == self.num_envs - 1, cost, info["cost"])}
+            return *moved, info
+
+    count = rows(algorithm)
+    said = rf"environment {count - 1} of seed 7 gave a cost of {cost:g} at vector step 5; info\['cost'\] must be 0"
+    with pytest.raises(EnvironmentMismatchError, match=said):
+        loop(algorithm, Paying(count), (7,)).run(128)
+
+
+@pytest.mark.parametrize("algorithm", ACTING)
 def test_limits_out_of_range_are_refused(algorithm: str) -> None:
     with pytest.raises(ConfigError, match="cost_limit is -1"):
         ALGORITHMS[algorithm].configure(cost_limit=-1.0)

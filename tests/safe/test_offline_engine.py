@@ -88,6 +88,37 @@ def test_policies_are_read_back_as_they_were_written(variant: str, tmp_path: pat
         assert not torch.equal(drawn, expected)
 
 
+@pytest.mark.parametrize("variant", ["bc_safe", "bcq_lag", "bear_lag", "cpq", "coptidice"])
+def test_exported_policies_take_any_number_of_rows(variant: str, tmp_path: pathlib.Path) -> None:
+    policy = agents(variant, [3])[0].policy()
+    policy.export(tmp_path / "policy.pt2")
+    program = torch.export.load(tmp_path / "policy.pt2").module()
+    for rows in (1, 7):
+        observations = torch.randn(rows, 3)
+        torch.testing.assert_close(program(observations), policy.act(observations), rtol=1e-5, atol=1e-6)
+
+
+def test_a_policy_of_two_networks_is_exported_as_onnx_for_any_number_of_rows(tmp_path: pathlib.Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    policy = agents("bcq_lag", [3])[0].policy()
+    policy.export(tmp_path / "policy.onnx")
+    session = runtime.InferenceSession(tmp_path / "policy.onnx")
+    for rows in (1, 7):
+        observations = torch.randn(rows, 3)
+        (given,) = session.run(None, {"observations": observations.numpy()})
+        assert np.allclose(given, policy.act(observations).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag"])
+@pytest.mark.parametrize("gains", [(-1.0, 0.003, 0.001), (0.1, float("inf"), 0.001), (0.1, 0.003)])
+def test_gains_that_can_not_hold_a_limit_are_refused(variant: str, gains: tuple[float, ...]) -> None:
+    from surefoot.core.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=rf"{variant}.gains is .* three numbers >= 0"):
+        agents(variant, [0], gains=gains)
+
+
 @pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag", "cpq", "coptidice", "cdt"])
 def test_data_without_costs_or_with_negative_ones_is_refused(variant: str) -> None:
     from surefoot.core.errors import DataError

@@ -128,6 +128,12 @@ def test_certify_counts_bounds_stores_and_the_report_shows_it(
     assert stored["sentence"] in capsys.readouterr().out
     assert "<h2>Certificates</h2>" in page.read_text()
     (finished_run / "certificate.json").unlink()
+    assert main([*arguments[:-1], "30", "--steps", "40", "--gap", "wind"]) == 0
+    assert json.loads((finished_run / "certificate-wind.json").read_text())["gap"] == "wind"
+    capsys.readouterr()
+    assert main(["report", str(finished_run), "-o", str(page)]) == 0
+    assert "certified in native/pendulum with wind:" in capsys.readouterr().out
+    (finished_run / "certificate-wind.json").unlink()
 
 
 def test_certify_a_behaviour_and_say_the_same_twice(capsys: Capture) -> None:

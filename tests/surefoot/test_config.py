@@ -10,6 +10,7 @@ import pytest
 from surefoot import config, grammar
 from surefoot.core.errors import ConfigError
 from surefoot.offline import ALGORITHMS
+from surefoot.registry import ALGORITHMS as EVERY
 
 
 def request(*overrides: str) -> config.Request:
@@ -24,6 +25,21 @@ def test_every_algorithm_gets_its_dataclass_defaults(name: str) -> None:
     found = request(f"algo={name}")
     assert found.algorithm == name
     assert found.options == {key: list(v) if isinstance(v, tuple) else v for key, v in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option"),
+    [
+        ("fisor", "violation"),
+        ("cdt", "target_cost"),
+        ("ppo_lag", "largest_multiplier"),
+        ("sac", "critic_learning_rate"),
+    ],
+)
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_options_that_are_not_finite_are_refused(algorithm: str, option: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"{algorithm}\.{option} is (inf|nan), must be finite"):
+        EVERY[algorithm].configure(**{option: value})
 
 
 def test_options_and_fields_are_set_by_overrides() -> None:

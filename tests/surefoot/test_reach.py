@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_a_learned_value_is_compared_with_the_grid(
         return truth(found.model.state_of(observations.double())).float() - 0.01
 
     spec = types.SimpleNamespace(observation_dim=11)
-    plan = types.SimpleNamespace(algorithm="fisor")
+    plan = types.SimpleNamespace(algorithm="fisor", environment="native/dubins-obstacles")
     opened = types.SimpleNamespace(spec=spec, plan=plan)
     monkeypatch.setattr(reaching.Run, "open", lambda path: opened)
     monkeypatch.setattr(reaching, "load_agent", lambda run, seed: types.SimpleNamespace(feasible_value=feasible_value))
@@ -109,6 +110,9 @@ def test_a_learned_value_is_compared_with_the_grid(
     spec.observation_dim = 3
     monkeypatch.setattr(reaching, "load_agent", lambda run, seed: types.SimpleNamespace(feasible_value=feasible_value))
     with pytest.raises(ConfigError, match="observations of width 3"):
+        found.learned("RUN")
+    plan.environment = "surefoot/CartPoleBalance-v0"
+    with pytest.raises(ConfigError, match="trained for surefoot/CartPoleBalance-v0, not for native/dubins-obstacles"):
         found.learned("RUN")
 
 
@@ -183,6 +187,25 @@ def test_a_policy_keeps_its_filter_in_files(kind: str, coarse: pathlib.Path, tmp
     policy.save(tmp_path / "plain")
     with pytest.raises(CheckpointError, match="safe set without a filter"):
         load_filtered(tmp_path / "plain")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"discount": 0.5}, "has a discount of 0.5, which makes the set too large"),
+        ({"max_sweeps": 1}, "is not converged (stopped after 1 sweeps)"),
+        ({"gap": "gravity2"}, "is of the system with gravity2"),
+    ],
+)
+def test_a_safe_set_that_promises_too_much_filters_nothing(
+    options: dict[str, Any], said: str, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    reaching.reach("native/pendulum", points=[15, 15], **options).save(tmp_path / "set.npz")
+    command = ["certify", "--policy", "random", "--env", "native/pendulum", "--filter", "reach", "--margin", "0.1"]
+    assert main([*command, "--safe-set", str(tmp_path / "set.npz")]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "set.npz" in told
 
 
 def test_a_safe_set_of_another_system_or_a_damaged_one_is_refused(

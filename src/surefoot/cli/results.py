@@ -140,7 +140,7 @@ class _episodes_bar:
 
 def report(arguments: argparse.Namespace) -> int:
     """Write the page, and print its table."""
-    from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, write_report
+    from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, where_certified, write_report
     from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)
@@ -149,7 +149,7 @@ def report(arguments: argparse.Namespace) -> int:
     check_limit(arguments.cost_limit)
     runs = [run.judged_by(arguments.cost_limit) for run in load_runs(arguments.folders)]
     write_report(runs, path)
-    certificates = {run.name: run.certificate for run in runs if run.certificate is not None}
+    certificates = {run.name: list(run.certificates) for run in runs if run.certificates}
     if arguments.json:
         rows = [row.to_json() for row in tables.rows(runs)]
         output.print_json({"report": str(path), "rows": rows, "certificates": certificates})
@@ -158,10 +158,11 @@ def report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if run.safety is not None:
             print(f"{run.name}: {run.safety.sentence()}")
-    for name, found in certificates.items():
-        print(f"{name}, certified in {found['environment']}: {found['sentence']} (filter: {filter_words(found)})")
-        for line in broken_promise(found):
-            print(f"*** {line}", file=sys.stderr)
+    for name, all_found in certificates.items():
+        for found in all_found:
+            print(f"{name}, certified in {where_certified(found)}: {found['sentence']} (filter: {filter_words(found)})")
+            for line in broken_promise(found):
+                print(f"*** {line}", file=sys.stderr)
     print(f"\nreport: {output.short(path)}")
     return 0
 
