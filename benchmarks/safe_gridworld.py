@@ -30,7 +30,7 @@ from surefoot.safe import ALGORITHMS
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "safe"))
 from gridworld import OPTIONS, Grid, GridWorld
 
-BLOCKS, SEEDS = 400, (0,)
+BLOCKS, SEEDS = 400, (0, 1, 2)
 
 
 def train(algorithm: str, grid: Grid, blocks: int, seed: int) -> dict[str, Any]:

@@ -239,7 +239,8 @@ def numbers(evaluations: list[dict[str, Any]]) -> str:
 def system_row(name: str, system: str, found: dict[str, dict[str, Any]]) -> str:
     """One algorithm's line on a native system."""
     one = found.get(f"{name}-{system.removeprefix('native/')}")
-    label = f"| {system} | {PLANS[name].title} "
+    own = "".join(f", {key} {value:g}" for key, value in SYSTEMS[system][name].items())
+    label = f"| {system} | {PLANS[name].title}{own} "
     if one is None or "skipped" in one:
         return label + f"| {'missing' if one is None else one['skipped']} | | | |"
     certificate = one["certificate"]
@@ -275,7 +276,7 @@ def table(folder: pathlib.Path) -> list[str]:
         f"Mixed data of 50,000 transitions, {SYSTEM_STEPS:,} steps, 1 seed. Return "
         f"and violations of {CERTIFIED:,} episodes ({CERTIFIED_SAMPLING:,} where the policy always "
         "samples), and the bound that the probability of one is below with 95 % confidence. BC-Safe clones episodes "
-        "without a violation.",
+        "without a violation (limit 0). Options that are not those of the preset are named.",
         "",
         "| system | algorithm | return | violations | bound | mean cost |",
         "|---|---|---|---|---|---|",

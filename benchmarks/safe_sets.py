@@ -157,7 +157,8 @@ def table(folder: pathlib.Path) -> list[str]:
     lines = [
         "# Safe sets learned from data",
         "",
-        f"FISOR's feasible value from {TRANSITIONS:,} transitions of `mixed` behaviour; grid and measures as in "
+        f"The feasible value of FISOR `small` from {TRANSITIONS:,} transitions of `mixed` behaviour, beside the closed "
+        "form (double integrator) or the undiscounted grid solution (Dubins car); grid and measures as in "
         "benchmarks/safe_sets.py. Means over the seeds, the worst seed in brackets.",
         "",
         "| system | h | tau | discount | steps | seeds | IoU | false safe | false unsafe |",
