@@ -256,8 +256,8 @@ class Experience:
                 row = int(bad.nonzero()[0])
                 raise self._bad_cost(row, number, float(costs[row]))
             return
-        row = bad.long().argmax()
-        first = torch.stack([torch.full_like(self._odd[0], number), row.double(), costs[row].double()])
+        worst = bad.long().argmax()
+        first = torch.stack([torch.full_like(self._odd[0], number), worst.double(), costs[worst].double()])
         self._odd = torch.where((self._odd[0] < 0) & bad.any(), first, self._odd)
 
     def _bad_cost(self, row: int, number: int, cost: float) -> EnvironmentMismatchError:
