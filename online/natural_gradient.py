@@ -27,6 +27,7 @@ class TRPOConfig(EpochsConfig):
     backtracks: int = 10  # halvings of the step
     accept_ratio: float = 0.1  # least gain, as a fraction of the linear prediction
     learning_rate: float = 1e-3  # of the critic
+    entropy_coefficient: float = 0.0  # of the policy's entropy in what the step climbs
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -35,16 +36,19 @@ class TRPOConfig(EpochsConfig):
         require(self.damping >= 0, "trpo", "damping", self.damping, ">= 0")
         require(self.conjugate_steps >= 1, "trpo", "conjugate_steps", self.conjugate_steps, ">= 1")
         require(self.backtracks >= 1, "trpo", "backtracks", self.backtracks, ">= 1")
+        bonus = self.entropy_coefficient
+        require(bonus >= 0, "trpo", "entropy_coefficient", bonus, ">= 0")
 
 
 class TRPO(OnPolicyAgent):
     r"""TRPO of Schulman et al., "Trust Region Policy Optimization" (2015).
 
     .. math::
-        \max_\theta E\, \rho A \quad \text{with} \quad E\, KL(\pi_k \| \pi_\theta) \le \delta
+        \max_\theta E\, \rho A + c_H E\, H(\pi_\theta) \quad \text{with} \quad E\, KL(\pi_k \| \pi_\theta) \le \delta
 
-    by one step along :math:`F^{-1} g`, found by conjugate gradients, of the length at which the quadratic model of the
-    divergence is :math:`\delta`, halved until divergence and gain are as they should be. The critic is fitted after.
+    (the paper has :math:`c_H = 0`) by one step along :math:`F^{-1} g`, found by conjugate gradients, of the length at
+    which the quadratic model of the divergence is :math:`\delta`, halved until divergence and gain are as they should
+    be. The critic is fitted after.
     """
 
     name = "trpo"
@@ -66,9 +70,14 @@ class TRPO(OnPolicyAgent):
         """
         surface = Surface(self.actor, batch)
         found, metrics = natural_step(
-            lambda flat: surface.surrogate(flat, batch["advantages"]), surface.divergence, surface.start, self.config
+            lambda flat: self.gain(surface, flat, batch["advantages"]), surface.divergence, surface.start, self.config
         )
         return surface.named(found), metrics
+
+    def gain(self, surface: Surface, flat: Tensor, advantages: Tensor) -> Tensor:
+        """() what the step climbs, at (P,) parameters: the surrogate and, where it counts, the entropy."""
+        found, bonus = surface.surrogate(flat, advantages), self.config.entropy_coefficient
+        return found if bonus == 0 else found + bonus * surface.entropy(flat)
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the value."""
@@ -113,6 +122,10 @@ class Surface:
         log_prob = self.actor.log_density(self._outputs(flat), self.batch["actions"])
         terms, _ = clip_surrogate(log_ratio(log_prob, self._before, self.mask), advantages, None, mask=self.mask)
         return -reduce(terms, self.mask)
+
+    def entropy(self, flat: Tensor) -> Tensor:
+        """() mean entropy of the policy with these parameters, in nats."""
+        return reduce(self.actor.entropy(self._outputs(flat)), self.mask)
 
     def divergence(self, flat: Tensor) -> Tensor:
         """() mean KL(policy that acted || policy with these parameters), in nats."""

@@ -80,7 +80,7 @@ class CPO(ConstrainedAgent, TRPO):
         rewards, costs = batch["advantages"], batch["cost_advantages"]
         with torch.enable_grad():
             leaf = surface.start.clone().requires_grad_()
-            g = torch.autograd.grad(surface.surrogate(leaf, rewards), leaf)[0]
+            g = torch.autograd.grad(self.gain(surface, leaf, rewards), leaf)[0]
             b = torch.autograd.grad(surface.surrogate(leaf, costs), leaf)[0]
         fisher = fisher_product(surface.divergence, surface.start, c.damping)
         over = (self.episode_cost - c.cost_limit) / self.episode_length
@@ -96,11 +96,11 @@ class CPO(ConstrainedAgent, TRPO):
         """The longest part of the step that keeps the divergence, does not raise the cost beyond what is free, and
         gains, where gaining is asked for."""
         c, start = self.config, surface.start
-        gain_before, cost_before = surface.surrogate(start, rewards), surface.surrogate(start, costs)
+        gain_before, cost_before = self.gain(surface, start, rewards), surface.surrogate(start, costs)
         nothing = torch.zeros_like(gain_before)
         for turn in range(c.backtracks):
             tried = start + c.decay**turn * step
-            gain = surface.surrogate(tried, rewards) - gain_before
+            gain = self.gain(surface, tried, rewards) - gain_before
             cost = surface.surrogate(tried, costs) - cost_before
             far = surface.divergence(tried)
             finite = torch.isfinite(gain) & torch.isfinite(cost) & torch.isfinite(far)

@@ -183,6 +183,18 @@ def test_a_natural_step_goes_as_far_as_a_quadratic_divergence_lets_it() -> None:
     assert float(metrics["kl"]) == pytest.approx(0.02, rel=1e-6)
 
 
+@pytest.mark.parametrize("bonus", [0.0, 0.1])
+def test_where_no_action_is_better_a_natural_step_climbs_the_entropy_or_stays(bonus: float) -> None:
+    made = loop("trpo", Regulator(4), entropy_coefficient=bonus)
+    columns = made.agent.columns(made.blocks.fill(0))
+    batch = {name: column[0].flatten(0, 1) for name, column in columns.items()}
+    batch["advantages"].zero_()
+    before = made.agent.actor.log_std.detach().clone()
+    changed, _ = made.agent.policy_step(batch)
+    after = changed["actor.log_std"]
+    assert bool((after > before + 0.01).all()) if bonus else torch.equal(after, before)
+
+
 def test_a_natural_step_that_gains_nothing_is_not_taken() -> None:
     start = torch.zeros(3, dtype=torch.float64)
 

@@ -147,9 +147,9 @@ _PID = {"standardise": "sum", "multiplier": "paper", "gains": (0.3, 0.1, 0.0)}
 OPTIONS: dict[str, dict[str, Any]] = {
     "ppo_lag": {**_FIRST_ORDER, **_LAGRANGE},
     "ppo_pid": {**_FIRST_ORDER, **_PID},
-    "trpo_lag": {**_SHARED, **_LAGRANGE, "damping": 1e-3},
-    "trpo_pid": {**_SHARED, **_PID, "gains": (0.5, 0.1, 0.0), "damping": 1e-3},
-    "cpo": _SHARED,
+    "trpo_lag": {**_SHARED, **_LAGRANGE, "damping": 1e-3, "entropy_coefficient": 0.025, "multiplier_rate": 0.005},
+    "trpo_pid": {**_SHARED, **_PID, "gains": (0.5, 0.1, 0.0), "damping": 1e-3, "entropy_coefficient": 0.02},
+    "cpo": {**_SHARED, "damping": 1e-3},
     "focops": {**_FIRST_ORDER, **_PID, "gains": (0.5, 0.1, 0.0), "entropy_coefficient": 0.02},
     "cup": {**_FIRST_ORDER, **_PID, "standardise": "rewards", "gains": (0.5, 0.05, 0.0), "projection_weight": 3.0,
             "projection_kl": 0.02, "entropy_coefficient": 0.015},

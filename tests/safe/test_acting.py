@@ -76,6 +76,17 @@ def test_a_cost_that_is_none_is_told_with_where_it_came_from(algorithm: str, cos
         loop(algorithm, Paying(count), (7,)).run(128)
 
 
+def test_cpo_climbs_the_entropy_where_nothing_else_counts() -> None:
+    for bonus in (0.0, 0.1):
+        made: Any = loop("cpo", Walk(rows("cpo")), cost_limit=1e9, entropy_coefficient=bonus)
+        columns = made.agent.columns(made.blocks.fill(0))
+        batch = {name: column[0].flatten(0, 1) for name, column in columns.items()}
+        batch["advantages"].zero_()
+        before = made.agent.actor.log_std.detach().clone()
+        after = made.agent.policy_step(batch)[0]["actor.log_std"]
+        assert bool((after > before + 0.01).all()) if bonus else torch.equal(after, before)
+
+
 @pytest.mark.parametrize("algorithm", ACTING)
 def test_limits_out_of_range_are_refused(algorithm: str) -> None:
     with pytest.raises(ConfigError, match="cost_limit is -1"):

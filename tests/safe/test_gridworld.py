@@ -56,7 +56,8 @@ def test_the_programme_agrees_with_simulated_episodes_and_its_dual_with_a_differ
 
 @pytest.mark.parametrize("algorithm", OPTIONS)
 def test_it_comes_near_the_value_of_the_programme_within_the_budget(algorithm: str) -> None:
-    found, (best, _, _) = late(algorithm, 60 if algorithm == "cpo" else 120), GRID.best()
+    options = {"multiplier_rate": 0.02} if algorithm == "trpo_lag" else {}  # faster than in 400 blocks
+    found, (best, _, _) = late(algorithm, 60 if algorithm == "cpo" else 120, **options), GRID.best()
     assert found[0] > 0.9 * best
     assert found[1] < 1.06 * GRID.budget
 
@@ -65,7 +66,7 @@ def test_costs_of_the_wrong_sign_fail() -> None:
     class Flipped(GridWorld):
         def step(self, actions: Any) -> Any:
             *rest, info = super().step(actions)
-            return (*rest, {**info, "cost": -info["cost"]})
+            return (*rest, {**info, "cost": 1 - info["cost"]})  # of at most 1: negative ones are refused
 
     assert flipped(Flipped, "ppo_pid")[1] > 2 * GRID.budget
     assert flipped(Flipped, "cpo")[1] > 2 * GRID.budget
