@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import scipy.optimize
+import scipy.stats
 from gymnasium.spaces import Box, Discrete
 
 from surefoot.envs.interface import VectorEnvironment
@@ -114,6 +115,9 @@ class GridWorld(VectorEnvironment):
 
     def __init__(self, grid: Grid, num_envs: int) -> None:
         super().__init__(num_envs, Box(0, 1, (grid.cells,), np.float32), Discrete(4))
+        self._tables(grid)
+
+    def _tables(self, grid: Grid) -> None:
         self.grid = grid
         self._cumulative = grid.transitions().cumsum(2)
         self._rewards, self._costs = grid.entering()
@@ -126,6 +130,10 @@ class GridWorld(VectorEnvironment):
         return self._ones[self.cells], {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        return self.move(actions)
+
+    def move(self, actions: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One of `MOVES` in each copy."""
         chances, lives = self.source.random((2, self.num_envs))
         entered = (chances[:, None] < self._cumulative[self.cells, actions]).argmax(1)
         ended = (entered == self.grid.goal) | (lives > self.grid.survival)
@@ -135,6 +143,36 @@ class GridWorld(VectorEnvironment):
             info |= {"final_obs": self._ones[entered], "_final_obs": ended}
         self.cells = np.where(ended, 0, entered)
         return self._ones[self.cells], rewards, ended, np.zeros(self.num_envs, bool), info
+
+
+class SteeredGridWorld(GridWorld):
+    """The same grid with actions in a square: (up, right), of which the larger part decides the move."""
+
+    def __init__(self, grid: Grid, num_envs: int) -> None:
+        VectorEnvironment.__init__(self, num_envs, Box(0, 1, (grid.cells,), np.float32), Box(-1, 1, (2,), np.float32))
+        self._tables(grid)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        up, right = np.asarray(actions).T
+        vertical = abs(up) > abs(right)
+        return self.move(np.where(vertical, np.where(up > 0, 0, 1), np.where(right > 0, 3, 2)))
+
+
+def move_chances(mean: np.ndarray, deviation: np.ndarray, points: int = 801) -> np.ndarray:
+    """(S, 4) probabilities of the moves where (up, right) is tanh of (S, 2) normals: by integration over one part.
+
+    tanh is odd and rises, so that it changes neither signs nor which part is the larger.
+    """
+    z = np.linspace(-8, 8, points)
+    weights = scipy.stats.norm.pdf(z) * (z[1] - z[0])
+
+    def beyond(part: int, sign: int) -> np.ndarray:
+        """Probability that sign * this part is above the other's size."""
+        size = abs(mean[:, 1 - part, None] + deviation[:, 1 - part, None] * z)
+        return scipy.stats.norm.cdf((sign * mean[:, part, None] - size) / deviation[:, part, None]) @ weights
+
+    found = np.stack([beyond(0, 1), beyond(0, -1), beyond(1, -1), beyond(1, 1)], 1)
+    return found / found.sum(1, keepdims=True)
 
 
 _SHARED: dict[str, Any] = {
@@ -155,3 +193,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "projection_kl": 0.02, "entropy_coefficient": 0.015},
 }  # fmt: skip
 """Settings under which each algorithm is compared with the linear programme."""
+STEERED: dict[str, Any] = {
+    "num_envs": 16, "hidden": (64, 64), "initial_steps": 2048, "updates_per_step": 0.25, "discount": 1.0,
+    "cost_discount": 1.0, "cost_window": 100, "multiplier_rate": 0.001, "initial_multiplier": 1.0,
+    "learn_temperature": False, "temperature": 0.03, "actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3,
+    "cost_critics": 2, "replay_capacity": 50_000,
+}  # fmt: skip
+"""Of SAC-Lag, whose actions are no choices: on `SteeredGridWorld`."""

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from acting import TABLE
-from gridworld import OPTIONS, Grid, GridWorld
+from gridworld import OPTIONS, STEERED, Grid, GridWorld, SteeredGridWorld, move_chances
 
 from surefoot.online import spec_of
+from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.on_policy import OnPolicyLoop
 from surefoot.safe import ALGORITHMS
 
@@ -58,6 +59,36 @@ def test_the_programme_agrees_with_simulated_episodes_and_its_dual_with_a_differ
 def test_it_comes_near_the_value_of_the_programme_within_the_budget(algorithm: str) -> None:
     options = {"multiplier_rate": 0.02} if algorithm == "trpo_lag" else {}  # faster than in 400 blocks
     found, (best, _, _) = late(algorithm, 60 if algorithm == "cpo" else 120, **options), GRID.best()
+    assert found[0] > 0.9 * best
+    assert found[1] < 1.06 * GRID.budget
+
+
+def test_chances_of_moves_are_those_of_drawn_actions() -> None:
+    source = np.random.default_rng(0)
+    mean, deviation = source.normal(size=(5, 2)), np.exp(source.normal(size=(5, 2)))
+    env, drawn = SteeredGridWorld(GRID, 5), np.zeros((5, 4))
+    moves: list[np.ndarray] = []
+    env.move = lambda chosen: moves.append(chosen)  # type: ignore[method-assign, assignment]
+    for _ in range(20_000):
+        env.step(np.tanh(mean + deviation * source.normal(size=(5, 2))))
+    for move in range(4):
+        drawn[:, move] = (np.asarray(moves) == move).mean(0)
+    np.testing.assert_allclose(move_chances(mean, deviation), drawn, rtol=0, atol=0.02)
+
+
+def test_sac_lag_comes_near_the_value_of_the_programme_within_the_budget() -> None:
+    kind: Any = ALGORITHMS["sac_lag"]
+    options = {**STEERED, "hidden": (32, 32), "multiplier_rate": 0.003, "initial_steps": 512}
+    env = SteeredGridWorld(GRID, STEERED["num_envs"])
+    agent = kind(spec_of(env), kind.configure(**options, cost_limit=GRID.budget)).fresh(0)
+    loop = OffPolicyLoop([agent], [0], env, planned_steps=30_000, batch_size=64, table=TABLE)
+    values = []
+    for _ in range(60):
+        loop.run(500)
+        with torch.no_grad():
+            mean, log_std = agent.actor(torch.eye(GRID.cells))
+        values.append(GRID.value(move_chances(mean.double().numpy(), log_std.exp().double().numpy())))
+    found, (best, _, _) = np.asarray(values)[-20:].mean(0), GRID.best()
     assert found[0] > 0.9 * best
     assert found[1] < 1.06 * GRID.budget
 
