@@ -26,13 +26,10 @@ from surefoot.generate import generate
 
 TRANSITIONS, EPISODES = 20_000, 50
 ALGORITHMS = ("h2o", "sac", "cql")
-TITLES = {"h2o": "H2O", "sac": "SAC in the simulator", "cql": "CQL on the data"}
 CONTROL = "sac-real"
-NARROW: dict[str, Any] = {"hidden": (128, 128)}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "h2o": {"discriminator_hidden": (128, 128)},
-    "cql": {"sampled_actions": 4, "actor_learning_rate": 3e-4, "temperature_learning_rate": 3e-4},
-}
+OPTIONS = {"cql": {"sampled_actions": 4, "actor_learning_rate": 3e-4, "temperature_learning_rate": 3e-4}}
+WIDTHS = {"h2o": ("hidden", "discriminator_hidden")}  # else hidden alone
+NARROW = (128, 128)
 
 
 class Problem(NamedTuple):
@@ -75,11 +72,9 @@ def cell(problem: Problem, algorithm: str, seed: int) -> dict[str, Any]:
     """Train and evaluate one seed."""
     data = real_data(problem.environment, seed) if algorithm in ("h2o", "cql") else None
     gap = problem.gap if algorithm in ("h2o", "sac") else None
-    options = dict(OPTIONS.get(algorithm, {}))
+    options: dict[str, Any] = dict(OPTIONS.get(algorithm, {}))
     if native(problem.environment):
-        options |= NARROW
-    else:
-        options.pop("discriminator_hidden", None)
+        options |= dict.fromkeys(WIDTHS.get(algorithm, ("hidden",)), NARROW)
     name = "sac" if algorithm == CONTROL else algorithm
     return training_cell(name, options, data, problem.environment, seed, problem.steps, EPISODES, gap)
 
@@ -94,9 +89,9 @@ def cells() -> list[Cell]:
     ]
     found = {
         cell_name(problem, algorithm, seed): functools.partial(cell, problem, algorithm, seed)
-        for _, seed, problem, algorithm in reversed(sorted(listed, key=lambda one: one[:2]))
+        for _, seed, problem, algorithm in sorted(listed, key=lambda one: one[:2])
     }
-    return [Cell(name, compute) for name, compute in reversed(found.items())]
+    return [Cell(name, compute) for name, compute in found.items()]
 
 
 def cell_name(problem: Problem, algorithm: str, seed: int) -> str:

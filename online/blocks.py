@@ -27,6 +27,7 @@ from surefoot.online.environment import (
     EpisodeMeans,
     RecentEpisodes,
     bad_cost,
+    bad_costs,
     environment_state,
     need_costs,
     restore_environment,
@@ -250,9 +251,7 @@ class Blocks:
 
     def _check_costs(self, block: Block, number: int) -> None:
         costs = block["costs"]
-        bad = ~((costs >= 0) & torch.isfinite(costs))
-        if "mask" in block:
-            bad &= block["mask"] != 0
+        bad = bad_costs(costs, block.get("mask"))
         if bool(bad.any()):
             seed, time, row = bad.nonzero()[0].tolist()
             step = number * self.horizon + time

@@ -241,6 +241,12 @@ def need_costs(env: Any, name: str) -> EnvironmentMismatchError:
     )
 
 
+def bad_costs(costs: Tensor, counted: Tensor | None) -> Tensor:
+    """Which costs are negative or not finite, of the rows that are `counted` (None: all)."""
+    bad = ~((costs >= 0) & torch.isfinite(costs))
+    return bad if counted is None else bad & (counted != 0)
+
+
 def bad_cost(row: int, seed: int, step: int, cost: float) -> EnvironmentMismatchError:
     """What is wrong with a cost that is negative or not finite, of environment `row` of a seed at a vector step."""
     return EnvironmentMismatchError(

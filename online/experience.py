@@ -17,6 +17,7 @@ from surefoot.online.environment import (
     EpisodeMeans,
     RecentEpisodes,
     bad_cost,
+    bad_costs,
     environment_state,
     need_costs,
     restore_environment,
@@ -248,9 +249,7 @@ class Experience:
         self._bad = torch.where((self._bad[0] < 0) & bad.any(), first, self._bad)
 
     def _check_costs(self, costs: Tensor, valid: Tensor | None, number: int) -> None:
-        bad = ~((costs >= 0) & torch.isfinite(costs))
-        if valid is not None:
-            bad = bad & valid
+        bad = bad_costs(costs, valid)
         if self.device.type == "cpu":
             if bool(bad.any()):
                 row = int(bad.nonzero()[0])
