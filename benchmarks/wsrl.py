@@ -5,12 +5,13 @@
     python benchmarks/wsrl.py --table          # only the table
     python benchmarks/wsrl.py --quick          # one small cell, for CI
 
-`pair-s*`: CQL on walker2d-v5-mixed (30,000 updates, 2 critics, 4 sampled actions a block), then 10,000 online steps
-with and without the warm-up; `calql-s0` the same from Cal-QL. `long-*`: 10 critics, 50,000 online steps of four critic
-steps each, beside IQL fine-tuning that keeps the data. `mini-s*`: the pair on the pendulum, from Cal-QL, with a warm-up
-of 1,000 steps. All but IQL have layer norms, as everywhere in zhouzypaul/wsrl, and networks of half its width, with
-which the study fits an evening of two cores. What a return is measured against is the frozen policy's in the same
-initial states: the evaluations during warm-up. Runs are kept under build/wsrl and taken up again.
+`pair-s*`: CQL on walker2d-v5-mixed (30,000 updates, 2 critics, 4 sampled actions a block), then 10,000 online steps:
+with the warm-up; without it as in the authors' code, which then waits for 1,024 steps of that policy; and from the
+first step on. `calql-s0` the same from Cal-QL. `long-*`: 10 critics, 50,000 online steps of four critic steps each,
+beside IQL fine-tuning that keeps the data. `mini-s*`: on the pendulum, from Cal-QL, with a warm-up of 1,000 steps and
+with none. All but IQL have layer norms, as everywhere in zhouzypaul/wsrl, and networks of half its width, with which
+the study fits an evening of two cores. What a return is measured against is the frozen policy's in the same initial
+states: the evaluations during warm-up. Runs are kept under build/wsrl and taken up again.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ EARLY = 5_000
 MINI, MINI_DATA, MINI_PRETRAINING, MINI_ONLINE, MINI_EARLY = "native/pendulum", 20_000, 10_000, 5_000, 1_000
 LONG_ONLINE, LONG_SEEDS = 50_000, (0, 1, 2)
 RUNS = pathlib.Path(__file__).parent.parent / "build" / "wsrl"
-COLD = {"initial_steps": 1_024}
-"""Without warm-up updates begin, as in zhouzypaul/wsrl, when there are as many steps as rows in a training step."""
+AUTHORS, NONE = {"initial_steps": 1_024}, {"initial_steps": 1}
+"""Without warm-up: as in zhouzypaul/wsrl, when there are as many steps as rows in a training step; or at once."""
+TITLES = {"warm": "warm-up", "authors": "1,024 steps", "none": "none"}
+"""Arm -> how the tables name it."""
 NARROW = {"layer_norm_critic": True, "layer_norm_actor": True, "hidden": (128, 128)}
 """Of all CQL, Cal-QL and WSRL here; at the usual width one seed of 200,000 critic steps takes two hours of a core."""
 BIG = {**NARROW, "critics": 10}
@@ -92,7 +95,7 @@ def pair(algorithm: str, seed: int) -> dict[str, Any]:
     """Pre-training, and fine-tuning with and without warm-up."""
     start = pretrained(algorithm, seed, algorithm, NARROW)
     found: dict[str, Any] = {"seed": seed, "git": git_commit(), "pretrained": facts(start)}
-    for arm, options in (("warm", {}), ("cold", COLD)):
+    for arm, options in (("warm", {}), ("authors", AUTHORS), ("none", NONE)):
         folder = RUNS / f"{algorithm}-{arm}-s{seed}"
         more = {"init": str(start.folder), "evaluate_every": 500}
         found[arm] = facts(part(folder, "wsrl", {**NARROW, **options}, ONLINE, seed, **more))
@@ -105,7 +108,7 @@ def mini(seed: int) -> dict[str, Any]:
     where, options = {"environment": MINI}, {**NARROW, "sampled_actions": 4}
     start = part(RUNS / f"mini-s{seed}", "calql", options, MINI_PRETRAINING, seed, dataset=data, **where)
     found: dict[str, Any] = {"seed": seed, "git": git_commit(), "pretrained": facts(start)}
-    for arm, options in (("warm", {"initial_steps": 1_000}), ("cold", COLD)):
+    for arm, options in (("warm", {"initial_steps": 1_000}), ("none", NONE)):
         more = {"init": str(start.folder), "evaluate_every": 100, **where}
         found[arm] = facts(part(RUNS / f"mini-{arm}-s{seed}", "wsrl", {**NARROW, **options}, MINI_ONLINE, seed, **more))
     return found
@@ -160,17 +163,20 @@ def relative(cell: dict[str, Any], arm: str, early: int = EARLY) -> float:
 def table(folder: pathlib.Path) -> list[str]:
     """The Markdown table of the cells that are there."""
     found = read_cells([one.name for one in cells()], folder)
+    pairs = [f"pair-s{seed}" for seed in SEEDS]
     lines = [
         "# WSRL: fine-tuning without the data",
         "",
         f"{DATASET}; {EPISODES} episodes a seed, mean action, and as many every 500 steps of fine-tuning. Lowest: of "
         f"the evaluations within the first {EARLY:,} training steps (four critic steps each), relative to the "
-        f"pre-trained policy in the same initial states. Without warm-up training begins after "
-        f"{COLD['initial_steps']:,} steps, so that it has more of it after as many steps. CQL, Cal-QL and WSRL: "
-        "networks of 128-128 with layer norms. Written by `python benchmarks/wsrl.py`.",
+        f"pre-trained policy in the same initial states. Arms differ in how long that policy acts before training "
+        f"begins: 5,000 steps (warm-up), {AUTHORS['initial_steps']:,} (the authors' code without warm-up), one (none); "
+        "the later, the less training after as many steps. CQL, Cal-QL and WSRL: networks of 128-128 with layer norms. "
+        "Written by `python benchmarks/wsrl.py`.",
         "",
-        *pair_table([*(f"pair-s{seed}" for seed in SEEDS), "calql-s0"], found, EARLY),
-        *gap_lines([found[name] for name in (f"pair-s{seed}" for seed in SEEDS) if name in found], EARLY),
+        *pair_table([*pairs, "calql-s0"], found, ("warm", "authors", "none"), EARLY),
+        *gap_lines([found[name] for name in pairs if name in found], "authors", EARLY),
+        *gap_lines([found[name] for name in pairs if name in found], "none", EARLY),
         "",
         *long_table(found),
         "",
@@ -180,38 +186,36 @@ def table(folder: pathlib.Path) -> list[str]:
     return lines
 
 
-def pair_table(names: list[str], found: dict[str, dict[str, Any]], early: int) -> list[str]:
+def pair_table(names: list[str], found: dict[str, dict[str, Any]], arms: tuple[str, ...], early: int) -> list[str]:
     """A line for each pair."""
-    lines = [
-        "| cell | pre-trained | lowest, warm-up | lowest, none | after, warm-up | after, none |",
-        "|---|---|---|---|---|---|",
-    ]
+    titles = ["cell", "pre-trained", *(f"{what}, {TITLES[arm]}" for what in ("lowest", "after") for arm in arms)]
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for name in names:
         if name not in found:
-            lines.append(f"| {name} | missing | missing | missing | missing | missing |")
+            lines.append("| " + " | ".join([name, *["missing"] * (len(titles) - 1)]) + " |")
             continue
         cell = found[name]
         row = [name, f"{before(cell):.0f}"]
-        row += [f"{relative(cell, arm, early):+.0%}" for arm in ("warm", "cold")]
-        row += [f"{np.mean(cell[arm]['returns']):.0f}" for arm in ("warm", "cold")]
+        row += [f"{relative(cell, arm, early):+.0%}" for arm in arms]
+        row += [f"{np.mean(cell[arm]['returns']):.0f}" for arm in arms]
         lines.append("| " + " | ".join(row) + " |")
     return lines
 
 
-def gap_lines(there: list[dict[str, Any]], early: int) -> list[str]:
-    """What the warm-up is worth, over the pairs that are there."""
+def gap_lines(there: list[dict[str, Any]], arm: str, early: int) -> list[str]:
+    """What the warm-up is worth beside another arm, over the pairs that are there."""
     if len(there) < 2:
         return []
-    gaps = [relative(cell, "warm", early) - relative(cell, "cold", early) for cell in there]
+    gaps = [relative(cell, "warm", early) - relative(cell, arm, early) for cell in there]
     whole = [gap * abs(before(cell)) for gap, cell in zip(gaps, there, strict=True)]
     share, returns = (
         hierarchical_interval([np.asarray([v]) for v in values], shared_episodes=False) for values in (gaps, whole)
     )
     return [
         "",
-        f"Lowest return with warm-up minus without, as a fraction of the pre-trained return, paired by seed: "
-        f"{share.estimate:.2f} [{share.low:.2f}, {share.high:.2f}]; in units of return {returns.estimate:.0f} "
-        f"[{returns.low:.0f}, {returns.high:.0f}]; {len(there)} of {len(SEEDS)} seeds; without it is lower in "
+        f"Lowest return with warm-up minus that of `{TITLES[arm]}`, as a fraction of the pre-trained return, paired by "
+        f"seed: {share.estimate:.2f} [{share.low:.2f}, {share.high:.2f}]; in units of return {returns.estimate:.0f} "
+        f"[{returns.low:.0f}, {returns.high:.0f}]; {len(there)} of {len(SEEDS)} seeds; `{TITLES[arm]}` is lower in "
         f"{sum(gap > 0 for gap in gaps)}.",
     ]
 
@@ -227,8 +231,8 @@ def mini_table(found: dict[str, dict[str, Any]]) -> list[str]:
         f"updates, {MINI_ONLINE:,} online steps, lowest within the first {MINI_EARLY:,} training steps. Wanted: with "
         "warm-up at most 30 % below the pre-trained policy, and without lower in at least 4 of 5 seeds.",
         "",
-        *pair_table(names, found, MINI_EARLY),
-        *gap_lines(there, MINI_EARLY),
+        *pair_table(names, found, ("warm", "none"), MINI_EARLY),
+        *gap_lines(there, "none", MINI_EARLY),
     ]
 
 

@@ -427,6 +427,27 @@ class Learner:
                 tensors[f"adam/{update.name}/rate"] = optimizer.rates[position]
         return tensors
 
+    def take_moments(self, position: int, given: Mapping[str, Tensor]) -> list[str]:
+        """Let the optimisers of seed `position` go on where those of another run ended.
+
+        Args:
+            position: of the seed.
+            given: what `state` gave there; what is not of an optimiser, or does not fit in name and shape, is left.
+
+        Returns:
+            Names of the networks whose moments came along.
+        """
+        mine = self.state(position)
+        stems = [name.removesuffix("/first") for name in mine if name.startswith("adam/") and name.endswith("/first")]
+        taken = []
+        for stem in stems:
+            parts = [f"{stem}/{part}" for part in ("first", "second", "count")]
+            if all(part in given and given[part].shape == mine[part].shape for part in parts):
+                taken.append(stem.rpartition("/")[2])
+                for part in parts:
+                    mine[part].copy_(given[part])
+        return taken
+
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
         """Go on from what `state` gave, one mapping a seed.
 

@@ -33,5 +33,6 @@ class IQLOnline(IQL, OffPolicyAgent):
     Config = IQLOnlineConfig
     data = "required"
     inherits = ("actor", "normalizer", "value", "critic", "target_critic")
+    inherits_moments = True
     PRESETS = {"official": {}, "corl": IQL.PRESETS["corl"]}  # noqa: RUF012
     config: IQLOnlineConfig  # type: ignore[assignment]

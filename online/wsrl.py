@@ -43,15 +43,16 @@ class WSRL(SAC):
         y = r + \gamma (1 - d)\, \min_{i \in S} \hat Q_i(s', a'), \qquad
         L_\pi = E\, [\alpha \log\pi(a|s) - \min_i Q_i(s, a)]
 
-    No conservatism, no entropy in the target, no offline data. Optimisers start anew, where the authors' checkpoint
-    also holds theirs. The authors' agent for AntMaze backs up the best of ten next actions here too and has a deviation
-    that does not depend on the state: `wsrl-antmaze` has neither.
+    No conservatism, no entropy in the target, no offline data. As with the authors' checkpoint, optimisers go on with
+    the moments that they had. The authors' agent for AntMaze backs up the best of ten next actions here too and has a
+    deviation that does not depend on the state: `wsrl-antmaze` has neither.
     """
 
     name = "wsrl"
     Config = WSRLConfig
     needs_init = True
     inherits = ("actor", "normalizer", "critic", "target_critic", "temperature")
+    inherits_moments = True
     PRESETS = {  # noqa: RUF012
         "locomotion": {},
         "wsrl-locomotion": ENSEMBLE,

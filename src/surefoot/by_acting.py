@@ -11,7 +11,9 @@ from surefoot.core.agent import Agent
 from surefoot.data.dataset import Dataset
 from surefoot.online.loop import Loop, make_loop
 from surefoot.problem import training_environment
+from surefoot.run import Run
 from surefoot.seeds import SeedTrainer
+from surefoot.start import take_moments
 
 
 class ActingTrainer(SeedTrainer):
@@ -24,6 +26,8 @@ class ActingTrainer(SeedTrainer):
         agents = [self.fresh(seed) for seed in self.seeds]
         self.loop = self._loop(agents, self.table(self._measure), self._ready(agents))
         self.learner = self.loop.learner
+        if self.plan.init is not None and agents[0].inherits_moments:
+            take_moments(self.learner, Run.open(self.plan.init))
 
     @property
     def step(self) -> int:

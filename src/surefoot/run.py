@@ -23,6 +23,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import torch
 
 from surefoot.core import checkpoint
 from surefoot.core.agent import Agent, Spec
@@ -155,8 +156,6 @@ def _git_commit() -> str | None:
 
 def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
     """Write a dataset so that worker processes read it at once: uncompressed, with a checksum."""
-    import torch
-
     arrays = {
         field.name: value
         for field in dataclasses.fields(dataset)
@@ -193,6 +192,15 @@ def split(dataset: Dataset) -> tuple[Dataset, Dataset | None]:
     return dataset.select_episodes(np.sort(order[held:])), dataset.select_episodes(np.sort(order[:held]))
 
 
+def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:
+    """All tensors of the last checkpoint of a seed.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
+    """
+    return checkpoint.load(run.checkpoint_path(seed), kind="checkpoint")[0]
+
+
 def load_agent(run: Run, seed: int | None = None) -> Agent:
     """The agent of a run's last checkpoint, critics included.
 
@@ -200,7 +208,7 @@ def load_agent(run: Run, seed: int | None = None) -> Agent:
         CheckpointError: there is no checkpoint, or it is damaged.
     """
     seed = run.plan.seeds[0] if seed is None else seed
-    tensors, _ = checkpoint.load(run.checkpoint_path(seed), kind="checkpoint")
+    tensors = load_state(run, seed)
     weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
     agent = run.plan.agent(run.spec)
     try:

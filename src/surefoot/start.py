@@ -8,11 +8,12 @@ import torch
 
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
+from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.temperature import Temperature
 from surefoot.envs.names import gymnasium_id
 from surefoot.plan import Plan
-from surefoot.run import Run, load_agent
+from surefoot.run import Run, load_agent, load_state
 from surefoot.streaming.agent import StreamingAgent
 
 
@@ -32,7 +33,7 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
         ConfigError: something that it inherits is missing there, of another size or another function; another kind of
             actor; or actions of another range.
     """
-    source = load_agent(run, seed if seed in run.plan.seeds else run.plan.seeds[0])
+    source = load_agent(run, _seed_there(run, seed))
     if isinstance(agent, StreamingAgent) or isinstance(source, StreamingAgent):
         return _stream_from(agent, source, run, position)
     theirs, mine = source.state_dict(), agent.state_dict()
@@ -65,6 +66,25 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
             network.set(other().item())
     agent.rewards_fixed = type(agent) is type(source) or any("critic" in name for name in taken)
     return taken
+
+
+def take_moments(learner: Learner, run: Run) -> None:
+    """Let the optimisers go on where those of the run that the agents start from ended, where they fit.
+
+    Args:
+        learner: not trained yet, of agents that `initialise_from` started.
+        run: with checkpoints; seeds as there.
+
+    Raises:
+        CheckpointError: a checkpoint is missing or damaged.
+    """
+    for position, seed in enumerate(learner.seeds):
+        learner.take_moments(position, load_state(run, _seed_there(run, seed)))
+
+
+def _seed_there(run: Run, seed: int) -> int:
+    """The seed of a run that stands for `seed`: itself, or the first where the run does not have it."""
+    return seed if seed in run.plan.seeds else run.plan.seeds[0]
 
 
 def _other_functions(agent: Agent, source: Agent) -> tuple[str, ...]:
@@ -111,6 +131,7 @@ def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:
     notes = [
         f"init: {', '.join(taken)} of {run.plan.algorithm} in {run.folder.name}"
         + (f"; new: {', '.join(new)}" if new else "")
+        + ("; optimisers go on with their moments" if agent.inherits_moments else "")
     ]
     if agent.acts:
         notes += advice(run, plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -11,12 +12,14 @@ import torch
 from surefoot import streaming
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError
+from surefoot.generate import generate
 from surefoot.offline import BC, CQL
 from surefoot.online import MOORL, PPO, SAC, TD3
 from surefoot.plan import Plan
 from surefoot.registry import ALGORITHMS
-from surefoot.run import Run
+from surefoot.run import Run, load_state
 from surefoot.start import advice, initialise_from
+from surefoot.training import train
 
 SPEC = Spec(3, 2, (-2.0, -1.0), (2.0, 1.0))
 SMALL: dict[str, Any] = {"hidden": (8, 8)}
@@ -105,3 +108,19 @@ def test_one_environment_has_two_names(tmp_path: pathlib.Path) -> None:
     plan = Plan("sac", {}, None, "native/pendulum")
     (text,) = advice(Run(tmp_path, plan), plan)
     assert "warning" in text
+
+
+@pytest.mark.parametrize(("algorithm", "kept"), [("wsrl", True), ("sac", False)])
+def test_optimisers_go_on_where_the_algorithm_says_so(tmp_path: pathlib.Path, algorithm: str, kept: bool) -> None:
+    data, where = generate("native/pendulum", 0, 400, "medium"), "native/pendulum"
+    plan = Plan("cql", {**vars(CQL.configure(sampled_actions=2, **SMALL))}, "<memory>", where, steps=20, episodes=1)
+    before = train(plan, tmp_path / "cql", dataset=data)
+    config = vars(ALGORITHMS[algorithm].configure(initial_steps=50, initial_actions="policy", **SMALL))
+    same = dataclasses.replace(plan, algorithm=algorithm, config={**config}, dataset=None, init=str(before.folder))
+    after = train(dataclasses.replace(same, steps=51), tmp_path / "online")  # one training step
+    first, last = load_state(before, 0), load_state(after, 0)
+    for network, steps in {"actor": 1, "critic": same.config["critic_steps"], "temperature": 1}.items():
+        stem = next(name.removesuffix("/count") for name in last if name.endswith(f"/{network}/count"))
+        assert last[f"{stem}/count"] == (20 if kept else 0) + steps
+        if kept:
+            assert bool((last[f"{stem}/second"] >= 0.99 * first[f"{stem}/second"]).all())  # each step keeps 0.999
