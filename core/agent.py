@@ -170,8 +170,8 @@ class Agent(nn.Module):
     """Episodes whose mean cost `observe_costs` is given while it acts; None for agents without a constraint."""
     inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
     """What a run that it starts from must give, by attribute; all else is taken where it fits."""
-    inherits_moments: ClassVar[bool] = False
-    """Whether Adam's moments come along too, where a loss of that name trained the same networks there."""
+    inherits_moments: ClassVar[tuple[str, ...]] = ()
+    """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""
     actor: Actor
     action_low: Tensor
     action_high: Tensor

@@ -427,26 +427,20 @@ class Learner:
                 tensors[f"adam/{update.name}/rate"] = optimizer.rates[position]
         return tensors
 
-    def take_moments(self, position: int, given: Mapping[str, Tensor]) -> list[str]:
-        """Let the optimisers of seed `position` go on where those of another run ended.
+    def take_moments(self, position: int, given: Mapping[str, Tensor]) -> None:
+        """Let optimisers of seed `position` go on from moments that `state` gave of another run; schedules don't.
 
-        Args:
-            position: of the seed.
-            given: what `state` gave there; what is not of an optimiser, or does not fit in name and shape, is left.
+        Where seeds do not stop by themselves they share one count of steps: give all of them the same.
 
-        Returns:
-            Names of the networks whose moments came along.
+        Raises:
+            CheckpointError: a tensor that this learner has not, or of another shape; nothing is taken then.
         """
         mine = self.state(position)
-        stems = [name.removesuffix("/first") for name in mine if name.startswith("adam/") and name.endswith("/first")]
-        taken = []
-        for stem in stems:
-            parts = [f"{stem}/{part}" for part in ("first", "second", "count")]
-            if all(part in given and given[part].shape == mine[part].shape for part in parts):
-                taken.append(stem.rpartition("/")[2])
-                for part in parts:
-                    mine[part].copy_(given[part])
-        return taken
+        odd = [name for name, value in given.items() if name not in mine or mine[name].shape != value.shape]
+        if odd:
+            raise CheckpointError(f"the moments do not fit {self.agent.name} as configured: {odd[0]} differs")
+        for name, value in given.items():
+            mine[name].copy_(value)
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
         """Go on from what `state` gave, one mapping a seed.

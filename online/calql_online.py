@@ -45,7 +45,7 @@ class CalQLOnline(CalQL, OffPolicyAgent):
     Config = CalQLOnlineConfig
     data = "required"
     inherits = ("actor", "normalizer", "critic", "target_critic", "temperature")
-    inherits_moments = True
+    inherits_moments = ("calql", "calql_online")
     config: CalQLOnlineConfig  # type: ignore[assignment]
 
     def returns_to_go(self, rewards: Tensor, terminations: Tensor) -> Tensor:

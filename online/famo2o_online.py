@@ -37,7 +37,7 @@ class FamO2OOnline(FamO2O, OffPolicyAgent):
     Config = FamO2OOnlineConfig
     data = "required"
     inherits = ("actor", "normalizer", "balance", "temperature", "value", "critic", "target_critic")
-    inherits_moments = True
+    inherits_moments = ("famo2o", "famo2o_online")
     config: FamO2OOnlineConfig  # type: ignore[assignment]
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:

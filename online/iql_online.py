@@ -33,6 +33,6 @@ class IQLOnline(IQL, OffPolicyAgent):
     Config = IQLOnlineConfig
     data = "required"
     inherits = ("actor", "normalizer", "value", "critic", "target_critic")
-    inherits_moments = True
+    inherits_moments = ("iql", "iql_online")
     PRESETS = {"official": {}, "corl": IQL.PRESETS["corl"]}  # noqa: RUF012
     config: IQLOnlineConfig  # type: ignore[assignment]

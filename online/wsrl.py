@@ -52,7 +52,7 @@ class WSRL(SAC):
     Config = WSRLConfig
     needs_init = True
     inherits = ("actor", "normalizer", "critic", "target_critic", "temperature")
-    inherits_moments = True
+    inherits_moments = ("cql", "calql", "wsrl")
     PRESETS = {  # noqa: RUF012
         "locomotion": {},
         "wsrl-locomotion": ENSEMBLE,

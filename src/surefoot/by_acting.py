@@ -26,7 +26,7 @@ class ActingTrainer(SeedTrainer):
         agents = [self.fresh(seed) for seed in self.seeds]
         self.loop = self._loop(agents, self.table(self._measure), self._ready(agents))
         self.learner = self.loop.learner
-        if self.plan.init is not None and agents[0].inherits_moments:
+        if self.plan.init is not None:
             take_moments(self.learner, Run.open(self.plan.init))
 
     @property

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from surefoot.core.agent import Agent
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.temperature import Temperature
@@ -68,18 +69,45 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
     return taken
 
 
+def moments_from(agent: Agent, run: Run, seed: int) -> dict[str, Tensor]:
+    """Adam's moments and counts that come along from a run, named as `Learner.state` names them.
+
+    Of losses that both have, for the same networks, where the agent `inherits_moments` of that algorithm. A temperature
+    that is written in another form has another gradient: its moments stay behind.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
+    """
+    if run.plan.algorithm not in agent.inherits_moments:
+        return {}
+    source, stems = run.plan.agent(run.spec), []
+    for update in agent.updates():
+        for name in update.trains:
+            mine, other = getattr(agent, name), getattr(source, name, None)
+            if not (isinstance(mine, Temperature) and isinstance(other, Temperature) and mine.form != other.form):
+                stems.append(f"adam/{update.name}/{name}/")
+    state = load_state(run, _seed_there(run, seed))
+    return {name: value for name, value in state.items() if name.startswith(tuple(stems))}
+
+
 def take_moments(learner: Learner, run: Run) -> None:
-    """Let the optimisers go on where those of the run that the agents start from ended, where they fit.
+    """Let the optimisers go on where those of the run that the agents start from ended.
 
     Args:
         learner: not trained yet, of agents that `initialise_from` started.
-        run: with checkpoints; seeds as there.
+        run: with checkpoints.
 
     Raises:
-        CheckpointError: a checkpoint is missing or damaged.
+        CheckpointError: a checkpoint is missing or damaged; seeds that go on together have taken unequal steps.
     """
-    for position, seed in enumerate(learner.seeds):
-        learner.take_moments(position, load_state(run, _seed_there(run, seed)))
+    given = [moments_from(learner.agent, run, seed) for seed in learner.seeds]
+    for name in given[0]:
+        if name.endswith("/count") and len({float(one[name]) for one in given}) > 1:
+            raise CheckpointError(
+                f"init={run.folder}: its seeds have not taken equally many steps: resume it to its end first"
+            )
+    for position, one in enumerate(given):
+        learner.take_moments(position, one)
 
 
 def _seed_there(run: Run, seed: int) -> int:
@@ -128,10 +156,11 @@ def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:
     taken = initialise_from(agent, run, plan.seeds[0])
     networks = {name.split(".")[0] for name, _ in agent.named_parameters()}
     new = sorted(networks - set(taken) - set(agent.copies()))
+    moving = sorted({name.split("/")[2] for name in moments_from(agent, run, plan.seeds[0])})
     notes = [
         f"init: {', '.join(taken)} of {run.plan.algorithm} in {run.folder.name}"
         + (f"; new: {', '.join(new)}" if new else "")
-        + ("; optimisers go on with their moments" if agent.inherits_moments else "")
+        + (f"; Adam goes on in {', '.join(moving)}" if moving else "")
     ]
     if agent.acts:
         notes += advice(run, plan)

@@ -175,6 +175,27 @@ def test_rows_gives_an_update_a_batch_size_of_its_own() -> None:
     assert [seen[:2] for seen in trained.agent.seen] == [("a", 2), ("a", 2), ("noisy", 7), ("b", 4)]
 
 
+def test_moments_of_another_run_are_gone_on_from_by_each_seed() -> None:
+    made, stem, count = toy(lambda agent: [Update(agent.a_loss, ("a",), ADAM)]), "adam/a_loss/a", torch.tensor(40.0)
+    trained, hands = learner([made.fresh(0), made.fresh(1)], Y, (0, 1)), [HandAdam(1.0), HandAdam(1.0)]
+    for position, hand in enumerate(hands):
+        hand.first, hand.second, hand.count = 0.5 + position, 2.0 + position, int(count)
+        moments = {f"{stem}/first": torch.tensor([hand.first]), f"{stem}/second": torch.tensor([hand.second])}
+        trained.take_moments(position, {**moments, f"{stem}/count": count})
+    trained.run(1)
+    for position, hand in enumerate(hands):
+        value = trained.networks["a"].value[position].item()
+        assert value == pytest.approx(hand.step(2 * (hand.value - 3)), **EXACT)
+
+
+@pytest.mark.parametrize("odd", ["adam/a_loss/b/first", "adam/a_loss/a/second"])
+def test_moments_that_do_not_fit_are_refused_and_nothing_is_taken(odd: str) -> None:
+    trained = learner([toy(lambda agent: [Update(agent.a_loss, ("a",), ADAM)])], torch.zeros(8, dtype=torch.float64))
+    with pytest.raises(CheckpointError, match=f"{odd} differs"):
+        trained.take_moments(0, {"adam/a_loss/a/first": torch.ones(1), odd: torch.ones(2)})
+    assert float(trained.state(0)["adam/a_loss/a/first"]) == 0.0
+
+
 def test_noise_comes_from_the_seeds_own_stream() -> None:
     trained = learner([toy(lambda s: [Update(s.noisy_loss, ("a",), Adam(0.0), noise=PUSH)])], Y, seeds=[11])
     report = trained.run(1)

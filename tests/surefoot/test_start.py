@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,14 +12,14 @@ import torch
 
 from surefoot import streaming
 from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.generate import generate
 from surefoot.offline import BC, CQL
 from surefoot.online import MOORL, PPO, SAC, TD3
 from surefoot.plan import Plan
 from surefoot.registry import ALGORITHMS
 from surefoot.run import Run, load_state
-from surefoot.start import advice, initialise_from
+from surefoot.start import advice, initialise_from, moments_from, take_moments
 from surefoot.training import train
 
 SPEC = Spec(3, 2, (-2.0, -1.0), (2.0, 1.0))
@@ -117,10 +118,60 @@ def test_optimisers_go_on_where_the_algorithm_says_so(tmp_path: pathlib.Path, al
     before = train(plan, tmp_path / "cql", dataset=data)
     config = vars(ALGORITHMS[algorithm].configure(initial_steps=50, initial_actions="policy", **SMALL))
     same = dataclasses.replace(plan, algorithm=algorithm, config={**config}, dataset=None, init=str(before.folder))
-    after = train(dataclasses.replace(same, steps=51), tmp_path / "online")  # one training step
+    said: list[dict[str, Any]] = []
+    one_step = dataclasses.replace(same, steps=51)
+    after = train(one_step, tmp_path / "online", listener=said.append)
     first, last = load_state(before, 0), load_state(after, 0)
     for network, steps in {"actor": 1, "critic": same.config["critic_steps"], "temperature": 1}.items():
         stem = next(name.removesuffix("/count") for name in last if name.endswith(f"/{network}/count"))
         assert last[f"{stem}/count"] == (20 if kept else 0) + steps
         if kept:
             assert bool((last[f"{stem}/second"] >= 0.99 * first[f"{stem}/second"]).all())  # each step keeps 0.999
+    (init,) = [line["text"] for line in said if line["kind"] == "note" and line["text"].startswith("init: ")]
+    assert ("Adam goes on in actor, critic, temperature" in init) == kept
+
+
+FINE_TUNED = {"wsrl": "cql", "iql_online": "iql", "calql_online": "calql", "famo2o_online": "famo2o"}
+
+
+def moments_of(agent: Agent, count: float = 7.0) -> dict[str, torch.Tensor]:
+    """As in a checkpoint, but with sizes of 1."""
+    stems = [f"adam/{update.name}/{name}" for update in agent.updates() for name in update.trains]
+    return {f"{stem}/{part}": torch.tensor(count) for stem in stems for part in ("first", "second", "count")}
+
+
+@pytest.fixture
+def moments(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What comes along to an agent from a run of an algorithm with these options."""
+
+    def of(agent: Agent, algorithm: str, **options: Any) -> dict[str, torch.Tensor]:
+        source = ALGORITHMS[algorithm](SPEC, **options)
+        plan = Plan(algorithm, vars(source.config))
+        monkeypatch.setattr("surefoot.start.load_state", lambda run, seed: {**moments_of(source), "agent/x": None})
+        monkeypatch.setattr(Run, "spec", SPEC)
+        return moments_from(agent, Run(pathlib.Path("before"), plan), 0)
+
+    return of
+
+
+@pytest.mark.parametrize(("algorithm", "parent"), sorted(FINE_TUNED.items()))
+def test_every_moment_of_the_offline_algorithm_has_its_place(algorithm: str, parent: str, moments: Any) -> None:
+    agent = ALGORITHMS[algorithm](SPEC)
+    assert set(moments(agent, parent)) == set(moments_of(agent))
+    assert set(moments(agent, algorithm)) == set(moments_of(agent))
+
+
+def test_moments_of_another_loss_or_another_form_stay_behind(moments: Any) -> None:
+    assert moments(ALGORITHMS["wsrl"](SPEC), "redq") == {}
+    assert moments(ALGORITHMS["sac"](SPEC), "sac") == {}
+    logarithmic = ALGORITHMS["wsrl"](SPEC, temperature_form="log")
+    assert {name.split("/")[2] for name in moments(logarithmic, "cql")} == {"actor", "critic"}
+
+
+def test_seeds_that_have_taken_unequal_steps_do_not_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = ALGORITHMS["wsrl"](SPEC, **SMALL)
+    counts = {0: 5.0, 1: 6.0}
+    monkeypatch.setattr("surefoot.start.moments_from", lambda agent, run, seed: moments_of(agent, counts[seed]))
+    learner: Any = SimpleNamespace(agent=agent, seeds=[0, 1])
+    with pytest.raises(CheckpointError, match="before: its seeds have not taken equally many steps: resume it"):
+        take_moments(learner, Run(pathlib.Path("before"), Plan("cql", {})))
