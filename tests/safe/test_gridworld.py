@@ -18,13 +18,13 @@ from surefoot.safe import ALGORITHMS
 GRID = Grid(size=4, budget=0.8)
 
 
-def late(algorithm: str, blocks: int, **options: Any) -> np.ndarray:
+def late(algorithm: str, blocks: int, seed: int = 0, **options: Any) -> np.ndarray:
     """Exact value and cost, averaged over the policies of the last third of the blocks."""
     kind: Any = ALGORITHMS[algorithm]
     config = kind.configure(**{**OPTIONS[algorithm], "hidden": (32,), "cost_limit": GRID.budget, **options})
     env = GridWorld(GRID, config.num_envs)
-    agent = kind(spec_of(env), config).fresh(0)
-    loop = OnPolicyLoop([agent], [0], env, planned_steps=blocks * config.rows, table=TABLE)
+    agent = kind(spec_of(env), config).fresh(seed)
+    loop = OnPolicyLoop([agent], [seed], env, planned_steps=blocks * config.rows, table=TABLE)
     values = []
     for _ in range(blocks):
         loop.run(1)
@@ -58,9 +58,11 @@ def test_the_programme_agrees_with_simulated_episodes_and_its_dual_with_a_differ
 @pytest.mark.parametrize("algorithm", OPTIONS)
 def test_it_comes_near_the_value_of_the_programme_within_the_budget(algorithm: str) -> None:
     options = {"multiplier_rate": 0.02} if algorithm == "trpo_lag" else {}  # faster than in 400 blocks
-    found, (best, _, _) = late(algorithm, 60 if algorithm == "cpo" else 120, **options), GRID.best()
+    blocks, (best, _, _) = 60 if algorithm == "cpo" else 120, GRID.best()
+    seeds = range(3 if algorithm == "cup" else 1)  # its cost swings about the budget for longer than 120 blocks
+    found = np.mean([late(algorithm, blocks, seed, **options) for seed in seeds], 0)
     assert found[0] > 0.9 * best
-    assert found[1] < 1.15 * GRID.budget  # of so few blocks; processors that round otherwise differ by a tenth
+    assert found[1] < 1.06 * GRID.budget
 
 
 def test_chances_of_moves_are_those_of_drawn_actions() -> None:

@@ -223,15 +223,16 @@ def test_choices_that_the_context_asks_for_are_learned(kind: type[StreamingAgent
 
 
 def test_continuous_actions_go_where_the_context_asks() -> None:
-    assert reward_of_contexts(make(StreamAC, LINE, 24), LINE, 400) > -0.55  # at random it is -0.7
+    """By small steps: by those of the default the mean overshoots its shrinking deviation and leaves the bounds."""
+    assert reward_of_contexts(make(StreamAC, LINE, 6, kappa_actor=30), LINE, 800) > -0.2  # at random it is -0.7
 
 
 @pytest.mark.parametrize("sign", ["delta", "actor"])
 def test_a_wrong_sign_would_be_noticed(sign: str) -> None:
-    choosing, moving = make(Flipped, COIN, 4), make(Flipped, LINE, 4)
+    choosing, moving = make(Flipped, COIN, 4), make(Flipped, LINE, 4, kappa_actor=30)
     choosing.sign = moving.sign = sign
     assert reward_of_contexts(choosing, COIN, 300) < 0.7
-    assert reward_of_contexts(moving, LINE, 400) < -0.6
+    assert reward_of_contexts(moving, LINE, 800) < -0.6
 
 
 def test_values_of_a_chain_are_its_discounted_rewards() -> None:
