@@ -32,7 +32,8 @@ from surefoot.online.on_policy import OnPolicyLoop
 
 SYSTEM, EPISODES = "native/cartpole-swingup", 64
 HERE = pathlib.Path(__file__).parent
-OURS: dict[str, Any] = {"num_envs": 256, "horizon": 64, "minibatches": 16, "epochs": 4, "learning_rate": 2e-3}
+OURS: dict[str, Any] = {"num_envs": 256, "horizon": 64, "minibatches": 16, "epochs": 4, "learning_rate": 1e-3}
+"""The rate was chosen on seeds 100 to 103: by 2e-3 one of four needs four times the steps."""
 PEER: dict[str, dict[str, Any]] = {
     "16 environments": {
         "num_envs": 16,
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few blocks of ours alone: does it run, is it taped")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--target", type=float, default=400.0, help="mean return of an episode of 500 steps")
-    parser.add_argument("--peer-steps", type=int, default=3_000_000, help="where the peer gives up")
+    parser.add_argument("--steps", type=int, default=3_000_000, help="where a run gives up")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     kernels.keep_memory()
@@ -112,11 +113,9 @@ def main() -> None:
         print(json.dumps(ours(0, 65_536, 32_768, 1e9)))
         return
     target, seeds = arguments.target, range(arguments.seeds)
-    runs = {"surefoot": [ours(seed, 1_500_000, 65_536, target) for seed in seeds]}
+    runs = {"surefoot": [ours(seed, arguments.steps, 65_536, target) for seed in seeds]}
     for name, settings in PEER.items():
-        runs[f"stable-baselines3, {name}"] = [
-            peer(settings, seed, arguments.peer_steps, 65_536, target) for seed in seeds
-        ]
+        runs[f"stable-baselines3, {name}"] = [peer(settings, seed, arguments.steps, 65_536, target) for seed in seeds]
     rows = [summary(name, points, target) for name, points in runs.items()]
     for row in rows:
         for key in ("cpu", "wall"):
