@@ -30,10 +30,9 @@ from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Episodes, evaluate, hierarchical_interval, safety
 from surefoot.evaluation.tables import format_bounds
 from surefoot.generate import load
-from surefoot.plan import Plan, agent_class
+from surefoot.plan import FINAL_EVALUATION_SEED, Plan, agent_class
 from surefoot.registry import ALGORITHMS
 from surefoot.run import Run, load_agent
-from surefoot.seeds import FINAL_EVALUATION_SEED
 from surefoot.training import train
 
 DATA, CHEETAH = "halfcheetah-v5-velocity-cost", "surefoot/HalfCheetahVelocity-v5"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
@@ -221,7 +222,12 @@ class Agent(nn.Module):
                 guess = f"did you mean {close[0]!r}? " if close else ""
                 raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
         given = config if config is not None else cls.Config()
+        kinds = {field.name: KINDS.get(str(field.type)) for field in dataclasses.fields(cls.Config)}
         for field, value in {**{name: getattr(given, name) for name in known}, **options}.items():
+            kind = kinds[field]
+            if kind is not None:
+                right = isinstance(value, kind[0]) and (isinstance(value, bool) == (kind[0] is bool))
+                require(right, cls.name, field, value, kind[1])
             parts = value if isinstance(value, tuple | list) else (value,)
             fine = not any(isinstance(part, float) and not math.isfinite(part) for part in parts)
             require(fine, cls.name, field, value, "finite")
@@ -292,6 +298,15 @@ class Agent(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return type(self)(self.spec, self.config)
+
+
+KINDS: dict[str, tuple[type, str]] = {
+    "int": (numbers.Integral, "a whole number"),
+    "float": (numbers.Real, "a number"),
+    "bool": (bool, "true or false"),
+    "str": (str, "a word"),
+}
+"""Annotation of a config field -> what its values are, and how an error says it; others say it themselves."""
 
 
 def require(condition: bool, algorithm: str, field: str, value: Any, needed: str) -> None:

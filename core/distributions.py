@@ -12,19 +12,21 @@ from surefoot.core.masked import keep, masked_mean, masked_sum
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
-def gaussian_log_density(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+def gaussian_log_density(actions: Tensor, mean: Tensor, log_std: Tensor, mask: Tensor | None = None) -> Tensor:
     """log N(actions; mean, exp(log_std)^2), summed over the last dimension.
 
     Args:
         actions: (..., A).
         mean: (..., A).
         log_std: (A,) or (..., A).
+        mask: (...,); where it is 0 the result is 0 and nothing gets a gradient, whatever lies there.
 
     Returns:
         (...,) in nats.
     """
+    actions, mean, log_std = _rows(mask, actions, mean, log_std)
     scaled = (actions - mean) * torch.exp(-log_std)
-    return (-0.5 * scaled.square() - log_std - LOG_SQRT_2PI).sum(-1)
+    return keep((-0.5 * scaled.square() - log_std - LOG_SQRT_2PI).sum(-1), mask)
 
 
 def tanh_log_determinant(unsquashed: Tensor) -> Tensor:
@@ -35,24 +37,26 @@ def tanh_log_determinant(unsquashed: Tensor) -> Tensor:
     return (2 * (math.log(2) - unsquashed - nn.functional.softplus(-2 * unsquashed))).sum(-1)
 
 
-def tanh_gaussian_log_density(unsquashed: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Log-density of tanh(u), u normal, at u before the tanh: (..., A) three times -> (...,) in nats."""
-    return gaussian_log_density(unsquashed, mean, log_std) - tanh_log_determinant(unsquashed)
+def tanh_gaussian_log_density(unsquashed: Tensor, mean: Tensor, log_std: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Log-density of tanh(u), u normal, at u before the tanh: (..., A) three times -> (...,) in nats; masked ones 0."""
+    (unsquashed,) = _rows(mask, unsquashed)
+    return gaussian_log_density(unsquashed, mean, log_std, mask) - keep(tanh_log_determinant(unsquashed), mask)
 
 
-def categorical_log_prob(logits: Tensor, actions: Tensor) -> Tensor:
-    """Log-probability of integer actions: (..., C) logits and (...) int64 -> (...) in nats."""
-    return torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+def categorical_log_prob(logits: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Log-probability of integer actions: (..., C) logits, (...) int64 in [0, C) -> (...) in nats, 0 where masked."""
+    (logits,) = _rows(mask, logits)
+    return keep(torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1), mask)
 
 
 def gaussian_entropy(log_std: Tensor, mask: Tensor | None = None) -> Tensor:
     """Entropy of a diagonal normal: (..., A) -> (...) in nats, 0 where masked."""
-    return keep((log_std + LOG_SQRT_2PI + 0.5).sum(-1), mask)
+    return keep((_rows(mask, log_std)[0] + LOG_SQRT_2PI + 0.5).sum(-1), mask)
 
 
 def categorical_entropy(logits: Tensor, mask: Tensor | None = None) -> Tensor:
     """Entropy over the last dimension: (..., C) -> (...) in nats, 0 where masked; logits may be -inf."""
-    log_probs = _finite(torch.log_softmax(logits, -1))
+    log_probs = _finite(torch.log_softmax(_rows(mask, logits)[0], -1))
     return keep(-(log_probs.exp() * log_probs).sum(-1), mask)
 
 
@@ -63,6 +67,7 @@ def kl_gaussian(
 
     Source: sum of log(s2/s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2; Kullback and Leibler (1951).
     """
+    mean, log_std, other_mean, other_log_std = _rows(mask, mean, log_std, other_mean, other_log_std)
     spread = (2 * (log_std - other_log_std)).exp()
     distance = ((mean - other_mean) * torch.exp(-other_log_std)).square()
     return keep((other_log_std - log_std + 0.5 * (spread + distance - 1)).sum(-1), mask)
@@ -70,7 +75,7 @@ def kl_gaussian(
 
 def kl_categorical(logits: Tensor, other_logits: Tensor, mask: Tensor | None = None) -> Tensor:
     """KL(first || other) over the last dimension: (..., C) -> (...) in nats, 0 where masked; logits may be -inf."""
-    first, other = _finite(torch.log_softmax(logits, -1)), _finite(torch.log_softmax(other_logits, -1))
+    first, other = (_finite(torch.log_softmax(rows, -1)) for rows in _rows(mask, logits, other_logits))
     return keep((first.exp() * (first - other)).sum(-1), mask)
 
 
@@ -93,10 +98,17 @@ def chain_log_prob(
 
     Source: Ren et al., "Diffusion Policy Policy Optimization"; Zhang et al., "ReinFlow".
     """
-    scaled = (chain[:, 1:] - means) * torch.exp(-log_stds)
+    points = keep(chain[:, 1:], mask)
+    means, log_stds = keep(means, mask), keep(log_stds, mask)
+    scaled = (points - means) * torch.exp(-log_stds)
     density = (-0.5 * scaled.square() - log_stds - LOG_SQRT_2PI).flatten(2)
     flat = None if mask is None else mask.expand_as(means).flatten(2)
     return masked_mean(density, flat, -1) if average else masked_sum(density, flat, -1)
+
+
+def _rows(mask: Tensor | None, *rows: Tensor) -> tuple[Tensor, ...]:
+    """(..., A) numbers, 0 where the mask (...) is: before the function, since 0 times an infinite slope is NaN."""
+    return rows if mask is None else tuple(keep(row, mask.unsqueeze(-1)) for row in rows)
 
 
 def _finite(log_probs: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from torch import Tensor
 from surefoot.core.random import Noise
 
 
-def subset_noise(members: int, size: int) -> dict[str, Noise]:
-    """What `subset` of `size` among `members` reads, for `Update.noise`; nothing where it takes all."""
-    return {} if size >= members else {"subset": Noise("uniform", members)}
+def subset_noise(members: int, size: int, replacement: bool = False) -> dict[str, Noise]:
+    """What `subset` of `size` among `members` reads, for `Update.noise`; nothing where it takes each of them once."""
+    return {} if size >= members and not replacement else {"subset": Noise("uniform", members)}
 
 
 def subset(uniform: Tensor, size: int, replacement: bool = False) -> Tensor:
@@ -30,8 +30,10 @@ def subset(uniform: Tensor, size: int, replacement: bool = False) -> Tensor:
     """
     draws = uniform[0]
     places = torch.arange(draws.shape[0], dtype=uniform.dtype, device=uniform.device)
-    if not replacement:  # the members of the M smallest numbers
-        rank = (draws.unsqueeze(0) < draws.unsqueeze(1)).to(uniform.dtype).sum(1)
+    if not replacement:  # the members of the M smallest numbers; of equal ones the first counts as smaller
+        equal = (draws.unsqueeze(0) == draws.unsqueeze(1)).to(uniform.dtype)
+        before = (places.unsqueeze(0) < places.unsqueeze(1)).to(uniform.dtype)
+        rank = ((draws.unsqueeze(0) < draws.unsqueeze(1)).to(uniform.dtype) + equal * before).sum(1)
         return (places[:size].unsqueeze(1) == rank).to(uniform.dtype)
     drawn = draws[:size].unsqueeze(1) * draws.shape[0]
     return ((drawn >= places) & (drawn < places + 1)).to(uniform.dtype)

@@ -224,7 +224,7 @@ class CQL(Agent):
             "uniform_action": Noise("uniform", several),
             "policy_action": Noise("normal", several),
             "next_policy_action": Noise("normal", several),
-            **ensembles.subset_noise(c.critics, c.subset),
+            **ensembles.subset_noise(c.critics, c.subset, c.subset_replacement),
         }
         action = {"action": Noise("normal", size)}
         trained = ("critic", "cql_weight") if c.learn_cql_weight else ("critic",)

@@ -109,13 +109,17 @@ class ReptileLoop(OffPolicyLoop):
         self._step_meta()
         return result
 
+    def _act_until_due(self) -> None:
+        self._step_meta()
+        super()._act_until_due()
+
     def _act(self) -> None:
         self._step_meta()
         super()._act()
 
     @torch.no_grad()
     def _step_meta(self) -> None:
-        """Reptile's step, between two iterations; done twice it changes nothing more."""
+        """Reptile's step, between two iterations; whoever comes first does it, and a second time changes nothing."""
         if self.learner.step % self.agent.config.inner_steps:
             return
         for meta, inner in self.agent.META.items():

@@ -17,6 +17,7 @@ from surefoot.core.learner import Learner
 from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy_gradient import adaptive_lr, kl_stop
 from surefoot.core.random import generator
+from surefoot.core.value_learning import explained_variance
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
 from surefoot.online.blocks import Block, Blocks
@@ -140,6 +141,7 @@ class OnPolicyLoop:
             result = self._learn() | self._step_policies(self.learner.apply("columns", block))
         else:
             result = self._step_policies(columns) | self._learn()
+        result |= self._explained(columns)
         for turn in range(1, self.agent.turns):
             columns = self._keep(self.learner.apply("next_columns", columns))
             result |= {f"{name}_{turn + 1}": values for name, values in self._learn(turn).items()}
@@ -183,6 +185,14 @@ class OnPolicyLoop:
             self.store[name].copy_(column.flatten(0, 2))
         return columns
 
+    def _explained(self, columns: Block) -> dict[str, list[float]]:
+        """How much of the returns' variance the critic said beforehand, of each seed; nothing where there is none."""
+        if not {"values", "returns"} <= columns.keys():
+            return {}
+        names = ["values", "returns", *(["mask"] if "mask" in columns else [])]
+        each = zip(*(columns[name] for name in names), strict=True)
+        return {"explained_variance": torch.stack([explained_variance(*one) for one in each]).tolist()}
+
     def _step_policies(self, columns: Block) -> dict[str, list[float]]:
         """Where agents step their actors by themselves, on whole blocks: do so for each seed."""
         if not hasattr(self.agent, "policy_step"):
@@ -210,7 +220,10 @@ class OnPolicyLoop:
                 optimizer.active.fill_(True)
         before = self._adapt if self._adapts else None
         if not self._stops:
-            return learner.run(c.steps_per_block, before)
+            taken = learner.run(c.steps_per_block, before)
+            if self._adapts:
+                self._adapt()
+            return taken
         result: dict[str, list[float]] = {}
         going = [True] * len(self.seeds)
         for epoch in range(epochs):
@@ -228,7 +241,11 @@ class OnPolicyLoop:
         return result
 
     def _adapt(self) -> None:
-        """Set the rates by the divergence that the last minibatch met; in a block's first one it is 0 by itself."""
+        """Set the rates by the divergence that the last minibatch met; in a block's first one it is 0 by itself.
+
+        The minibatch's own step was taken by the rate before, and the next one's is by this: rsl_rl changes it for the
+        minibatch itself.
+        """
         if self.learner.step == self.minibatches.first:
             return
         divergence, target = self.learner.metric("kl").double(), self.agent.stop_at(0)

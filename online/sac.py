@@ -76,7 +76,8 @@ class SAC(OffPolicyAgent):
         L_\alpha &= -\log\alpha\; E\, [\log\pi(a|s) + \bar H]
 
     The random subset S of the critics, the mean over critics and several critic steps are REDQ's; `redq`, `rlpd` and
-    `wsrl` are this agent with their settings.
+    `wsrl` are this agent with their settings. The preset `cleanrl` has CleanRL's rates, losses and ranges, but steps
+    the actor once a step, where CleanRL steps it twice every two, and clamps log deviations, which CleanRL squashes.
     """
 
     name = "sac"
@@ -152,7 +153,10 @@ class SAC(OffPolicyAgent):
         """Critics, each step with its target average; then actor and temperature at the same parameters."""
         c, size = self.config, self.spec.action_dim
         rows = self.batch_size * c.critic_steps
-        next_noise = {"next_action": Noise("normal", size), **ensembles.subset_noise(c.critics, c.subset)}
+        next_noise = {
+            "next_action": Noise("normal", size),
+            **ensembles.subset_noise(c.critics, c.subset, c.subset_replacement),
+        }
         action_noise = {"action": Noise("normal", size)}
         critic, actor, temperature = (
             Adam(rate) for rate in (c.critic_learning_rate, c.actor_learning_rate, c.temperature_learning_rate)

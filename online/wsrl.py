@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+from surefoot.core.agent import require
 from surefoot.online.sac import SAC, SACConfig
 
 
@@ -14,7 +15,7 @@ class WSRLConfig(SACConfig):
     """Settings of WSRL: those of zhouzypaul/wsrl, with the two plain critics of `CQLConfig`'s default."""
 
     initial_steps: int = 5_000  # warm-up by the pre-trained policy, frozen
-    initial_actions: str = "policy"  # never random ones: they would throw away what the pre-training is for
+    initial_actions: str = "policy"  # and nothing else
     replay_capacity: int = 2_000_000
     critic_steps: int = 4
     critic_loss_over: str = "mean"
@@ -26,6 +27,12 @@ class WSRLConfig(SACConfig):
     temperature_learning_rate: float = 1e-4
     log_std_range: tuple[float, float] = (math.log(1e-5), math.log(10.0))
     initialisation: str = "orthogonal"
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        needed = "policy: random actions would throw away what the pre-training is for"
+        require(self.initial_actions == "policy", "wsrl", "initial_actions", self.initial_actions, needed)
 
 
 ENSEMBLE: dict[str, Any] = {"critics": 10, "layer_norm_actor": True, "layer_norm_critic": True}
@@ -45,7 +52,7 @@ class WSRL(SAC):
 
     No conservatism, no entropy in the target, no offline data. As with the authors' checkpoint, optimisers go on with
     the moments that they had. The authors' agent for AntMaze backs up the best of ten next actions here too and has a
-    deviation that does not depend on the state: `wsrl-antmaze` has neither.
+    deviation that does not depend on the state: `wsrl-antmaze` has neither. Nor do last hidden layers begin small.
     """
 
     name = "wsrl"

@@ -12,6 +12,9 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.registry import ALGORITHMS
 
+TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
+"""Initial states of evaluations during training, and of the final one."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:

@@ -21,14 +21,12 @@ from surefoot.core.smoothness import measured
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Met, evaluate
 from surefoot.evaluation.smoothness import evenly
-from surefoot.plan import agent_class
+from surefoot.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.run import Run, read_columns
 from surefoot.start import initialise_from
 from surefoot.streaming.agent import StreamingAgent
 
 Send = Callable[[dict[str, Any]], None]
-TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
-"""Initial states of evaluations during training, and of the final one."""
 
 
 def seed_trainer(run: Run, seeds: list[int], send: Send) -> SeedTrainer:
@@ -162,6 +160,8 @@ class SeedTrainer:
         """Train to the end, evaluating and saving on the way."""
         plan = self.plan
         chunk = min(5000, max(50, plan.steps // 200))
+        if plan.init is not None and plan.environment is not None and self.step == 0:
+            self._evaluate()  # so that curves begin where the other run ended
         while self.step < plan.steps:
             before = self.step
             upto = min(plan.steps, *((before // k + 1) * k for k in (chunk, plan.interval)))

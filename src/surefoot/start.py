@@ -13,7 +13,8 @@ from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.temperature import Temperature
 from surefoot.envs.names import gymnasium_id
-from surefoot.plan import Plan
+from surefoot.evaluation import evaluate, hierarchical_interval
+from surefoot.plan import TRAINING_EVALUATION_SEED, Plan
 from surefoot.run import Run, load_agent, load_state
 from surefoot.streaming.agent import StreamingAgent
 
@@ -170,21 +171,32 @@ def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:
 def advice(run: Run, plan: Plan) -> list[str]:
     """Both returns, and what the three-regimes rule says: protect the better of policy and data.
 
+    A policy whose return in the plan's environment the run does not know is evaluated there.
+
     Source: "The Three Regimes of Offline-to-Online Reinforcement Learning" (2025).
     """
+    if plan.environment is None:
+        return []
     summary: dict[str, Any] = run.summary if run.complete else {}
-    policy, data = summary.get("returns"), summary.get("behaviour")
-    where = [None if name is None else gymnasium_id(name) for name in (summary.get("environment"), plan.environment)]
-    if policy is None or data is None or where[0] != where[1]:
-        return ["the returns of the policy that it starts from and of its data are not both known in this environment"]
+    policy, data, before = summary.get("returns"), summary.get("behaviour"), summary.get("environment")
+    elsewhere = before is None or gymnasium_id(before) != gymnasium_id(plan.environment)
+    if policy is None or elsewhere:
+        policies = [load_agent(run, seed).policy() for seed in run.plan.seeds]
+        found = evaluate(policies, plan.environment, plan.evaluate_episodes, seed=TRAINING_EVALUATION_SEED)
+        policy = hierarchical_interval([one.returns for one in found]).to_json()
+    if data is None or (before is not None and elsewhere):
+        return [f"the policy that it starts from returns {_bounds(policy)}; its data's return here is not known"]
     both = f"the policy that it starts from returns {_bounds(policy)}, its data {_bounds(data)}"
-    if policy["low"] > data["high"]:
+    ends = [policy["low"], policy["high"], data["low"], data["high"]]
+    known = None not in ends  # a single episode has no interval
+    if known and policy["low"] > data["high"]:
         return [f"{both}: the policy is better, so protect it (wsrl); old data is not needed"]
-    if policy["high"] < data["low"]:
+    if known and policy["high"] < data["low"]:
         text = f"{both}: the data is better, so keep learning from it (rlpd)"
         return [text if plan.dataset is not None else f"warning: {text}; this run discards it"]
     return [f"{both}: neither is clearly better, with or without the data may work"]
 
 
 def _bounds(value: dict[str, Any]) -> str:
-    return f"{value['mean']:.1f} [{value['low']:.1f}, {value['high']:.1f}]"
+    known = "" if value["low"] is None else f" [{value['low']:.1f}, {value['high']:.1f}]"
+    return f"{value['mean']:.1f}{known}"

@@ -415,6 +415,53 @@ def test_padding_changes_no_loss_gradient_or_metric_whatever_lies_in_it(
     assert there.sum() == pytest.approx(float(gradient.sum()), rel=1e-9, abs=1e-12)
 
 
+NORMALS = {
+    "density": lambda a, m, s, mask: d.gaussian_log_density(a, m, s, mask),
+    "squashed": lambda a, m, s, mask: d.tanh_gaussian_log_density(a, m, s, mask),
+    "entropy": lambda a, m, s, mask: d.gaussian_entropy(s, mask),
+    "divergence": lambda a, m, s, mask: d.kl_gaussian(m, s, a, 0.5 * s, mask),
+}
+CHOICES = {
+    "density": lambda x, y, mask: d.categorical_log_prob(x, torch.zeros(x.shape[:-1]).long(), mask),
+    "entropy": lambda x, y, mask: d.categorical_entropy(x, mask),
+    "divergence": lambda x, y, mask: d.kl_categorical(x, y, mask),
+}
+
+
+@pytest.mark.parametrize("rubbish", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize(("family", "name"), [*(("normal", n) for n in NORMALS), *(("choices", n) for n in CHOICES)])
+def test_rubbish_under_the_mask_changes_no_log_density_and_no_gradient(family: str, name: str, rubbish: float) -> None:
+    source = torch.Generator().manual_seed(0)
+    count = 3 if family == "normal" else 2
+    given = [0.3 * torch.randn(4, 3, 2, generator=source, dtype=torch.float64) for _ in range(count)]
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]]).double()
+    function = (NORMALS if family == "normal" else CHOICES)[name]
+
+    def found(fill: float) -> tuple[Tensor, ...]:
+        inputs = [torch.where(mask[..., None] != 0, one, fill).requires_grad_() for one in given]
+        terms = function(*inputs, mask)
+        return terms, *torch.autograd.grad(terms.square().sum(), inputs, allow_unused=True, materialize_grads=True)
+
+    torch.testing.assert_close(found(rubbish), found(0.0), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rubbish", [math.nan, math.inf, 1e300])
+def test_rubbish_in_actions_that_are_not_carried_out_changes_no_chains_density(rubbish: float) -> None:
+    source = torch.Generator().manual_seed(0)
+    means, chain = (torch.randn(3, k, 4, 2, generator=source, dtype=torch.float64) for k in (2, 3))
+    mask = f64([1, 1, 0, 0])[:, None].expand(3, 2, 4, 2)
+
+    def found(fill: float) -> tuple[Tensor, ...]:
+        padded = chain.clone()
+        padded[:, :, 2:] = fill
+        rows = torch.where(mask != 0, means, fill).requires_grad_()
+        spread = torch.where(mask != 0, torch.zeros_like(means), fill).requires_grad_()
+        terms = d.chain_log_prob(rows, spread, padded, mask)
+        return terms, *torch.autograd.grad(terms.square().sum(), [rows, spread])
+
+    torch.testing.assert_close(found(rubbish), found(0.0), rtol=0, atol=0)
+
+
 # -- step sizes and bad input ------------------------------------------------------------------------------
 
 

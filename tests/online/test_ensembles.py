@@ -19,6 +19,7 @@ from surefoot.core.random import generator
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import Store
 from surefoot.envs.vector import make_vec
+from surefoot.offline import CQL
 from surefoot.online import ALGORITHMS, REDQ, RLPD, SAC, WSRL, IQLOnline
 from surefoot.online.off_policy import OffPolicyLoop
 
@@ -55,6 +56,21 @@ def test_a_subset_without_replacement_has_its_size_and_every_pair_is_as_likely()
     assert bool((chosen.sum(1) == 2).all())
     pairs = torch.tensor([float((chosen[:, i] & chosen[:, j]).float().mean()) for i in range(5) for j in range(i)])
     assert float((pairs - 0.1).abs().max()) < 0.01  # ten pairs
+
+
+def test_equal_numbers_still_give_one_member_a_row() -> None:
+    for draws in ([0.1, 0.1, 0.5, 0.9], [0.0, 0.1, 0.1, 0.9], [0.5] * 4):
+        rows = ensembles.subset(torch.tensor([draws]), 3)
+        assert rows.sum(1).tolist() == [1, 1, 1]
+        assert rows.amax(0).sum() == 3
+
+
+def test_replacement_draws_among_as_few_critics_as_the_subset_has_too() -> None:
+    assert not ensembles.subset_noise(2, 2)
+    assert ensembles.subset_noise(2, 2, replacement=True)
+    for kind in (SAC, CQL):
+        agent = kind(spec(Constant()), hidden=(4,), subset_replacement=True)
+        assert any("subset" in update.noise for update in agent.updates())
 
 
 def test_a_subset_with_replacement_is_one_critic_in_one_of_e_draws() -> None:
@@ -145,21 +161,56 @@ def test_wsrl_that_keeps_the_data_is_its_rlpd_baseline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "preset", "expected"),
+    ("algorithm", "preset", "expected", "rest"),
     [
-        ("wsrl", "repository", (10, 2, True, "min", "mean", False, -3.0, True, True, 4, "all", "softplus")),
-        ("rlpd", "locomotion", (10, 2, False, "mean", "mean", True, -1.5, False, True, 20, "last", "exp")),
-        ("redq", "hopper", (10, 2, False, "mean", "sum", True, -1.0, False, False, 20, "last", "log")),
-        ("sac", "sb3", (2, 2, False, "min", "half_sum", True, -3.0, False, False, 1, "last", "log")),
+        ("wsrl", "repository", (10, 2, True, "min", "mean", False, -3.0, True, True, 4, "all", "softplus"),
+         (5000, "policy", 1e-4, 3e-4, 1e-4, 0.0, (256, 256))),
+        ("rlpd", "locomotion", (10, 2, False, "mean", "mean", True, -1.5, False, True, 20, "last", "exp"),
+         (5000, "uniform", 3e-4, 3e-4, 3e-4, 0.5, (256, 256))),
+        ("rlpd", "antmaze", (10, 1, False, "mean", "mean", False, -1.5, False, True, 20, "last", "exp"),
+         (5000, "uniform", 3e-4, 3e-4, 3e-4, 0.5, (256, 256, 256))),
+        ("rlpd", "adroit", (10, 2, False, "mean", "mean", False, -1.5, False, True, 20, "last", "exp"),
+         (5000, "uniform", 3e-4, 3e-4, 3e-4, 0.5, (256, 256, 256))),
+        ("rlpd", "wsrl", (10, 2, False, "min", "mean", False, -3.0, True, True, 4, "all", "softplus"),
+         (5000, "policy", 1e-4, 3e-4, 1e-4, 0.5, (256, 256))),
+        ("redq", "hopper", (10, 2, False, "mean", "sum", True, -1.0, False, False, 20, "last", "log"),
+         (5000, "uniform", 3e-4, 3e-4, 3e-4, 0.0, (256, 256))),
+        ("sac", "sb3", (2, 2, False, "min", "half_sum", True, -3.0, False, False, 1, "last", "log"),
+         (100, "uniform", 3e-4, 3e-4, 3e-4, 0.0, (256, 256))),
+        ("sac", "zoo", (2, 2, False, "min", "half_sum", True, -3.0, False, False, 1, "last", "log"),
+         (10_000, "uniform", 3e-4, 3e-4, 3e-4, 0.0, (256, 256))),
     ],
-)
-def test_presets_differ_as_table_1_7_says(algorithm: str, preset: str, expected: tuple[Any, ...]) -> None:
+)  # fmt: skip
+def test_presets_differ_as_table_1_7_says(
+    algorithm: str, preset: str, expected: tuple[Any, ...], rest: tuple[Any, ...]
+) -> None:
     agent: Any = ALGORITHMS[algorithm](Spec(4, 3, (-1.0,) * 3, (1.0,) * 3), preset=preset)
     c = agent.config
     found = (c.critics, c.subset, c.subset_replacement, c.actor_value, c.critic_loss_over, c.entropy_backup,
              agent.target_entropy, c.layer_norm_actor, c.layer_norm_critic, c.critic_steps, c.actor_rows,
              c.temperature_form)  # fmt: skip
     assert found == expected
+    rates = (c.actor_learning_rate, c.critic_learning_rate, c.temperature_learning_rate)
+    assert (c.initial_steps, c.initial_actions, *rates, c.offline_fraction, c.hidden) == rest
+    assert agent.batch_size == 256  # of each critic step
+
+
+def test_redqs_target_entropies_are_mbpos() -> None:
+    found = {name: REDQ.configure(preset=name).target_entropy for name in REDQ.PRESETS if name != "paper"}
+    assert found == {"hopper": -1, "halfcheetah": -3, "walker2d": -3, "ant": -4, "humanoid": -2}
+
+
+def test_what_a_setting_cannot_be_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"redq\.subset is 1\.5, must be a whole number"):
+        REDQ.configure(subset=1.5)
+    with pytest.raises(ConfigError, match=r"sac\.discount is 'high', must be a number"):
+        SAC.configure(discount="high")
+    with pytest.raises(ConfigError, match=r"sac\.critics is True, must be a whole number"):
+        SAC.configure(critics=True)
+    with pytest.raises(ConfigError, match=r"sac\.entropy_backup is 1, must be true or false"):
+        SAC.configure(entropy_backup=1)
+    with pytest.raises(ConfigError, match=r"wsrl\.initial_actions is 'uniform', must be policy: random actions would"):
+        WSRL.configure(initial_actions="uniform")
 
 
 @pytest.mark.parametrize("algorithm", [name for name, kind in ALGORITHMS.items() if hasattr(kind, "batch_size")])

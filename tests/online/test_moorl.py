@@ -73,6 +73,27 @@ def test_the_meta_parameters_go_part_of_the_way_after_each_iteration_and_the_nex
     assert torch.equal(flat(trained, "actor"), inner)
 
 
+@pytest.mark.parametrize(
+    ("inner_steps", "options"),
+    [(5, {"num_envs": 4, "updates_per_step": 5.0}), (1, {"updates_per_step": 5.0}), (3, {"updates_per_step": 5.0})],
+)
+def test_an_iteration_has_its_length_however_often_the_loop_acts(inner_steps: int, options: dict[str, Any]) -> None:
+    trained = moorl(inner_steps=inner_steps, **options)
+    act, moved, before = trained._act_until_due, [], [flat(trained, "meta_actor")]
+
+    def watched() -> None:
+        act()
+        after = flat(trained, "meta_actor")
+        if not torch.equal(after, before[0]):
+            moved.append(trained.learner.step)
+        before[0] = after
+
+    trained._act_until_due = watched  # type: ignore[method-assign]
+    trained.run(28)
+    assert moved == list(range(inner_steps, trained.learner.step, inner_steps))
+    assert len(moved) > 5
+
+
 def sources(trained: ReptileLoop, steps: int) -> np.ndarray:
     """(steps, S) bool: whether a step's rows are all the data's; they must be all or none."""
     found = []

@@ -314,6 +314,26 @@ def test_an_adaptive_rate_falls_where_the_policy_moves_too_far_and_rises_where_i
         assert compare(float(made.learner.optimizers[0].rates[0]), 1e-3)
 
 
+def test_an_adaptive_rate_counts_every_minibatch_but_the_first_of_a_block() -> None:
+    options = {"target_kl": 1e-9, "learning_rate": 1e-3, "horizon": 16, "minibatches": 4, "epochs": 1}
+    made = loop("ppo", "native/pendulum", schedule="adaptive", **options)
+    for blocks in (1, 2):
+        made.run(1)
+        divisions = math.log(1e-3 / float(made.learner.optimizers[0].rates)) / math.log(1.5)
+        assert divisions == pytest.approx(3 * blocks, rel=1e-4)
+
+
+def test_a_critics_explained_variance_is_told_once_a_block() -> None:
+    made = loop("ppo", "native/pendulum", seeds=(0, 1))
+    columns: list[Any] = []
+    explain = made._explained
+    made._explained = lambda given: explain(columns.append(given) or given)  # type: ignore[method-assign, func-returns-value]
+    found = made.run(1)["explained_variance"]
+    values, returns = (columns[0][name].double() for name in ("values", "returns"))
+    for k in range(2):
+        assert found[k] == pytest.approx(1 - float((returns[k] - values[k]).var() / returns[k].var()), rel=1e-4)
+
+
 def test_a_linear_rate_ends_at_nothing_whatever_was_stopped_early() -> None:
     made = loop("ppo", "native/pendulum", planned=256, normalise_observations=False)
     rates = []

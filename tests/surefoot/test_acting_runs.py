@@ -18,7 +18,7 @@ from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weig
 
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.evaluation import RunData
+from surefoot.evaluation import RunData, evaluate
 from surefoot.generate import generate
 from surefoot.offline import IQL
 from surefoot.online import PPO, SAC, WSRL
@@ -128,7 +128,25 @@ def test_it_starts_from_a_run_of_its_kind_and_says_what_came_along(two_seeds: Ru
     before, after = load_agent(two_seeds).state_dict(), load_agent(run).state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert any(text == "init: actor, critic, target_critic, temperature of sac in two" for text in notes)
-    assert any("not both known" in text for text in notes)
+    assert any(
+        re.search(r"starts from returns -?\d.*\[.*\]; its data's return here is not known", text) for text in notes
+    )
+    lines = [line for line in metrics(run) if line["kind"] == "eval"]
+    assert lines[0]["step"] == 0
+    assert len(lines) > 2
+    assert len({line["values"]["return_mean"] for line in lines}) == 1  # it learns nothing, at rates of 0
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_policy_that_never_acted_is_evaluated_before_it_is_compared_with_its_data(tmp_path: pathlib.Path) -> None:
+    data = generate("native/pendulum-mixed", transitions=2000)
+    offline = fit(IQL(data, hidden=(16, 16)), data, env=None, steps=2, seeds=2, out=tmp_path / "iql", **FAST)
+    assert offline.summary["returns"] is None
+    plan = Plan("iql_online", {}, None, ENV, evaluate_episodes=3)
+    (text,) = advice(offline, plan)
+    found = evaluate([offline.policy(seed) for seed in (0, 1)], ENV, 3, seed=0)
+    assert f"returns {np.mean([one.returns for one in found]):.1f} [" in text
+    assert f"its data {data.episode_returns.mean():.1f} [" in text
 
 
 @pytest.mark.usefixtures("in_process")
