@@ -21,6 +21,10 @@ class EnvironmentMismatchError(SurefootError):
     """An environment can't be made, or its spaces don't fit the dataset or policy."""
 
 
+class SimulatorError(SurefootError):
+    """An environment raised an error of its own while it was reset or stepped."""
+
+
 class CheckpointError(SurefootError):
     """A checkpoint, policy or run folder is damaged, incomplete or of another kind."""
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -101,7 +102,7 @@ def run_episodes(
     if device not in DEVICES:
         raise ConfigError(f"device {device!r} is unknown; {nearest(device, DEVICES)}")
     if isinstance(policy, Policy):
-        check_spaces(gymnasium_id(env_id), policy.observation_dim, policy.action_dim)
+        check_spaces(gymnasium_id(env_id), policy.observation_dim, policy.action_dim, policy.discrete)
         if is_native(env_id):
             from surefoot.envs.native_rollout import evaluates, native_episodes
 
@@ -155,11 +156,14 @@ class Stepper:
         """Step until every row's episode has ended."""
         env, began = self.env, time.perf_counter()
         observations, _ = env.reset(seed=seeds)
-        low, high = env.single_action_space.low, env.single_action_space.high
+        space = env.single_action_space
+        chosen = isinstance(space, gymnasium.spaces.Discrete)
         if self.remembers is not None:
             self.remembers.begin(env.num_envs)
         for _ in range(self.limit):
-            actions = np.clip(np.asarray(act(observations), dtype=np.float32), low, high)
+            actions = np.asarray(act(observations))
+            if not chosen:
+                actions = np.clip(actions.astype(np.float32), space.low, space.high)
             if not np.isfinite(actions).all():
                 raise EnvironmentMismatchError(f"{self.env_id}: an action is not finite; check the policy's weights")
             moved = env.active.copy()

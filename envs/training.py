@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal
 
 from surefoot.core.errors import ConfigError
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.names import gymnasium_id
-from surefoot.envs.vector import batched, make_vec
+from surefoot.envs.vector import batched, is_mujoco, make_vec
+
+
+def gaps_of(env_id: str) -> dict[str, str]:
+    """Preset -> what it does, of those that change anything in one of gymnasium's MuJoCo tasks; else none.
+
+    Native systems list theirs themselves.
+    """
+    from surefoot.envs.mujoco.gaps import GAPS
+
+    found: dict[str, str] = {}
+    if not is_mujoco(gymnasium_id(env_id)):
+        return found
+    for name, what in GAPS.items():
+        with contextlib.suppress(ConfigError):  # it has nothing that this one changes
+            make_training(env_id, 1, gap=name).close()
+            found[name] = what
+    return found
 
 
 def make_training(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SimulatorError, SurefootError
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.names import gymnasium_id
 
@@ -104,15 +106,29 @@ class PausingVectorEnv(SyncVectorEnv):
         truncations = np.zeros(self.num_envs, dtype=np.bool_)
         info: dict[str, Any] = {}
         for i in np.flatnonzero(self.active).tolist():
-            observation, rewards[i], terminations[i], truncations[i], row = self.envs[i].step(actions[i])
+            with _own_errors(self.envs[i], "step"):
+                observation, rewards[i], terminations[i], truncations[i], row = self.envs[i].step(actions[i])
             if terminations[i] or truncations[i]:
                 info = self._add_info(info, {"final_obs": observation, "final_info": row}, i)
-                observation, row = self.envs[i].reset(seed=self.next_seeds[i])
+                with _own_errors(self.envs[i], "reset"):
+                    observation, row = self.envs[i].reset(seed=self.next_seeds[i])
             observations[i] = observation
             info = self._add_info(info, row, i)
         info["valid"] = self.active.copy()
         self._last = observations
         return observations.copy(), rewards, terminations, truncations, info
+
+
+@contextlib.contextmanager
+def _own_errors(env: gymnasium.Env[Any, Any], call: str) -> Iterator[None]:
+    """Errors of a user's environment as ours, which name it."""
+    try:
+        yield
+    except SurefootError:
+        raise
+    except Exception as error:
+        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        raise SimulatorError(f"{name}: its {call} raised {type(error).__name__}: {error}") from error
 
 
 def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
@@ -175,6 +191,12 @@ def batched(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> PausableVecto
     return env
 
 
+def is_mujoco(env_id: str) -> bool:
+    """Whether a gymnasium id is one of the MuJoCo tasks that we step natively."""
+    spec = gymnasium.registry.get(env_id)
+    return spec is not None and _mujoco_task(spec) is not None
+
+
 def _mujoco_task(spec: gymnasium.envs.registration.EnvSpec) -> str | None:
     """The task of `envs.mujoco` that this id is, ours or gymnasium's, also where a user registered it anew."""
     if str(spec.vector_entry_point).startswith("surefoot.envs.mujoco."):
@@ -228,24 +250,34 @@ def check_spaces(
         env: id of an environment, or one that is made.
         observation_dim: width of an observation.
         action_dim: width of an action, or the number of choices.
-        discrete: actions are choices; only for an environment that is made.
+        discrete: actions are choices.
 
     Raises:
         EnvironmentMismatchError: it doesn't fit; the message gives both shapes.
         ConfigError, MissingExtraError: as in `make_vec`, where `env` is an id.
     """
     if isinstance(env, str):
-        description = describe(env)
-        name, found = env, (description.observation_dim, description.action_dim)
+        made = _make(gymnasium_id(env), {})
+        try:
+            check_spaces(made, observation_dim, action_dim, discrete)
+        finally:
+            made.close()
+        return
+    if isinstance(env, gymnasium.Env):
+        observation_space, action_space = env.observation_space, env.action_space
     else:
-        if isinstance(env, gymnasium.Env):
-            observation_space, action_space = env.observation_space, env.action_space
-        else:
-            observation_space, action_space = env.single_observation_space, env.single_action_space
-        name = env.spec.id if env.spec is not None else type(env).__name__
-        choices = int(action_space.n) if discrete and isinstance(action_space, gymnasium.spaces.Discrete) else None
-        width = len(_action_bounds(name, action_space)[0]) if choices is None else choices
-        found = (_observation_dim(name, observation_space), width)
+        observation_space, action_space = env.single_observation_space, env.single_action_space
+    name = env.spec.id if env.spec is not None else type(env).__name__
+    if discrete and isinstance(action_space, gymnasium.spaces.Box):
+        raise EnvironmentMismatchError(
+            f"{name}: actions are {action_space}, and this policy chooses one of {action_dim}; choose the environment "
+            "that it was trained in with env=ID"
+        )
+    if discrete and isinstance(action_space, gymnasium.spaces.Discrete):
+        width = int(action_space.n)
+    else:
+        width = len(_action_bounds(name, action_space)[0])
+    found = (_observation_dim(name, observation_space), width)
     wanted_dims = (observation_dim, action_dim)
     for what, wanted, has in zip(("observations", "actions"), wanted_dims, found, strict=True):
         if wanted != has:

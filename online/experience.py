@@ -211,9 +211,9 @@ class Experience:
                 raise self._bad_cost(int(row), int(step), cost)
 
     def _tensor(self, values: Any) -> Tensor:
-        """On the device, floats as float32, and not memory that the environment writes again."""
+        """On the device, numbers as float32, and not memory that the environment writes again."""
         value = torch.as_tensor(values, device=self.device)
-        if value.dtype == torch.float64:
+        if value.dtype not in (torch.float32, torch.bool):
             return value.float()
         return value.clone() if self.as_torch else value
 

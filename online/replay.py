@@ -100,8 +100,8 @@ class FinishedRows(ReplayRows):
         if not self._begun or known.device.type == "cpu":  # a GPU is asked once
             if not known.view(-1, len(self.seeds), self.num_envs).any(2).any(0).all():
                 raise DataError(
-                    "no episode is over yet whose steps could be learned from: raise algo.initial_steps to the longest "
-                    "episode's length at least"
+                    "no episode is over yet whose steps could be learned from: raise algo.initial_steps to at least "
+                    f"the longest episode's length in each of the {self.num_envs} environments, which share them"
                 )
             self._begun = True
         return self._of_valid(uniform, known)

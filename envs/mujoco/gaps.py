@@ -39,7 +39,20 @@ class Gap:
     """Headwind in m/s in air."""
 
     def changes(self, model: Any) -> dict[str, Array]:
-        """Model field -> its new value for one simulation, where it differs."""
+        """Model field -> its new value for one simulation, where it differs.
+
+        Raises:
+            ConfigError: the model has nothing that the gap could change.
+        """
+        for what, wanted, there in (
+            ("gravity", self.gravity != 1.0, gravity_pulls),
+            ("contact friction", self.friction != 1.0, geoms_touch),
+        ):
+            if wanted and not there(model):
+                raise ConfigError(
+                    f"gap: the model has no {what} that acts, so this would change nothing; choose another of "
+                    f"{', '.join(GAPS)}"
+                )
         changed: dict[str, Array] = {}
         if self.gravity != 1.0:
             changed["opt.gravity"] = model.opt.gravity * self.gravity
@@ -53,6 +66,27 @@ class Gap:
                 changed["opt.density"] = np.array(AIR_DENSITY)
                 changed["opt.viscosity"] = np.array(AIR_VISCOSITY)
         return changed
+
+
+def geoms_touch(model: Any) -> bool:
+    """Whether the masks let any two geoms of different bodies collide."""
+    may = (model.geom_contype[:, None] & model.geom_conaffinity[None, :]) != 0
+    return bool(((may | may.T) & (model.geom_bodyid[:, None] != model.geom_bodyid[None, :])).any())
+
+
+def gravity_pulls(model: Any) -> bool:
+    """Whether gravity exerts a force on any joint in any of some postures at rest."""
+    import mujoco
+
+    data = mujoco.MjData(model)
+    source = np.random.default_rng(0)
+    for _ in range(4):
+        mujoco.mj_resetData(model, data)
+        mujoco.mj_integratePos(model, data.qpos, source.normal(size=model.nv), 1.0)
+        mujoco.mj_forward(model, data)
+        if np.abs(data.qfrc_bias).max(initial=0.0) > 1e-9:  # at rest there are no velocity's forces
+            return True
+    return False
 
 
 def parse(name: str | None) -> Gap:

@@ -125,7 +125,8 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
     def _set_gaps(self, gap: str | Sequence[str | None] | None) -> None:
         chosen = gaps.parse_all(gap if gap is None or isinstance(gap, str) else list(gap), self.num_envs)
         self._noise = np.array([one.noise for one in chosen])
-        changes = [one.changes(self.model) for one in chosen]
+        found = {one: one.changes(self.model) for one in set(chosen)}
+        changes = [found[one] for one in chosen]
         for name in sorted({name for change in changes for name in change}):
             values = self.domain[name]
             for row, change in enumerate(changes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
@@ -9,11 +10,14 @@ from torch import Tensor
 from surefoot.core import kernels
 from surefoot.core.agent import Agent
 from surefoot.data.dataset import Dataset
+from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import Loop, make_loop
 from surefoot.problem import training_environment
-from surefoot.run import Run
 from surefoot.seeds import SeedTrainer
 from surefoot.start import take_moments
+
+MEASURED = 8
+"""Steps of each environment that are taken, and thrown away, before kernels are measured."""
 
 
 class ActingTrainer(SeedTrainer):
@@ -27,7 +31,7 @@ class ActingTrainer(SeedTrainer):
         self.loop = self._loop(agents, self.table(self._measure), self._ready(agents))
         self.learner = self.loop.learner
         if self.plan.init is not None:
-            take_moments(self.learner, Run.open(self.plan.init))
+            take_moments(self.learner, self.started_from())
 
     @property
     def step(self) -> int:
@@ -52,6 +56,10 @@ class ActingTrainer(SeedTrainer):
 
     def _measure(self, table: kernels.KernelTable) -> None:
         agents = [self.fresh(seed) for seed in self.seeds]
+        for agent in agents:
+            c = agent.config
+            if isinstance(agent, OffPolicyAgent) and "returns_to_go" not in agent.reads:  # which episodes' ends give
+                agent.config = dataclasses.replace(c, initial_steps=min(c.initial_steps, MEASURED * c.num_envs))
         throw_away = self._loop(agents, table, self._ready(agents))
         while throw_away.learner.step < max(update.every for update in throw_away.learner.updates):
             throw_away.run(1)

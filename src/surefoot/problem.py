@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import DataError
 from surefoot.data.dataset import Array, Dataset
 from surefoot.envs.interface import VectorEnvironment
+from surefoot.envs.names import gymnasium_id
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.generate import load
@@ -51,12 +53,27 @@ def pose(plan: Plan, dataset: Dataset | None, tell: Listener) -> Problem:
     if dataset is not None or plan.dataset is not None:
         dataset = dataset_of(plan, dataset, tell)
         low, high = resolve_bounds(plan, dataset, tell)
+        for text in elsewhere(dataset.env_id, plan.environment, dataset.name):
+            tell({"kind": "note", "text": text})
         spec = Spec.of(dataset, low, high)
     else:
         env = make_training(str(plan.environment), 1, gap=plan.gap)
         spec = spec_of(env)
         env.close()
     return Problem(spec, dataset)
+
+
+def elsewhere(begun: str | None, here: str | None, what: str) -> list[str]:
+    """A warning where an environment is not the task that something comes from, whatever version or namespace."""
+    if begun is None or here is None or task(begun) == task(here):
+        return []
+    return [f"warning: {what} comes from {begun}, and this run is in {here}; only their sizes are known to agree"]
+
+
+def task(env_id: str) -> str:
+    """The name of an environment without module, namespace and version."""
+    name = gymnasium_id(env_id).rpartition(":")[2].rpartition("/")[2]
+    return re.sub(r"-v\d+$", "", name)
 
 
 def dataset_of(plan: Plan, dataset: Dataset | None, tell: Listener) -> Dataset:

@@ -81,8 +81,7 @@ class Run:
         Raises:
             CheckpointError: the run is not complete.
         """
-        if not self.complete:
-            raise CheckpointError(f"{self.folder}: not complete; go on with: surefoot train --resume {self.folder}")
+        self._refuse_incomplete()
         value: dict[str, Any] = read_json(self.folder / "summary.json")
         return value
 
@@ -95,7 +94,13 @@ class Run:
         seed = self.plan.seeds[0] if seed is None else seed
         if seed not in self.plan.seeds:
             raise CheckpointError(f"{self.folder}: has no seed {seed}; it has {list(self.plan.seeds)}")
+        if not self.policy_path(seed).is_file():
+            self._refuse_incomplete()
         return Policy.load(self.policy_path(seed))
+
+    def _refuse_incomplete(self) -> None:
+        if not self.complete:
+            raise CheckpointError(f"{self.folder}: not complete; go on with: surefoot train --resume {self.folder}")
 
     def policies(self) -> dict[int, Policy]:
         """Seed -> policy."""
@@ -198,7 +203,12 @@ def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:
     Raises:
         CheckpointError: there is no checkpoint, or it is damaged.
     """
-    return checkpoint.load(run.checkpoint_path(seed), kind="checkpoint")[0]
+    path = run.checkpoint_path(seed)
+    if not path.is_file() and not run.complete:
+        raise CheckpointError(
+            f"{run.folder}: has no checkpoint of seed {seed} yet; go on with: surefoot train --resume {run.folder}"
+        )
+    return checkpoint.load(path, kind="checkpoint")[0]
 
 
 def load_agent(run: Run, seed: int | None = None) -> Agent:

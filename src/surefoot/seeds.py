@@ -103,8 +103,21 @@ class SeedTrainer:
         """An untrained agent of the plan, or one that starts from the run that the plan names."""
         agent = self.plan.agent(self.spec).fresh(seed)
         if self.plan.init is not None:
-            initialise_from(agent, Run.open(self.plan.init), seed)
+            initialise_from(agent, self.started_from(), seed)
         return agent
+
+    def started_from(self) -> Run:
+        """The run that the plan starts from.
+
+        Raises:
+            CheckpointError: it is not there any more.
+        """
+        try:
+            return Run.open(str(self.plan.init))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{self.run.folder} starts from init={self.plan.init}, which resuming reads too: {error}; put it back"
+            ) from error
 
     def prepared(self, agents: Sequence[Agent], dataset: Dataset) -> Dataset:
         """The dataset as the agents read it; sets their normalisers."""

@@ -15,6 +15,7 @@ from surefoot.core.temperature import Temperature
 from surefoot.envs.names import gymnasium_id
 from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.plan import TRAINING_EVALUATION_SEED, Plan
+from surefoot.problem import elsewhere
 from surefoot.run import Run, load_agent, load_state
 from surefoot.streaming.agent import StreamingAgent
 
@@ -38,6 +39,12 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
     source = load_agent(run, _seed_there(run, seed))
     if isinstance(agent, StreamingAgent) or isinstance(source, StreamingAgent):
         return _stream_from(agent, source, run, position)
+    sizes = [(one.spec.observation_dim, one.spec.action_dim) for one in (source, agent)]
+    if sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} here: it has "
+            f"{sizes[0][0]} observations and {sizes[0][1]} actions, this problem {sizes[1][0]} and {sizes[1][1]}"
+        )
     theirs, mine = source.state_dict(), agent.state_dict()
     others = _other_functions(agent, source)
     fits = {
@@ -53,7 +60,8 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
     if unfit:
         raise ConfigError(
             f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} as configured ({unfit[0]} "
-            "differs); use the same observations, actions, actor, critics, hidden layers and activations"
+            "differs); use the same observations, actions, actor, critics, hidden layers, layer norms and activations, "
+            "or train it with the same preset first"
         )
     agent.load_state_dict({name: theirs[name] if fits[name] else value for name, value in mine.items()})
     agent.normalizer.fixed = True
@@ -164,6 +172,7 @@ def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:
         + (f"; Adam goes on in {', '.join(moving)}" if moving else "")
     ]
     if agent.acts:
+        notes += elsewhere(run.plan.environment, plan.environment, f"the policy of {run.folder.name}")
         notes += advice(run, plan)
     return notes
 
@@ -179,12 +188,12 @@ def advice(run: Run, plan: Plan) -> list[str]:
         return []
     summary: dict[str, Any] = run.summary if run.complete else {}
     policy, data, before = summary.get("returns"), summary.get("behaviour"), summary.get("environment")
-    elsewhere = before is None or gymnasium_id(before) != gymnasium_id(plan.environment)
-    if policy is None or elsewhere:
+    unlike = before is None or gymnasium_id(before) != gymnasium_id(plan.environment)
+    if policy is None or unlike:
         policies = [load_agent(run, seed).policy() for seed in run.plan.seeds]
         found = evaluate(policies, plan.environment, plan.evaluate_episodes, seed=TRAINING_EVALUATION_SEED)
         policy = hierarchical_interval([one.returns for one in found]).to_json()
-    if data is None or (before is not None and elsewhere):
+    if data is None or (before is not None and unlike):
         return [f"the policy that it starts from returns {_bounds(policy)}; its data's return here is not known"]
     both = f"the policy that it starts from returns {_bounds(policy)}, its data {_bounds(data)}"
     ends = [policy["low"], policy["high"], data["low"], data["high"]]
@@ -194,6 +203,8 @@ def advice(run: Run, plan: Plan) -> list[str]:
     if known and policy["high"] < data["low"]:
         text = f"{both}: the data is better, so keep learning from it (rlpd)"
         return [text if plan.dataset is not None else f"warning: {text}; this run discards it"]
+    if policy["mean"] < data["mean"] and plan.dataset is None:
+        return [f"warning: {both}: the data may be the better of the two, and this run discards it"]
     return [f"{both}: neither is clearly better, with or without the data may work"]
 
 

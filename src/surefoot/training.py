@@ -5,14 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent
-from surefoot.core.errors import CheckpointError, ConfigError, DeviceError
+from surefoot.core.agent import Agent, Spec
+from surefoot.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DeviceError,
+    EnvironmentMismatchError,
+    nearest,
+)
 from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
@@ -20,6 +28,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
+from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.plan import Plan, name_of
 from surefoot.problem import dataset_of, pose, training_environment
 from surefoot.run import IN_MEMORY, Run, describe_machine, load_agent, write_columns
@@ -61,6 +70,12 @@ def fit(
         EnvironmentMismatchError: the environment's spaces don't fit the dataset.
         DivergenceError: a loss stopped being finite.
     """
+    known = [field.name for field in dataclasses.fields(Plan)]
+    for name in options:
+        if name == "envs":
+            raise ConfigError("fit takes no envs=: make the agent with num_envs=, which is the same")
+        if name not in known:
+            raise ConfigError(f"fit has no option {name!r}; {nearest(name, known)}")
     plan = Plan(
         algorithm=name_of(type(agent)),
         config=dataclasses.asdict(agent.config),
@@ -72,13 +87,13 @@ def fit(
     )
     folder = pathlib.Path(out) if out is not None else new_folder(plan)
     if listener is not None or not progress:
-        return train(plan, folder, dataset=dataset, listener=listener)
+        return train(plan, folder, dataset=dataset, listener=listener, built_for=agent.spec)
     from rich.console import Console
 
     from surefoot.cli.progress import Watcher
 
     with Watcher(Console()) as watcher:
-        return train(plan, folder, dataset=dataset, listener=watcher)
+        return train(plan, folder, dataset=dataset, listener=watcher, built_for=agent.spec)
 
 
 def _source(dataset: Dataset) -> str:
@@ -103,8 +118,17 @@ def train(
     *,
     dataset: Dataset | None = None,
     listener: Listener | None = None,
+    built_for: Spec | None = None,
 ) -> Run:
-    """Carry out a plan in a new folder. Errors as in `fit`; a bad plan leaves no folder behind."""
+    """Carry out a plan in a new folder. Errors as in `fit`; a bad plan leaves no folder behind.
+
+    Args:
+        plan: what to do.
+        folder: where; it must not exist, or be empty.
+        dataset: what the plan names, where it is loaded already.
+        listener: called with each event.
+        built_for: sizes that the environment or dataset must have; None: any.
+    """
     folder = pathlib.Path(folder).resolve()
     if folder.exists() and not _empty(folder):
         raise ConfigError(f"{folder} exists; go on with it by --resume {folder}, or choose another with out=")
@@ -113,6 +137,8 @@ def train(
     dataset = problem.dataset
     resolve_device(plan.device)
     agent = plan.agent(problem.spec)
+    if built_for is not None:
+        _check_problem(built_for, problem.spec, plan)
     if plan.jacobian_penalty > 0:
         check_penalty(agent)
     if agent.needs_init and plan.init is None:
@@ -133,12 +159,32 @@ def train(
             tell({"kind": "note", "text": f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"})
         config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)}
     run = Run(folder, plan)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"out={folder}: the folder can't be made ({error.strerror}); choose another") from error
     if dataset is not None:
         write_columns(dataset, run.columns_path)
     write_json(folder / "environment.json", describe_machine())
     write_json(folder / "config.json", config)
-    return _carry_out(run, tell)
+    try:
+        return _carry_out(run, tell)
+    except (ConfigError, DataError):  # that only a worker could see
+        if not any(run.checkpoint_path(seed).is_file() for seed in plan.seeds):
+            shutil.rmtree(folder)
+        raise
+
+
+def _check_problem(built_for: Spec, found: Spec, plan: Plan) -> None:
+    """Refuse an agent that was made for another problem: its config alone is taken, and might not suit this one."""
+    names = ("observation_dim", "action_dim", "discrete")
+    wanted, has = ([getattr(spec, name) for name in names] for spec in (built_for, found))
+    if wanted != has:
+        what = " and ".join(f"{name} {a} against {b}" for name, a, b in zip(names, wanted, has, strict=True) if a != b)
+        raise EnvironmentMismatchError(
+            f"the agent was made for another problem than {plan.environment or plan.dataset}: {what}; make it from its "
+            "dataset, or from spec_of(env)"
+        )
 
 
 def _check_learning(plan: Plan, agent: Agent) -> None:
@@ -154,6 +200,12 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
         refuse_mixed_precision(agent)
     if plan.compiled and isinstance(agent, StreamingAgent):
         raise ConfigError(f"compiled=true is not there for {agent.name}, which steps natively: leave it out")
+    if isinstance(agent, OnPolicyAgent) and agent.config.rows > plan.steps:
+        c = agent.config
+        raise ConfigError(
+            f"steps is {plan.steps:,}, and a block is {c.rows:,}: algo.horizon {c.length} in each of {c.num_envs} "
+            "environments. Raise steps, or lower envs or algo.horizon"
+        )
 
 
 def _empty(folder: pathlib.Path) -> bool:

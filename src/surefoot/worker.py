@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     import torch
 
     from surefoot.core import kernels
-    from surefoot.core.errors import SurefootError
+    from surefoot.core.errors import SimulatorError, SurefootError
     from surefoot.run import Run
     from surefoot.seeds import seed_trainer
 
@@ -53,6 +53,8 @@ def main(arguments: list[str]) -> int:
         trainer.train()
         trainer.finish()
     except SurefootError as error:
+        if isinstance(error, SimulatorError):
+            traceback.print_exc()
         send({"kind": "error", "type": type(error).__name__, "text": str(error)})
         return 2
     except Exception as error:

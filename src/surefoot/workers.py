@@ -108,7 +108,12 @@ def work(run: Run, groups: list[list[int]], tell: Listener) -> None:
 def _as_error(event: Event, worker: _Worker) -> Exception:
     kind = getattr(errors, event["type"], None)
     if isinstance(kind, type) and issubclass(kind, SurefootError):
-        error = SurefootError.__new__(kind)
-        error.args = (event["text"],)
+        error, text = SurefootError.__new__(kind), event["text"]
+        if kind is errors.SimulatorError:
+            folder = worker.log.parents[2]
+            text += (
+                f"; the traceback is in {worker.log}; if it had come to a checkpoint: surefoot train --resume {folder}"
+            )
+        error.args = (text,)
         return error
     return RuntimeError(f"seed {worker.seeds[0]}: {event['text']}; the traceback is in {worker.log}")

@@ -14,6 +14,8 @@ import pytest
 from surefoot.core.errors import ConfigError
 from surefoot.envs import make_vec
 from surefoot.envs.mujoco import VELOCITY_LIMITS, MujocoVectorEnv, make
+from surefoot.envs.mujoco.gaps import GAPS
+from surefoot.envs.training import gaps_of, make_training
 from surefoot.evaluation.rollout import RandomPolicy, evaluate
 
 pytest.importorskip("mujoco.batch", reason="needs MuJoCo 3.17")
@@ -41,6 +43,8 @@ def test_the_thresholds_are_safety_gymnasium_s() -> None:
 @pytest.mark.parametrize("gap", [None, "gravity2+friction0.3+wind+noise1"])
 def test_single_and_batched_velocity_environments_are_bit_for_bit_the_same(name: str, gap: str | None) -> None:
     env_id = f"surefoot/{name}Velocity-v5"
+    if gap is not None and name == "Swimmer":  # in a plane, without contacts
+        gap = "wind+noise1"
     batched = gymnasium.make_vec(env_id, num_envs=2, gap=gap, velocity_limit=-0.1)
     singles = [gymnasium.make(env_id, gap=gap, velocity_limit=-0.1) for _ in range(2)]
     observations, _ = batched.reset(seed=4)
@@ -222,3 +226,23 @@ def test_a_limit_on_a_task_without_velocity_is_refused() -> None:
 def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(pathlib.Path(__file__).parents[2] / "examples" / "mujoco_vector.py"), run_name="__main__")
     assert "mujoco" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("env_id", "without"),
+    [
+        ("HalfCheetah-v5", set()),
+        ("Swimmer-v5", {"gravity2", "friction0.3"}),
+        ("Pusher-v5", {"gravity2"}),
+        ("InvertedPendulum-v5", {"friction0.3"}),
+    ],
+)
+def test_a_gap_that_would_change_nothing_is_refused_and_not_listed(env_id: str, without: set[str]) -> None:
+    assert set(gaps_of(env_id)) == set(GAPS) - without
+    for gap in without:
+        with pytest.raises(ConfigError, match=r"gap: the model has no .* that acts, so this would change nothing"):
+            make_training(env_id, 2, gap=gap)
+
+
+def test_only_mujoco_tasks_list_mujocos_gaps() -> None:
+    assert gaps_of("CartPole-v1") == gaps_of("native/pendulum") == {}

@@ -227,6 +227,23 @@ def test_a_multirun_trains_each_combination_and_compares_them(
     assert seeds == [[0], [5]]
 
 
+def test_listed_algorithms_share_an_option_that_the_default_one_lacks(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = [
+        "env=native/pendulum",
+        "steps=60",
+        "algo.initial_steps=50",
+        "algo.hidden=[8,8]",
+        "seeds=1",
+        "kernels=false",
+    ]
+    assert main(["train", "-q", "-m", "algo=sac,td3", "out=sweep", "episodes=1", "evaluate_episodes=1", *options]) == 0
+    configs = [json.loads(path.read_text())["plan"]["config"] for path in tmp_path.glob("sweep/*/config.json")]
+    assert [(c["initial_steps"], c["hidden"]) for c in configs] == [(50, [8, 8])] * 2
+
+
 def test_a_failing_job_of_a_multirun_is_told_and_does_not_stop_the_others(
     dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
 ) -> None:

@@ -152,8 +152,10 @@ def _bounded(names: tuple[str, ...], low: tuple[float, ...], high: tuple[float, 
 
 def _describe(env_id: str) -> dict[str, Any]:
     from surefoot.envs import describe
+    from surefoot.envs.training import gaps_of
 
     found = describe(env_id)
+    gaps = gaps_of(found.env_id)
     return {
         "name": found.env_id,
         "observation_dim": found.observation_dim,
@@ -162,6 +164,7 @@ def _describe(env_id: str) -> dict[str, Any]:
         "action_high": found.action_high.tolist(),
         "steps": found.max_episode_steps,
         "simulator": found.simulator,
+        **({"gaps": [{"gap": name, "what": what} for name, what in gaps.items()]} if gaps else {}),
     }
 
 

@@ -60,7 +60,11 @@ class Watcher:
         if kind == "start":
             self._show_start(event["plan"], event["device"])
         elif kind == "note":
-            self.say(f"note: {event['text']}")
+            text = event["text"]
+            if text.startswith("warning:"):
+                self.console.print(f"{self.label}{text}", markup=False)  # also where it is to be quiet
+            else:
+                self.say(f"note: {text}")
         elif kind == "progress":
             met = (event.get("episode_return"), event.get("episode_cost"))
             self._show_progress(seed, event["step"], event["steps"], event["rate"], *met)

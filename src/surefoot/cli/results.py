@@ -62,7 +62,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{arguments.folder}: was trained without a simulator; name one with --env ID")
     policies = run.policies()
     first = policies[run.plan.seeds[0]]
-    check_spaces(env, first.observation_dim, first.action_dim)
+    check_spaces(env, first.observation_dim, first.action_dim, first.discrete)
     met = Met(len(policies))
     with _episodes_bar(arguments.quiet) as progress:
         found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress, watch=met)
@@ -192,5 +192,6 @@ def export(arguments: argparse.Namespace) -> int:
     inputs = ", ".join(f"{name} (batch, {shape})" for name, shape in shapes.items())
     sampling = arguments.sampling or policy.always_samples
     noise = f" and noise (batch, {policy.noise_dim}), standard normal" if sampling else ""
-    print(f"policy: {output.short(path)}\n{inputs}{noise} -> actions (batch, {policy.action_dim}), float32")
+    given = "choices (batch), int64" if policy.discrete else f"actions (batch, {policy.action_dim}), float32"
+    print(f"policy: {output.short(path)}\n{inputs}{noise} -> {given}")
     return 0

@@ -44,7 +44,7 @@ def run(overrides: Sequence[str], style: Style) -> int:
         return train_job(cfg, folder, job_style)
 
     application = hydra.main(version_base=config.VERSION_BASE, config_path=None, config_name=config.PRIMARY)(job)
-    arguments = [*rest, f"hydra.sweep.dir={grammar.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
+    arguments = [*_swept(rest), f"hydra.sweep.dir={grammar.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
     failure: SurefootError | None = None
     with command_line(arguments), grammar.hydra_errors():
         try:
@@ -57,6 +57,19 @@ def run(overrides: Sequence[str], style: Style) -> int:
     if failure is not None:
         raise failure
     return 0
+
+
+def _swept(overrides: Sequence[str]) -> list[str]:
+    """Options of listed algorithms as lists of one: Hydra first composes what is not listed, with the default one."""
+    parsed = grammar.parse(overrides)
+    if not any(item.key == "algo" and item.sweep for item in parsed):
+        return list(overrides)
+    return [
+        f"{item.key}=choice({item.text.partition('=')[2]})"
+        if item.key.startswith("algo.") and not (item.sweep or item.changes_keys)
+        else item.text
+        for item in parsed
+    ]
 
 
 def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style) -> str:

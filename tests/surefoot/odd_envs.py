@@ -1,0 +1,40 @@
+"""Environments that count their steps, fail, or observe whole numbers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """One observation, one action; `steps` counts those of all instances, and the step number `fails_at` fails."""
+
+    observation_space: Any = gymnasium.spaces.Box(-100, 100, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    steps: ClassVar[int] = 0
+    fails_at: ClassVar[int | None] = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Counting.steps += 1
+        if Counting.steps == self.fails_at:
+            raise ConnectionError("the arm does not answer")
+        return self.observation(), -float(np.abs(action).sum()), False, False, {}
+
+    def observation(self) -> Any:
+        return self.observation_space.sample()
+
+
+class Whole(Counting):
+    """Observes int32."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (1,), np.int32)
+
+
+gymnasium.register("Counting-v0", Counting, max_episode_steps=20)
+gymnasium.register("Whole-v0", Whole, max_episode_steps=20)
