@@ -201,10 +201,10 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
     if plan.compiled and isinstance(agent, StreamingAgent):
         raise ConfigError(f"compiled=true is not there for {agent.name}, which steps natively: leave it out")
     if isinstance(agent, OnPolicyAgent) and agent.config.rows > plan.steps:
-        c = agent.config
+        block = agent.config
         raise ConfigError(
-            f"steps is {plan.steps:,}, and a block is {c.rows:,}: algo.horizon {c.length} in each of {c.num_envs} "
-            "environments. Raise steps, or lower envs or algo.horizon"
+            f"steps is {plan.steps:,}, and a block is {block.rows:,}: algo.horizon {block.length} in each of "
+            f"{block.num_envs} environments. Raise steps, or lower envs or algo.horizon"
         )
 
 
