@@ -115,7 +115,7 @@ def test_it_starts_from_the_weights_and_statistics_of_a_run_of_its_kind(two_seed
 
 
 def test_another_family_or_size_is_no_start(two_seeds: Run, tmp_path: pathlib.Path) -> None:
-    for agent in (stream(hidden=(8, 8)), StreamQ(Spec.of_choices(3, 2), hidden=(16, 16))):
+    for agent in (stream(hidden=(8, 8)), StreamQ(Spec.of_choices(4, 2), hidden=(16, 16))):
         env = ENV if isinstance(agent, StreamAC) else "CartPole-v1"
         with pytest.raises(ConfigError, match="streaming algorithms start from runs of the same one"):
             fit(agent, env=env, steps=50, seeds=1, out=tmp_path / "run", init=str(two_seeds.folder), **FAST)
