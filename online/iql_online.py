@@ -26,7 +26,9 @@ class IQLOnlineConfig(OffPolicyConfig, IQLConfig):
 class IQLOnline(IQL, OffPolicyAgent):
     """IQL of Kostrikov, Nair and Levine, section 5.3: fine-tuned online by the same losses, the data kept.
 
-    `init=` an `iql` run gives all networks.
+    `init=` an `iql` run gives all networks. The authors' code puts the data into the replay buffer and draws from it
+    uniformly; here `offline_fraction` of each batch are rows of the data, half by default, so that few new rows
+    are seen often: with a warm-up much shorter than the default the policy follows its own noise for a while.
     """
 
     name = "iql_online"
