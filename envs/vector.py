@@ -93,7 +93,8 @@ class PausingVectorEnv(SyncVectorEnv):
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Reset all sub-environments (or those of `options["reset_mask"]`) and activate them all."""
-        observations, info = super().reset(**kwargs)
+        with _own_errors(self.envs[0], "reset"):
+            observations, info = super().reset(**kwargs)
         self.active[:] = True
         self._last = observations
         return observations, info

@@ -158,7 +158,7 @@ def train(
         for oddity, rows in dataset.warnings.items():
             tell({"kind": "note", "text": f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"})
         config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)}
-    run = Run(folder, plan)
+    run, made = Run(folder, plan), not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -171,8 +171,17 @@ def train(
         return _carry_out(run, tell)
     except (ConfigError, DataError):  # that only a worker could see
         if not any(run.checkpoint_path(seed).is_file() for seed in plan.seeds):
-            shutil.rmtree(folder)
+            _take_back(run)
+            if made:
+                folder.rmdir()
         raise
+
+
+def _take_back(run: Run) -> None:
+    """Remove what a run that never came to a checkpoint wrote, and nothing else that lies in its folder."""
+    for name in ("config.json", "environment.json", "kernels.json", run.columns_path.name):
+        (run.folder / name).unlink(missing_ok=True)
+    shutil.rmtree(run.folder / "seeds", ignore_errors=True)
 
 
 def _check_problem(built_for: Spec, found: Spec, plan: Plan) -> None:

@@ -171,9 +171,13 @@ def test_an_error_of_the_users_environment_is_named_as_its_own(
 
 def test_a_plan_that_only_a_worker_finds_bad_leaves_no_folder_behind(tmp_path: pathlib.Path) -> None:
     data = generate("native/pendulum-mixed", transitions=400)
-    with pytest.raises(ConfigError, match="sac keeps no offline data"):
-        fit(sac(), data, env=ENV, steps=80, seeds=1, out=tmp_path / "run", **FAST)
+    kept = tmp_path / "here" / ".git"
+    kept.mkdir(parents=True)
+    for out in (tmp_path / "run", kept.parent):
+        with pytest.raises(ConfigError, match="sac keeps no offline data"):
+            fit(sac(), data, env=ENV, steps=80, seeds=1, out=out, **FAST)
     assert not (tmp_path / "run").exists()
+    assert list(kept.parent.iterdir()) == [kept]  # what was there before stays
 
 
 def test_an_agent_of_another_problem_and_unknown_options_are_refused(tmp_path: pathlib.Path) -> None:
