@@ -52,6 +52,7 @@ TASKS = (
     Task("IQL fine-tuning", "iql_online", 5_000, ONLINE, ("iql", SMALL)),
     Task("Cal-QL fine-tuning", "calql_online", 5_000, {**ONLINE, **FEW}, ("calql", {**SMALL, **FEW})),
     Task("FamO2O fine-tuning", "famo2o_online", 5_000, ONLINE, ("famo2o", SMALL)),
+    Task("FamO2O fine-tuning on CQL", "famo2o_cql_online", 5_000, {**ONLINE, **FEW}, ("famo2o_cql", {**SMALL, **FEW})),
 )
 
 FAMILY: dict[str, tuple[float, float]] = {"1to5": (1.0, 5.0), **{f"{b:g}": (b, b) for b in (1.0, 2.0, 3.0, 5.0)}}

@@ -147,7 +147,7 @@ class CQL(Agent):
         """Squared TD error of all critics, and by how much sampled actions seem better than the data's."""
         c = self.config
         members = ensembles.subset(noise["subset"], c.subset, c.subset_replacement) if "subset" in noise else None
-        target = self._target(batch, noise["next_action"], members)
+        target = self._target(batch, noise, members)
         data, sampled, log_densities = self._values(batch, noise, members)
         td = (data - target).square().mean()
         bounded, among = self._bounded(sampled, batch), data if members is None else ensembles.chosen(data, members)
@@ -160,9 +160,10 @@ class CQL(Agent):
         loss = td + weight.detach() * above - weight * above.detach()  # descends in the critics, ascends in the weight
         return loss, {**metrics, "cql_weight": weight}
 
-    def _target(self, batch: Batch, noise: Tensor, members: Tensor | None) -> Tensor:
+    def _target(self, batch: Batch, noise: dict[str, Tensor], members: Tensor | None) -> Tensor:
         """(B,) reward and the value of the best of the next actions, each valued by the lowest of some critics."""
-        pairs, _ = self._policys(batch["next_observations"], batch["next_observations"], noise)
+        seen = self.policy_input(batch, noise, "next_observations")
+        pairs, _ = self._policys(seen, batch["next_observations"], noise["next_action"])
         count, rows = pairs.shape[:2]
         next_q = ensembles.minimum(self.target_critic(pairs.flatten(0, 1), members)).unflatten(0, (count, rows))
         return td_target(batch["rewards"], batch["terminations"], next_q.amax(0), self.config.discount)
@@ -173,8 +174,10 @@ class CQL(Agent):
         uniform = 2 * noise["uniform_action"].unflatten(-1, (-1, size)).movedim(-2, 0) - 1
         blocks = [
             (_pairs(observations, uniform), torch.full_like(uniform[..., 0], -size * math.log(2))),
-            self._policys(observations, observations, noise["policy_action"]),
-            self._policys(batch["next_observations"], observations, noise["next_policy_action"]),
+            self._policys(self.policy_input(batch, noise, "observations"), observations, noise["policy_action"]),
+            self._policys(
+                self.policy_input(batch, noise, "next_observations"), observations, noise["next_policy_action"]
+            ),
         ]
         pairs = torch.cat([part for part, _ in blocks])
         count, rows = pairs.shape[:2]
@@ -187,17 +190,19 @@ class CQL(Agent):
             )
         return data, q.unflatten(1, (count, rows)), log_densities
 
-    def _policys(self, drawn_at: Tensor, valued_at: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def policy_input(self, batch: Batch, noise: dict[str, Tensor], where: str) -> Tensor:
+        """(B, O) what the policy reads at a batch's `observations` or `next_observations`: just them."""
+        return batch[where]
+
+    def _policys(self, seen: Tensor, valued_at: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Pairs (n, B, O + A) of observations and actions that the policy draws, and log-densities (n, B).
 
         Args:
-            drawn_at: (B, O) observations that the policy sees.
+            seen: (B, ...) what the policy reads.
             valued_at: (B, O) observations that the actions are paired with.
             noise: (B, n A) standard normal.
         """
-        actions, log_densities = self.actor.sample(
-            drawn_at, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0)
-        )
+        actions, log_densities = self.actor.sample(seen, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))
         return _pairs(valued_at, actions), log_densities
 
     def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
@@ -206,13 +211,17 @@ class CQL(Agent):
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Entropy, weighted, and the lowest value of the policy's own actions, reparameterised."""
-        action, log_density = self.actor.sample(batch["observations"], noise["action"])
+        action, log_density = self.actor.sample(self.policy_input(batch, noise, "observations"), noise["action"])
         q = ensembles.minimum(self.critic(torch.cat([batch["observations"], action], -1)))
-        return (self.temperature() * log_density - q).mean(), {"entropy": -log_density}
+        return (self.temperature() * log_density - self.weighed(q, batch, noise)).mean(), {"entropy": -log_density}
+
+    def weighed(self, values: Tensor, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """(B,) values of the policy's actions as its loss counts them: as they are."""
+        return values
 
     def temperature_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Lowers the temperature where the policy's entropy at the next observations is above its target."""
-        _, log_density = self.actor.sample(batch["next_observations"], noise["action"])
+        _, log_density = self.actor.sample(self.policy_input(batch, noise, "next_observations"), noise["action"])
         return self.temperature.loss(log_density, self.target_entropy), {"temperature": self.temperature()}
 
     def updates(self) -> list[Update]:

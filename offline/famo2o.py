@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import FamilyActor, GaussianActor, embedded
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.networks import Critic, Value
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
@@ -47,7 +47,32 @@ class FamO2OConfig:
         require(0 <= self.discount <= 1, "famo2o", "discount", self.discount, "in [0, 1]")
 
 
-class FamO2O(IQL):
+class FamilyAgent(Agent):
+    """An agent whose `actor` also reads a coefficient, which its `balance` picks for each state."""
+
+    balance: Any
+
+    def make_family(self) -> FamilyActor:
+        """Policy and balance model as one head, weights drawn anew."""
+        raise TypeError(f"{type(self).__name__} must define make_family")
+
+    def widened(self, observations: Tensor, coefficients: Tensor) -> Tensor:
+        """(B, O + 6) what the universal policy reads at (B, O) observations and (B,) coefficients."""
+        return torch.cat([observations, embedded(coefficients)], -1)
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions at the coefficients that the balance model's means stand for; mean ones without `noise`."""
+        return self.actor.act(self.widened(observations, self.balance(observations)), noise)
+
+    def policy(self) -> Policy:
+        """A copy of policy and balance model together."""
+        with torch.random.fork_rng(devices=[]):
+            family = self.make_family()
+        family.member, family.balance = self.actor, self.balance  # type: ignore[assignment]
+        return Policy.of(family, self.normalizer, self.action_low, self.action_high)
+
+
+class FamO2O(FamilyAgent, IQL):
     r"""FamO2O of Wang et al., "Train Once, Get a Family" (NeurIPS 2023), its IQL variant (LeapLabTHU/FamO2O, jax_iql).
 
     Value and critics are IQL's. The universal policy reads the state and an embedding of a coefficient beta, drawn
@@ -61,10 +86,9 @@ class FamO2O(IQL):
 
     Where the official code differs: its advantages are (B,) and its coefficients (B, 1), so that the exponent is
     broadcast to (B, B), and row j gets the mean over i of min(exp(beta_i A_j), 100): a weight that does not depend on
-    its own beta. Here each row has its own. That code reuses the coefficient of s at s' in its CQL variant; here it is
-    computed from the state it is used at, and V and Q of the IQL variant read none. The tanh is mapped to (0, 1) before
-    it is mapped to the range. a' is clipped before it is valued, as it is when acting. The authors also act by
-    samples of the policy when evaluating; here evaluation takes the mean, as for all Gaussian policies.
+    its own beta. Here each row has its own. a' is clipped before it is valued, as it is when acting. The authors also
+    act by samples of the policy when evaluating; here evaluation takes the mean, as for all Gaussian policies.
+    `famo2o_cql` is the variant on CQL.
     """
 
     name = "famo2o"
@@ -83,29 +107,15 @@ class FamO2O(IQL):
         self.value = Value(sizes[0], c.hidden, c.initialisation)
         self.critic = Critic(*sizes, c.hidden, 2, c.initialisation)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        family = self._family()
-        self.actor, self.balance = family.member, family.balance
+        family = self.make_family()
+        self.actor, self.balance = family.member, family.balance  # type: ignore[assignment]
         self.temperature = Temperature(c.temperature, "exp")
 
-    def _family(self) -> FamilyActor:
+    def make_family(self) -> FamilyActor:
+        """Policy and balance model as one head, weights drawn anew."""
         c = self.config
         sizes = (self.spec.observation_dim, self.spec.action_dim, c.hidden, c.initialisation)
         return FamilyActor(*sizes, (c.log_std_min, 2.0), c.coefficients)
-
-    def widened(self, observations: Tensor, coefficients: Tensor) -> Tensor:
-        """(B, O + 6) what the universal policy reads at (B, O) observations and (B,) coefficients."""
-        return torch.cat([observations, embedded(coefficients)], -1)
-
-    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """(B, A) actions at the coefficients that the balance model's means stand for; mean ones without `noise`."""
-        return self.actor.act(self.widened(observations, self.balance(observations)), noise)
-
-    def policy(self) -> Policy:
-        """A copy of policy and balance model together."""
-        with torch.random.fork_rng(devices=[]):
-            family = self._family()
-        family.member, family.balance = self.actor, self.balance  # type: ignore[assignment]
-        return Policy.of(family, self.normalizer, self.action_low, self.action_high)
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) at which the universal policy is trained: all of the range alike."""

@@ -6,6 +6,7 @@ from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
 from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.environment import spec_of
+from surefoot.online.famo2o_cql_online import FamO2OCQLOnline, FamO2OCQLOnlineConfig
 from surefoot.online.famo2o_online import FamO2OOnline, FamO2OOnlineConfig
 from surefoot.online.h2o import H2O, H2OConfig
 from surefoot.online.hnpg import HNPG, HNPGConfig
@@ -26,6 +27,7 @@ ALGORITHMS: dict[str, type[Agent]] = {
     A2C.name: A2C,
     CalQLOnline.name: CalQLOnline,
     DARC.name: DARC,
+    FamO2OCQLOnline.name: FamO2OCQLOnline,
     FamO2OOnline.name: FamO2OOnline,
     H2O.name: H2O,
     HNPG.name: HNPG,
@@ -63,6 +65,8 @@ __all__ = [
     "CalQLOnline",
     "CalQLOnlineConfig",
     "DARCConfig",
+    "FamO2OCQLOnline",
+    "FamO2OCQLOnlineConfig",
     "FamO2OOnline",
     "FamO2OOnlineConfig",
     "GapEstimate",

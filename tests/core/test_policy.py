@@ -193,6 +193,12 @@ OLD_OPTIONS = {
         "log_std_range": [-5.0, 2.0],
         "coefficients": [1.0, 5.0],
     },
+    "tanh_family": {
+        "hidden": [16, 8],
+        "activation": "relu",
+        "log_std_range": [-5.0, 2.0],
+        "coefficients": [1.0, 5.0],
+    },
 }
 """What policy files held before actors described themselves."""
 

@@ -21,6 +21,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cql-learned": ("cql", {"learn_cql_weight": True, "critics": 3, "sampled_actions": 3, "max_target_backup": False}),
     "calql-kitchen": ("calql", {"importance_sampling": False, "critics": 3, "subset_replacement": True}),
     "cql-norm": ("cql", {"layer_norm_critic": True, "sampled_actions": 2}),
+    "famo2o_cql": ("famo2o_cql", {"coefficients": (0.5, 9.5)}),  # gradients that rounding is small beside
     "riql-k3": ("riql", {"critics": 3, "quantile": 0.1, "sigma": 0.5}),
 }
 """Every algorithm, and the variants of CQL, IQL and RIQL whose losses differ."""

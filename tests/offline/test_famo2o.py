@@ -11,7 +11,7 @@ from plain_layers import layers
 from problems import spec
 from torch import Tensor, nn
 
-from surefoot.core.actors import BalanceModel, FamilyActor, embedded
+from surefoot.core.actors import FamilyActor, StochasticBalanceModel, embedded
 from surefoot.core.agent import Batch, Metrics, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.kernels import KernelTable
@@ -55,7 +55,7 @@ def test_the_embedding_has_sines_and_cosines_of_three_scales_by_turns() -> None:
 
 def test_the_balance_model_maps_the_tanh_to_zero_and_one_before_the_range() -> None:
     """Mean 0.2, deviation 0.7, u = 0.5: sheet 9.1 has a = 0.46211716, log-density -0.41387131."""
-    balance = BalanceModel(1, (1,), coefficients=(8.0, 14.0)).double()
+    balance = StochasticBalanceModel(1, (1,), coefficients=(8.0, 14.0)).double()
     with torch.no_grad():
         for parameter in balance.parameters():
             parameter.zero_()

@@ -45,7 +45,7 @@ def regulated(count: int = 300, seed: int = 0, drag: float = 0.9) -> Dataset:
     """Transitions of `Regulator` by uniform actions; another `drag` is another system."""
     source = np.random.default_rng(seed)
     x, a = source.uniform(-1, 1, (count, 1)), source.uniform(-1, 1, (count, 1))
-    return dataset(x, a, drag * x + 2 * a + source.normal(0, 0.05, (count, 1)), -(x**2 + 1.6 * a**2)[:, 0])
+    return dataset(x, a, drag * x + a + source.normal(0, 0.05, (count, 1)), -10 * (x**2 + 0.4 * a**2)[:, 0])
 
 
 def hybrid_loop(

@@ -1,6 +1,8 @@
-"""FamO2O fine-tuning: the policy learns at the coefficients that the balance model picks, from data and replay."""
+"""FamO2O fine-tuning: the policy learns at the coefficients that the balance model picks; how both variants run."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +17,22 @@ from surefoot.data.store import Store
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.generate import generate
 from surefoot.offline import FamO2O
-from surefoot.online import FamO2OOnline
+from surefoot.online import FamO2OCQLOnline, FamO2OOnline
 from surefoot.online.off_policy import OffPolicyLoop
 
 SMALL = {"coefficients": (1.0, 5.0), "rewards": "none"}
 
 
-def fresh(seeds: tuple[int, ...] = (0,), num_envs: int = 1, **options: object) -> OffPolicyLoop:
+BOTH = {FamO2OOnline: SMALL, FamO2OCQLOnline: {"sampled_actions": 2}}
+"""On IQL and on CQL, and options for small problems."""
+Kind = type[FamO2OOnline] | type[FamO2OCQLOnline]
+
+
+def fresh(seeds: tuple[int, ...] = (0,), num_envs: int = 1, kind: Kind = FamO2OOnline, **options: Any) -> OffPolicyLoop:
     env = Regulator(num_envs * len(seeds))
-    data = FamO2OOnline(spec(env), **SMALL).prepare(regulated())
-    given = {**SMALL, "initial_steps": 20, "batch_size": 16, "dataset": data, **options}
-    return loop("famo2o_online", env, seeds, **given)
+    data = kind(spec(env), **BOTH[kind]).prepare(regulated())
+    given = {**BOTH[kind], "initial_steps": 20, "batch_size": 16, "dataset": data, **options}
+    return loop(kind.name, env, seeds, **given)
 
 
 def test_online_the_policys_loss_has_the_balance_models_own_coefficients() -> None:
@@ -56,28 +63,31 @@ def test_the_other_losses_are_the_offline_ones() -> None:
             torch.testing.assert_close(mine.loss(batch, noise)[0], other.loss(batch, noise)[0])
 
 
-def test_a_training_step_runs_from_the_tape() -> None:
-    trained = fresh(table=KernelTable("test"))
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_training_step_runs_from_the_tape(kind: Kind) -> None:
+    trained = fresh(kind=kind, table=KernelTable("test"))
     trained.run(40)
     assert trained.learner.step == 20
     assert trained.learner.eager_because() == {}
 
 
-def test_stacked_seeds_equal_each_alone() -> None:
-    together = fresh((1, 2), 2)
+@pytest.mark.parametrize("kind", BOTH)
+def test_stacked_seeds_equal_each_alone(kind: Kind) -> None:
+    together = fresh((1, 2), 2, kind)
     together.run(30)
     for position, seed in enumerate((1, 2)):
-        alone = fresh((seed,), 2)
+        alone = fresh((seed,), 2, kind)
         alone.run(30)
         torch.testing.assert_close(parameters(alone), parameters(together, position), rtol=1e-4, atol=3e-5)
 
 
-def test_a_killed_run_goes_on_bit_for_bit() -> None:
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_killed_run_goes_on_bit_for_bit(kind: Kind) -> None:
     def one() -> OffPolicyLoop:
         env = NativeVectorEnv("native/pendulum", 1, max_episode_steps=37)
-        data = FamO2OOnline(spec(env), **SMALL).prepare(generate("native/pendulum", transitions=300, seed=1))
-        return loop("famo2o_online", env, initial_steps=50, batch_size=16, dataset=data, table=KernelTable("test"),
-                    **SMALL)  # fmt: skip
+        data = kind(spec(env), **BOTH[kind]).prepare(generate("native/pendulum", transitions=300, seed=1))
+        return loop(kind.name, env, initial_steps=50, batch_size=16, dataset=data, table=KernelTable("test"),
+                    **BOTH[kind])  # fmt: skip
 
     whole, resumed = one(), one()
     whole.run(90)
@@ -97,16 +107,15 @@ class ClonesTheWorst(FamO2OOnline):
 
 
 @pytest.mark.parametrize("kind", [FamO2OOnline, ClonesTheWorst])
-def test_fine_tuning_brings_the_policy_nearer_to_the_regulators_gain(kind: type[FamO2OOnline]) -> None:
-    """From data of uniform actions, the gain offline and after acting; Riccati's is -1.34427 in u, half of it in a."""
+def test_fine_tuning_brings_the_policy_to_the_regulators_gain(kind: type[FamO2OOnline]) -> None:
+    """From data of uniform actions, the gain after a few steps offline and after acting; Riccati's is -1.34427 in u."""
     env, data = Regulator(8), regulated(2000)
     shape = {"hidden": (32, 32), "learning_rate": 3e-3, "discount": 0.95, "target_rate": 0.1, "expectile": 0.7,
              "coefficients": (0.5, 8.0), "rewards": "none", "initialisation": "torch"}  # fmt: skip
-    rewards = data.replace(rewards=-10 * (data.observations**2 + 0.4 * data.actions**2)[:, 0])  # the regulator's own
     offline = FamO2O(spec(env), **shape).fresh(0)
-    store_of = offline.prepare(rewards)
+    store_of = offline.prepare(data)
     store = Store.pack({key: getattr(store_of, key) for key in FamO2O.reads})
-    Learner([offline], [0], store.gather, len(store), batch_size=128, table=KernelTable("test")).run(800)
+    Learner([offline], [0], store.gather, len(store), batch_size=128, table=KernelTable("test")).run(100)
     before = regulators_gain(offline)
     online = kind(spec(env), num_envs=8, initial_steps=400, updates_per_step=0.5, **shape)
     online.load_state_dict(offline.state_dict())
@@ -117,9 +126,9 @@ def test_fine_tuning_brings_the_policy_nearer_to_the_regulators_gain(kind: type[
         planned_steps=4000,
         batch_size=128,
         table=KernelTable("test"),
-        dataset=online.prepare(rewards),
+        dataset=online.prepare(data),
     )
     trained.run(3000)
     after = regulators_gain(trained.agent)
-    nearer = abs(after - RICCATI) < abs(before - RICCATI) - 0.1
-    assert nearer == (kind is FamO2OOnline), (before, after)
+    found = abs(before - RICCATI) > 0.3 and after == pytest.approx(RICCATI, abs=0.15)
+    assert found == (kind is FamO2OOnline), (before, after)

@@ -131,7 +131,13 @@ def test_optimisers_go_on_where_the_algorithm_says_so(tmp_path: pathlib.Path, al
     assert ("Adam goes on in actor, critic, temperature" in init) == kept
 
 
-FINE_TUNED = {"wsrl": "cql", "iql_online": "iql", "calql_online": "calql", "famo2o_online": "famo2o"}
+FINE_TUNED = {
+    "wsrl": "cql",
+    "iql_online": "iql",
+    "calql_online": "calql",
+    "famo2o_online": "famo2o",
+    "famo2o_cql_online": "famo2o_cql",
+}
 
 
 def moments_of(agent: Agent, count: float = 7.0) -> dict[str, torch.Tensor]:
