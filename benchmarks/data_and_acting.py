@@ -7,7 +7,8 @@
 
 pendulum-mixed-sb3 in Pendulum-v1: those that are begun from a pre-trained policy get 5,000 updates on the data first.
 DARC learns from data of native/pendulum and acts in one with doubled gravity; it is evaluated in the former. `family-*`
-are FamO2O on the data alone with a range of coefficients, and with each of some fixed ones (which is IQL).
+are FamO2O on that file alone with a range of coefficients, and with each of some fixed ones (which is IQL); `medium-*`
+the same on data of native/pendulum by a policy of middling skill.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ TASKS = (
 FAMILY: dict[str, tuple[float, float]] = {"1to5": (1.0, 5.0), **{f"{b:g}": (b, b) for b in (1.0, 2.0, 3.0, 5.0)}}
 """Ranges of FamO2O's coefficient, by name of the cell."""
 FAMILY_STEPS = 10_000
+FAMILY_DATA: dict[str, tuple[str, str | None]] = {"family": (ENVIRONMENT, None), "medium": (WRONG, GAP)}
+"""Begin of the cell's name -> where it is evaluated, and whose data it has (see `data`)."""
 
 
 @functools.cache
@@ -79,10 +82,11 @@ def cell(task: Task, seed: int) -> dict[str, Any]:
         return {**facts(task.algorithm, task.options, given, steps=task.steps, init=start), "before": before}
 
 
-def family_cell(coefficients: tuple[float, float], seed: int) -> dict[str, Any]:
+def family_cell(kind: str, coefficients: tuple[float, float], seed: int) -> dict[str, Any]:
     """FamO2O on the data alone."""
     options = {**SMALL, "preset": "locomotion", "coefficients": coefficients}
-    return training_cell("famo2o", options, data(None), ENVIRONMENT, seed, FAMILY_STEPS, EPISODES)
+    environment, gap = FAMILY_DATA[kind]
+    return training_cell("famo2o", options, data(gap), environment, seed, FAMILY_STEPS, EPISODES)
 
 
 def cells() -> list[Cell]:
@@ -92,7 +96,11 @@ def cells() -> list[Cell]:
         for seed in SEEDS
         for one in (
             *(Cell(f"{task.algorithm}-s{seed}", functools.partial(cell, task, seed)) for task in TASKS),
-            *(Cell(f"family-{n}-s{seed}", functools.partial(family_cell, b, seed)) for n, b in FAMILY.items()),
+            *(
+                Cell(f"{kind}-{name}-s{seed}", functools.partial(family_cell, kind, coefficients, seed))
+                for kind in FAMILY_DATA
+                for name, coefficients in FAMILY.items()
+            ),
         )
     ]
 
@@ -125,22 +133,26 @@ def table(folder: pathlib.Path) -> list[str]:
 
 def family_table(found: dict[str, dict[str, Any]]) -> list[str]:
     """FamO2O's range beside each fixed coefficient."""
-    returns = {
-        name: [np.asarray(found[n]["returns"]) for n in (f"family-{name}-s{s}" for s in SEEDS) if n in found]
-        for name in FAMILY
-    }
-    family, *_ = returns.values()
+    titles = [f"{what}, {name}" for name in (DATASET, f"{WRONG} medium") for what in ("return", "the range minus it")]
     lines = [
         "## FamO2O: one policy for all coefficients",
         "",
         f"{FAMILY_STEPS:,} updates on the data, no acting. Wanted: within noise of the best fixed coefficient.",
         "",
-        "| coefficient of the advantage | return | the range minus it |",
-        "|---|---|---|",
+        "| coefficient of the advantage | " + " | ".join(titles) + " |",
+        "|---" * (1 + len(titles)) + "|",
     ]
-    for (low, high), own in zip(FAMILY.values(), returns.values(), strict=True):
-        title = f"{low:g} to {high:g}, chosen for each state" if low < high else f"{low:g}"
-        lines.append(f"| {title} | {entry(own, len(SEEDS))} | {'' if low < high else difference(family, own)} |")
+
+    def returns(kind: str, name: str) -> list[np.ndarray]:
+        return [np.asarray(found[n]["returns"]) for n in (f"{kind}-{name}-s{s}" for s in SEEDS) if n in found]
+
+    whole = next(iter(FAMILY))
+    for name, (low, high) in FAMILY.items():
+        row = [f"{low:g} to {high:g}, chosen for each state" if low < high else f"{low:g}"]
+        for kind in FAMILY_DATA:
+            own = returns(kind, name)
+            row += [entry(own, len(SEEDS)), "" if low < high else difference(returns(kind, whole), own)]
+        lines.append("| " + " | ".join(row) + " |")
     return lines
 
 
