@@ -1,6 +1,6 @@
 """`Run`: a run folder, with everything needed to repeat, resume or use it.
 
-config.json        the plan, with the action bounds that it was resolved to
+config.json        the plan, with the action bounds that it was resolved to, and the notes given before the first step
 environment.json   versions, git commit, machine, when it started
 kernels.json       which library multiplies which shape
 seeds/K/           checkpoint.safetensors, result.json, log.txt of seed K

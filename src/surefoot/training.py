@@ -132,7 +132,14 @@ def train(
     folder = pathlib.Path(folder).resolve()
     if folder.exists() and not _empty(folder):
         raise ConfigError(f"{folder} exists; go on with it by --resume {folder}, or choose another with out=")
-    tell = listener or _silent
+    listen = listener or _silent
+    notes: list[str] = []
+
+    def tell(event: Event) -> None:
+        if event["kind"] == "note":
+            notes.append(str(event["text"]))
+        listen(event)
+
     problem = pose(plan, dataset, tell)
     dataset = problem.dataset
     resolve_device(plan.device)
@@ -166,9 +173,9 @@ def train(
     if dataset is not None:
         write_columns(dataset, run.columns_path)
     write_json(folder / "environment.json", describe_machine())
-    write_json(folder / "config.json", config)
+    write_json(folder / "config.json", {**config, "notes": notes})
     try:
-        return _carry_out(run, tell)
+        return _carry_out(run, listen)
     except (ConfigError, DataError):  # that only a worker could see
         if not any(run.checkpoint_path(seed).is_file() for seed in plan.seeds):
             _take_back(run)

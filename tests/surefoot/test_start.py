@@ -13,6 +13,7 @@ import torch
 from surefoot import streaming
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.files import read_json
 from surefoot.generate import generate
 from surefoot.offline import BC, CQL
 from surefoot.online import MOORL, PPO, SAC, TD3
@@ -127,8 +128,10 @@ def test_optimisers_go_on_where_the_algorithm_says_so(tmp_path: pathlib.Path, al
         assert last[f"{stem}/count"] == (20 if kept else 0) + steps
         if kept:
             assert bool((last[f"{stem}/second"] >= 0.99 * first[f"{stem}/second"]).all())  # each step keeps 0.999
-    (init,) = [line["text"] for line in said if line["kind"] == "note" and line["text"].startswith("init: ")]
+    notes = [line["text"] for line in said if line["kind"] == "note"]
+    (init,) = [text for text in notes if text.startswith("init: ")]
     assert ("Adam goes on in actor, critic, temperature" in init) == kept
+    assert read_json(after.folder / "config.json")["notes"] == notes  # for those who read the run later
 
 
 FINE_TUNED = {
