@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SimulatorError, SurefootError
 from surefoot.envs.mujoco import tasks as mujoco_tasks
+from surefoot.envs.mujoco.library import no_deprecations
 from surefoot.envs.names import gymnasium_id
 
 Array = np.ndarray[Any, Any]
@@ -322,7 +323,8 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     if module:
         _import_module(env_id, module)
     try:
-        env = gymnasium.make(name, disable_env_checker=True, **kwargs)
+        with no_deprecations() if is_mujoco(name) else contextlib.nullcontext():
+            env = gymnasium.make(name, disable_env_checker=True, **kwargs)
     except SurefootError:
         raise
     except gymnasium.error.DependencyNotInstalled as error:

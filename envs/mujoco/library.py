@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import pathlib
 import re
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from surefoot.core.errors import ConfigError, MissingExtraError
@@ -54,20 +57,52 @@ def compile_model(source: str | pathlib.Path) -> Any:
         path = _find(pathlib.Path(text).expanduser())
         if path.suffix == ".mjb":
             return mujoco.MjModel.from_binary_path(str(path))
-        return mujoco.MjModel.from_xml_path(str(path))
+        with no_deprecations() if path.parent == _assets() else contextlib.nullcontext():
+            return mujoco.MjModel.from_xml_path(str(path))
     except ValueError as error:
         name = "the MJCF text" if text.lstrip().startswith("<") else text
         raise ConfigError(f"MuJoCo can't compile {name}: {' '.join(str(error).split())}") from error
+
+
+@contextlib.contextmanager
+def no_deprecations() -> Iterator[None]:
+    """Within, MuJoCo says nothing of words in gymnasium's own models that it will give up: no user can mend those.
+
+    By default it prints each such warning and writes it to MUJOCO_LOG.TXT in the working folder. What else it warns of
+    becomes a RuntimeWarning. Without mujoco, or where someone else listens to its warnings, nothing changes.
+    """
+    try:
+        mujoco = importlib.import_module("mujoco")
+    except ImportError:
+        yield
+        return
+    if mujoco.get_mju_user_warning() is not None:
+        yield
+        return
+    said: list[str] = []
+    mujoco.set_mju_user_warning(said.append)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(None)
+        for text in said:
+            if "deprecated" not in text:
+                warnings.warn(f"MuJoCo: {text}", RuntimeWarning, stacklevel=3)
+
+
+def _assets() -> pathlib.Path:
+    """Where gymnasium keeps its models."""
+    spec = importlib.util.find_spec("gymnasium")
+    assert spec is not None  # gymnasium is a dependency of ours
+    assert spec.origin is not None
+    return pathlib.Path(spec.origin).parent / "envs" / "mujoco" / "assets"
 
 
 def _find(path: pathlib.Path) -> pathlib.Path:
     """The file itself, or gymnasium's asset of that name (its package is not imported for that)."""
     if path.exists():
         return path
-    spec = importlib.util.find_spec("gymnasium")
-    assert spec is not None  # gymnasium is a dependency of ours
-    assert spec.origin is not None
-    asset = pathlib.Path(spec.origin).parent / "envs" / "mujoco" / "assets" / path
+    asset = _assets() / path
     if not path.is_absolute() and asset.exists():
         return asset
     raise ConfigError(f"there is no MJCF file {path}; give a path, the text itself, or the name of a gymnasium asset")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 import sys
 from typing import Any
@@ -260,3 +261,39 @@ def test_the_version_of_mujoco_is_in_the_environment_s_metadata() -> None:
     assert describe("Hopper-v5").simulator == describe("surefoot/HopperVelocity-v5").simulator == library.version()
     assert describe("Pendulum-v1").simulator is None
     assert set(VELOCITY_LIMITS) < set(TASKS)
+
+
+DEPRECATED = (
+    "<mujoco><compiler settotalmass='14'/><worldbody><body><geom size='1' mass='1'/></body></worldbody></mujoco>"
+)
+
+
+def test_what_gymnasium_s_models_have_that_mujoco_will_give_up_is_neither_printed_nor_logged(
+    capfd: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mujoco
+
+    monkeypatch.chdir(tmp_path)
+    describe("HalfCheetah-v5")
+    make_vec("HalfCheetah-v5", 2).close()
+    make_vec("surefoot/HalfCheetahVelocity-v5", 1).close()
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+    assert mujoco.get_mju_user_warning() is None
+    library.compile_model(DEPRECATED)  # a user's own model: the one who can mend it is told
+    assert mujoco.__version__ < "4" or "settotalmass" in "".join(capfd.readouterr())
+
+
+def test_other_warnings_of_mujoco_are_passed_on_and_a_listener_of_the_user_s_is_left_alone() -> None:
+    import mujoco
+
+    with pytest.warns(RuntimeWarning, match="MuJoCo: the floor is lava"), library.no_deprecations():
+        mujoco.get_mju_user_warning()("the floor is lava")
+    heard: list[str] = []
+    mujoco.set_mju_user_warning(heard.append)
+    try:
+        with library.no_deprecations():
+            mujoco.get_mju_user_warning()("settotalmass is deprecated")
+    finally:
+        mujoco.set_mju_user_warning(None)
+    assert heard == ["settotalmass is deprecated"]
