@@ -179,6 +179,12 @@ class Agent(nn.Module):
     reward_scale: Tensor
     reward_shift: Tensor
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Make known whose config its config is."""
+        super().__init_subclass__(**options)
+        if "name" in cls.__dict__ and "Config" in cls.__dict__:
+            ALGORITHM_OF.setdefault(cls.Config, cls.name)
+
     def __init__(self, problem: Spec | DatasetLike, config: Any = None, **options: Any) -> None:
         """Build the networks from torch's global generator.
 
@@ -231,6 +237,9 @@ class Agent(nn.Module):
             parts = value if isinstance(value, tuple | list) else (value,)
             fine = not any(isinstance(part, float) and not math.isfinite(part) for part in parts)
             require(fine, cls.name, field, value, "finite")
+            for ending, (low, high, needed) in RANGES.items():
+                if isinstance(value, numbers.Real) and (field == ending or field.endswith(f"_{ending}")):
+                    require(low <= value <= high, cls.name, field, value, needed)
         return dataclasses.replace(given, **options)
 
     def build(self) -> None:
@@ -300,6 +309,15 @@ class Agent(nn.Module):
             return type(self)(self.spec, self.config)
 
 
+ALGORITHM_OF: dict[type, str] = {}
+"""Config class -> name of the algorithm."""
+
+
+def algorithm_of(config: Any) -> str:
+    """What errors call the algorithm that a config is of: its name, or the class's where no agent has it."""
+    return ALGORITHM_OF.get(type(config), type(config).__name__.removesuffix("Config").lower())
+
+
 KINDS: dict[str, tuple[type, str]] = {
     "int": (numbers.Integral, "a whole number"),
     "float": (numbers.Real, "a number"),
@@ -307,6 +325,14 @@ KINDS: dict[str, tuple[type, str]] = {
     "str": (str, "a word"),
 }
 """Annotation of a config field -> what its values are, and how an error says it; others say it themselves."""
+
+
+RANGES: dict[str, tuple[float, float, str]] = {
+    "discount": (0.0, 1.0, "in [0, 1]"),
+    "learning_rate": (0.0, math.inf, ">= 0"),
+    "target_rate": (0.0, 1.0, "in [0, 1]"),
+}
+"""End of a config field's name -> least and greatest value, and how an error says it; all that have one are checked."""
 
 
 def require(condition: bool, algorithm: str, field: str, value: Any, needed: str) -> None:

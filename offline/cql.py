@@ -12,7 +12,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.temperature import Temperature
@@ -54,7 +54,7 @@ class CQLConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        name = type(self).__name__.removesuffix("Config").lower()
+        name = algorithm_of(self)
         require(self.cql_weight >= 0, name, "cql_weight", self.cql_weight, ">= 0")
         require(
             not self.learn_cql_weight or self.cql_weight > 0, name, "cql_weight", self.cql_weight, "> 0 to be learned"
@@ -62,7 +62,6 @@ class CQLConfig:
         require(self.cql_temperature > 0, name, "cql_temperature", self.cql_temperature, "> 0")
         require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, ">= 1")
         require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
-        require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
         require(self.reward_scale > 0, name, "reward_scale", self.reward_scale, "> 0")
 

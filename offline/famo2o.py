@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import FamilyActor, GaussianActor, embedded
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.networks import Critic, Value
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
@@ -40,11 +40,11 @@ class FamO2OConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
+        name = algorithm_of(self)
         low, high = self.coefficients
-        require(0 <= low <= high, "famo2o", "coefficients", self.coefficients, "(low, high) with 0 <= low <= high")
-        require(self.temperature > 0, "famo2o", "temperature", self.temperature, "> 0")
-        require(0 < self.expectile < 1, "famo2o", "expectile", self.expectile, "in (0, 1)")
-        require(0 <= self.discount <= 1, "famo2o", "discount", self.discount, "in [0, 1]")
+        require(0 <= low <= high, name, "coefficients", self.coefficients, "(low, high) with 0 <= low <= high")
+        require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
+        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
 
 
 class FamilyAgent(Agent):

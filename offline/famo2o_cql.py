@@ -10,7 +10,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhFamilyActor
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.random import Noise
 from surefoot.offline.cql import CQL, CQLConfig
 from surefoot.offline.famo2o import FamilyAgent
@@ -26,9 +26,10 @@ class FamO2OCQLConfig(CQLConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
+        name = algorithm_of(self)
         super().__post_init__()
         low, high = self.coefficients
-        require(0 <= low <= high, "famo2o_cql", "coefficients", self.coefficients, "(low, high) with 0 <= low <= high")
+        require(0 <= low <= high, name, "coefficients", self.coefficients, "(low, high) with 0 <= low <= high")
 
 
 class FamO2OCQL(FamilyAgent, CQL):

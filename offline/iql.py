@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from surefoot.core.actors import Actor, DeterministicActor, GaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.networks import Critic, Value
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import advantage_weights, expectile_loss, td_target
@@ -39,12 +39,12 @@ class IQLConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        require(0 < self.expectile < 1, "iql", "expectile", self.expectile, "in (0, 1)")
-        require(self.temperature >= 0, "iql", "temperature", self.temperature, ">= 0")
-        require(0 <= self.discount <= 1, "iql", "discount", self.discount, "in [0, 1]")
-        require(0 <= self.dropout < 1, "iql", "dropout", self.dropout, "in [0, 1)")
-        require(self.actor in {"gaussian", "deterministic"}, "iql", "actor", self.actor, "gaussian or deterministic")
-        require(self.order in {"sequential", "together"}, "iql", "order", self.order, "sequential or together")
+        name = algorithm_of(self)
+        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
+        require(self.temperature >= 0, name, "temperature", self.temperature, ">= 0")
+        require(0 <= self.dropout < 1, name, "dropout", self.dropout, "in [0, 1)")
+        require(self.actor in {"gaussian", "deterministic"}, name, "actor", self.actor, "gaussian or deterministic")
+        require(self.order in {"sequential", "together"}, name, "order", self.order, "sequential or together")
 
 
 class IQL(Agent):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.agent import Agent, require
+from surefoot.core.agent import Agent, algorithm_of, require
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 
@@ -31,7 +31,7 @@ class OffPolicyConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        name = type(self).__name__.removesuffix("Config").lower()
+        name = algorithm_of(self)
         require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
         least = f">= num_envs, {self.num_envs}"
         require(self.replay_capacity >= self.num_envs, name, "replay_capacity", self.replay_capacity, least)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.errors import ConfigError
 from surefoot.core.random import Noise
 from surefoot.online.dynamics_gap import DynamicsGap, halves
@@ -35,7 +35,7 @@ class HybridConfig(SACConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range, and SAC's variants that the method has no place for."""
         super().__post_init__()
-        name = type(self).__name__.removesuffix("Config").lower()
+        name = algorithm_of(self)
         half = self.offline_fraction == 0.5
         require(half, name, "offline_fraction", self.offline_fraction, "0.5: real and simulated rows are set in pairs")
         require(self.critic_steps == 1, name, "critic_steps", self.critic_steps, "1")

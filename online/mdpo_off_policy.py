@@ -38,7 +38,6 @@ class MDPOOffPolicyConfig(OffPolicyConfig):
         """Refuse values out of range."""
         super().__post_init__()
         require(self.refresh_every >= 1, "mdpo_off", "refresh_every", self.refresh_every, ">= 1")
-        require(0 <= self.discount <= 1, "mdpo_off", "discount", self.discount, "in [0, 1]")
         for field in ("divergence_weight", "entropy_weight", "regularisation"):
             require(getattr(self, field) >= 0, "mdpo_off", field, getattr(self, field), ">= 0")
 

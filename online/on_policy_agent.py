@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors import CategoricalActor, UnboundedGaussianActor
-from surefoot.core.agent import Agent, Batch, require
+from surefoot.core.agent import Agent, Batch, algorithm_of, require
 from surefoot.core.networks import MLP, Value
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import gae
@@ -42,10 +42,9 @@ class OnPolicyConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        name = type(self).__name__.removesuffix("Config").lower()
+        name = algorithm_of(self)
         require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
         require(self.horizon is None or self.horizon >= 1, name, "horizon", self.horizon, "None or >= 1")
-        require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
         require(0 <= self.gae_lambda <= 1, name, "gae_lambda", self.gae_lambda, "in [0, 1]")
         for field in ("observation_limit", "reward_limit"):
             value = getattr(self, field)
@@ -82,7 +81,7 @@ class EpochsConfig(OnPolicyConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        name = type(self).__name__.removesuffix("Config").lower()
+        name = algorithm_of(self)
         require(self.epochs >= 1, name, "epochs", self.epochs, ">= 1")
         fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
         divides = self.minibatches >= 1 and self.rows % self.minibatches == 0

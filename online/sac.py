@@ -10,7 +10,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.temperature import FORMS, Temperature
@@ -51,10 +51,9 @@ class SACConfig(OffPolicyConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        name = type(self).__name__.removesuffix("Config").lower()
+        name = algorithm_of(self)
         require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
         require(self.critic_steps >= 1, name, "critic_steps", self.critic_steps, ">= 1")
-        require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
         for field, known in (
             ("critic_loss_over", ensembles.REDUCTIONS),

@@ -34,7 +34,6 @@ class TD3Config(OffPolicyConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        require(0 <= self.discount <= 1, "td3", "discount", self.discount, "in [0, 1]")
         require(self.actor_every >= 1, "td3", "actor_every", self.actor_every, ">= 1")
         for field in ("exploration_noise", "target_noise", "target_noise_clip"):
             require(getattr(self, field) >= 0, "td3", field, getattr(self, field), ">= 0")

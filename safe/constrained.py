@@ -34,7 +34,6 @@ class ConstraintConfig:
         """Refuse values out of range."""
         finite = 0 <= self.cost_limit < float("inf")
         require(finite, name, "cost_limit", self.cost_limit, ">= 0 and finite, a sum of costs over an episode")
-        require(0 <= self.cost_discount <= 1, name, "cost_discount", self.cost_discount, "in [0, 1]")
         require(self.cost_window >= 1, name, "cost_window", self.cost_window, ">= 1")
 
 

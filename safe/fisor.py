@@ -69,7 +69,6 @@ class FISORConfig:
         require(self.violation > 0, "fisor", "violation", self.violation, "> 0")
         for name in ("expectile", "cost_expectile"):
             require(0 < getattr(self, name) < 1, "fisor", name, getattr(self, name), "in (0, 1)")
-        require(0 <= self.discount <= 1, "fisor", "discount", self.discount, "in [0, 1]")
         for name in ("reward_temperature", "cost_temperature"):
             require(getattr(self, name) >= 0, "fisor", name, getattr(self, name), ">= 0")
         low, high = self.cost_weight_min, self.cost_weight_max

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.core.agent import Adam, Update, require
+from surefoot.core.agent import Adam, Update, algorithm_of, require
 from surefoot.online.ppo import PPO, PPOConfig
 from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
 
@@ -24,7 +24,7 @@ class PPOLagConfig(PenaltyConfig, PPOConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         PPOConfig.__post_init__(self)
-        name = type(self).__name__.removesuffix("Config").lower()
+        name = algorithm_of(self)
         self.check_constraint(name)
         fits = "none: `standardise` says what is scaled"
         require(self.advantage_scope == "none", name, "advantage_scope", self.advantage_scope, fits)

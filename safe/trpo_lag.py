@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.core.agent import Adam, Update
+from surefoot.core.agent import Adam, Update, algorithm_of
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
 from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
 
@@ -21,7 +21,7 @@ class TRPOLagConfig(PenaltyConfig, TRPOConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         TRPOConfig.__post_init__(self)
-        self.check_constraint(type(self).__name__.removesuffix("Config").lower())
+        self.check_constraint(algorithm_of(self))
 
 
 class TRPOLag(PenalisedAgent, TRPO):

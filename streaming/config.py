@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.agent import Spec, require
+from surefoot.core.agent import Spec, algorithm_of, require
 from surefoot.streaming.kernel import OPTIMIZERS
 
 OFFICIAL = {"min_nonzero": 0, "official_time_limit": True}
@@ -26,10 +26,9 @@ class StreamingConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        name = type(self).__name__.removesuffix("Config")
+        name = algorithm_of(self)
         widths = "None, or a tuple of whole numbers >= 1"
         require(self.hidden is None or _are_widths(self.hidden), name, "hidden", self.hidden, widths)
-        require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
         limit = self.observation_limit
         require(limit is None or 0 < limit < float("inf"), name, "observation_limit", limit, "> 0, or None")
         known = limit is None or self.normalise_observations
@@ -59,7 +58,7 @@ class StreamConfig(StreamingConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        name = type(self).__name__.removesuffix("Config")
+        name = algorithm_of(self)
         for field in ("decay", "sparsity"):
             require(0 <= getattr(self, field) <= 1, name, field, getattr(self, field), "in [0, 1]")
         for field in ("kappa_critic", "step_size", "learning_rate", "epsilon_adaptive"):

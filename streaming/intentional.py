@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import require
+from surefoot.core.agent import algorithm_of, require
 from surefoot.streaming.stream_ac import StreamAC, StreamACConfig
 from surefoot.streaming.stream_q import StreamQ, StreamQConfig
 
@@ -45,7 +45,7 @@ class IntentionalQConfig(StreamQConfig):
 
 
 def _check(config: Any, positive: tuple[str, ...]) -> None:
-    name = type(config).__name__.removesuffix("Config")
+    name = algorithm_of(config)
     for field in positive:
         require(0 < getattr(config, field) < float("inf"), name, field, getattr(config, field), "> 0")
     require(0 <= config.clip_decay < 1, name, "clip_decay", config.clip_decay, "in [0, 1)")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import require
+from surefoot.core.agent import algorithm_of, require
 from surefoot.core.errors import ConfigError
 from surefoot.streaming.actions import epsilon_at, epsilon_greedy
 from surefoot.streaming.config import OFFICIAL, StreamConfig
@@ -29,7 +29,7 @@ class EpsilonConfig(StreamConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        name = type(self).__name__.removesuffix("Config")
+        name = algorithm_of(self)
         require(self.exploration_fraction > 0, name, "exploration_fraction", self.exploration_fraction, "> 0")
         require(0 <= self.last_epsilon <= 1, name, "last_epsilon", self.last_epsilon, "in [0, 1]")
         require(self.planned_steps >= 1, name, "planned_steps", self.planned_steps, ">= 1")

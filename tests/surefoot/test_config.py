@@ -174,3 +174,28 @@ def test_options_are_described_by_the_comments_beside_them() -> None:
     for agent in ALGORITHMS.values():
         assert {row["name"] for row in config.described(agent.Config)} == set(config.option_names(agent))
     assert all(row["what"] for row in config.described(config.TrainConfig))
+
+
+ENDINGS = {"discount": (-0.5, 1.5), "learning_rate": (-1e-3,), "target_rate": (-0.1, 7.0)}
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_rates_and_discounts_out_of_range_are_refused_by_the_names_that_the_user_gave(name: str) -> None:
+    agent = EVERY[name]
+    checked = 0
+    for field in (one.name for one in dataclasses.fields(agent.Config)):
+        for wrong in next((values for end, values in ENDINGS.items() if f"_{field}".endswith(f"_{end}")), ()):
+            with pytest.raises(ConfigError, match=rf"^{name}\.{field} is {wrong}, must be "):
+                agent.configure(**{field: wrong})
+            checked += 1
+    assert checked > 0
+
+
+def test_what_a_config_checks_itself_is_told_by_the_algorithms_name_too() -> None:
+    for name, wrong in (
+        ("iql_online", "expectile"),
+        ("mdpo_off", "num_envs"),
+        ("famo2o_cql_online", "sampled_actions"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^{name}\.{wrong} is 0"):
+            EVERY[name].configure(**{wrong: 0})
