@@ -239,7 +239,7 @@ class Agent(nn.Module):
             require(fine, cls.name, field, value, "finite")
             for ending, (low, high, needed) in RANGES.items():
                 if isinstance(value, numbers.Real) and (field == ending or field.endswith(f"_{ending}")):
-                    require(low <= value <= high, cls.name, field, value, needed)
+                    require(low <= float(value) <= high, cls.name, field, value, needed)
         return dataclasses.replace(given, **options)
 
     def build(self) -> None:
