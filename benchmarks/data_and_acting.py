@@ -7,9 +7,9 @@
 
 pendulum-mixed-sb3 in Pendulum-v1: those that are begun from a pre-trained policy get 5,000 updates on the data first.
 DARC learns from data of native/pendulum and acts in one with doubled gravity; it is evaluated in the former. `family-*`
-are FamO2O on that file alone with a range of coefficients, and with each of some fixed ones (which is IQL); `long-*` the
-same for three times as many updates, after which IQL's values have come to rest; `medium-*` on data of native/pendulum by a
-policy of middling skill, on which they have not.
+are FamO2O on that file alone with a range of coefficients, and with each of some fixed ones (which is IQL); `long-*`
+the same for three times as many updates, after which IQL's values have come to rest; `medium-*` on data of
+native/pendulum by a policy of middling skill, on which they have not.
 """
 
 from __future__ import annotations
