@@ -203,7 +203,7 @@ def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture) ->
     from surefoot import config
     from surefoot.data import CATALOGUE
     from surefoot.generate import EMBEDDED
-    from surefoot.offline import ALGORITHMS
+    from surefoot.registry import ALGORITHMS
 
     assert main(["train", "--help"]) == 0
     words = set(capsys.readouterr().out.replace("=", " ").split())

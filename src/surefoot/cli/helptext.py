@@ -53,9 +53,9 @@ def fields() -> list[str]:
 
 def algorithms() -> list[str]:
     """Name, first line of the paper's sentence, and options."""
-    lines = []
+    lines, width = [], max(len(name) for name in ALGORITHMS) + 2
     for name, agent in sorted(ALGORITHMS.items()):
-        lines.append(f"{name:<8}{summary(agent)}; presets: {', '.join(sorted(agent.PRESETS)) or 'none'}")
+        lines.append(f"{name:<{width}}{summary(agent)}; presets: {', '.join(sorted(agent.PRESETS)) or 'none'}")
         options = ", ".join(f"{row['name']}={shown(row['default'])}" for row in config.described(agent.Config))
         lines += textwrap.wrap(options, WIDTH - 10, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return lines
