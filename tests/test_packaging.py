@@ -319,6 +319,27 @@ def test_the_launcher_gives_zig_its_own_names_and_keeps_every_argument(
     assert said == ["ar", "qc", "a.a"]
 
 
+def test_zig_finds_both_parts_of_debians_pyconfig(
+    backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    first, second = (tmp_path / "usr" / part / "python3.11" for part in ("include", "include/x86_64-linux-gnu"))
+    monkeypatch.setattr(backend.sysconfig, "get_path", lambda name: str(first))
+    monkeypatch.setattr(backend.sysconfig, "get_config_var", lambda name: "x86_64-linux-gnu")
+    first.mkdir(parents=True)
+    assert backend.multiarch_headers(tmp_path / "a") is None
+    second.mkdir(parents=True)
+    (second / "pyconfig.h").write_text("#define FOUND", encoding="utf-8")
+    for _ in range(2):  # a second build finds what the first one left
+        found = backend.multiarch_headers(tmp_path / "a b")
+        assert (found / "x86_64-linux-gnu" / "python3.11" / "pyconfig.h").read_text(encoding="utf-8") == "#define FOUND"
+    zig = executable(tmp_path / "zig", '#!/bin/sh\nfor a do echo "$a"; done\n')
+    program = backend.write_launchers(zig, tmp_path / "a b")["c++"]
+    said = subprocess.run([program, "x.cpp"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[said.index("-isystem") + 1] == str(found)
+    monkeypatch.setattr(backend.sysconfig, "get_config_var", lambda name: None)  # a python of no distribution
+    assert backend.multiarch_headers(tmp_path / "c") is None
+
+
 @pytest.mark.usefixtures("bare")
 def test_without_ziglang_one_line_says_why_the_install_is_pure_python(
     backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -119,6 +119,9 @@ def write_launchers(zig: pathlib.Path, folder: pathlib.Path) -> dict[str, pathli
     target = f"{platform.machine()}-linux-gnu.{GLIBC}"
     flags = f"-target {target} -O3 -g0 -fno-sanitize=undefined"
     folder.mkdir(parents=True, exist_ok=True)
+    headers = multiarch_headers(folder)
+    if headers is not None:
+        flags += f" -isystem {shlex.quote(str(headers))}"
     programs = {}
     for command in ("c++", "ar", "ranlib"):
         programs[command] = folder / f"zig-{command}"
@@ -126,6 +129,24 @@ def write_launchers(zig: pathlib.Path, folder: pathlib.Path) -> dict[str, pathli
         programs[command].write_text(text, encoding="utf-8")
         programs[command].chmod(0o755)
     return programs
+
+
+def multiarch_headers(folder: pathlib.Path) -> pathlib.Path | None:
+    """A folder from which Debian's pyconfig.h, which is in two parts, is found whole; None where it is in one.
+
+    Its first part, beside Python.h, includes <x86_64-linux-gnu/python3.11/pyconfig.h>. That is below /usr/include,
+    where compilers of the system look and zig, which has a C library's headers of its own, does not and must not.
+    """
+    include = pathlib.Path(sysconfig.get_path("include"))
+    second = include.parent / (sysconfig.get_config_var("MULTIARCH") or "") / include.name
+    if second == include or not second.is_dir():
+        return None
+    found = folder / "include"
+    link = found / second.parent.name / second.name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(second)
+    return found
 
 
 @contextlib.contextmanager
