@@ -180,10 +180,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="steps of all environments a round")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--envpool", metavar="PYTHON", help="interpreter of an environment with envpool")
-    parser.add_argument("-o", "--out", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("-o", "--out", type=pathlib.Path, help="default: the committed file, or with --quick build/")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    place = RESULTS.parents[2] / "build" / RESULTS.name if options.quick else RESULTS  # a few steps are no result
+    options.out = options.out or place
     if options.serve:
         serve(options.serve, options.task)
         return

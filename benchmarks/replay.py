@@ -77,8 +77,10 @@ def measure(data: dict[str, np.ndarray], batch: int, repeats: int, gathered: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer transitions and batches")
-    parser.add_argument("-o", "--out", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("-o", "--out", type=pathlib.Path, help="default: the committed file, or with --quick build/")
     options = parser.parse_args()
+    place = RESULTS.parents[2] / "build" / RESULTS.name if options.quick else RESULTS  # a few steps are no result
+    options.out = options.out or place
     torch.set_num_threads(1)
     transitions, gathered = (100_000, 100_000) if options.quick else (1_000_000, 1_000_000)
     data = columns(transitions)
