@@ -179,7 +179,7 @@ def train(
     except (ConfigError, DataError):  # that only a worker could see
         if not any(run.checkpoint_path(seed).is_file() for seed in plan.seeds):
             _take_back(run)
-            if made:
+            if made and not any(folder.iterdir()):
                 folder.rmdir()
         raise
 

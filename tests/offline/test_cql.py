@@ -157,6 +157,9 @@ class Plain:
             (alpha.detach() * density - q).mean(),
             alpha * (-next_density.detach().mean() + 2),
         ]
+        self.descend(losses)
+
+    def descend(self, losses: list[Tensor]) -> None:
         for adam, loss in zip(self.adams, losses, strict=True):  # all gradients are those at the old parameters
             own = adam.param_groups[0]["params"]
             for parameter, gradient in zip(own, torch.autograd.grad(loss, own, retain_graph=True), strict=True):

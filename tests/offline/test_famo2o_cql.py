@@ -64,16 +64,7 @@ class Second(Plain):
             alpha * (-next_density.detach().mean() + 2),
             -value(self.draw(s, noise["action"], picked)[0]).mean(),
         ]
-        for adam, loss in zip(self.adams, losses, strict=True):  # all gradients are those at the old parameters
-            own = adam.param_groups[0]["params"]
-            for parameter, gradient in zip(own, torch.autograd.grad(loss, own, retain_graph=True), strict=True):
-                parameter.grad = gradient
-        for adam in self.adams:
-            adam.step()
-        with torch.no_grad():
-            for target, source in zip(self.targets, self.critics, strict=True):
-                for old, new in zip(target.parameters(), source.parameters(), strict=True):
-                    old.copy_(0.995 * old + 0.005 * new)
+        self.descend(losses)
 
 
 def all_pairs(agent: FamO2OCQL, plain: Second) -> list[tuple[str, Tensor, Tensor]]:
