@@ -31,6 +31,7 @@ class Check(NamedTuple):
     over: str = "mean"  # of the seeds: mean or median
     seeds: int = 3
     ours: bool = False  # the threshold, which the sheet does not have
+    tag: str = ""  # in the names of its cells, where the algorithm has several checks on the task
 
 
 REDQ = {"critic_steps": 4, "initial_steps": 500}
@@ -39,6 +40,7 @@ CHECKS = (
     Check("A2C", "a2c", "CartPole-v1", 200_000, {"num_envs": 8}, 450),
     Check("REINFORCE", "reinforce", "CartPole-v1", 200_000, {}, 400),
     Check("PPO", "ppo", "Pendulum-v1", 100_000, {"preset": "zoo-pendulum"}, -250, "median", 5),
+    Check("PPO, gSDE", "ppo", "Pendulum-v1", 100_000, {"preset": "zoo-pendulum-gsde"}, -250, seeds=5, tag="-gsde"),
     Check("SAC", "sac", "Pendulum-v1", 20_000, {f"{n}_learning_rate": 1e-3 for n in ("actor", "critic")}, -200),
     Check("TD3", "td3", "Pendulum-v1", 20_000, {"preset": "zoo-pendulum"}, -200),
     Check("REDQ", "redq", "Pendulum-v1", 5_000, REDQ, -250),
@@ -56,7 +58,7 @@ def cell(check: Check, seed: int) -> dict[str, Any]:
 
 def cell_name(check: Check, seed: int) -> str:
     """Of its file."""
-    return f"{check.algorithm}-{check.environment}-s{seed}"
+    return f"{check.algorithm}{check.tag}-{check.environment}-s{seed}"
 
 
 def cells() -> list[Cell]:

@@ -52,6 +52,15 @@ class Actor(nn.Module):
         """(B, A) actions, or samples from (B, `noise_dim`) standard normal noise."""
         raise TypeError(f"{type(self).__name__} must define act")
 
+    @property
+    def held_dim(self) -> int:
+        """Standard normal numbers per row that `explore` reads."""
+        return self.noise_dim
+
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, A) samples while it trains, from (B, `held_dim`) noise, which some heads hold for several steps."""
+        return self.act(observations, noise)
+
 
 class MLPActor(Actor):
     """A head on one multilayer perceptron, `mlp`, whose sizes describe it."""

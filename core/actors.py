@@ -1,4 +1,4 @@
-"""Policy heads: deterministic, Gaussians (squashed or not, or a family), tanh-Gaussian, in [-1, 1]; and categorical."""
+"""Policy heads: deterministic, Gaussians (squashed or not, held noise, a family), tanh-Gaussian; and categorical."""
 
 from __future__ import annotations
 
@@ -147,6 +147,8 @@ class UnboundedGaussianActor(MLPActor):
 
     kind = "unbounded_gaussian"
     options = ("log_std_range", "activation")
+    by_feature: ClassVar[bool] = False
+    """Whether `log_std` has a row for each unit of the last hidden layer."""
 
     def __init__(
         self,
@@ -160,7 +162,8 @@ class UnboundedGaussianActor(MLPActor):
     ) -> None:
         super().__init__()
         self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
-        self.log_std = nn.Parameter(torch.full((action_dim,), initial_log_std))
+        rows = self.mlp.hidden[-1:] if self.by_feature else ()
+        self.log_std = nn.Parameter(torch.full((*rows, action_dim), initial_log_std))
         self.log_std_range = log_std_range
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,6 +197,43 @@ class UnboundedGaussianActor(MLPActor):
         """(B, A) mean actions, or samples from (B, A) standard normal `noise`; not clipped."""
         mean, log_std = self(observations)
         return mean if noise is None else mean + log_std.exp() * noise
+
+
+class StateDependentActor(UnboundedGaussianActor):
+    r"""Normal whose noise is a random linear function of the last hidden layer, smooth while that is held (gSDE).
+
+    .. math::
+        a = \mu(s) + (\sigma \odot Z)^T \phi(s), \qquad
+        a | s \sim \mathcal N(\mu_j(s), \textstyle\sum_i \sigma_{ij}^2 \phi_i(s)^2 + 10^{-6})
+
+    :math:`\phi` are the last hidden layer's outputs, which the variance does not train; Z is standard normal.
+    Source: Raffin, Kober and Stulp, "Smooth Exploration for Robotic Reinforcement Learning" (CoRL 2021), whose code has
+    the 1e-6 and takes the gradient from the features.
+    """
+
+    kind = "state_dependent"
+    by_feature = True
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation of a single action, (B, A) each."""
+        features, mean = self.mlp.with_features(observations)
+        variance = features.detach().square() @ (2 * self.log_std.clamp(*self.log_std_range)).exp()
+        return mean, 0.5 * (variance + 1e-6).log()
+
+    def entropy(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        """(B,) entropy in nats of a single action."""
+        return gaussian_entropy(outputs[1])
+
+    @property
+    def held_dim(self) -> int:
+        """H A: a number for each last hidden unit and dimension of the action."""
+        return self.log_std.numel()
+
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, A) samples from (B, H A) standard normal `noise`, a function each; not clipped."""
+        features, mean = self.mlp.with_features(observations)
+        functions = self.log_std.clamp(*self.log_std_range).exp() * noise.unflatten(-1, self.log_std.shape)
+        return mean + (features.unsqueeze(-2) @ functions).squeeze(-2)
 
 
 class SoftplusGaussianActor(MLPActor):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +94,21 @@ class MLP(nn.Module):
         plain = self.activation in native.HIDDEN and not self.unit_features
         return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
 
-    def _plain(
+    def with_features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, last hidden width) what the last layer reads, and (B, out) what it gives; of a network without members.
+
+        In plain PyTorch, not by the measured kernels, which keep the hidden layers to themselves.
+        """
+        if self.members is not None:
+            raise ConfigError("with_features is of a single network, and this one has members")
+        weights, biases, scales, shifts = (_tensors(g) for g in (self.weights, self.biases, self.scales, self.shifts))
+        features = self._features(inputs, weights, biases, scales, shifts)
+        return features, kernels.linear(features, weights[-1], biases[-1])
+
+    def _plain(self, inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *rest: Any) -> Tensor:
+        return kernels.linear(self._features(inputs, weights, biases, *rest), weights[-1], biases[-1])
+
+    def _features(
         self,
         inputs: Tensor,
         weights: Sequence[Tensor],
@@ -102,20 +117,17 @@ class MLP(nn.Module):
         shifts: Sequence[Tensor],
         masks: Tensor | None = None,
     ) -> Tensor:
+        """What the last layer reads: hidden layers, with the dropout `masks` of `forward` where there are some."""
         value = inputs
         parts = None if masks is None else masks.split(self.hidden, dim=-1)
-        for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            if layer == len(weights) - 1 and self.unit_features:
-                value = nn.functional.normalize(value, dim=-1)
-            value = kernels.linear(value, weight, bias)
-            if layer == len(weights) - 1:
-                break
+        for layer in range(len(weights) - 1):
+            value = kernels.linear(value, weights[layer], biases[layer])
             if scales:
                 value = nn.functional.layer_norm(value, value.shape[-1:]) * scales[layer] + shifts[layer]
             value = ACTIVATIONS[self.activation](value)
             if parts is not None:
                 value = value * parts[layer]
-        return value
+        return nn.functional.normalize(value, dim=-1) if self.unit_features else value
 
     def member(self, inputs: Tensor, index: int) -> Tensor:
         """What member `index` alone maps (B, in) to: (B, out)."""

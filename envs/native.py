@@ -256,8 +256,8 @@ class NativeVectorEnv(VectorEnvironment):
         self._simulator.set_parameters(_rows(self._table))
 
     def rolls_out(self, policy: Policy) -> bool:
-        """Whether native rollouts can evaluate a policy of this kind."""
-        return evaluates(policy)
+        """Whether native rollouts can draw the actions of a policy of this kind."""
+        return evaluates(policy, sampling=True)
 
     def roll_out(self, policies: Sequence[Policy], horizon: int, device: str | torch.device = "cpu") -> PolicyBlock:
         """The next `horizon` steps with the policies inside the native loop, from where the environments stand.

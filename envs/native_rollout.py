@@ -21,6 +21,7 @@ from surefoot.core.actors import (
     GaussianActor,
     MLPActor,
     SoftplusGaussianActor,
+    StateDependentActor,
     UnboundedGaussianActor,
 )
 from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError, nearest
@@ -81,10 +82,11 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
         raise ConfigError(
             f"the policy's activation is {actor.mlp.activation!r}; native rollouts know relu, tanh and silu"
         )
-    if not (isinstance(actor, MLPActor) and evaluates(policy)):
+    if not (isinstance(actor, MLPActor) and evaluates(policy, sampling)):
         raise ConfigError(
             "native rollouts don't know policies that clip normalised observations, choose among numbers, pick a "
-            "coefficient for each state, always sample or come from a streaming agent; step such a policy from python"
+            "coefficient for each state, draw state-dependent noise, always sample or come from a streaming agent; "
+            "step such a policy from python"
         )
     mlp = actor.mlp
     weights, biases = [w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases]
@@ -111,12 +113,14 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
     )
 
 
-def evaluates(policy: Policy) -> bool:
-    """Whether native rollouts can evaluate a policy of this kind."""
+def evaluates(policy: Policy, sampling: bool = False) -> bool:
+    """Whether native rollouts can evaluate a policy of this kind, or draw its actions."""
     if not isinstance(policy.actor, MLPActor) or policy.always_samples:
         return False
     mlp = policy.actor.mlp
     known = mlp.activation in ACTIVATIONS and not mlp.unit_features and policy.normalizer.limit == math.inf
+    if sampling and isinstance(policy.actor, StateDependentActor):
+        return False
     return known and not isinstance(policy.actor, (CategoricalActor, SoftplusGaussianActor, FamilyActor))
 
 

@@ -164,10 +164,10 @@ class Blocks:
     @torch.no_grad()
     def _stepped(self, number: int) -> Block:
         steps: list[dict[str, Tensor]] = []
-        noise = self._noise(number)
+        noise, held = self._noise(number), self.agent.config.held
         for time in range(self.horizon):
             seen = self.normalised(self._rows(self._received))
-            actions = self.learner.apply("sample", seen, noise[time])
+            actions = self.learner.apply("sample", seen, noise[time // held])
             after, rewards, terminations, truncations, info = self.env.step(self._own(actions))
             final = self._tensor(final_observations(after, info))
             valid = self._valid(info)
@@ -191,8 +191,8 @@ class Blocks:
         return block
 
     def _noise(self, number: int) -> Tensor:
-        """(T, S, N, A) standard normal numbers; those of environment e depend on seed, block and e only."""
-        shape = (self.num_envs, self.horizon, self.agent.spec.action_dim)
+        """(T / held, S, N, held_dim) standard normal numbers; environment e's depend on seed, block and e only."""
+        shape = (self.num_envs, -(-self.horizon // self.agent.config.held), self.agent.actor.held_dim)
         drawn = [generator(s, "acting", number).standard_normal(shape, np.float32) for s in self.learner.seeds]
         return torch.from_numpy(np.stack(drawn)).to(self.device).permute(2, 0, 1, 3).contiguous()
 

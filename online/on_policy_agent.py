@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import CategoricalActor, UnboundedGaussianActor
+from surefoot.core.actors import CategoricalActor, StateDependentActor, UnboundedGaussianActor
 from surefoot.core.agent import Agent, Batch, algorithm_of, require
 from surefoot.core.networks import MLP, Value
 from surefoot.core.random import Noise
@@ -24,6 +24,9 @@ BLOCK_ROWS = 2048
 """Transitions of a block where nothing else is said, as in PPO's experiments."""
 
 
+EXPLORATIONS = ("gaussian", "state_dependent")
+
+
 @dataclasses.dataclass(frozen=True)
 class OnPolicyConfig:
     """How an on-policy algorithm gathers experience, and the networks that it learns."""
@@ -35,6 +38,8 @@ class OnPolicyConfig:
     hidden: tuple[int, ...] = (64, 64)  # of actor and critic
     activation: str = "tanh"  # relu, tanh, silu or gelu
     initial_log_std: float = 0.0  # of a Gaussian policy, log of a half-width of the action bounds
+    exploration: str = "gaussian"  # or state_dependent: noise is a random function of the state, held (gSDE); stepped
+    hold_steps: int | None = None  # steps until state-dependent noise is drawn anew; None: a block
     normalise_observations: bool = True  # by their running mean and deviation
     observation_limit: float | None = None  # normalised observations are clipped to it; such a policy is stepped
     normalise_rewards: bool = True  # by the running deviation of the discounted return
@@ -46,6 +51,10 @@ class OnPolicyConfig:
         require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
         require(self.horizon is None or self.horizon >= 1, name, "horizon", self.horizon, "None or >= 1")
         require(0 <= self.gae_lambda <= 1, name, "gae_lambda", self.gae_lambda, "in [0, 1]")
+        require(self.exploration in EXPLORATIONS, name, "exploration", self.exploration, " or ".join(EXPLORATIONS))
+        require(self.hold_steps is None or self.hold_steps >= 1, name, "hold_steps", self.hold_steps, "None or >= 1")
+        holds = self.hold_steps is None or self.exploration == "state_dependent"
+        require(holds, name, "hold_steps", self.hold_steps, "None where exploration is not state_dependent")
         for field in ("observation_limit", "reward_limit"):
             value = getattr(self, field)
             require(value is None or value > 0, name, field, value, "None or > 0")
@@ -59,6 +68,13 @@ class OnPolicyConfig:
     def rows(self) -> int:
         """Transitions of a block, T N."""
         return self.length * self.num_envs
+
+    @property
+    def held(self) -> int:
+        """Steps that the noise of an action is held for."""
+        if self.exploration == "gaussian":
+            return 1
+        return self.length if self.hold_steps is None else min(self.hold_steps, self.length)
 
     @property
     def steps_per_block(self) -> int:
@@ -133,20 +149,23 @@ class OnPolicyAgent(Agent):
         c, spec = self.config, self.spec
         sizes = (spec.observation_dim, spec.action_dim, c.hidden, "orthogonal")
         if spec.discrete:
+            gaussian = c.exploration == "gaussian"
+            require(gaussian, self.name, "exploration", c.exploration, "gaussian where actions are choices")
             self.actor = CategoricalActor(*sizes, activation=c.activation)
         else:
+            kind = StateDependentActor if c.exploration == "state_dependent" else UnboundedGaussianActor
             options = {"activation": c.activation, "initial_log_std": c.initial_log_std}
-            self.actor = UnboundedGaussianActor(*sizes, **options)  # type: ignore[arg-type]
+            self.actor = kind(*sizes, **options)  # type: ignore[arg-type]
         head_gain(self.actor.mlp, 0.01)
         if c.observation_limit is not None:
             self.normalizer.limit = c.observation_limit
 
     def sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """(B, A) actions as drawn, for (B, O) normalised observations and (B, A) standard normal noise."""
+        """(B, A) actions as drawn, for (B, O) normalised observations and (B, held_dim) standard normal noise."""
         if observations.shape[0] <= PART or observations.device.type != "cpu":
-            return self.actor.act(observations, noise)
+            return self.actor.explore(observations, noise)
         pairs = zip(observations.split(PART), noise.split(PART), strict=True)
-        return torch.cat([self.actor.act(o, z) for o, z in pairs])
+        return torch.cat([self.actor.explore(o, z) for o, z in pairs])
 
     def values(self, observations: Tensor) -> Tensor:
         """(T, N) values of (T, N, O) observations."""

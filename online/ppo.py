@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -15,6 +16,20 @@ from surefoot.online.on_policy_agent import EpochsConfig, OnPolicyAgent
 
 SCOPES = ("minibatch", "block", "none")
 SCHEDULES = ("linear", "constant", "adaptive")
+PENDULUM = {
+    "num_envs": 4,
+    "horizon": 1024,
+    "epochs": 10,
+    "minibatches": 64,
+    "discount": 0.9,
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "value_clip": None,
+    "value_coefficient": 1.0,
+    "normalise_observations": False,
+    "normalise_rewards": False,
+}
+"""RL Baselines3 Zoo's settings of Pendulum-v1, but for the exploration."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,18 +90,12 @@ class PPO(OnPolicyAgent):
             "normalise_observations": False,
             "normalise_rewards": False,
         },
-        "zoo-pendulum": {
-            "num_envs": 4,
-            "horizon": 1024,
-            "epochs": 10,
-            "minibatches": 64,
-            "discount": 0.9,
-            "learning_rate": 1e-3,
-            "schedule": "constant",
-            "value_clip": None,
-            "value_coefficient": 1.0,
-            "normalise_observations": False,
-            "normalise_rewards": False,
+        "zoo-pendulum": PENDULUM,
+        "zoo-pendulum-gsde": {
+            **PENDULUM,
+            "exploration": "state_dependent",
+            "hold_steps": 4,
+            "initial_log_std": -math.log(2),  # 0 in units of its action, whose half-width is 2
         },
         "robots": {
             "num_envs": 4096,

@@ -9,7 +9,13 @@ import torch
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from surefoot.core.actors import DeterministicActor, GaussianActor, TanhGaussianActor, gaussian_log_density
+from surefoot.core.actors import (
+    DeterministicActor,
+    GaussianActor,
+    StateDependentActor,
+    TanhGaussianActor,
+    gaussian_log_density,
+)
 
 
 def test_gaussian_log_density_equals_torchs_and_a_number_by_hand() -> None:
@@ -86,3 +92,45 @@ def test_the_deterministic_actor_is_a_squashed_network_without_noise() -> None:
     observations = torch.randn(30, 4)
     torch.testing.assert_close(actor(observations), torch.tanh(actor.mlp(observations)))
     assert torch.equal(actor.act(observations, torch.randn(30, 2)), actor.act(observations))
+
+
+def held_noise_actor() -> StateDependentActor:
+    actor = StateDependentActor(3, 2, (8, 5)).double()
+    with torch.no_grad():
+        actor.log_std.normal_()
+    return actor
+
+
+def test_held_noise_is_a_linear_function_of_the_last_hidden_layer() -> None:
+    actor, observations = held_noise_actor(), torch.randn(4, 3).double()
+    features = observations
+    for weight, bias in list(zip(actor.mlp.weights, actor.mlp.biases, strict=True))[:-1]:
+        features = torch.tanh(features @ weight.T + bias)
+    drawn = torch.randn(4, actor.held_dim).double()
+    for row in range(4):
+        function = drawn[row].view(5, 2) * actor.log_std.exp()
+        expected = actor.mlp(observations)[row] + features[row] @ function
+        torch.testing.assert_close(actor.explore(observations, drawn)[row], expected)
+
+
+def test_a_single_action_of_held_noise_has_the_density_and_entropy_of_its_samples() -> None:
+    actor, observations = held_noise_actor(), torch.randn(1, 3).double()
+    outputs = actor(observations)
+    normal = Normal(outputs[0], outputs[1].exp())
+    actions = torch.randn(1, 2).double()
+    torch.testing.assert_close(actor.log_density(outputs, actions), normal.log_prob(actions).sum(-1))
+    torch.testing.assert_close(actor.entropy(outputs), normal.entropy().sum(-1))
+    drawn = torch.randn(100_000, actor.held_dim, generator=torch.Generator().manual_seed(0)).double()
+    samples = actor.explore(observations.expand(len(drawn), -1), drawn)
+    covariance = torch.cov(samples.T)
+    torch.testing.assert_close(covariance.diagonal(), outputs[1].exp().square()[0], rtol=0.02, atol=0)
+    assert abs(float(covariance[0, 1])) < 0.02 * float(covariance.diagonal().prod().sqrt())
+    noise = torch.randn(1, 2).double()
+    torch.testing.assert_close(actor.act(observations, noise), normal.mean + normal.stddev * noise)
+
+
+def test_the_variance_of_held_noise_does_not_train_the_layers_that_it_reads() -> None:
+    actor = held_noise_actor()
+    actor(torch.randn(4, 3).double())[1].sum().backward()
+    assert all(weight.grad is None for weight in actor.mlp.parameters())
+    assert float(actor.log_std.grad.abs().min()) > 0  # type: ignore[union-attr]

@@ -26,6 +26,7 @@ CASES = [
     ("gaussian", True),
     ("tanh_gaussian", False),
     ("tanh_gaussian", True),
+    ("state_dependent", True),
 ]
 WITHOUT_SUREFOOT = """
 import sys

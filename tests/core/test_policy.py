@@ -183,6 +183,7 @@ def test_a_policy_with_layer_norms_is_the_same_after_saving(tmp_path: pathlib.Pa
 OLD_OPTIONS = {
     "deterministic": {"hidden": [16, 8], "activation": "relu"},
     "gaussian": {"hidden": [16, 8], "activation": "relu", "log_std_range": [-5.0, 2.0]},
+    "state_dependent": {"hidden": [16, 8], "activation": "tanh", "log_std_range": [-20.0, 2.0]},
     "tanh_gaussian": {"hidden": [16, 8], "activation": "relu", "log_std_range": [-5.0, 2.0]},
     "unbounded_gaussian": {"hidden": [16, 8], "activation": "tanh", "log_std_range": [-20.0, 2.0]},
     "softplus_gaussian": {"hidden": [16, 8], "activation": "leaky_relu"},

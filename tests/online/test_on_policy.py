@@ -19,12 +19,14 @@ from surefoot.core.kernels import KernelTable
 from surefoot.core.normalizer import RunningMoments
 from surefoot.cuda_ext.rollout import Carry, rollout
 from surefoot.envs import make_vec
-from surefoot.envs.native_rollout import native_policy
+from surefoot.envs.episodes import run_episodes
+from surefoot.envs.native_rollout import evaluates, native_policy
 from surefoot.online import PPO, SAC, spec_of
 from surefoot.online.environment import EpisodeMeans
 from surefoot.online.on_policy import Minibatches, OnPolicyLoop, RewardScale
 
 PLACES = ["native/pendulum", "Pendulum-v1", "CartPole-v1"]
+HELD: dict[str, Any] = {"exploration": "state_dependent", "hold_steps": 8}
 
 
 # -- blocks ------------------------------------------------------------------------------------------------
@@ -94,6 +96,38 @@ def test_one_environment_does_the_same_alone_and_beside_others(env_id: str) -> N
     for name, column in alone.items():
         torch.testing.assert_close(column[:, :, 0], beside[name][:, :, 0], rtol=1e-5, atol=1e-5)
     assert not torch.equal(beside["actions"][:, :, 0], beside["actions"][:, :, 1])
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_state_dependent_noise_is_one_function_until_it_is_drawn_anew(seeds: tuple[int, ...]) -> None:
+    made = loop("ppo", "native/quadrotor-2d", seeds, num_envs=3, horizon=40, minibatches=4, **HELD)
+    assert not made.blocks.inside
+    block = made.blocks.fill(0)
+    for position in range(len(seeds)):
+        actor: Any = made.learner.extract(position).actor
+        seen, actions = (block[name][position].movedim(1, 0) for name in ("observations", "actions"))
+        with torch.no_grad():
+            features, mean = actor.mlp.with_features(seen)
+        functions = torch.linalg.lstsq(  # 8 steps of 6 features each
+            features.unflatten(1, (5, 8)).double(), (actions - mean).unflatten(1, (5, 8)).double()
+        ).solution
+        noise = torch.einsum("egtf,egfa->egta", features.unflatten(1, (5, 8)).double(), functions).flatten(1, 2)
+        torch.testing.assert_close(noise.float(), actions - mean, rtol=0, atol=1e-3)
+        assert float((functions[:, 1:] - functions[:, :-1]).abs().amax((2, 3)).min()) > 0.1
+    again = loop("ppo", "native/quadrotor-2d", seeds, num_envs=3, horizon=40, minibatches=4, **HELD).blocks.fill(0)
+    assert torch.equal(again["actions"], block["actions"])
+
+
+def test_policies_that_hold_their_noise_are_evaluated_inside_native_systems_and_sampled_outside() -> None:
+    made = loop("ppo", "native/pendulum", **HELD)
+    policy = made.learner.extract(0).policy()
+    assert evaluates(policy)
+    with pytest.raises(ConfigError, match="state-dependent noise"):
+        native_policy(policy, sampling=True)
+    inside = run_episodes(policy, "native/pendulum", np.arange(4), steps=50)
+    stepped = run_episodes(lambda o: policy.act(torch.from_numpy(o).float()).numpy(), "native/pendulum", np.arange(4),
+                           steps=50)  # fmt: skip
+    np.testing.assert_allclose(inside.returns, stepped.returns, rtol=1e-4)
 
 
 def test_the_final_observation_follows_where_an_episode_ends_and_the_next_one_elsewhere() -> None:
@@ -245,18 +279,20 @@ def test_every_row_is_in_one_minibatch_of_each_epoch() -> None:
 # -- going on ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", sorted(QUICK))
+@pytest.mark.parametrize(("algorithm", "options"), [
+    *((algorithm, {}) for algorithm in sorted(QUICK)), ("ppo", HELD),
+])  # fmt: skip
 @pytest.mark.parametrize("env_id", ["native/pendulum", "Hopper-v5"])
 def test_a_run_taken_up_again_from_its_file_goes_on_to_the_same_bits(
-    algorithm: str, env_id: str, tmp_path: pathlib.Path
+    algorithm: str, options: dict[str, Any], env_id: str, tmp_path: pathlib.Path
 ) -> None:
-    whole = loop(algorithm, env_id)
+    whole = loop(algorithm, env_id, **options)
     whole.run(256)
-    first = loop(algorithm, env_id)
+    first = loop(algorithm, env_id, **options)
     first.run(128)
     checkpoint.save(tmp_path / "state.safetensors", first.state(0), {})
     saved, _ = checkpoint.load(tmp_path / "state.safetensors")
-    second = loop(algorithm, env_id)
+    second = loop(algorithm, env_id, **options)
     assert second.restore([saved], first.step) is None
     while second.step < whole.step:
         second.run(64)
@@ -283,8 +319,9 @@ def test_an_environment_without_a_state_begins_new_episodes_and_says_so() -> Non
         {"target_kl": 1e-5, "learning_rate": 1e-2},
         {"schedule": "adaptive", "target_kl": 0.01},
         {"separate_norms": True},
+        HELD,
     ],
-    ids=["plain", "stop", "adaptive", "separate"],
+    ids=["plain", "stop", "adaptive", "separate", "held"],
 )
 def test_seeds_together_equal_each_alone(options: dict[str, Any]) -> None:
     together = loop("ppo", "native/pendulum", (3, 8), **options)
@@ -358,6 +395,8 @@ def test_training_steps_run_from_the_tape(algorithm: str, env_id: str) -> None:
     ({"minibatches": 7}, "divides the 64 steps"), ({"epochs": 0}, "epochs"), ({"discount": 1.5}, "discount"),
     ({"clip": 0.0}, "clip"), ({"schedule": "adaptive"}, "target_kl"), ({"advantage_scope": "all"}, "advantage_scope"),
     ({"observation_limit": -1.0}, "observation_limit"), ({"preset": "zoo"}, "no preset"),
+    ({"exploration": "sde"}, "gaussian or state_dependent"), ({"hold_steps": 4}, "None where exploration is not state"),
+    ({**HELD, "hold_steps": 0}, "hold_steps"),
 ])  # fmt: skip
 def test_settings_out_of_range_are_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -367,6 +406,11 @@ def test_settings_out_of_range_are_named(options: dict[str, Any], words: str) ->
 def test_discrete_choices_are_refused_by_a_continuous_algorithm() -> None:
     with pytest.raises(ConfigError, match="sac learns continuous actions, and this problem has 2 numbered choices"):
         SAC(spec_of(make_vec("CartPole-v1", 1)))
+
+
+def test_choices_have_no_state_dependent_noise() -> None:
+    with pytest.raises(ConfigError, match=r"ppo\.exploration is 'state_dependent', must be gaussian where actions are"):
+        loop("ppo", "CartPole-v1", **HELD)
 
 
 def test_environments_of_another_problem_are_refused() -> None:

@@ -77,8 +77,10 @@ def layers(mlp: MLP) -> nn.Sequential:
     return nn.Sequential(*parts[:-1])
 
 
-def test_two_updates_of_ppo_equal_a_second_implementation() -> None:
-    made = agent("ppo", entropy_coefficient=0.02, learning_rate=1e-2, max_gradient_norm=0.3, schedule="constant")
+@pytest.mark.parametrize("exploration", ["gaussian", "state_dependent"])
+def test_two_updates_of_ppo_equal_a_second_implementation(exploration: str) -> None:
+    made = agent("ppo", entropy_coefficient=0.02, learning_rate=1e-2, max_gradient_norm=0.3, schedule="constant",
+                 exploration=exploration)  # fmt: skip
     rows = batch()
     actor, value = layers(made.actor.mlp), layers(made.value.mlp)
     log_std = nn.Parameter(made.actor.log_std.detach().clone())
@@ -86,7 +88,12 @@ def test_two_updates_of_ppo_equal_a_second_implementation() -> None:
     adam = torch.optim.Adam(parameters, lr=1e-2, eps=1e-5)
     learner = Learner([made], [0], lambda indices: rows, 100, batch_size=ROWS, dtype=torch.float64)
     for _ in range(2):
-        normal = torch.distributions.Normal(actor(rows["observations"]), log_std.exp())
+        std = log_std.exp()
+        if exploration == "state_dependent":
+            with torch.no_grad():
+                features = actor[:-1](rows["observations"])
+            std = torch.sqrt(features**2 @ std**2 + 1e-6)
+        normal = torch.distributions.Normal(actor(rows["observations"]), std)
         rho = torch.exp(normal.log_prob(rows["actions"]).sum(1) - rows["behaviour_log_prob"])
         a = (rows["advantages"] - rows["advantages"].mean()) / (rows["advantages"].std() + 1e-8)
         policy = torch.max(-a * rho, -a * torch.clamp(rho, 0.8, 1.2)).mean()
@@ -272,18 +279,28 @@ def test_the_best_arm_of_a_bandit_is_found(algorithm: str) -> None:
     assert float(outputs.exp()[:, Bandit.best].min()) > 0.95
 
 
-def test_ppo_finds_the_gain_of_the_linear_quadratic_regulator() -> None:
+@pytest.mark.parametrize(("exploration", "sign"), [
+    ("gaussian", 1.0), ("state_dependent", 1.0), ("state_dependent", -1.0),
+])  # fmt: skip
+def test_ppo_finds_the_gain_of_the_linear_quadratic_regulator(
+    exploration: str, sign: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Riccati at discount 0.95: u = -1.34427 x, and the action is half of u."""
     made = loop(
         "ppo", Regulator(64), planned=80_000, num_envs=64, horizon=32, minibatches=8, epochs=8, discount=0.95,
         learning_rate=3e-3, hidden=(32, 32), normalise_observations=False, initial_log_std=-1.0,
+        exploration=exploration, hold_steps=None if exploration == "gaussian" else 2,
     )  # fmt: skip
-    made.run(80_000)
+    columns = made.agent.columns
+    monkeypatch.setattr(
+        made.agent, "columns", lambda block: {**(c := columns(block)), "advantages": sign * c["advantages"]}
+    )
+    made.run(80_000 if sign > 0 else 20_000)
     x = torch.linspace(-0.6, 0.6, 25)[:, None]
     with torch.no_grad():
         u = 2 * made.agent.act(x)
     slope = float((x * u).sum() / (x * x).sum())
-    assert slope == pytest.approx(-1.34427, rel=0.1)
+    assert slope == pytest.approx(-1.34427, rel=0.1) if sign > 0 else slope > 0
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0], ids=["right", "flipped"])
@@ -321,7 +338,8 @@ def test_the_others_learn_cart_pole_too(algorithm: str) -> None:
 
 
 def test_policies_of_ppo_come_back_from_their_files(tmp_path: Any) -> None:
-    for env_id, options in (("Pendulum-v1", {"observation_limit": 2.0}), ("CartPole-v1", {})):
+    held = {"exploration": "state_dependent", "hold_steps": 4}
+    for env_id, options in (("Pendulum-v1", {"observation_limit": 2.0}), ("CartPole-v1", {}), ("Pendulum-v1", held)):
         made = loop("ppo", env_id, **options)
         made.run(64)
         policy = made.learner.extract(0).policy()
