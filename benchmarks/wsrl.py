@@ -8,10 +8,12 @@
 `pair-s*`: CQL on walker2d-v5-mixed (30,000 updates, 2 critics, 4 sampled actions a block), then 10,000 online steps:
 with the warm-up; without it as in the authors' code, which then waits for 1,024 steps of that policy; and from the
 first step on. `calql-s0` the same from Cal-QL. `long-*`: 10 critics, 50,000 online steps of four critic steps each,
-beside IQL fine-tuning that keeps the data. `mini-s*`: on the pendulum, from Cal-QL, with a warm-up of 1,000 steps and
-with none. All but IQL have layer norms, as everywhere in zhouzypaul/wsrl, and networks of half its width, with which
-the study fits an evening of two cores. What a return is measured against is the frozen policy's in the same initial
-states: the evaluations during warm-up. Runs are kept under build/wsrl and taken up again.
+beside IQL fine-tuning that keeps the data. `ten-s*`: as `pair-s*`, with the ten critics of `long-*`. `mini-s*`: on
+the pendulum, from Cal-QL, with a warm-up of 1,000 steps and with none; `half-s*` the same with ten critics and data
+of a SAC agent that is half trained, as in the sheet's check. All but IQL have layer norms, as everywhere in
+zhouzypaul/wsrl, and networks of half its width, with which the study fits an evening of two cores. What a return is
+measured against is the frozen policy's in the same initial states: the evaluations during warm-up. Runs are kept
+under build/wsrl and taken up again.
 """
 
 from __future__ import annotations
@@ -24,10 +26,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from study import Cell, carried_out, difference, entry, git_commit, read_cells, shared, study_main
 
 from surefoot.core.files import read_json
+from surefoot.core.policy import Policy
 from surefoot.data.dataset import Dataset
+from surefoot.envs import make_vec
+from surefoot.envs.names import gymnasium_id
 from surefoot.evaluation import hierarchical_interval
 from surefoot.generate import generate
 from surefoot.plan import Plan, agent_class
@@ -38,6 +44,8 @@ PRETRAINING, ONLINE, EPISODES, SEEDS = 30_000, 10_000, 20, (0, 1, 2, 3, 4)
 EARLY = 5_000
 """Training steps within which the lowest return is looked for."""
 MINI, MINI_DATA, MINI_PRETRAINING, MINI_ONLINE, MINI_EARLY = "native/pendulum", 20_000, 10_000, 5_000, 1_000
+HALF_STEPS = 2_500
+"""Of a SAC agent on the pendulum that is then half trained."""
 LONG_ONLINE, LONG_SEEDS = 50_000, (0, 1, 2)
 RUNS = pathlib.Path(__file__).parent.parent / "build" / "wsrl"
 AUTHORS, NONE = {"initial_steps": 1_024}, {"initial_steps": 1}
@@ -91,14 +99,15 @@ def pretrained(algorithm: str, seed: int, name: str, options: dict[str, Any]) ->
     return part(RUNS / f"{name}-s{seed}", algorithm, {"sampled_actions": 4, **options}, PRETRAINING, seed, dataset=data)
 
 
-def pair(algorithm: str, seed: int) -> dict[str, Any]:
+def pair(algorithm: str, seed: int, name: str | None = None, options: dict[str, Any] = NARROW) -> dict[str, Any]:
     """Pre-training, and fine-tuning with and without warm-up."""
-    start = pretrained(algorithm, seed, algorithm, NARROW)
+    name = name or algorithm
+    start = pretrained(algorithm, seed, name, options)
     found: dict[str, Any] = {"seed": seed, "git": git_commit(), "pretrained": facts(start)}
-    for arm, options in (("warm", {}), ("authors", AUTHORS), ("none", NONE)):
-        folder = RUNS / f"{algorithm}-{arm}-s{seed}"
+    for arm, begins in (("warm", {}), ("authors", AUTHORS), ("none", NONE)):
+        folder = RUNS / f"{name}-{arm}-s{seed}"
         more = {"init": str(start.folder), "evaluate_every": 500}
-        found[arm] = facts(part(folder, "wsrl", {**NARROW, **options}, ONLINE, seed, **more))
+        found[arm] = facts(part(folder, "wsrl", {**options, **begins}, ONLINE, seed, **more))
     return found
 
 
@@ -108,10 +117,53 @@ def mini(seed: int) -> dict[str, Any]:
     where, options = {"environment": MINI}, {**NARROW, "sampled_actions": 4}
     start = part(RUNS / f"mini-s{seed}", "calql", options, MINI_PRETRAINING, seed, dataset=data, **where)
     found: dict[str, Any] = {"seed": seed, "git": git_commit(), "pretrained": facts(start)}
-    for arm, options in (("warm", {"initial_steps": 1_000}), ("none", NONE)):
-        more = {"init": str(start.folder), "evaluate_every": 100, **where}
-        found[arm] = facts(part(RUNS / f"mini-{arm}-s{seed}", "wsrl", {**NARROW, **options}, MINI_ONLINE, seed, **more))
+    return found | small_arms("mini", start, NARROW, seed)
+
+
+def half_trained(seed: int) -> dict[str, Any]:
+    """The small pair with ten critics, from samples of a SAC agent that has learned for a while."""
+    where, options = {"environment": MINI}, {**BIG, "sampled_actions": 4}
+    teacher = part(RUNS / f"half-sac-s{seed}", "sac", {}, HALF_STEPS, seed, **where)
+    data = recorded(Policy.load(teacher.policy_path(seed)), seed)
+    start = part(RUNS / f"half-s{seed}", "calql", options, MINI_PRETRAINING, seed, dataset=data, **where)
+    found: dict[str, Any] = {"seed": seed, "git": git_commit(), "pretrained": facts(start)}
+    found["data"] = round(float(data.episode_returns.mean()), 1)
+    return found | small_arms("half", start, BIG, seed)
+
+
+def small_arms(name: str, start: Run, options: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Fine-tuning on the pendulum with and without warm-up."""
+    found = {}
+    for arm, begins in (("warm", {"initial_steps": 1_000}), ("none", NONE)):
+        more = {"init": str(start.folder), "evaluate_every": 100, "environment": MINI}
+        folder = RUNS / f"{name}-{arm}-s{seed}"
+        found[arm] = facts(part(folder, "wsrl", {**options, **begins}, MINI_ONLINE, seed, **more))
     return found
+
+
+def recorded(policy: Policy, seed: int) -> Dataset:
+    """MINI_DATA transitions of native/pendulum by samples of a policy, in whole episodes."""
+    length = 200
+    env: Any = make_vec(MINI, MINI_DATA // length)
+    observations, _ = env.reset(seed=[1_000 * (seed + 1) + row for row in range(env.num_envs)])
+    source, steps = np.random.default_rng(seed), []
+    for _ in range(length):
+        noise = torch.from_numpy(source.standard_normal((env.num_envs, 1)).astype(np.float32))
+        actions = policy.act(torch.from_numpy(observations), noise).numpy()
+        after, rewards, terminations, truncations, info = env.step(actions)
+        step = (observations, actions, rewards.astype(np.float32), info.get("final_obs", after))
+        steps.append((*step, terminations, truncations))
+        observations = after
+    names = ("observations", "actions", "rewards", "next_observations", "terminations", "truncations")
+    columns = {
+        name: np.stack(column, 1).reshape(MINI_DATA, *column[0].shape[1:])
+        for name, column in zip(names, zip(*steps, strict=True), strict=True)
+    }
+    episodes = np.repeat(np.arange(env.num_envs), length)
+    name = f"half-trained-sac-s{seed}"
+    return Dataset(
+        **columns, episode_ids=episodes, valid=np.ones(MINI_DATA, bool), env_id=gymnasium_id(MINI), name=name
+    )
 
 
 def long_wsrl(seed: int) -> dict[str, Any]:
@@ -140,6 +192,8 @@ def cells() -> list[Cell]:
     for seed in LONG_SEEDS:
         claimed += [(f"long-iql-s{seed}", functools.partial(long_iql, seed))]
         claimed += [(f"long-wsrl-s{seed}", functools.partial(long_wsrl, seed))]
+    claimed += [(f"half-s{seed}", functools.partial(half_trained, seed)) for seed in SEEDS]
+    claimed += [(f"ten-s{seed}", functools.partial(pair, "cql", seed, "cql10", BIG)) for seed in LONG_SEEDS]
     return [Cell(name, compute) for name, compute in claimed]
 
 
@@ -164,6 +218,7 @@ def table(folder: pathlib.Path) -> list[str]:
     """The Markdown table of the cells that are there."""
     found = read_cells([one.name for one in cells()], folder)
     pairs = [f"pair-s{seed}" for seed in SEEDS]
+    tens = [f"ten-s{seed}" for seed in LONG_SEEDS]
     lines = [
         "# WSRL: fine-tuning without the data",
         "",
@@ -175,8 +230,12 @@ def table(folder: pathlib.Path) -> list[str]:
         "Written by `python benchmarks/wsrl.py`.",
         "",
         *pair_table([*pairs, "calql-s0"], found, ("warm", "authors", "none"), EARLY),
-        *gap_lines([found[name] for name in pairs if name in found], "authors", EARLY),
-        *gap_lines([found[name] for name in pairs if name in found], "none", EARLY),
+        *all_gaps(pairs, found, ("authors", "none"), EARLY),
+        "",
+        "## The same with ten critics",
+        "",
+        *pair_table(tens, found, ("warm", "authors", "none"), EARLY),
+        *all_gaps(tens, found, ("authors", "none"), EARLY),
         "",
         *long_table(found),
         "",
@@ -202,8 +261,14 @@ def pair_table(names: list[str], found: dict[str, dict[str, Any]], arms: tuple[s
     return lines
 
 
-def gap_lines(there: list[dict[str, Any]], arm: str, early: int) -> list[str]:
-    """What the warm-up is worth beside another arm, over the pairs that are there."""
+def all_gaps(names: list[str], found: dict[str, dict[str, Any]], arms: tuple[str, ...], early: int) -> list[str]:
+    """What the warm-up is worth beside the other arms, over the pairs that are there."""
+    there = [found[name] for name in names if name in found]
+    return [line for arm in arms for line in gap_lines(there, len(names), arm, early)]
+
+
+def gap_lines(there: list[dict[str, Any]], seeds: int, arm: str, early: int) -> list[str]:
+    """What the warm-up is worth beside one other arm."""
     if len(there) < 2:
         return []
     gaps = [relative(cell, "warm", early) - relative(cell, arm, early) for cell in there]
@@ -215,25 +280,30 @@ def gap_lines(there: list[dict[str, Any]], arm: str, early: int) -> list[str]:
         "",
         f"Lowest return with warm-up minus that of `{TITLES[arm]}`, as a fraction of the pre-trained return, paired by "
         f"seed: {share.estimate:.2f} [{share.low:.2f}, {share.high:.2f}]; in units of return {returns.estimate:.0f} "
-        f"[{returns.low:.0f}, {returns.high:.0f}]; {len(there)} of {len(SEEDS)} seeds; `{TITLES[arm]}` is lower in "
+        f"[{returns.low:.0f}, {returns.high:.0f}]; {len(there)} of {seeds} seeds; `{TITLES[arm]}` is lower in "
         f"{sum(gap > 0 for gap in gaps)}.",
     ]
 
 
 def mini_table(found: dict[str, dict[str, Any]]) -> list[str]:
     """The pairs on the pendulum."""
-    names = [f"mini-s{seed}" for seed in SEEDS]
-    there = [found[name] for name in names if name in found]
-    return [
+    lines = [
         "## The same on the pendulum",
         "",
-        f"{MINI_DATA:,} transitions of {MINI} by a controller of middling skill, Cal-QL for {MINI_PRETRAINING:,} "
-        f"updates, {MINI_ONLINE:,} online steps, lowest within the first {MINI_EARLY:,} training steps. Wanted: with "
-        "warm-up at most 30 % below the pre-trained policy, and without lower in at least 4 of 5 seeds.",
-        "",
-        *pair_table(names, found, ("warm", "none"), MINI_EARLY),
-        *gap_lines(there, "none", MINI_EARLY),
+        f"{MINI_DATA:,} transitions of {MINI}, Cal-QL for {MINI_PRETRAINING:,} updates, {MINI_ONLINE:,} online steps, "
+        f"lowest within the first {MINI_EARLY:,} training steps. Wanted: with warm-up at most 30 % below the "
+        "pre-trained policy, and without lower in at least 4 of 5 seeds.",
     ]
+    for kind, title in (
+        ("mini", "By a controller of middling skill; two critics"),
+        ("half", f"By samples of SAC after {HALF_STEPS:,} steps; ten critics"),
+    ):
+        names = [f"{kind}-s{seed}" for seed in SEEDS]
+        data = [found[name]["data"] for name in names if "data" in found.get(name, {})]
+        returns = f" (mean returns {', '.join(f'{one:.0f}' for one in data)})" if data else ""
+        lines += ["", f"{title}{returns}:", "", *pair_table(names, found, ("warm", "none"), MINI_EARLY)]
+        lines += all_gaps(names, found, ("none",), MINI_EARLY)
+    return lines
 
 
 def long_table(found: dict[str, dict[str, Any]]) -> list[str]:
