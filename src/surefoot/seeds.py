@@ -173,6 +173,7 @@ class SeedTrainer:
         """Train to the end, evaluating and saving on the way."""
         plan = self.plan
         chunk = min(5000, max(50, plan.steps // 200))
+        warm_up = int(plan.config.get("initial_steps") or 0)  # much quicker than what follows
         if plan.init is not None and plan.environment is not None and self.step == 0:
             self._evaluate()  # so that curves begin where the other run ended
         while self.step < plan.steps:
@@ -193,6 +194,7 @@ class SeedTrainer:
                         "step": min(self.step, plan.steps),
                         "steps": plan.steps,
                         "rate": rate,
+                        "warming_up": before < warm_up,
                         "episode_return": told.get("episode_return"),
                         "episode_cost": told.get("episode_cost"),
                     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 
@@ -131,6 +132,25 @@ def test_progress_is_lines_where_there_is_no_terminal(tmp_path: pathlib.Path) ->
     assert "step 20 of 100" not in text  # within ten seconds of the line before
     assert "seed 0: step 50, return -12.5" in text
     assert "\x1b" not in text
+
+
+def test_time_left_is_not_told_by_the_speed_of_a_warm_up(tmp_path: pathlib.Path) -> None:
+    first, second = (
+        {"kind": "progress", "seed": 0, "step": step, "steps": 100, "rate": rate, "warming_up": step < 20}
+        for step, rate in ((10, 9000.0), (60, 10.0))
+    )
+    with open(tmp_path / "log", "w", encoding="utf-8") as file, Watcher(Console(file=file, width=200)) as watch:
+        watch(first)
+        watch._last_line.clear()  # as after ten seconds
+        watch(second)
+    text = (tmp_path / "log").read_text(encoding="utf-8")
+    assert "seed 0: step 10 of 100, 9,000 steps/s, warming up\n" in text
+    assert "seed 0: step 60 of 100, 10 steps/s, 0:04 left\n" in text
+    with Watcher(Console(file=io.StringIO(), force_terminal=True)) as watch:
+        watch(first)
+        watch(second)
+        task = watch._progress.tasks[0]
+        assert (task.completed, task.speed) == (60, None)  # of the steps since the warm-up there is none yet
 
 
 def test_progress_is_a_bar_with_rate_eta_and_return_on_a_terminal(tmp_path: pathlib.Path) -> None:

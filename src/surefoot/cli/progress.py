@@ -33,6 +33,7 @@ class Watcher:
         self._last_line: dict[int, float] = {}
         self._returns: dict[int, float] = {}
         self._tasks: dict[int, TaskID] = {}
+        self._warming_up: set[int] = set()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
@@ -66,8 +67,7 @@ class Watcher:
             else:
                 self.say(f"note: {text}")
         elif kind == "progress":
-            met = (event.get("episode_return"), event.get("episode_cost"))
-            self._show_progress(seed, event["step"], event["steps"], event["rate"], *met)
+            self._show_progress(seed, event)
         elif kind == "eval":
             self._show_score(seed, event["step"], event["return_mean"])
         elif kind == "done":
@@ -89,23 +89,26 @@ class Watcher:
             for seed in plan["seeds"]:
                 self._task(seed, plan["steps"])
 
-    def _show_progress(
-        self, seed: Any, step: int, steps: int, rate: float, met: float | None, cost: float | None
-    ) -> None:
-        training = "" if met is None or math.isnan(met) else f", training episodes {met:,.1f}"
-        if training and cost is not None and not math.isnan(cost):
-            training += f" at cost {cost:,.1f}"
+    def _show_progress(self, seed: Any, event: dict[str, Any]) -> None:
+        step, steps, rate, warming_up = event["step"], event["steps"], event["rate"], event.get("warming_up", False)
+        speed = f"{rate:,.0f} steps/s"
+        for name, words in (("episode_return", ", training episodes"), ("episode_cost", " at cost")):
+            met = event.get(name)
+            if met is None or math.isnan(met):
+                break
+            speed += f"{words} {met:,.1f}"
         if self.bars:
-            self._progress.update(
-                self._task(seed, steps), completed=step, total=steps, rate=f"{rate:,.0f} steps/s{training}"
-            )
-            return
+            task = self._task(seed, steps)
+            if seed in self._warming_up and not warming_up:
+                self._progress.reset(task, completed=step)  # so that the ETA forgets how quick the warm-up was
+            self._progress.update(task, completed=step, total=steps, rate=speed)
+        (self._warming_up.add if warming_up else self._warming_up.discard)(seed)
         now = time.monotonic()
-        if now - self._last_line.get(seed, -LINE_SECONDS) < LINE_SECONDS:
+        if self.bars or now - self._last_line.get(seed, -LINE_SECONDS) < LINE_SECONDS:
             return
         self._last_line[seed] = now
-        left = duration((steps - step) / max(rate, 1e-9))
-        self._line(f"seed {seed}: step {step:,} of {steps:,}, {rate:,.0f} steps/s{training}, {left} left")
+        left = "warming up" if warming_up else f"{duration((steps - step) / max(rate, 1e-9))} left"
+        self._line(f"seed {seed}: step {step:,} of {steps:,}, {speed}, {left}")
 
     def _show_score(self, seed: Any, step: int, score: float) -> None:
         self._returns[seed] = score
