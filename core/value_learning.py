@@ -211,13 +211,11 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor | None = No
 
 
 def _summed_backwards(increments: Tensor, decay: Tensor) -> Tensor:
-    """x_t = increments_t + decay_t x_{t+1}, in place of `increments`; x beyond the last is 0."""
-    following: Tensor | None = None
+    """x_t = increments_t + decay_t x_{t+1}; x beyond the last is 0."""
+    found: list[Tensor] = []
     for now, rate in zip(reversed(increments.unbind(0)), reversed(decay.unbind(0)), strict=True):
-        if following is not None:
-            now.addcmul_(rate, following)
-        following = now
-    return increments
+        found.append(torch.addcmul(now, rate, found[-1]) if found else now)  # not in place: vmap has no rule for that
+    return torch.stack(found[::-1])
 
 
 @torch.no_grad()

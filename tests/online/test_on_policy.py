@@ -312,6 +312,7 @@ def test_an_environment_without_a_state_begins_new_episodes_and_says_so() -> Non
     assert again.run(64)["loss"][0] != 0
 
 
+@pytest.mark.filterwarnings("error:There is a performance drop")
 @pytest.mark.parametrize(
     "options",
     [
