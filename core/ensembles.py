@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from surefoot.core.random import Noise
 
 
-def subset_noise(members: int, size: int, replacement: bool = False) -> dict[str, Noise]:
+def subset_noise(members: int, size: float, replacement: bool = False) -> dict[str, Noise]:
     """What `subset` of `size` among `members` reads, for `Update.noise`; nothing where it takes each of them once."""
-    return {} if size >= members and not replacement else {"subset": Noise("uniform", members)}
+    if size >= members and not replacement:
+        return {}
+    return {"subset": Noise("uniform", members + (size != int(size)))}
 
 
-def subset(uniform: Tensor, size: int, replacement: bool = False) -> Tensor:
+def subset(uniform: Tensor, size: float, replacement: bool = False) -> Tensor:
     """A random subset of an ensemble, the same for the whole batch: what `Critic` and `MLP` take as `members`.
 
     Written with comparisons only: no index leaves the arithmetic, so that it runs in a tape or graph and under vmap.
 
     Args:
-        uniform: (B, E) on [0, 1), of which the first row is read.
-        size: M, in [1, E].
+        uniform: (B, E) on [0, 1), of which the first row is read; (B, E + 1) where the size is not whole.
+        size: M, in [1, E]. One that is not whole, without replacement: the next smaller or larger one at random, such
+            that it is M on average; of the smaller one a member is given twice, which changes no minimum.
         replacement: draw M times from all E, so that some are in it twice: what zhouzypaul/wsrl does.
 
     Returns:
-        (M, E), a 1 in each row.
+        (M rounded up, E), a 1 in each row.
 
     Source: the in-target minimisation of Chen et al., "Randomized Ensembled Double Q-Learning".
     """
-    draws = uniform[0]
+    count, part = math.ceil(size), size % 1
+    draws = uniform[0, :-1] if part else uniform[0]
     places = torch.arange(draws.shape[0], dtype=uniform.dtype, device=uniform.device)
-    if not replacement:  # the members of the M smallest numbers; of equal ones the first counts as smaller
-        equal = (draws.unsqueeze(0) == draws.unsqueeze(1)).to(uniform.dtype)
-        before = (places.unsqueeze(0) < places.unsqueeze(1)).to(uniform.dtype)
-        rank = ((draws.unsqueeze(0) < draws.unsqueeze(1)).to(uniform.dtype) + equal * before).sum(1)
-        return (places[:size].unsqueeze(1) == rank).to(uniform.dtype)
-    drawn = draws[:size].unsqueeze(1) * draws.shape[0]
-    return ((drawn >= places) & (drawn < places + 1)).to(uniform.dtype)
+    if replacement:
+        drawn = draws[:count].unsqueeze(1) * draws.shape[0]
+        return ((drawn >= places) & (drawn < places + 1)).to(uniform.dtype)
+    # the members of the M smallest numbers; of equal ones the first counts as smaller
+    equal = (draws.unsqueeze(0) == draws.unsqueeze(1)).to(uniform.dtype)
+    before = (places.unsqueeze(0) < places.unsqueeze(1)).to(uniform.dtype)
+    rank = ((draws.unsqueeze(0) < draws.unsqueeze(1)).to(uniform.dtype) + equal * before).sum(1)
+    wanted = places[:count]
+    if part:  # the last of them, or the first again
+        wanted = wanted * (1 - (uniform[0, -1:] >= part).to(uniform.dtype) * (wanted == count - 1).to(uniform.dtype))
+    return (wanted.unsqueeze(1) == rank).to(uniform.dtype)
 
 
 def chosen(values: Tensor, members: Tensor) -> Tensor:

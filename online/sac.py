@@ -25,7 +25,7 @@ class SACConfig(OffPolicyConfig):
     discount: float = 0.99
     target_rate: float = 0.005  # of the critics, after each of their steps
     critics: int = 2  # E
-    subset: int = 2  # M: how many target critics, drawn anew for each critic step, the target is the minimum of
+    subset: float = 2  # M: target critics, drawn anew for each critic step, of the target's minimum; 1.5: 1 or 2
     subset_replacement: bool = False  # draw them with replacement, as zhouzypaul/wsrl does
     critic_steps: int = 1  # critic steps per training step, each on a batch of its own
     critic_loss_over: str = "half_sum"  # mean, sum or half_sum of the critics' mean squared errors
@@ -53,6 +53,8 @@ class SACConfig(OffPolicyConfig):
         super().__post_init__()
         name = algorithm_of(self)
         require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
+        whole = not self.subset_replacement or self.subset == int(self.subset)
+        require(whole, name, "subset", self.subset, "a whole number with subset_replacement")
         require(self.critic_steps >= 1, name, "critic_steps", self.critic_steps, ">= 1")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
         for field, known in (

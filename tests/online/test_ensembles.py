@@ -58,6 +58,29 @@ def test_a_subset_without_replacement_has_its_size_and_every_pair_is_as_likely()
     assert float((pairs - 0.1).abs().max()) < 0.01  # ten pairs
 
 
+@pytest.mark.parametrize(("size", "sizes"), [(2.25, (2, 3)), (1.5, (1, 2)), (4.75, (4, 5))])
+def test_a_size_that_is_not_whole_is_the_next_smaller_or_larger_one(size: float, sizes: tuple[int, int]) -> None:
+    width = ensembles.subset_noise(5, size)["subset"].width
+    uniform = torch.rand(30_000, 1, width, generator=torch.Generator().manual_seed(1))
+    rows = torch.stack([ensembles.subset(row, size) for row in uniform])
+    assert bool((rows.sum(2) == 1).all())
+    taken = rows.amax(1)
+    found = taken.sum(1)
+    assert set(found.tolist()) == set(sizes)
+    assert float(found.mean()) == pytest.approx(size, abs=0.01)
+    assert float((taken.mean(0) - size / 5).abs().max()) < 0.01  # all members as often
+    values = torch.randn(5, 7)
+    expected = torch.where(taken[0, :, None] > 0, values, torch.inf).amin(0)
+    assert torch.equal(ensembles.minimum(ensembles.chosen(values, rows[0])), expected)
+
+
+def test_a_subset_that_is_not_whole_trains_from_the_tape() -> None:
+    env = make_vec("native/pendulum", 2)
+    made = loop("redq", env, table=kernels.KernelTable("test"), critics=4, subset=1.5, critic_steps=2, initial_steps=16)
+    made.run(64)
+    assert made.learner.eager_because() == {}
+
+
 def test_equal_numbers_still_give_one_member_a_row() -> None:
     for draws in ([0.1, 0.1, 0.5, 0.9], [0.0, 0.1, 0.1, 0.9], [0.5] * 4):
         rows = ensembles.subset(torch.tensor([draws]), 3)
@@ -201,8 +224,10 @@ def test_redqs_target_entropies_are_mbpos() -> None:
 
 
 def test_what_a_setting_cannot_be_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"redq\.subset is 1\.5, must be a whole number"):
-        REDQ.configure(subset=1.5)
+    with pytest.raises(ConfigError, match=r"redq\.subset is 1\.5, must be a whole number with subset_replacement"):
+        REDQ.configure(subset=1.5, subset_replacement=True)
+    with pytest.raises(ConfigError, match=r"cql\.subset is 1\.5, must be a whole number"):
+        CQL.configure(subset=1.5)
     with pytest.raises(ConfigError, match=r"sac\.discount is 'high', must be a number"):
         SAC.configure(discount="high")
     with pytest.raises(ConfigError, match=r"sac\.critics is True, must be a whole number"):
