@@ -30,6 +30,7 @@ class SACConfig(OffPolicyConfig):
     critic_steps: int = 1  # critic steps per training step, each on a batch of its own
     critic_loss_over: str = "half_sum"  # mean, sum or half_sum of the critics' mean squared errors
     entropy_backup: bool = True  # whether the target's value counts the entropy
+    backup_actions: int = 1  # next actions that are drawn for a target, which takes the best of their values
     actor_value: str = "min"  # min or mean over all critics
     actor_rows: str = "last"  # of a training step's rows, the actor sees those of the last critic step, or all
     temperature: float = 1.0  # at the start
@@ -56,6 +57,9 @@ class SACConfig(OffPolicyConfig):
         whole = not self.subset_replacement or self.subset == int(self.subset)
         require(whole, name, "subset", self.subset, "a whole number with subset_replacement")
         require(self.critic_steps >= 1, name, "critic_steps", self.critic_steps, ">= 1")
+        require(self.backup_actions >= 1, name, "backup_actions", self.backup_actions, ">= 1")
+        alone = self.backup_actions == 1 or not self.entropy_backup
+        require(alone, name, "backup_actions", self.backup_actions, "1, or entropy_backup false")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
         for field, known in (
             ("critic_loss_over", ensembles.REDUCTIONS),
@@ -114,10 +118,17 @@ class SAC(OffPolicyAgent):
         return c.target_entropy_per_dimension * self.spec.action_dim if c.target_entropy is None else c.target_entropy
 
     def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
-        """(B,) reward and soft value of one next action, valued by the lowest of some target critics."""
+        """(B,) reward and soft value of a next action, or the best of some, valued by the lowest of some critics."""
         c, following = self.config, batch["next_observations"]
-        action, log_density = self.actor.sample(following, noise["next_action"])
         members = ensembles.subset(noise["subset"], c.subset, c.subset_replacement) if "subset" in noise else None
+        if c.backup_actions > 1:
+            draws = noise["next_action"].unflatten(-1, (c.backup_actions, -1)).movedim(-2, 0)
+            actions, _ = self.actor.sample(following, draws)
+            pairs = torch.cat([following.expand(*actions.shape[:-1], -1), actions], -1)
+            several = ensembles.minimum(self.target_critic(pairs.flatten(0, 1), members))
+            best = several.unflatten(0, actions.shape[:-1]).amax(0)
+            return td_target(batch["rewards"], batch["terminations"], best, c.discount)
+        action, log_density = self.actor.sample(following, noise["next_action"])
         next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1), members))
         if c.entropy_backup:
             next_q = next_q - self.temperature() * log_density
@@ -155,7 +166,7 @@ class SAC(OffPolicyAgent):
         c, size = self.config, self.spec.action_dim
         rows = self.batch_size * c.critic_steps
         next_noise = {
-            "next_action": Noise("normal", size),
+            "next_action": Noise("normal", c.backup_actions * size),
             **ensembles.subset_noise(c.critics, c.subset, c.subset_replacement),
         }
         action_noise = {"action": Noise("normal", size)}

@@ -51,8 +51,9 @@ class WSRL(SAC):
         L_\pi = E\, [\alpha \log\pi(a|s) - \min_i Q_i(s, a)]
 
     No conservatism, no entropy in the target, no offline data. As with the authors' checkpoint, optimisers go on with
-    the moments that they had. The authors' agent for AntMaze backs up the best of ten next actions here too and has a
-    deviation that does not depend on the state: `wsrl-antmaze` has neither. Nor do last hidden layers begin small.
+    the moments that they had. On AntMaze the target is the best of ten next actions, as in pre-training. The authors'
+    agent has a deviation there that does not depend on the state: `wsrl-antmaze` has not. Nor do last hidden layers
+    begin small.
     """
 
     name = "wsrl"
@@ -65,6 +66,6 @@ class WSRL(SAC):
         "wsrl-locomotion": ENSEMBLE,
         "wsrl-kitchen": {**ENSEMBLE, "hidden": (512, 512, 512)},
         "wsrl-adroit": {**ENSEMBLE, "hidden": (512, 512), "critic_hidden": (512, 512, 512)},
-        "wsrl-antmaze": {**ENSEMBLE, "critic_hidden": (256, 256, 256, 256)},
+        "wsrl-antmaze": {**ENSEMBLE, "critic_hidden": (256, 256, 256, 256), "backup_actions": 10},
         "repository": {**ENSEMBLE, "subset_replacement": True},  # with its draw of critics, some of them twice
     }

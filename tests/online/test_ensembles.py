@@ -74,9 +74,10 @@ def test_a_size_that_is_not_whole_is_the_next_smaller_or_larger_one(size: float,
     assert torch.equal(ensembles.minimum(ensembles.chosen(values, rows[0])), expected)
 
 
-def test_a_subset_that_is_not_whole_trains_from_the_tape() -> None:
+def test_a_subset_that_is_not_whole_and_several_next_actions_train_from_the_tape() -> None:
+    options = {"critics": 4, "subset": 1.5, "critic_steps": 2, "backup_actions": 3, "entropy_backup": False}
     env = make_vec("native/pendulum", 2)
-    made = loop("redq", env, table=kernels.KernelTable("test"), critics=4, subset=1.5, critic_steps=2, initial_steps=16)
+    made = loop("redq", env, table=kernels.KernelTable("test"), initial_steps=16, **options)
     made.run(64)
     assert made.learner.eager_because() == {}
 
@@ -131,6 +132,23 @@ def test_the_three_critic_losses_by_hand() -> None:
     # squared errors 1, 4 and 9, 1: means 2.5 and 5
     found = {word: float(ensembles.critic_loss(values, targets, word)) for word in ensembles.REDUCTIONS}
     assert found == {"mean": 3.75, "sum": 7.5, "half_sum": 3.75}
+
+
+def test_the_best_of_several_next_actions_is_what_a_target_takes() -> None:
+    agent = WSRL(Spec(3, 2, (-1.0,) * 2, (1.0,) * 2), hidden=(8, 8), critics=4, backup_actions=3).fresh(0).double()
+    rows = {k: torch.from_numpy(v) for k, v in rows_of(6).items()}
+    rows = {k: v.double() for k, v in rows.items()}
+    noise = {"next_action": torch.randn(6, 6).double(), "subset": torch.tensor([[0.9, 0.1, 0.5, 0.2]]).double()}
+    expected = []
+    for row in range(6):
+        seen, values = rows["next_observations"][row : row + 1], []
+        for draw in noise["next_action"][row].view(3, 2):
+            action, _ = agent.actor.sample(seen, draw[None])
+            values.append(agent.target_critic(torch.cat([seen, action], -1))[[1, 3]].min())
+        expected.append(rows["rewards"][row] + 0.99 * (1 - rows["terminations"][row]) * max(values))
+    torch.testing.assert_close(agent.targets(rows, noise), torch.stack(expected))
+    with pytest.raises(ConfigError, match=r"sac\.backup_actions is 3, must be 1, or entropy_backup false"):
+        SAC.configure(backup_actions=3)
 
 
 # -- identities of sheet 9.2 -----------------------------------------------------------------------------------
