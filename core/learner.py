@@ -339,7 +339,7 @@ class Learner:
             rows, losses = log.numpy(), self._losses.numpy()  # the same memory, and quicker to copy
         total = torch.zeros_like(self._losses, dtype=torch.float64)
         counts = torch.zeros(len(self.updates), 1, dtype=torch.float64, device=self.device)
-        done = 0
+        done, subnormals = 0, _SubnormalsAreZero(self.device.type == "cpu")
         with kernels.use(self.slots), self._autocast(), _without_collection():
             while done < steps:
                 part = min(steps - done, self.log_length)
@@ -347,7 +347,8 @@ class Learner:
                 for row in range(part):
                     if before is not None:
                         before()
-                    taken.append(self._advance())
+                    with subnormals:
+                        taken.append(self._advance())
                     rows[row] = losses
                 self._check_finite(log[:part], self.step - part)
                 mask = torch.tensor(taken, dtype=torch.float64, device=self.device).unsqueeze(-1)
@@ -483,6 +484,26 @@ def _without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+class _SubnormalsAreZero:
+    """While it is entered numbers below 1e-38 count as 0 in this thread, in PyTorch and in native code.
+
+    Gradients through a soft maximum or a saturated unit, and moments of Adam that decay, get there, and a processor
+    takes a hundred times as long over them: CQL with values of hundreds slows to a fifth.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+        self.before = bool(torch.full((), 1e-39) * 1 == 0)  # PyTorch sets it, and does not tell
+
+    def __enter__(self) -> None:
+        if self.wanted:
+            torch.set_flush_denormal(True)
+
+    def __exit__(self, *unused: object) -> None:
+        if self.wanted:
+            torch.set_flush_denormal(self.before)
 
 
 class _Taped(NamedTuple):

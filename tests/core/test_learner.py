@@ -7,9 +7,9 @@ import math
 
 import pytest
 import torch
-from toy_agents import ADAM, PUSH, HandAdam, Toy, learner, toy
+from toy_agents import ADAM, PUSH, SPEC, HandAdam, Toy, learner, toy
 
-from surefoot.core.agent import Adam, Descent, Update
+from surefoot.core.agent import Adam, Batch, Descent, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.learner import Learner
 from surefoot.core.optimizer import clip_per_seed
@@ -421,6 +421,30 @@ def test_garbage_collection_is_as_it_was_after_a_run() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor can't count subnormals as 0")
+@pytest.mark.parametrize("outside", [False, True])
+def test_subnormals_are_zero_within_a_step_and_as_before_around_it(outside: bool) -> None:
+    def flushed() -> bool:
+        return float(torch.full((), 1e-39) * 1) == 0
+
+    class Asks(Toy):
+        def a_loss(self, batch: Batch, noise: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Metrics]:
+            within.append(flushed())
+            return super().a_loss(batch, noise)
+
+    within: list[bool] = []
+    before: list[bool] = []
+    Asks.plan = staticmethod(lambda s: [Update(s.a_loss, ("a",), ADAM)])
+    trained = learner([Asks(SPEC)], Y)
+    torch.set_flush_denormal(outside)
+    try:
+        trained.run(3, lambda: before.append(flushed()))
+        after = flushed()
+    finally:
+        torch.set_flush_denormal(False)
+    assert (within, before, after) == ([True] * 3, [outside] * 3, outside)
 
 
 def test_running_in_pieces_equals_running_at_once() -> None:
