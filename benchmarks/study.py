@@ -155,6 +155,8 @@ def carried_out(plan: Plan, folder: pathlib.Path, dataset: Dataset | None) -> Ru
     if not (folder / "config.json").is_file():
         return train(plan, folder, dataset=dataset)
     begun, wanted = Run.open(folder).plan.to_json(), plan.to_json()
+    usual = dataclasses.asdict(agent_class(plan.algorithm).configure())
+    begun["config"] = usual | begun["config"]  # which may be older than an option
     other = [name for name in wanted if json.dumps(begun.get(name)) != json.dumps(wanted[name])]
     if other:
         sys.exit(f"{folder} is a run of other settings than this cell's ({', '.join(other)}): remove it")

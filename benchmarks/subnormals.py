@@ -5,8 +5,8 @@
 
 CQL (two critics of 256-256, 4 sampled actions a block) on random rows of HalfCheetah's sizes. Its soft maximum over
 sampled actions gives most of them gradients that are the smaller the larger the values are: the critics' last layers
-are multiplied by a factor beforehand, and that learning would take there is left out. Both ways by turns; rates are per
-second of CPU time, medians over the repeats.
+are multiplied by a factor beforehand, and the learning that would take them there is left out. Both ways by turns;
+rates are per second of CPU time, medians over the repeats.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ def main() -> None:
     torch.set_num_threads(1)
     kernels.keep_memory()
     found: dict[str, dict[str, list[float]]] = {}
+    sizes: dict[str, float] = {}
     for factor in factors:
         made = learner(factor)
-        made.run(2)
+        sizes[str(factor)] = abs(made.run(2)["q_sampled"][0])
         rates: dict[str, list[float]] = {"as 0": [], "kept": []}
         for _ in range(repeats):
             for name, values in rates.items():
@@ -82,19 +83,20 @@ def main() -> None:
         "# Numbers below 1e-38",
         "",
         "CQL's training steps per second of CPU time, one thread on one core, by turns; medians (lowest to highest) of "
-        f"{repeats} repeats. Values times: what the critics' last layers were multiplied by before the start. "
+        f"{repeats} repeats. Last layer times: what the critics' was multiplied by before the start; mean value: what "
+        "sampled actions have then, without its sign. "
         "`python benchmarks/subnormals.py`.",
         "",
-        "| values times | counted as 0 | kept | ratio of medians |",
-        "|---|---|---|---|",
+        "| last layer times | mean value | counted as 0 | kept | ratio of medians |",
+        "|---|---|---|---|---|",
     ]
     for factor, rates in found.items():
         shown = [f"{statistics.median(v):.1f} ({min(v):.1f} to {max(v):.1f})" for v in rates.values()]
         ratio = statistics.median(rates["as 0"]) / statistics.median(rates["kept"])
-        text.append(f"| {factor} | {' | '.join(shown)} | {ratio:.2f} |")
+        text.append(f"| {factor} | {sizes[factor]:.3g} | {' | '.join(shown)} | {ratio:.2f} |")
     print("\n".join(text))
     if not given.quick:
-        write_json(RESULTS / "subnormals.json", found)
+        write_json(RESULTS / "subnormals.json", {"mean_value": sizes, "steps_per_second": found})
         (RESULTS / "subnormals.md").write_text("\n".join([*text, ""]), encoding="utf-8")
 
 

@@ -206,7 +206,8 @@ class StateDependentActor(UnboundedGaussianActor):
         a = \mu(s) + (\sigma \odot Z)^T \phi(s), \qquad
         a | s \sim \mathcal N(\mu_j(s), \textstyle\sum_i \sigma_{ij}^2 \phi_i(s)^2 + 10^{-6})
 
-    :math:`\phi` are the last hidden layer's outputs, which the variance does not train; Z is standard normal.
+    :math:`\phi` are the last hidden layer's outputs, which the variance does not train; Z is standard normal. So
+    natural steps (TRPO, CPO) take the divergence's curvature at these features, and bound the true divergence.
     Source: Raffin, Kober and Stulp, "Smooth Exploration for Robotic Reinforcement Learning" (CoRL 2021), whose code has
     the 1e-6 and takes the gradient from the features.
     """

@@ -228,12 +228,13 @@ class Agent(nn.Module):
                 guess = f"did you mean {close[0]!r}? " if close else ""
                 raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
         given = config if config is not None else cls.Config()
-        kinds = {field.name: KINDS.get(str(field.type)) for field in dataclasses.fields(cls.Config)}
+        types = {field.name: str(field.type) for field in dataclasses.fields(cls.Config)}
         for field, value in {**{name: getattr(given, name) for name in known}, **options}.items():
-            kind = kinds[field]
-            if kind is not None:
-                right = isinstance(value, kind[0]) and (isinstance(value, bool) == (kind[0] is bool))
-                require(right, cls.name, field, value, kind[1])
+            word = types[field].removesuffix(" | None")
+            if word in KINDS and not (value is None and word != types[field]):
+                kind, needed = KINDS[word]
+                right = isinstance(value, kind) and (isinstance(value, bool) == (kind is bool))
+                require(right, cls.name, field, value, needed if word == types[field] else f"{needed} or null")
             parts = value if isinstance(value, tuple | list) else (value,)
             fine = not any(isinstance(part, float) and not math.isfinite(part) for part in parts)
             require(fine, cls.name, field, value, "finite")

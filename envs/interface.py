@@ -108,7 +108,7 @@ class RollsOut(Protocol):
     """An environment that has policies inside its own loop: many steps in one call."""
 
     def rolls_out(self, policy: Policy) -> bool:
-        """Whether it can evaluate such a policy."""
+        """Whether it can draw the actions of such a policy."""
         ...
 
     def roll_out(self, policies: Sequence[Policy], horizon: int, device: str | torch.device) -> PolicyBlock:

@@ -37,9 +37,9 @@ class OnPolicyConfig:
     gae_lambda: float = 0.95
     hidden: tuple[int, ...] = (64, 64)  # of actor and critic
     activation: str = "tanh"  # relu, tanh, silu or gelu
-    initial_log_std: float = 0.0  # of a Gaussian policy, log of a half-width of the action bounds
+    initial_log_std: float = 0.0  # of a Gaussian policy (state-dependent: of each sigma_ij), in log half-widths
     exploration: str = "gaussian"  # or state_dependent: noise is a random function of the state, held (gSDE); stepped
-    hold_steps: int | None = None  # steps until state-dependent noise is drawn anew; None: a block
+    hold_steps: int | None = None  # until state-dependent noise is drawn anew, at most a block; None: a block
     normalise_observations: bool = True  # by their running mean and deviation
     observation_limit: float | None = None  # normalised observations are clipped to it; such a policy is stepped
     normalise_rewards: bool = True  # by the running deviation of the discounted return
@@ -52,7 +52,9 @@ class OnPolicyConfig:
         require(self.horizon is None or self.horizon >= 1, name, "horizon", self.horizon, "None or >= 1")
         require(0 <= self.gae_lambda <= 1, name, "gae_lambda", self.gae_lambda, "in [0, 1]")
         require(self.exploration in EXPLORATIONS, name, "exploration", self.exploration, " or ".join(EXPLORATIONS))
-        require(self.hold_steps is None or self.hold_steps >= 1, name, "hold_steps", self.hold_steps, "None or >= 1")
+        fits = self.hold_steps is None or 1 <= self.hold_steps <= self.length
+        needed = f"None, or from 1 to the {self.length} steps of a block"
+        require(fits, name, "hold_steps", self.hold_steps, needed)
         holds = self.hold_steps is None or self.exploration == "state_dependent"
         require(holds, name, "hold_steps", self.hold_steps, "None where exploration is not state_dependent")
         for field in ("observation_limit", "reward_limit"):
@@ -74,7 +76,7 @@ class OnPolicyConfig:
         """Steps that the noise of an action is held for."""
         if self.exploration == "gaussian":
             return 1
-        return self.length if self.hold_steps is None else min(self.hold_steps, self.length)
+        return self.length if self.hold_steps is None else self.hold_steps
 
     @property
     def steps_per_block(self) -> int:

@@ -135,7 +135,7 @@ class SAC(OffPolicyAgent):
         return td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Squared distance of all critics to the soft value of one next action."""
+        """Squared distance of all critics to the targets."""
         target = self.targets(batch, noise)
         q = self.critic(batch["observation_actions"])
         return ensembles.critic_loss(q, target, self.config.critic_loss_over), {"q": q}

@@ -11,7 +11,6 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.networks import Critic
-from surefoot.core.random import Noise
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.online.sac import SAC, SACConfig
@@ -85,7 +84,7 @@ class SACLag(SAC):
     def cost_critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance of the cost critics to the cost of one next action; entropy costs nothing."""
         c, following = self.config, batch["next_observations"]
-        action, _ = self.actor.sample(following, noise["next_action"])
+        action, _ = self.actor.sample(following, noise["next_action"][..., : self.spec.action_dim])
         next_q = ensembles.maximum(self.target_cost_critic(torch.cat([following, action], -1)))
         target = td_target(batch["costs"], batch["terminations"], next_q, c.cost_discount)
         q = self.cost_critic(batch["observation_actions"])
@@ -113,6 +112,6 @@ class SACLag(SAC):
             repeat=c.critic_steps,
             rows=self.batch_size,
             then={"target_cost_critic": ("cost_critic", c.target_rate)},
-            noise={"next_action": Noise("normal", self.spec.action_dim)},
+            noise={"next_action": critic.noise["next_action"]},  # the first of several
         )
         return [critic, cost, *others]

@@ -111,14 +111,15 @@ def preset_name(algorithm: str, config: Mapping[str, Any]) -> str | None:
     """The preset of an algorithm that a config has, where the algorithm has several to tell apart.
 
     It is the one whose values the config has in every option that any of the presets sets; options that none sets, such
-    as `cost_limit`, don't count. None where no preset fits, or more than one.
+    as `cost_limit`, don't count, and one that a config does not have, for it is older, has its default. None where no
+    preset fits, or more than one.
     """
     kind = agent_class(algorithm)
     if len(kind.PRESETS) < 2:
         return None
     told_apart = {option for options in kind.PRESETS.values() for option in options}
-    given = options_from_json(kind, {option: config.get(option) for option in told_apart})
     usual = {option: getattr(kind.configure(), option) for option in told_apart}
+    given = usual | options_from_json(kind, {option: config[option] for option in told_apart if option in config})
     fitting = [name for name, options in kind.PRESETS.items() if {**usual, **options} == given]
     return fitting[0] if len(fitting) == 1 else None
 

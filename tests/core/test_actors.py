@@ -121,7 +121,7 @@ def test_a_single_action_of_held_noise_has_the_density_and_entropy_of_its_sample
     torch.testing.assert_close(actor.log_density(outputs, actions), normal.log_prob(actions).sum(-1))
     torch.testing.assert_close(actor.entropy(outputs), normal.entropy().sum(-1))
     drawn = torch.randn(100_000, actor.held_dim, generator=torch.Generator().manual_seed(0)).double()
-    samples = actor.explore(observations.expand(len(drawn), -1), drawn)
+    samples = actor.explore(observations.expand(len(drawn), -1), drawn).detach()
     covariance = torch.cov(samples.T)
     torch.testing.assert_close(covariance.diagonal(), outputs[1].exp().square()[0], rtol=0.02, atol=0)
     assert abs(float(covariance[0, 1])) < 0.02 * float(covariance.diagonal().prod().sqrt())

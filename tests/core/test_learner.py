@@ -13,7 +13,7 @@ from surefoot.core.agent import Adam, Batch, Descent, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.learner import Learner
 from surefoot.core.optimizer import clip_per_seed
-from surefoot.core.random import Stream, UniformRows
+from surefoot.core.random import Noise, Stream, UniformRows
 
 Y = torch.tensor([3.0] * 8, dtype=torch.float64)  # every batch is the same: a is pulled to 3
 EXACT = {"rel": 1e-6}
@@ -421,6 +421,15 @@ def test_garbage_collection_is_as_it_was_after_a_run() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_updates_that_read_one_name_as_different_noise_are_refused() -> None:
+    wide = {"push": Noise("normal", 2)}
+    with pytest.raises(ConfigError, match=r"toy: steep_loss reads 'push' as .*width=2.*give one of them another name"):
+        learner(
+            [toy(lambda s: [Update(s.noisy_loss, ("a",), ADAM, noise=PUSH),
+                            Update(s.steep_loss, ("b",), ADAM, noise=wide)])], Y
+        )  # fmt: skip
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor can't count subnormals as 0")

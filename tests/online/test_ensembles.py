@@ -22,6 +22,7 @@ from surefoot.envs.vector import make_vec
 from surefoot.offline import CQL
 from surefoot.online import ALGORITHMS, REDQ, RLPD, SAC, WSRL, IQLOnline
 from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.safe.sac_lag import SACLag
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "initial_steps": 20}
 
@@ -147,6 +148,14 @@ def test_the_best_of_several_next_actions_is_what_a_target_takes() -> None:
             values.append(agent.target_critic(torch.cat([seen, action], -1))[[1, 3]].min())
         expected.append(rows["rewards"][row] + 0.99 * (1 - rows["terminations"][row]) * max(values))
     torch.testing.assert_close(agent.targets(rows, noise), torch.stack(expected))
+    lag = SACLag(agent.spec, hidden=(8, 8), backup_actions=3, entropy_backup=False).fresh(0).double()
+    Learner([lag], [0], lambda indices: rows, 6, dtype=torch.float64)  # all its losses read the same noise
+    first, _ = lag.actor.sample(rows["next_observations"], noise["next_action"][:, :2])
+    costs = lag.target_cost_critic(torch.cat([rows["next_observations"], first], -1)).amax(0)
+    rows |= {"costs": torch.rand(6).double(), "observation_actions": torch.randn(6, 5).double()}
+    target = rows["costs"] + lag.config.cost_discount * (1 - rows["terminations"]) * costs
+    error = (lag.cost_critic(rows["observation_actions"]) - target).square().mean(1)
+    torch.testing.assert_close(lag.cost_critic_loss(rows, noise)[0], 0.5 * error.sum())
     with pytest.raises(ConfigError, match=r"sac\.backup_actions is 3, must be 1, or entropy_backup false"):
         SAC.configure(backup_actions=3)
 

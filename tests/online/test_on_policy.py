@@ -397,7 +397,9 @@ def test_training_steps_run_from_the_tape(algorithm: str, env_id: str) -> None:
     ({"clip": 0.0}, "clip"), ({"schedule": "adaptive"}, "target_kl"), ({"advantage_scope": "all"}, "advantage_scope"),
     ({"observation_limit": -1.0}, "observation_limit"), ({"preset": "zoo"}, "no preset"),
     ({"exploration": "sde"}, "gaussian or state_dependent"), ({"hold_steps": 4}, "None where exploration is not state"),
-    ({**HELD, "hold_steps": 0}, "hold_steps"),
+    ({**HELD, "hold_steps": 0}, "hold_steps"), ({**HELD, "hold_steps": 17}, "from 1 to the 16 steps of a block"),
+    ({**HELD, "hold_steps": 2.5}, r"hold_steps is 2\.5, must be a whole number or null"),
+    ({"target_kl": "low"}, "target_kl is 'low', must be a number or null"),
 ])  # fmt: skip
 def test_settings_out_of_range_are_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -148,8 +148,10 @@ def test_time_left_is_not_told_by_the_speed_of_a_warm_up(tmp_path: pathlib.Path)
     assert "seed 0: step 60 of 100, 10 steps/s, 0:04 left\n" in text
     with Watcher(Console(file=io.StringIO(), force_terminal=True)) as watch:
         watch(first)
-        watch(second)
+        watch({**first, "step": 15})
         task = watch._progress.tasks[0]
+        assert (task.completed, task.time_remaining) == (15, None)
+        watch(second)
         assert (task.completed, task.speed) == (60, None)  # of the steps since the warm-up there is none yet
 
 

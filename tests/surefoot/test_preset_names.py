@@ -39,6 +39,13 @@ def test_a_preset_is_named_by_the_options_that_presets_set(algorithm: str, chang
     assert preset_name(algorithm, options(algorithm, **changes)) == name
 
 
+def test_a_run_that_is_older_than_an_option_keeps_the_name_of_its_preset() -> None:
+    kept = options("ppo", preset="robots")
+    for newer in ("exploration", "hold_steps"):
+        kept.pop(newer)
+    assert preset_name("ppo", kept) == "robots"
+
+
 def test_tables_of_training_evaluation_and_report_say_the_preset(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

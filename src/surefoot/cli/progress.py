@@ -99,8 +99,8 @@ class Watcher:
             speed += f"{words} {met:,.1f}"
         if self.bars:
             task = self._task(seed, steps)
-            if seed in self._warming_up and not warming_up:
-                self._progress.reset(task, completed=step)  # so that the ETA forgets how quick the warm-up was
+            if warming_up or seed in self._warming_up:
+                self._progress.reset(task, completed=step)  # so that the ETA knows nothing of how quick the warm-up is
             self._progress.update(task, completed=step, total=steps, rate=speed)
         (self._warming_up.add if warming_up else self._warming_up.discard)(seed)
         now = time.monotonic()
