@@ -8,12 +8,11 @@
 `pair-s*`: CQL on walker2d-v5-mixed (30,000 updates, 2 critics, 4 sampled actions a block), then 10,000 online steps:
 with the warm-up; without it as in the authors' code, which then waits for 1,024 steps of that policy; and from the
 first step on. `calql-s0` the same from Cal-QL. `long-*`: 10 critics, 50,000 online steps of four critic steps each,
-beside IQL fine-tuning that keeps the data. `ten-s*`: as `pair-s*`, with the ten critics of `long-*`. `mini-s*`: on
-the pendulum, from Cal-QL, with a warm-up of 1,000 steps and with none; `half-s*` the same with ten critics and data
-of a SAC agent that is half trained, as in the sheet's check. All but IQL have layer norms, as everywhere in
-zhouzypaul/wsrl, and networks of half its width, with which the study fits an evening of two cores. What a return is
-measured against is the frozen policy's in the same initial states: the evaluations during warm-up. Runs are kept
-under build/wsrl and taken up again.
+beside IQL fine-tuning that keeps the data. `mini-s*`: on the pendulum, from Cal-QL, with a warm-up of 1,000 steps and
+with none; `half-s*` the same with ten critics and data of a SAC agent that is half trained, as in the sheet's check.
+All but IQL have layer norms, as everywhere in zhouzypaul/wsrl, and networks of half its width, with which the study
+fits an evening of two cores. What a return is measured against is the frozen policy's in the same initial states: the
+evaluations during warm-up. Runs are kept under build/wsrl and taken up again.
 """
 
 from __future__ import annotations
@@ -99,15 +98,14 @@ def pretrained(algorithm: str, seed: int, name: str, options: dict[str, Any]) ->
     return part(RUNS / f"{name}-s{seed}", algorithm, {"sampled_actions": 4, **options}, PRETRAINING, seed, dataset=data)
 
 
-def pair(algorithm: str, seed: int, name: str | None = None, options: dict[str, Any] = NARROW) -> dict[str, Any]:
+def pair(algorithm: str, seed: int) -> dict[str, Any]:
     """Pre-training, and fine-tuning with and without warm-up."""
-    name = name or algorithm
-    start = pretrained(algorithm, seed, name, options)
+    start = pretrained(algorithm, seed, algorithm, NARROW)
     found: dict[str, Any] = {"seed": seed, "git": git_commit(), "pretrained": facts(start)}
     for arm, begins in (("warm", {}), ("authors", AUTHORS), ("none", NONE)):
-        folder = RUNS / f"{name}-{arm}-s{seed}"
+        folder = RUNS / f"{algorithm}-{arm}-s{seed}"
         more = {"init": str(start.folder), "evaluate_every": 500}
-        found[arm] = facts(part(folder, "wsrl", {**options, **begins}, ONLINE, seed, **more))
+        found[arm] = facts(part(folder, "wsrl", {**NARROW, **begins}, ONLINE, seed, **more))
     return found
 
 
@@ -193,7 +191,6 @@ def cells() -> list[Cell]:
         claimed += [(f"long-iql-s{seed}", functools.partial(long_iql, seed))]
         claimed += [(f"long-wsrl-s{seed}", functools.partial(long_wsrl, seed))]
     claimed += [(f"half-s{seed}", functools.partial(half_trained, seed)) for seed in SEEDS]
-    claimed += [(f"ten-s{seed}", functools.partial(pair, "cql", seed, "cql10", BIG)) for seed in LONG_SEEDS]
     return [Cell(name, compute) for name, compute in claimed]
 
 
@@ -218,7 +215,6 @@ def table(folder: pathlib.Path) -> list[str]:
     """The Markdown table of the cells that are there."""
     found = read_cells([one.name for one in cells()], folder)
     pairs = [f"pair-s{seed}" for seed in SEEDS]
-    tens = [f"ten-s{seed}" for seed in LONG_SEEDS]
     lines = [
         "# WSRL: fine-tuning without the data",
         "",
@@ -231,11 +227,6 @@ def table(folder: pathlib.Path) -> list[str]:
         "",
         *pair_table([*pairs, "calql-s0"], found, ("warm", "authors", "none"), EARLY),
         *all_gaps(pairs, found, ("authors", "none"), EARLY),
-        "",
-        "## The same with ten critics",
-        "",
-        *pair_table(tens, found, ("warm", "authors", "none"), EARLY),
-        *all_gaps(tens, found, ("authors", "none"), EARLY),
         "",
         *long_table(found),
         "",
