@@ -293,6 +293,9 @@ def mini_table(found: dict[str, dict[str, Any]]) -> list[str]:
         data = [found[name]["data"] for name in names if "data" in found.get(name, {})]
         returns = f" (mean returns {', '.join(f'{one:.0f}' for one in data)})" if data else ""
         lines += ["", f"{title}{returns}:", "", *pair_table(names, found, ("warm", "none"), MINI_EARLY)]
+        there = [relative(found[name], "warm", MINI_EARLY) for name in names if name in found]
+        if there:
+            lines += ["", f"Lowest with warm-up: {np.mean(there):+.0%} on average."]
         lines += all_gaps(names, found, ("none",), MINI_EARLY)
     return lines
 
