@@ -147,8 +147,6 @@ class UnboundedGaussianActor(MLPActor):
 
     kind = "unbounded_gaussian"
     options = ("log_std_range", "activation")
-    by_feature: ClassVar[bool] = False
-    """Whether `log_std` has a row for each unit of the last hidden layer."""
 
     def __init__(
         self,
@@ -162,8 +160,7 @@ class UnboundedGaussianActor(MLPActor):
     ) -> None:
         super().__init__()
         self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
-        rows = self.mlp.hidden[-1:] if self.by_feature else ()
-        self.log_std = nn.Parameter(torch.full((*rows, action_dim), initial_log_std))
+        self.log_std = nn.Parameter(torch.full((action_dim,), initial_log_std))
         self.log_std_range = log_std_range
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,7 +172,7 @@ class UnboundedGaussianActor(MLPActor):
         return gaussian_log_density(actions, *outputs)
 
     def entropy(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
-        """(B,) entropy in nats, the same in every row."""
+        """(B,) entropy in nats."""
         mean, log_std = outputs
         return gaussian_entropy(log_std).expand(mean.shape[:-1])
 
@@ -213,17 +210,17 @@ class StateDependentActor(UnboundedGaussianActor):
     """
 
     kind = "state_dependent"
-    by_feature = True
+
+    def __init__(self, *sizes: Any, **options: Any) -> None:
+        """As the parent's, with a row of deviations for each unit of the last hidden layer."""
+        super().__init__(*sizes, **options)
+        self.log_std = nn.Parameter(self.log_std.detach().repeat(self.mlp.hidden[-1], 1))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation of a single action, (B, A) each."""
         features, mean = self.mlp.with_features(observations)
         variance = features.detach().square() @ (2 * self.log_std.clamp(*self.log_std_range)).exp()
         return mean, 0.5 * (variance + 1e-6).log()
-
-    def entropy(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
-        """(B,) entropy in nats of a single action."""
-        return gaussian_entropy(outputs[1])
 
     @property
     def held_dim(self) -> int:

@@ -33,7 +33,6 @@ class Watcher:
         self._last_line: dict[int, float] = {}
         self._returns: dict[int, float] = {}
         self._tasks: dict[int, TaskID] = {}
-        self._warming_up: set[int] = set()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
@@ -99,10 +98,9 @@ class Watcher:
             speed += f"{words} {met:,.1f}"
         if self.bars:
             task = self._task(seed, steps)
-            if warming_up or seed in self._warming_up:
-                self._progress.reset(task, completed=step)  # so that the ETA knows nothing of how quick the warm-up is
+            if warming_up:
+                self._progress.reset(task, completed=step)  # so that the ETA knows nothing of how quick it is
             self._progress.update(task, completed=step, total=steps, rate=speed)
-        (self._warming_up.add if warming_up else self._warming_up.discard)(seed)
         now = time.monotonic()
         if self.bars or now - self._last_line.get(seed, -LINE_SECONDS) < LINE_SECONDS:
             return
