@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -61,6 +62,11 @@ def minimum(values: Tensor) -> Tensor:
         return lowest
     least = values.detach() == lowest  # as amin's own gradient, but in float32: it counts in int64, no tape can
     return torch.where(least, values, 0.0).sum(0) / least.to(values.dtype).sum(0)
+
+
+def lowest(critic: Callable[..., Tensor], pairs: Tensor, members: Tensor | None = None) -> Tensor:
+    """(..., B) lowest of the values that critics give (..., B, O + A) pairs; of the (M, E) `members`, where given."""
+    return minimum(critic(pairs.flatten(0, -2), members)).unflatten(0, pairs.shape[:-1])
 
 
 def maximum(values: Tensor) -> Tensor:

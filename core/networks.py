@@ -179,6 +179,11 @@ def _each(weight: Tensor, bias: Tensor) -> list[tuple[Tensor, Tensor]]:
     return list(zip(weight.unbind(0), bias.unbind(0), strict=True))
 
 
+def pairs(observations: Tensor, actions: Tensor) -> Tensor:
+    """(..., B, O + A) what a critic reads: (B, O) observations with (..., B, A) actions."""
+    return torch.cat([observations.expand(*actions.shape[:-1], -1), actions], -1)
+
+
 class Critic(nn.Module):
     """Action values of E critics."""
 

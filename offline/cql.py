@@ -13,7 +13,7 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
-from surefoot.core.networks import Critic
+from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.temperature import Temperature
 from surefoot.core.value_learning import conservative_gap, td_target
@@ -162,9 +162,8 @@ class CQL(Agent):
     def _target(self, batch: Batch, noise: dict[str, Tensor], members: Tensor | None) -> Tensor:
         """(B,) reward and the value of the best of the next actions, each valued by the lowest of some critics."""
         seen = self.policy_input(batch, noise, "next_observations")
-        pairs, _ = self._policys(seen, batch["next_observations"], noise["next_action"])
-        count, rows = pairs.shape[:2]
-        next_q = ensembles.minimum(self.target_critic(pairs.flatten(0, 1), members)).unflatten(0, (count, rows))
+        several, _ = self._policys(seen, batch["next_observations"], noise["next_action"])
+        next_q = ensembles.lowest(self.target_critic, several, members)
         return td_target(batch["rewards"], batch["terminations"], next_q.amax(0), self.config.discount)
 
     def _values(self, batch: Batch, noise: dict[str, Tensor], members: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -172,19 +171,19 @@ class CQL(Agent):
         observations, size = batch["observations"], self.spec.action_dim
         uniform = 2 * noise["uniform_action"].unflatten(-1, (-1, size)).movedim(-2, 0) - 1
         blocks = [
-            (_pairs(observations, uniform), torch.full_like(uniform[..., 0], -size * math.log(2))),
+            (pairs(observations, uniform), torch.full_like(uniform[..., 0], -size * math.log(2))),
             self._policys(self.policy_input(batch, noise, "observations"), observations, noise["policy_action"]),
             self._policys(
                 self.policy_input(batch, noise, "next_observations"), observations, noise["next_policy_action"]
             ),
         ]
-        pairs = torch.cat([part for part, _ in blocks])
-        count, rows = pairs.shape[:2]
+        among = torch.cat([part for part, _ in blocks])
+        count, rows = among.shape[:2]
         log_densities = torch.cat([density for _, density in blocks])
         if members is not None:
-            data, q = self.critic(batch["observation_actions"]), self.critic(pairs.flatten(0, 1), members)
+            data, q = self.critic(batch["observation_actions"]), self.critic(among.flatten(0, 1), members)
         else:  # the same in one call, which is quicker
-            data, q = self.critic(torch.cat([batch["observation_actions"], pairs.flatten(0, 1)])).split(
+            data, q = self.critic(torch.cat([batch["observation_actions"], among.flatten(0, 1)])).split(
                 [rows, count * rows], 1
             )
         return data, q.unflatten(1, (count, rows)), log_densities
@@ -202,7 +201,7 @@ class CQL(Agent):
             noise: (B, n A) standard normal.
         """
         actions, log_densities = self.actor.sample(seen, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))
-        return _pairs(valued_at, actions), log_densities
+        return pairs(valued_at, actions), log_densities
 
     def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
         """The values (M, 3n, B) that the conservative term pushes down: all of them."""
@@ -243,11 +242,6 @@ class CQL(Agent):
             Update(self.actor_loss, ("actor",), actor, noise=action, together=True),
             Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True),
         ]
-
-
-def _pairs(observations: Tensor, actions: Tensor) -> Tensor:
-    """(n, B, O + A) of (B, O) observations with (n, B, A) actions."""
-    return torch.cat([observations.expand(actions.shape[0], -1, -1), actions], -1)
 
 
 @dataclasses.dataclass(frozen=True)

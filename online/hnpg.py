@@ -12,7 +12,7 @@ from torch import Tensor
 
 from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.masked import normalise, reduce
-from surefoot.core.networks import Value
+from surefoot.core.networks import Value, pairs
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import gae, mc_return, td_target
 from surefoot.data.dataset import Dataset
@@ -121,8 +121,8 @@ class HNPG(TRPO):
         def of_rows(rows: Tensor) -> Tensor:
             seen, drawn = rows[:, :size], rows[:, size:].unflatten(-1, (self.config.value_actions, -1))
             actions = self.actor.act(seen, drawn.movedim(1, 0))
-            pairs = self._pairs(seen.expand(*actions.shape[:-1], -1), actions)
-            return self.critic(pairs.flatten(0, 1)).unflatten(0, pairs.shape[:2]).mean(0)  # type: ignore[no-any-return]
+            several = self._pairs(seen, actions)
+            return self.critic(several.flatten(0, 1)).unflatten(0, several.shape[:2]).mean(0)  # type: ignore[no-any-return]
 
         return in_parts(of_rows, torch.cat([observations, noise], -1))
 
@@ -133,7 +133,7 @@ class HNPG(TRPO):
         return torch.cat([torch.where(ended[:-1], own[:-1], values[1:]), own[-1:]])
 
     def _pairs(self, observations: Tensor, actions: Tensor) -> Tensor:
-        return torch.cat([observations, actions.clamp(-1, 1)], -1)
+        return pairs(observations, actions.clamp(-1, 1))
 
     def policy_step(self, batch: Batch) -> tuple[dict[str, Tensor], Metrics]:
         """TRPO's, from the block's rows and, where wanted, the data's states."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
-from surefoot.core.networks import Critic
+from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.temperature import FORMS, Temperature
 from surefoot.core.value_learning import td_target
@@ -121,18 +121,12 @@ class SAC(OffPolicyAgent):
         """(B,) reward and soft value of a next action, or the best of some, valued by the lowest of some critics."""
         c, following = self.config, batch["next_observations"]
         members = ensembles.subset(noise["subset"], c.subset, c.subset_replacement) if "subset" in noise else None
-        if c.backup_actions > 1:
-            draws = noise["next_action"].unflatten(-1, (c.backup_actions, -1)).movedim(-2, 0)
-            actions, _ = self.actor.sample(following, draws)
-            pairs = torch.cat([following.expand(*actions.shape[:-1], -1), actions], -1)
-            several = ensembles.minimum(self.target_critic(pairs.flatten(0, 1), members))
-            best = several.unflatten(0, actions.shape[:-1]).amax(0)
-            return td_target(batch["rewards"], batch["terminations"], best, c.discount)
-        action, log_density = self.actor.sample(following, noise["next_action"])
-        next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1), members))
+        draws = noise["next_action"].unflatten(-1, (c.backup_actions, -1)).movedim(-2, 0)
+        actions, log_densities = self.actor.sample(following, draws)
+        next_q = ensembles.lowest(self.target_critic, pairs(following, actions), members)
         if c.entropy_backup:
-            next_q = next_q - self.temperature() * log_density
-        return td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
+            next_q = next_q - self.temperature() * log_densities
+        return td_target(batch["rewards"], batch["terminations"], next_q.amax(0), c.discount)
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance of all critics to the targets."""
