@@ -32,7 +32,7 @@ HERE = pathlib.Path(__file__).parent
 OFFICIAL, CORL = "surefoot, official order", "surefoot, CORL's order"
 PLAIN = "surefoot, CORL's order, SUREFOOT_NATIVE=0"
 BARS = {"corl": 1.5, "d3rlpy": 2.5, "jax": 1.0}
-"""Peer -> what our slower order must reach of its rate (issue 2, point 6; issue 3, point 8 for JAX)."""
+"""Peer -> what our slower order must reach of its rate."""
 ROWS, OBSERVATION, ACTION, BATCH = 200_000, 17, 6, 256
 SECONDS_OF_MATRIX_PRODUCTS = 2.0
 
@@ -180,7 +180,7 @@ def bars(summary: dict[str, dict[str, float]]) -> list[str]:
         if peer in summary:
             ratio = slower / summary[peer]["updates_per_cpu_second"]
             lines.append(f"- {peer}: {ratio:.2f} times, at least {bar} wanted: {'met' if ratio >= bar else 'MISSED'}")
-    return ["Bars, per CPU second, for the slower of our two orders:", "", *lines] if lines else []
+    return ["Goals, per CPU second, for the slower of our two orders:", "", *lines] if lines else []
 
 
 def main() -> None:

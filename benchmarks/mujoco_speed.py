@@ -152,7 +152,7 @@ def table(tasks: dict[str, dict[str, dict[str, float] | None]], rounds: dict[str
                 f"{rates[key]:,.0f} | {rates[key] / sync[key]:.2f}" for key in ("per_cpu_second", "best_per_second")
             ]
             lines.append(f"| {env_id} | {name} | {' | '.join(cells)} |")
-    lines += ["", "Bars (issue 3), HalfCheetah and Hopper:", ""]
+    lines += ["", "Goals, HalfCheetah and Hopper:", ""]
     for env_id in [env_id for env_id in BAR_TASKS if env_id in tasks]:
         for name, (key, bar) in BARS.items():
             ours, sync = tasks[env_id][name], tasks[env_id]["sync"]

@@ -1,6 +1,6 @@
 """Do the online algorithms reach what others have measured on small tasks?
 
-Thresholds are the sheet's (online.md 9.4), or ours where it has none.
+Thresholds are what reference code reaches, or ours where there is none.
 
 python benchmarks/online_checks.py              # compute what is missing, then write the table
 python benchmarks/online_checks.py --table      # only the table
@@ -30,7 +30,7 @@ class Check(NamedTuple):
     threshold: float
     over: str = "mean"  # of the seeds: mean or median
     seeds: int = 3
-    ours: bool = False  # the threshold, which the sheet does not have
+    ours: bool = False  # the threshold is ours: no reference code has a result here
     tag: str = ""  # in the names of its cells, where the algorithm has several checks on the task
 
 

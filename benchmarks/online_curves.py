@@ -37,7 +37,7 @@ class Task(NamedTuple):
     steps: int
     options: dict[str, Any]
     compared: bool = True  # whether the peer is trained too
-    wanted: float | None = None  # mean return that ours should exceed, where the sheet has one
+    wanted: float | None = None  # mean return that ours should exceed, where there is a reference
 
     @property
     def name(self) -> str:
@@ -127,7 +127,7 @@ def table(folder: pathlib.Path) -> list[str]:
 
 
 def verdict(task: Task, returns: list[np.ndarray]) -> str:
-    """What the sheet wants of ours, and whether it is there."""
+    """The reference returns, and whether ours exceed them."""
     if task.wanted is None:
         return "-"
     if len(returns) < len(SEEDS):

@@ -29,7 +29,7 @@ from surefoot.core.files import write_json
 HERE = pathlib.Path(__file__).parent
 OURS, SB3, SBX, SBX_MANY = "surefoot", "stable-baselines3", "SBX", "SBX, 64 updates a call"
 BARS = {SB3: 2.0, SBX: 1.0}
-"""Peer -> what ours must reach of its rate (issue 4, point 6)."""
+"""Peer -> what ours must reach of its rate."""
 MEASURES = ("update", "loop")
 
 

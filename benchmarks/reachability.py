@@ -4,7 +4,7 @@
     python benchmarks/reachability.py --quick    # one small grid, for CI
 
 Solver against closed form for the double integrator and a Dubins car before a disc, and the tabular limit of FISOR's
-critics (no network, every action in the data), each beside the value of the sheet of issue 5, tables 5.4 and 8.3.
+critics (no network, every action in the data), each beside a reference value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from surefoot.safe.reachability import closed_forms, compare, measures, problems
 
 SIGNALS = {"signed": None, "binary -1/+1": 1.0, "binary -1/+5": 5.0, "binary -1/+25": 25.0}
 DISCOUNTS = (0.9, 0.95, 0.99, 0.999, 0.9999, 1.0)
-SHEET = {  # signal -> discount -> IoU / false-safe
+REFERENCE = {  # signal -> discount -> IoU / false-safe
     "signed": {
         0.9: ".628/.593",
         0.95: ".721/.387",
@@ -35,12 +35,12 @@ SHEET = {  # signal -> discount -> IoU / false-safe
     "binary -1/+5": {0.95: ".980/.016", 0.99: ".972/.001", 0.999: ".965/.001"},
     "binary -1/+25": {0.95: ".957/.000", 0.99: ".934/.000", 0.999: ".930/.000"},
 }
-SHEET_DISC = {
+REFERENCE_DISC = {
     0.5: {0.95: ".899", 0.99: ".972", 0.999: ".998", 1.0: "1.000"},
     1.0: {0.95: ".933", 0.99: ".982", 0.999: ".998", 1.0: "1.000"},
 }
 EXPECTILES = (0.7, 0.9, 0.99, 1.0)
-SHEET_TABULAR = {
+REFERENCE_TABULAR = {
     "signed": (".534/.000/.466", ".791/.000/.209", ".995/.003/.002", ".956/.046/.000"),
     "binary -1/+1": (".538/.000/.462", ".784/.000/.216", ".978/.000/.022", ".985/.015/.000"),
     "binary -1/+25": (".288/.000/.712", ".598/.000/.402", ".851/.000/.149", ".924/.000/.076"),
@@ -114,7 +114,7 @@ def cells() -> list[Cell]:
     ]
     made += [
         Cell(f"disc-{radius:g}-{discount:g}", functools.partial(disc, radius, discount))
-        for radius in SHEET_DISC
+        for radius in REFERENCE_DISC
         for discount in (0.95, 0.99, 0.999, 1.0)
     ]
     made += [
@@ -122,7 +122,7 @@ def cells() -> list[Cell]:
             f"tabular-{name.replace('/', '_').replace(' ', '')}-{expectile:g}",
             functools.partial(tabular, name, expectile),
         )
-        for name in SHEET_TABULAR
+        for name in REFERENCE_TABULAR
         for expectile in EXPECTILES
     ]
     return made + [
@@ -138,7 +138,7 @@ def table(folder: pathlib.Path) -> list[str]:
         "# Safe sets on grids against closed forms",
         "",
         "Double integrator L = U = 1, dt 0.05 s, 161 x 161 points, 5 actions, against the closed form. IoU / false-"
-        "safe share; in brackets the sheet's. Written by `python benchmarks/reachability.py`.",
+        "safe share; in brackets the reference. Written by `python benchmarks/reachability.py`.",
         "",
         "| signal | " + " | ".join(f"g = {discount:g}" for discount in DISCOUNTS) + " |",
         "|" + "---|" * (1 + len(DISCOUNTS)),
@@ -147,7 +147,7 @@ def table(folder: pathlib.Path) -> list[str]:
         entries = []
         for discount in DISCOUNTS:
             one = found.get(f"braking-{name.replace('/', '_').replace(' ', '')}-{discount:g}")
-            entries.append(_entry(one, ("iou", "false_safe"), SHEET[name].get(discount)))
+            entries.append(_entry(one, ("iou", "false_safe"), REFERENCE[name].get(discount)))
         lines.append(f"| {name} | " + " | ".join(entries) + " |")
     lines += [
         "",
@@ -157,10 +157,10 @@ def table(folder: pathlib.Path) -> list[str]:
         "| radius | g = 0.95 | g = 0.99 | g = 0.999 | g = 1 | area | exact |",
         "|---|---|---|---|---|---|---|",
     ]
-    for radius, sheet in SHEET_DISC.items():
+    for radius, reference in REFERENCE_DISC.items():
         entries = [
-            _entry(found.get(f"disc-{radius:g}-{discount:g}"), ("unsafe_iou", "missed_unsafe"), sheet[discount])
-            for discount in sheet
+            _entry(found.get(f"disc-{radius:g}-{discount:g}"), ("unsafe_iou", "missed_unsafe"), reference[discount])
+            for discount in reference
         ]
         whole = found.get(f"disc-{radius:g}-1")
         area = "missing" if whole is None else f"{whole['unsafe_area']:.3f}"
@@ -169,16 +169,16 @@ def table(folder: pathlib.Path) -> list[str]:
     lines += [
         "",
         "FISOR's feasible value without a network: 121 x 121 points, 9 uniform actions, g = 0.99, against closed forms."
-        " IoU / false-safe / false-unsafe; in brackets the sheet's.",
+        " IoU / false-safe / false-unsafe; in brackets the reference.",
         "",
         "| signal | tau .7 | tau .9 | tau .99 | exact min |",
         "|---|---|---|---|---|",
     ]
-    for name, row in SHEET_TABULAR.items():
+    for name, row in REFERENCE_TABULAR.items():
         short = name.replace("/", "_").replace(" ", "")
         entries = [
-            _entry(found.get(f"tabular-{short}-{expectile:g}"), ("iou", "false_safe", "false_unsafe"), sheet)
-            for expectile, sheet in zip(EXPECTILES, row)
+            _entry(found.get(f"tabular-{short}-{expectile:g}"), ("iou", "false_safe", "false_unsafe"), reference)
+            for expectile, reference in zip(EXPECTILES, row)
         ]
         lines.append(f"| {name} | " + " | ".join(entries) + " |")
     best = found.get("tabular-signed-0.99")
@@ -187,7 +187,7 @@ def table(folder: pathlib.Path) -> list[str]:
         lines += [
             "",
             f"Against the undiscounted grid solution, tau .99 on the signed signal: IoU {grid['iou']:.4f}, false-safe "
-            f"{grid['false_safe']:.4f} (the issue asks for 0.98 and 0.01).",
+            f"{grid['false_safe']:.4f} (goal: 0.98 and 0.01).",
         ]
     lines += ["", "Refinement with dt proportional to the spacing (first order):", ""]
     lines += ["| points | dt, s | largest error in the true set | mean error |", "|---|---|---|---|"]
@@ -198,11 +198,11 @@ def table(folder: pathlib.Path) -> list[str]:
     return [*lines, "", f"{len(found)} of {len(cells())} cells are there."]
 
 
-def _entry(one: dict[str, Any] | None, keys: tuple[str, ...], sheet: str | None) -> str:
+def _entry(one: dict[str, Any] | None, keys: tuple[str, ...], reference: str | None) -> str:
     if one is None:
-        return "missing" if sheet is not None else "-"
+        return "missing" if reference is not None else "-"
     text = " / ".join(f"{one[key]:.3f}" for key in keys)
-    return text if sheet is None else f"{text} ({sheet})"
+    return text if reference is None else f"{text} ({reference})"
 
 
 def main() -> None:

@@ -158,7 +158,7 @@ def best(results: dict[str, Any], name: str, system: str, actions: str, key: str
 
 
 def table(results: dict[str, Any]) -> list[str]:
-    """Rates, ratios and the issue's bars."""
+    """Rates, ratios and goals."""
     peaks = [e["peak_gflops"] for k, v in results["measurements"].items() if k.startswith("ours|") for e in v]
     peak = max(peaks)
     lines = [
@@ -189,7 +189,7 @@ def table(results: dict[str, Any]) -> list[str]:
     sync = best(results, "SyncVectorEnv", "cartpole", "random", "steps_per_cpu_second")
     ratio = f", {step / sync:.0f} times SyncVectorEnv's" if step and sync else ""
     lines += ["", f"The plain `step` interface, {ENVS:,} cart-poles, numpy: {(step or 0) / 1e6:.1f} M steps/s{ratio}."]
-    lines += ["", "Bars (issue 3): with the policy at least 100 (pendulum) and 60 (cart-pole) times SyncVectorEnv, 2.5 "
+    lines += ["", "Goals: with the policy at least 100 (pendulum) and 60 (cart-pole) times SyncVectorEnv, 2.5 "
               "times gymnax, 0.40 of the limit; random actions at least 200 and 80 times gymnax; two threads 1.7 times "
               "one; `step` 100 times SyncVectorEnv."]  # fmt: skip
     return lines

@@ -27,7 +27,7 @@ from surefoot.safe.reachability import closed_forms
 from surefoot.safe.reachability.problems import Line
 
 MARGINS = (0.0, 1e-4, 2e-4, 3e-4, 3.125e-4, 4e-4, 1e-3)
-EXPECTED = {0.0: 0.96, 1e-4: 0.85, 4e-4: 0.0, 1e-3: 0.0}  # the sheet's, section 8.2b
+EXPECTED = {0.0: 0.96, 1e-4: 0.85, 4e-4: 0.0, 1e-3: 0.0}  # reference values
 EPISODES, STEPS, BLOCK = 1_000_000, 2_000, 8_192
 FEW = 100_000
 """Episodes at margins that can't be enough: what is shown there is no small probability."""

@@ -126,7 +126,7 @@ def learn(variant: Variant, seed: int, steps: int | None = None) -> dict[str, An
 def random_walk() -> dict[str, Any]:
     """Root mean square error of values learned on the five-state random walk, one weight a state: WALK_SEEDS streams.
 
-    Source: Sutton and Barto, "Reinforcement Learning", example 6.2; settings of the sheet, 7.4.
+    Source: Sutton and Barto, "Reinforcement Learning", example 6.2.
     """
     walk, truth, rows = np.random.default_rng(0), np.arange(1, 6) / 6, np.arange(WALK_SEEDS)
     weights, trace = torch.full((WALK_SEEDS, 5), 0.5).double(), torch.zeros(WALK_SEEDS, 5).double()
@@ -216,12 +216,12 @@ def compared(found: dict[str, dict[str, Any]], scores: list[np.ndarray], base: V
 
 
 def walk_table(walk: dict[str, Any] | None) -> list[str]:
-    """Prediction beside the sheet's figures."""
+    """Prediction beside the reference figures."""
     lines = [
         "## Prediction: the five-state random walk",
         "",
         f"ObGD with traces, one weight a state, lambda 0.8, kappa 2: root mean square error, mean of {WALK_SEEDS} "
-        "seeds (standard deviation over seeds). The sheet measured 0.115, 0.115 and 0.113.",
+        "seeds (standard deviation over seeds). Reference: 0.115, 0.115 and 0.113.",
         "",
         f"| after 10 episodes | after 100 | episodes 1,001 to {WALK_EPISODES:,} |",
         "|---|---|---|",

@@ -31,7 +31,7 @@ from surefoot.core.files import write_json
 HERE = pathlib.Path(__file__).parent
 OBSERVATIONS, ACTIONS, LIMIT, MANY = 18, 6, 1000, 64
 MEDIAN_BAR, P99_BAR, OFFICIAL_BAR, MANY_BAR = 40.0, 120.0, 20.0, 0.8
-"""Microseconds, microseconds, times the official steps/s, efficiency of 64 streams (issue 6, point 4)."""
+"""Microseconds, microseconds, times the official steps/s, efficiency of 64 streams."""
 
 
 def agent_of(streams: int, native: bool) -> Any:

@@ -9,7 +9,7 @@
 with the warm-up; without it as in the authors' code, which then waits for 1,024 steps of that policy; and from the
 first step on. `calql-s0` the same from Cal-QL. `long-*`: 10 critics, 50,000 online steps of four critic steps each,
 beside IQL fine-tuning that keeps the data. `mini-s*`: on the pendulum, from Cal-QL, with a warm-up of 1,000 steps and
-with none; `half-s*` the same with ten critics and data of a SAC agent that is half trained, as in the sheet's check.
+with none; `half-s*` the same with ten critics and data of a SAC agent that is half trained.
 All but IQL have layer norms, as everywhere in zhouzypaul/wsrl, and networks of half its width, with which the study
 fits an evening of two cores. What a return is measured against is the frozen policy's in the same initial states: the
 evaluations during warm-up. Runs are kept under build/wsrl and taken up again.

@@ -110,7 +110,7 @@ PREFERENCES = ("lowest", "feasible", "best", "highest")
 class DiffusionActor(Actor):
     """Draws several actions by diffusion and takes the one that critics like best.
 
-    Source: section 1.6 of the sheet for FISOR's choice, the smallest of the largest safety value; IDQL for "highest".
+    Source: Zheng et al., "FISOR", for the smallest of the largest safety value; IDQL for "highest".
     """
 
     kind = "diffusion"

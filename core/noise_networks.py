@@ -1,6 +1,6 @@
 """Networks that predict the noise in noisy actions, for diffusion policies.
 
-Source: Hansen-Estruch et al., "IDQL", for the residual one, as FISOR uses it; section 1.5 of the safe sheet.
+Source: Hansen-Estruch et al., "IDQL", for the residual one, as FISOR uses it.
 """
 
 from __future__ import annotations

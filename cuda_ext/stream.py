@@ -165,9 +165,9 @@ class StreamKernel:
     run: Callable[[int], None]
     """Do a set of phases, joined by `|`, for each stream whose `in_active` is 1, in this order:
 
-    OBSERVE     following := normalised in_observations, after its statistics have counted them (sheet 1.5)
+    OBSERVE     following := normalised in_observations, after its statistics have counted them
     ACT_BEFORE  next_chosen, out_actions := action at `following` by the weights as they are
-    LEARN       where `ready`: reward, TD error, traces and weights (sheet 1.1, 1.2, 1.6, 2); out_td; learned += 1
+    LEARN       where `ready`: reward, TD error, traces and weights; out_td; learned += 1
     RESET       where in_ended_with_first: following := normalised in_first
     ACT         next_chosen, out_actions := action at `following` by the weights as they are now; beside ACT_BEFORE
                 only where in_ended_with_first, since elsewhere the action has been chosen

@@ -105,7 +105,7 @@ class TransitionBuffer(RingBuffer):
 
 
 class Collector:
-    """Steps a contract environment (DESIGN.md, contract 5) and hands out transitions on its device.
+    """Steps a vector environment (contract: docs/environments.md) and hands out transitions on its device.
 
     Args:
         env: a vector environment with SAME_STEP autoreset, numpy or torch; with `tensors="torch"` nothing leaves

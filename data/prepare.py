@@ -36,7 +36,7 @@ def scale_rewards(dataset: Dataset, agent: Agent, how: str) -> Dataset:
         agent: which keeps the map, so that data met later goes through the same one.
         how: "none"; "return_range": scale 1000 / (highest - lowest episode return); "minus_one": shift -1.
 
-    Source: section 1.5 of the IQL sheet; ikostrikov/implicit_q_learning normalises MuJoCo by the return
+    Source: ikostrikov/implicit_q_learning normalises MuJoCo by the return
     range and shifts AntMaze by one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a vector environment of surefoot promises (DESIGN.md, contract 5), written once, and helpers that read it.
+"""What a vector environment of surefoot promises (in short: docs/environments.md), and helpers that read it.
 
 A contract environment is a `gymnasium.vector.VectorEnv` with these promises on top:
 

@@ -38,7 +38,7 @@ ROWS_PER_THREAD = 1 << 16
 
 
 class NativeVectorEnv(VectorEnvironment):
-    """N environments of a native system, stepped together (DESIGN.md, contract 5).
+    """N environments of a native system, stepped together (contract: docs/environments.md).
 
     Resets happen in the same step; `info` describes the step taken in every row: `valid` (not paused), `cost` (0 or
     1), `margin` (signed, safe if >= 0), `diverged`; where episodes ended also `final_obs` (N, O) and `final_info`.

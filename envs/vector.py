@@ -47,7 +47,7 @@ class PausableVectorEnv(Protocol):
     """What `make_vec` returns: a `gymnasium.vector.VectorEnv` in SAME_STEP mode whose rows can be paused.
 
     A paused row is not stepped: it repeats its last observation with reward 0 and no flag, and
-    `info["valid"]` is False there (DESIGN.md, contract 5). Evaluation pauses rows that have run their quota.
+    `info["valid"]` is False there (docs/environments.md). Evaluation pauses rows that have run their quota.
     """
 
     num_envs: int
@@ -79,7 +79,7 @@ class PausingVectorEnv(SyncVectorEnv):
     """`SyncVectorEnv` in SAME_STEP mode whose sub-environments can be paused.
 
     A paused row is not stepped: it repeats its last observation with reward 0 and no flag, and
-    `info["valid"]` is False there (DESIGN.md, contract 5). Evaluation pauses rows that have run their quota.
+    `info["valid"]` is False there (docs/environments.md). Evaluation pauses rows that have run their quota.
     """
 
     def __init__(self, env_fns: Any) -> None:

@@ -171,7 +171,7 @@ def evaluate(
 
 @contextlib.contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """Small forward passes lose to thread hand-over (simulators.md 0.6)."""
+    """Small forward passes are slower on several threads, which wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,7 @@
 """How safe episodes were: the distribution of their costs, how many broke the constraint, and the limit beside it.
 
 A mean alone hides the one episode in twenty that is far over. So whatever shows a cost shows where the costliest
-twentieth begins, the share of episodes with any violation, and violations per step and per episode (the sheet, 8.5).
+twentieth begins, the share of episodes with any violation, and violations per step and per episode.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class FamO2OCQL(FamilyAgent, CQL):
     Where the official code differs: it computes the coefficient at s and uses it at s' too, for the target and for the
     conservative term's actions from there; here the policy at s' reads a coefficient of s'. Its balance model maps
     tanh x in (-1, 1) to low + (high - low) x, which reaches down to -0.5 with the range of 0.5 to 1.5; here the tanh is
-    mapped to (0, 1) first. Options that the sheet of the official settings does not name are those of `cql`.
+    mapped to (0, 1) first. Options that the official settings do not name are those of `cql`.
     """
 
     name = "famo2o_cql"

@@ -45,7 +45,7 @@ class Blocks:
         """Begin the first episodes.
 
         Args:
-            env: vector environment (DESIGN.md, contract 5).
+            env: vector environment (contract: docs/environments.md).
             learner: of the S agents that act.
             horizon: T.
             device: of the blocks.

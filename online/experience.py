@@ -53,7 +53,7 @@ class Experience:
         """Begin the first episodes.
 
         Args:
-            env: vector environment of S * N rows (DESIGN.md, contract 5).
+            env: vector environment of S * N rows (contract: docs/environments.md).
             seeds: S.
             reads: columns of the buffer, of `COLUMNS`.
             bounds: lowest and highest action (A,), which -1 and 1 stand for.

@@ -346,7 +346,7 @@ def feasibility_weights(
         reward_limit: largest weight in feasible states.
         cost_limits: least and largest weight in infeasible ones.
 
-    Source: Zheng et al., section 1.4 of the sheet.
+    Source: Zheng et al., the weights of the policy's regression; the limits are those of the authors' code.
     """
     by_reward = (reward_temperature * reward_advantage).exp().clamp(max=reward_limit)
     by_safety = (cost_temperature * (feasible_value - feasible_q)).exp().clamp(*cost_limits)

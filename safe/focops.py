@@ -36,7 +36,7 @@ class FOCOPS(PPOLag):
 
     Every term belongs to its own sample. The reference code subtracts a (B,) from a (B, 1) and so averages over B x B
     pairs: each sample's divergence is set against the mean of all others' advantages, and which samples the trust
-    region leaves out no longer depends on their own advantage (Safe-Policy-Optimization, issue 68). Here shapes are
+    region leaves out no longer depends on their own advantage (PKU-Alignment/Safe-Policy-Optimization). Here shapes are
     (B,), and a test holds that slip against them.
     """
 

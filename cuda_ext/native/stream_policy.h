@@ -26,7 +26,7 @@ inline void add(double value, double number, double& mean, double& squares) {
   mean = after;
 }
 
-/// following = (raw - mean) / standard deviation, after raw has been counted (sheet 1.5).
+/// following = (raw - mean) / standard deviation, after raw has been counted.
 template <class T>
 void normalise(const Stream<T>& s, long stream, const double* all) {
   const long count = s.settings.observations, at = stream * count;
@@ -47,7 +47,7 @@ void normalise(const Stream<T>& s, long stream, const double* all) {
   }
 }
 
-/// The reward over the standard deviation of its discounted sum (sheet 1.6).
+/// The reward over the standard deviation of its discounted sum.
 template <class T>
 double scaled_reward(const Stream<T>& s, long stream, bool done) {
   const StreamSettings& c = s.settings;
@@ -125,7 +125,7 @@ void choose(const Stream<T>& s, long stream, T* outputs) {
   s.next_explored[stream] = choice != greedy;
 }
 
-/// s.above = gradient of log pi(A|S) + weight * entropy with respect to the actor's outputs at S (sheet 2.3).
+/// s.above = gradient of log pi(A|S) + weight * entropy with respect to the actor's outputs at S.
 template <class T>
 void policy_gradient(const Stream<T>& s, long stream, T weight) {
   const long actions = s.settings.actions;

@@ -5,7 +5,7 @@ the next row inside an episode and from `infos/final_observations` at its end. W
 truncated last row is marked `valid = False`, and a terminated one keeps its own observation there, which the
 termination masks.
 
-`d4rl` gives the rows of D4RL's `qlearning_dataset`, faults included (../shared/specs/offline.md 5.2): the
+`d4rl` gives the rows of D4RL's `qlearning_dataset`, faults included (docs/data.md): the
 next observation is always the next row's, time-out rows and the last row of the file are dropped.
 """
 

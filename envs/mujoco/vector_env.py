@@ -309,7 +309,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
     def get_state(self) -> dict[str, Array]:
         """All that the next steps depend on, as named arrays: simulations, generators, domain parameters.
 
-        `set_state` of it, here or in an environment made alike, goes on to the same bits (DESIGN.md, contract 6).
+        `set_state` of it, here or in an environment made alike, goes on to the same bits (docs/mujoco.md).
         """
         state = {
             "simulations": self.batch.state.copy(),

@@ -1,4 +1,4 @@
-"""Values that are known by linear algebra: a chain of five states, and the linear regulator (sheet 9.3)."""
+"""Values that are known by linear algebra: a chain of five states, and the linear regulator."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ ADVANTAGES = f64([1, -1, -0.5, 2])
 # -- golden values -----------------------------------------------------------------------------------------
 
 
-def test_ppo_gives_the_sheets_terms_loss_divergences_and_clip_fraction() -> None:
+def test_ppo_gives_the_terms_loss_divergences_and_clip_fraction_worked_out_by_hand() -> None:
     logs = pg.log_ratio(NEW, NEAR)
     terms, clipped = pg.clip_surrogate(logs, ADVANTAGES, 0.2)
     torch.testing.assert_close(terms, f64([-1.2, 1.2, 0.4, -2]))
@@ -42,7 +42,7 @@ def test_ppo_gives_the_sheets_terms_loss_divergences_and_clip_fraction() -> None
     assert float(metrics["clip_fraction"]) == 0.5
 
 
-def test_group_advantages_are_the_sheets() -> None:
+def test_group_advantages_are_those_worked_out_by_hand() -> None:
     rewards = f64([1, 0, 0, 1, 0, 0, 0, 1])
     scaled = pg.group_baseline(rewards, 4, "meanstd")
     high, low = 0.86587543, 0.49990002
@@ -55,7 +55,7 @@ def test_group_advantages_are_the_sheets() -> None:
     )
 
 
-def test_reductions_of_two_unequal_sequences_are_the_sheets() -> None:
+def test_reductions_of_two_unequal_sequences_are_those_worked_out_by_hand() -> None:
     terms, mask = f64([[1, 2, 3, math.nan], [4, math.inf, math.nan, 7]]), f64([[1, 1, 1, 0], [1, 0, 0, 0]])
     assert float(reduce(terms, mask, "sequence_mean")) == 3.0
     assert float(reduce(terms, mask, "mean")) == 2.5
@@ -317,7 +317,7 @@ def best_arms_share(baseline: str, sign: float) -> float:
 
 @pytest.mark.parametrize("baseline", ["meanstd", "loo"])
 def test_group_losses_find_the_best_arm_of_a_bandit_and_with_their_sign_flipped_do_not(baseline: str) -> None:
-    """Sheet 9.3; GRPO and RLOO."""
+    """GRPO and RLOO."""
     assert best_arms_share(baseline, 1.0) > 0.95
     assert best_arms_share(baseline, -1.0) < 0.05
 

@@ -227,7 +227,7 @@ def advantages_of(
     return advantages
 
 
-def test_gae_gives_the_sheets_numbers_at_terminations_truncations_and_without_an_end() -> None:
+def test_gae_gives_the_numbers_worked_out_by_hand_at_terminations_truncations_and_without_an_end() -> None:
     torch.testing.assert_close(advantages_of(NEVER, NEVER), f64([2.27473664, 1.964912, 2.9096, 1.43]))
     torch.testing.assert_close(advantages_of(AT_ONE, NEVER), f64([0.572, -0.4, 2.9096, 1.43]))
     final = [0.4, 0.9, 0.2, 0.7]  # the value of the final observation, not of the reset one
@@ -239,7 +239,7 @@ def test_gae_gives_the_sheets_numbers_at_terminations_truncations_and_without_an
     )
 
 
-def test_the_wrong_truncations_of_the_sheet_give_its_wrong_numbers_and_an_augmented_reward_the_right_ones() -> None:
+def test_wrong_truncations_give_wrong_numbers_and_an_augmented_reward_the_right_ones() -> None:
     final = [0.4, 0.9, 0.2, 0.7]
     right = advantages_of(NEVER, AT_ONE, final)
     before = advantages_of(NEVER, AT_ONE, [0.4, VALUES[1], 0.2, 0.7])  # V(s_t) for V(final)
@@ -402,7 +402,7 @@ def test_explained_variance_is_one_for_the_truth_and_nothing_for_a_constant() ->
 # -- conservative values -----------------------------------------------------------------------------------
 
 
-def test_the_conservative_block_is_the_sheets_with_and_without_calibration() -> None:
+def test_the_conservative_block_is_the_one_worked_out_by_hand_with_and_without_calibration() -> None:
     q, log_densities = f64([[1.0], [2], [0.5]]), f64([[math.log(0.5)], [-0.3], [0.4]])
     nothing = f64([0.0])
     assert float(conservative_gap(q, nothing, log_densities)) == pytest.approx(2.80432458, abs=1e-8)

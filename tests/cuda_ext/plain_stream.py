@@ -1,4 +1,4 @@
-"""What a streaming kernel must do, for one stream, in float64 by torch's autograd: plain, and from the sheet alone."""
+"""What a streaming kernel must do, for one stream, in float64 by torch's autograd: plain, and from the papers alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native streaming update gives the sheet's numbers and autograd's, at every instruction set, in any company."""
+"""The native streaming update: the numbers worked out by hand and those of autograd, at every instruction set."""
 
 from __future__ import annotations
 
@@ -263,8 +263,8 @@ FEATURES, REWARDS = [(1.0, 0.0), (0.5, 1.0), (0.0, 2.0), (0.0, 0.0)], [1.0, -0.5
 Steps = list[tuple[float, list[float], list[float]]]
 
 
-def sheet_episode(settings: StreamSettings) -> Steps:
-    """TD error, trace and weights of each step of sheet 7.1's episode, whose network has no bias."""
+def episode_by_hand(settings: StreamSettings) -> Steps:
+    """TD error, trace and weights of each step of the episode worked out by hand, whose network has no bias."""
     tensors = tensors_for(settings, 1)
     tensors["critic_weights"].copy_(torch.tensor([[0.3, -0.2, 0.0]], dtype=torch.float64))
     kernel, found = StreamKernel(settings, tensors), []
@@ -282,12 +282,12 @@ def sheet_episode(settings: StreamSettings) -> Steps:
     return found
 
 
-def test_forward_and_backward_views_agree_on_the_sheets_episode(level: str) -> None:
-    steps = sheet_episode(dataclasses.replace(LINEAR, optimizer="sgd", learning_rate=0.0))
+def test_forward_and_backward_views_agree_on_the_episode(level: str) -> None:
+    steps = episode_by_hand(dataclasses.replace(LINEAR, optimizer="sgd", learning_rate=0.0))
     assert [step[0] for step in steps] == pytest.approx([0.655, -0.81, 2.4], abs=1e-14)
     assert steps[-1][1] == pytest.approx([0.8784, 2.72], abs=1e-14)
     total = sum(delta * np.array(trace) for delta, trace, _ in steps)
-    returns = [1.61596, 0.868, 2.0]  # lambda returns of the sheet
+    returns = [1.61596, 0.868, 2.0]  # lambda returns by hand
     gaps = [g - v for g, v in zip(returns, (0.3, -0.05, -0.4), strict=True)]
     assert total == pytest.approx([1.77496, 5.718], abs=1e-12)
     assert total == pytest.approx(sum(gap * np.array(x) for gap, x in zip(gaps, FEATURES)), abs=1e-12)
@@ -300,8 +300,8 @@ def test_forward_and_backward_views_agree_on_the_sheets_episode(level: str) -> N
         (3.0, [0.655, None, 2.6760260], [None, None, (0.4313270, -0.0860492)]),
     ],
 )
-def test_obgd_gives_the_sheets_vectors(kappa: float, deltas: list, weights: list, level: str) -> None:
-    steps = sheet_episode(dataclasses.replace(LINEAR, kappa_critic=kappa))
+def test_obgd_gives_the_vectors_worked_out_by_hand(kappa: float, deltas: list, weights: list, level: str) -> None:
+    steps = episode_by_hand(dataclasses.replace(LINEAR, kappa_critic=kappa))
     for (delta, trace, moved), wanted_trace, wanted_delta, wanted in zip(
         steps, [(1.0, 0.0), (1.22, 1.0), (0.8784, 2.72)], deltas, weights, strict=True
     ):
@@ -310,23 +310,23 @@ def test_obgd_gives_the_sheets_vectors(kappa: float, deltas: list, weights: list
         assert wanted is None or moved == pytest.approx(wanted, abs=5e-8)
 
 
-def test_obgd_moves_by_the_sheets_lengths_whatever_alpha_is() -> None:
-    steps = sheet_episode(LINEAR)
+def test_obgd_moves_by_the_same_lengths_whatever_alpha_is() -> None:
+    steps = episode_by_hand(LINEAR)
     places = np.array([(0.3, -0.2), *(weights for _, _, weights in steps)])
     assert np.abs(np.diff(places, axis=0)).sum(1) == pytest.approx([0.3275, 0.486875, 0.5], abs=1e-12)
-    other = sheet_episode(dataclasses.replace(LINEAR, step_size=7.0))
+    other = episode_by_hand(dataclasses.replace(LINEAR, step_size=7.0))
     assert np.array(other[-1][2]) == pytest.approx(places[-1], abs=1e-12)
 
 
-def test_adaptive_obgd_gives_the_sheets_vectors(level: str) -> None:
-    steps = sheet_episode(dataclasses.replace(LINEAR, optimizer="adaptive"))
+def test_adaptive_obgd_gives_the_vectors_worked_out_by_hand(level: str) -> None:
+    steps = episode_by_hand(dataclasses.replace(LINEAR, optimizer="adaptive"))
     for (_, _, weights), wanted in zip(
         steps, [(0.6275, -0.2), (0.4001788, -0.4595538), (0.6357200, -0.1950950)], strict=True
     ):
         assert weights == pytest.approx(wanted, abs=2e-7)  # the bias adds 1e-12 to the norm, and eps 1e-8
 
 
-def test_observations_are_normalised_as_in_the_sheet() -> None:
+def test_observations_are_normalised_by_welfords_statistics() -> None:
     settings = dataclasses.replace(LINEAR, observation_dim=1, normalise_observations=True)
     tensors = tensors_for(settings, 1)
     kernel, found = StreamKernel(settings, tensors), []
@@ -346,7 +346,9 @@ def test_observations_are_normalised_as_in_the_sheet() -> None:
                                     1 / np.std([1, 1.99, 3.9701, 1], ddof=1)]),
     ],
 )  # fmt: skip
-def test_rewards_are_scaled_as_in_the_sheet(clear_before_add: bool, traces: list, scaled: list) -> None:
+def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sum(
+    clear_before_add: bool, traces: list, scaled: list
+) -> None:
     settings = StreamSettings(
         "td", False, 1, 0, (), optimizer="sgd", learning_rate=0.0, clear_before_add=clear_before_add
     )
@@ -365,7 +367,7 @@ def test_rewards_are_scaled_as_in_the_sheet(clear_before_add: bool, traces: list
 
 @pytest.mark.parametrize("trace_cut", stream.TRACE_CUTS)
 def test_an_exploratory_action_cuts_the_trace_before_its_own_update_only_with_watkins(trace_cut: str) -> None:
-    """Sheet 7.4: (S0, A0 greedy), (S1, A1 exploratory, reward 1, end)."""
+    """(S0, A0 greedy), (S1, A1 exploratory, reward 1, end)."""
     settings = StreamSettings(
         "q", True, 2, 2, (), trace_cut=trace_cut, normalise_observations=False, scale_rewards=False
     )

@@ -1,4 +1,4 @@
-"""CQL and Cal-QL: full updates against a plain second implementation, the sheet's identities, and what they learn."""
+"""CQL and Cal-QL: full updates against a plain second implementation, identities, and what they learn."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_full_updates_equal_the_second_implementation(kind: type[CQL], options: 
         assert relative(value, start[name]) > (1e-7 if "target" in name else 1e-5), f"{name} was not trained"
 
 
-# -- the sheet's identities --------------------------------------------------------------------------------
+# -- identities --------------------------------------------------------------------------------------------
 
 
 def losses(agent: CQL, rows: Rows) -> dict[str, float]:

@@ -54,7 +54,7 @@ def test_the_embedding_has_sines_and_cosines_of_three_scales_by_turns() -> None:
 
 
 def test_the_balance_model_maps_the_tanh_to_zero_and_one_before_the_range() -> None:
-    """Mean 0.2, deviation 0.7, u = 0.5: sheet 9.1 has a = 0.46211716, log-density -0.41387131."""
+    """Mean 0.2, deviation 0.7, u = 0.5 give a = 0.46211716, log-density -0.41387131."""
     balance = StochasticBalanceModel(1, (1,), coefficients=(8.0, 14.0)).double()
     with torch.no_grad():
         for parameter in balance.parameters():
@@ -189,7 +189,7 @@ def test_full_updates_equal_the_second_implementation() -> None:
 
 
 def test_with_a_range_of_one_point_it_is_iql_with_that_temperature() -> None:
-    """Sheet 9.2, 12: the embedding is constant then, and so part of the first bias."""
+    """The embedding is constant then, and so part of the first bias."""
     family = FamO2O(spec(), hidden=(7, 6), coefficients=(3.0, 3.0)).fresh(2).double()
     iql = IQL(spec(), hidden=(7, 6), temperature=3.0, expectile=0.9).fresh(2).double()
     for name in ("value", "critic", "target_critic"):

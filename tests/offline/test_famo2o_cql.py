@@ -94,7 +94,7 @@ def test_full_updates_equal_the_second_implementation(options: dict[str, Any]) -
 
 
 def test_with_a_range_of_one_it_is_cql() -> None:
-    """Sheet 9.2, 12: the embedding is constant then, and so part of the first bias; and the value is not weighed."""
+    """The embedding is constant then, and so part of the first bias; and the value is not weighed."""
     family, cql = prepared(FamO2OCQL, coefficients=(1.0, 1.0)), prepared(CQL, cql_weight=1.0)
     for name in ("critic", "target_critic", "temperature"):
         getattr(cql, name).load_state_dict(getattr(family, name).state_dict())

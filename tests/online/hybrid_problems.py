@@ -35,7 +35,7 @@ def dataset(observations: Any, actions: Any, following: Any, rewards: Any = None
 
 
 def shifted(shift: float, count: int = 20_000, seed: int = 0) -> Dataset:
-    """s' = s + a + N(shift, 0.5^2), with s standard normal and a uniform on [-1, 1]: sheet 9.3."""
+    """s' = s + a + N(shift, 0.5^2), with s standard normal and a uniform on [-1, 1]."""
     source = np.random.default_rng(seed)
     s, a = source.normal(size=(count, 1)), source.uniform(-1, 1, (count, 1))
     return dataset(s, a, s + a + shift + 0.5 * source.normal(size=(count, 1)))

@@ -137,7 +137,7 @@ def assert_value(found: float, value: float, right: bool) -> None:
 
 
 RICCATI = -1.34427
-"""Gain of the regulator of sheet 9.3: x' = 0.9 x + 0.5 u, cost x^2 + 0.1 u^2, discount 0.95."""
+"""Gain, by the Riccati equation, of the regulator x' = 0.9 x + 0.5 u, cost x^2 + 0.1 u^2, discount 0.95."""
 
 
 def regulators_gain(agent: Any) -> float:
@@ -149,7 +149,7 @@ def regulators_gain(agent: Any) -> float:
 
 
 class Regulator(Scripted):
-    """x' = 0.9 x + 0.5 u + noise with u = 2 a, cost x^2 + 0.1 u^2: the linear-quadratic problem of sheet 9.3.
+    """x' = 0.9 x + 0.5 u + noise with u = 2 a, cost x^2 + 0.1 u^2: a linear-quadratic problem.
 
     The reward is minus ten times the cost, and episodes are cut after five steps, so that x is spread over [-1, 1].
     """
@@ -192,7 +192,7 @@ class Broken(Constant):
 
 
 class Inserting(Counting):
-    """After each episode a row that is no transition: gymnasium's NEXT_STEP, told as contract 5 tells it."""
+    """After each episode a row that is no transition: gymnasium's NEXT_STEP, marked by `info["valid"]`."""
 
     inserts_rows = True
 

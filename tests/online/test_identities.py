@@ -1,4 +1,4 @@
-"""Identities that cut across algorithms: the order of environments says nothing (sheet 9.2, 17)."""
+"""Identities that cut across algorithms: the order of environments changes nothing."""
 
 from __future__ import annotations
 

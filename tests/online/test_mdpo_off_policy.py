@@ -93,7 +93,7 @@ def test_full_updates_equal_the_second_implementation() -> None:
 
 
 def test_the_actors_loss_by_hand() -> None:
-    """Equal policies, mean 0.2, deviation 0.7, u = 0.5: log pi = -0.41387131 (sheet 9.1), whatever c is; Q = 2."""
+    """Equal policies, mean 0.2, deviation 0.7, u = 0.5: log pi = -0.41387131, whatever c is; Q = 2."""
     agent = MDPOOffPolicy(loop("mdpo_off", Regulator()).agent.spec, hidden=(1,), entropy_weight=0.3, regularisation=0.5)
     agent = agent.double()
     with torch.no_grad():

@@ -217,7 +217,7 @@ class At:
 
 
 def test_the_soft_target_by_hand() -> None:
-    """Golden numbers of sheet 9.1: mean 0.2, deviation 0.7, u = 0.5: log pi = -0.41387131 and a = 0.46211716."""
+    """Worked out by hand: mean 0.2, deviation 0.7, u = 0.5: log pi = -0.41387131 and a = 0.46211716."""
     agent = SAC(Spec(1, 1, (-1.0,), (1.0,)), hidden=(1,), temperature=0.3, discount=0.9).double()
     with torch.no_grad():
         for network in (agent.actor, agent.critic, agent.target_critic):

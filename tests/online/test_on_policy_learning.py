@@ -115,7 +115,7 @@ def test_two_updates_of_ppo_equal_a_second_implementation(exploration: str) -> N
 
 
 def test_golden_terms_of_ppo_go_through_the_agent() -> None:
-    """Sheet 9.1: ratios 1.5, 1.2, 0.5 and 1 with advantages 1, -1, -0.5 and 2 give a loss of -0.4."""
+    """Ratios 1.5, 1.2, 0.5 and 1 with advantages 1, -1, -0.5 and 2 give a loss of -0.4."""
     made = agent("ppo", advantage_scope="none")
     rows = {name: value[:4] for name, value in batch().items()}
     new = torch.tensor([0.3, 0.6, 0.2, 0.5], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""FISOR's equations by numbers, each slip that its sheet lists, and a whole update against a second implementation."""
+"""FISOR's equations by numbers, each slip easily made in them, and a whole update by a second implementation."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_floor_of_the_metadrive_branch_keeps_every_infeasible_row() -> None:
     assert float(feasibility_weights(value, q, torch.zeros(2))[0]) == pytest.approx(math.exp(-5))
 
 
-# -- the slips that the sheet lists (1.10) -----------------------------------------------------------------------------
+# -- slips that are easily made ----------------------------------------------------------------------------------------
 
 
 def test_slip_1_the_feasible_value_weighs_negative_residuals_more() -> None:

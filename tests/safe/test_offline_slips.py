@@ -1,4 +1,4 @@
-"""The slips of OSRL's code that the sheet lists: for each, a test that fails where it is made."""
+"""The slips of OSRL's code that docs/safe_offline.md lists: for each, a test that fails where it is made."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_cdt_draws_an_episode_by_what_its_cost_leaves_of_the_ceiling_whatever_it
     assert np.ptp(chances[:5]) == np.ptp(chances[5:]) == 0
 
 
-def test_thresholds_are_those_of_the_sheet() -> None:
+def test_discounted_thresholds_are_those_worked_out_by_hand() -> None:
     assert discounted_threshold(10, 0.99, 1000) == pytest.approx(0.99996, abs=1e-5)
     assert discounted_threshold(10, 0.99, 300) == pytest.approx(3.16986, abs=1e-5)
     (agent,) = agents("bcq_lag", [0])

@@ -1,4 +1,4 @@
-"""Grid reachability against closed forms and the sheet's tables, in this room's sign: V <= 0 is safe."""
+"""Grid reachability against closed forms and reference values, in this room's sign: V <= 0 is safe."""
 
 import dataclasses
 import itertools
@@ -70,7 +70,7 @@ def test_the_double_integrators_safe_set_is_the_closed_form():
 
 
 @pytest.mark.parametrize(("wall", "push", "area"), [(1.0, 1.0, 5.3333), (1.0, 2.0, 7.5425), (2.0, 1.0, 15.0849)])
-def test_areas_of_braking_sets_are_the_sheets_and_those_of_the_closed_form(wall, push, area):
+def test_areas_of_braking_sets_are_those_of_the_closed_form(wall, push, area):
     assert closed_forms.double_integrator_area(wall, push) == pytest.approx(area, abs=1e-4)
     grid = Grid((Axis("x", -2.2, 2.2, 1101), Axis("v", -3.2, 3.2, 1101)))
     values = closed_forms.double_integrator(*grid.states().unbind(-1), wall, push)
@@ -80,7 +80,7 @@ def test_areas_of_braking_sets_are_the_sheets_and_those_of_the_closed_form(wall,
 @pytest.mark.parametrize(
     ("radius", "turning", "area"), [(0.5, 1.0, 1.16707), (1.0, 1.0, 4.02754), (0.25, 1.0, 0.353645)]
 )
-def test_areas_of_unsafe_sets_of_a_car_are_the_sheets_and_those_of_the_closed_form(radius, turning, area):
+def test_areas_of_unsafe_sets_of_a_car_are_those_of_the_closed_form(radius, turning, area):
     assert closed_forms.dubins_disc_area(radius, turning) == pytest.approx(area, abs=1e-5)
     grid = problems.dubins_disc_grid(1501, 2.5)
     values = closed_forms.dubins_disc(*grid.states().unbind(-1), radius, turning)
@@ -143,7 +143,7 @@ def test_a_point_driven_to_a_wall_has_the_discounted_closed_form():
     assert (solution.values - truth).abs()[inside].max() < 1e-9
 
 
-def test_backups_along_a_chain_are_the_sheets():
+def test_backups_along_a_chain_are_those_worked_out_by_hand():
     chain = closed_forms.chain(torch.tensor([-1.0, -1.0, 25.0], dtype=torch.float64), 0.99)
     assert chain.tolist() == pytest.approx([24.4826, 24.74, 25.0], abs=1e-9)
     assert closed_forms.chain(torch.tensor([-1.0, -1.0, 1.0]).double(), 0.99).tolist() == pytest.approx(
@@ -281,7 +281,7 @@ def test_an_episode_that_ends_safely_outside_the_target_has_not_arrived(centre, 
     assert bool((found.values[grid.states()[:, 0] < 0.85] > 0).all()) is not arrives
 
 
-def test_the_tabular_learner_reaches_the_issues_bar():
+def test_the_tabular_learner_comes_within_two_percent_of_the_grid():
     grid = problems.double_integrator_grid(121)
     solution = solve_expectile(problems.double_integrator(actions=9), grid, expectile=0.99, discount=0.99)
     found = compare(solution.values, solve(problems.double_integrator(actions=9), grid).values)
@@ -290,7 +290,7 @@ def test_the_tabular_learner_reaches_the_issues_bar():
 
 
 @pytest.mark.parametrize(("magnitude", "iou"), [(None, 0.791), (25.0, 0.598)])
-def test_fisors_own_expectile_gives_the_sheets_conservative_sets(magnitude, iou):
+def test_fisors_own_expectile_gives_conservative_sets(magnitude, iou):
     grid = problems.double_integrator_grid(121)
     problem = problems.double_integrator(actions=9)
     problem = problem if magnitude is None else problems.binary(problem, magnitude)
@@ -302,7 +302,7 @@ def test_fisors_own_expectile_gives_the_sheets_conservative_sets(magnitude, iou)
 @pytest.mark.parametrize(
     ("expectile", "value"), [(0.5, 0.5), (0.7, 0.395644), (0.9, 0.25), (0.95, 0.186605), (0.99, 0.091325)]
 )
-def test_reverse_expectiles_of_a_uniform_variable_are_the_sheets(expectile, value):
+def test_reverse_expectiles_of_a_uniform_variable_are_those_of_the_closed_form(expectile, value):
     samples = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
     assert float(reverse_expectile(samples, expectile)) == pytest.approx(value, abs=1e-5)
     forward = -reverse_expectile(-samples, expectile)
@@ -321,7 +321,7 @@ def test_a_reverse_expectile_minimises_its_loss():
 
 
 @pytest.mark.parametrize("discount", [0.95, 0.99])
-def test_a_discounted_set_is_too_large_as_the_sheet_says(discount):
+def test_a_discounted_set_is_too_large(discount):
     grid = problems.double_integrator_grid(161)
     found = compare(solve(problems.double_integrator(), grid, discount=discount).values, braking_truth(grid))
     iou, false_safe = {0.95: (0.721, 0.387), 0.99: (0.957, 0.045)}[discount]

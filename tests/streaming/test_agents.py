@@ -248,7 +248,7 @@ def test_values_of_a_chain_are_its_discounted_rewards() -> None:
     assert values.tolist() == pytest.approx([10 + 0.8 * (20 + 0.8 * 30), 20 + 0.8 * 30, 30], rel=0.1)
 
 
-def test_the_official_preset_is_what_the_sheet_says() -> None:
+def test_the_official_preset_is_what_the_authors_code_does() -> None:
     for kind in (StreamAC, StreamQ, StreamSARSA, StreamTD):
         config = kind.configure(preset="official")
         assert (config.min_nonzero, config.official_time_limit, config.clear_before_add) == (0, True, True)

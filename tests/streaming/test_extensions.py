@@ -16,7 +16,7 @@ from surefoot.streaming import AVG, IntentionalAC, IntentionalQ, StreamAC
 from surefoot.streaming.intentional import intentional_step
 
 
-def test_an_intentional_step_is_the_sheets_formula_worked_out() -> None:
+def test_an_intentional_step_is_the_papers_formula_worked_out() -> None:
     """Two steps of one parameter vector (2), gamma lambda 0.5, beta2 0.9, eta 0.5."""
     gradients = np.array([[1.0, -2.0], [0.5, 3.0]])
     trace, second, sigma = np.zeros(2), np.zeros(2), 0.0

@@ -17,7 +17,7 @@ ZEROS = (4, 5, 7, 9, 9, 11, 17, 26, 33, 116, 231, 461, 922)
 
 @pytest.mark.parametrize("min_nonzero", [0, 1])
 @pytest.mark.parametrize(("fan_in", "zeros"), zip(FAN_IN, ZEROS, strict=True))
-def test_each_row_of_sparse_init_has_the_sheets_zeros(fan_in: int, zeros: int, min_nonzero: int) -> None:
+def test_each_row_of_sparse_init_has_its_share_of_zeros(fan_in: int, zeros: int, min_nonzero: int) -> None:
     weights = sparse_matrix(generator(3, "test"), 40, fan_in, 0.9, min_nonzero)
     expected = min(zeros, fan_in - min_nonzero)
     assert ((weights == 0).sum(1) == expected).all()
@@ -62,7 +62,7 @@ def test_the_closed_form_gradient_is_autograds(hidden: tuple[int, ...], layer_no
         torch.testing.assert_close(gradient[k], expected, rtol=1e-9, atol=1e-11)
 
 
-def test_layer_norm_of_a_zero_vector_has_the_sheets_jacobian() -> None:
+def test_layer_norm_of_a_zero_vector_has_the_jacobian_of_the_closed_form() -> None:
     """(I - 11'/n) / sqrt(1e-5), times LeakyReLU's slope at 0: finite, and what autograd says too."""
     network = Network(3, 1, (4,))
     flat = torch.zeros(1, network.size, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""ObGD against the sheet's vectors (7.1, 7.2), worked out there by hand, and the bounds that it promises (1.1)."""
+"""ObGD against steps worked out by hand, and the bounds that it promises."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("kappa", TABLE)
-def test_obgd_takes_the_sheets_steps(kappa: float) -> None:
+def test_obgd_takes_the_steps_worked_out_by_hand(kappa: float) -> None:
     weights, trace = START, torch.zeros(1, 2, dtype=torch.float64)
     for t, row in enumerate(TABLE[kappa]):
         trace = obgd.accumulate(trace, FEATURES[t : t + 1], DISCOUNT * LAMBDA)
@@ -60,7 +60,7 @@ def test_obgd_takes_the_sheets_steps(kappa: float) -> None:
             assert weights[0].tolist() == pytest.approx(row[2], abs=1.5e-7)
 
 
-def test_adaptive_obgd_takes_the_sheets_steps() -> None:
+def test_adaptive_obgd_takes_the_steps_worked_out_by_hand() -> None:
     weights, trace, second = START, torch.zeros(1, 2, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
     steps = (0.3275, 0.1835782, 0.1539051)
     after = ((0.6275, -0.2), (0.4001788, -0.4595538), (0.6357200, -0.1950950))
@@ -108,7 +108,7 @@ def test_regression_on_inputs_within_kappa_never_changes_the_errors_sign(
     after = target - (weights * x).sum(-1)
     slack = 1e-9 * (1 + abs(target) + float((weights * x).abs().sum()))
     assert float(before * after) >= -slack * abs(float(before))
-    taken = float(step * x.square().sum())  # of the error, and no more than the sheet's bound
+    taken = float(step * x.square().sum())  # of the error, and no more than ObGD's bound
     assert taken <= float(x.abs().max()) / (kappa * max(abs(float(before)), 1)) + 1e-12
 
 
@@ -137,7 +137,7 @@ def test_k_networks_are_stepped_as_each_alone() -> None:
         torch.testing.assert_close(steps[k : k + 1], step)
 
 
-def test_the_random_walks_error_is_the_sheets() -> None:
+def test_the_random_walks_error_is_the_reference_value() -> None:
     """Five states, tabular, gamma 1, lambda 0.8: RMS error 0.115 after 10 and after 100 episodes, over 30 seeds."""
     streams = 30
     random = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""Normalisers against the sheet's numbers (7.3), and against two passes over the same samples."""
+"""Normalisers against numbers worked out by hand, and against two passes over the same samples."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_full_braking_keeps_the_walls_exactly_inside_the_safe_set(wind: float) -
 
 
 def test_the_shield_needs_the_sampling_margin_of_a_eighth_of_u_dt_squared() -> None:
-    # random actions, replaced by braking where the next state's value is below eps; sheet safe.md, 8.2b
+    # random actions, replaced by braking where the next state's value is below eps
     def violations(eps: float) -> int:
         generator = torch.Generator().manual_seed(0)
         state, p = along_x(torch.zeros(100).double(), torch.zeros(100).double()), parameters(100)
