@@ -384,7 +384,7 @@ class StochasticBalanceModel(BalanceModel):
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
         coefficients: tuple[float, float] = (1.0, 5.0),
-        log_std_range: tuple[float, float] = (-5.0, 2.0),
+        log_std_range: tuple[float, float] = (-10.0, 2.0),
     ) -> None:
         super().__init__(observation_dim, hidden, initialisation, coefficients)
         self.log_std = nn.Parameter(torch.zeros(1))

@@ -28,7 +28,9 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
 
     Source: Kostrikov, Nair, Levine, "Offline Reinforcement Learning with Implicit Q-Learning", eq. (4).
     """
-    weight = torch.where(difference > 0, expectile, 1.0 - expectile)
+    same = {"dtype": difference.dtype, "device": difference.device}  # of plain numbers torch would make float32
+    above, below = (torch.scalar_tensor(share, **same) for share in (expectile, 1.0 - expectile))
+    weight = torch.where(difference > 0, above, below)
     return weight * difference.square()
 
 

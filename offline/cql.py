@@ -46,7 +46,7 @@ class CQLConfig:
     critic_hidden: tuple[int, ...] | None = None  # of the critics, where it differs
     layer_norm_actor: bool = False
     layer_norm_critic: bool = False
-    log_std_range: tuple[float, float] = (-11.5129, 2.3026)  # before the tanh: deviations from 1e-5 to 10
+    log_std_range: tuple[float, float] = (math.log(1e-5), math.log(10.0))  # before the tanh: deviations from 1e-5 to 10
     initialisation: str = "orthogonal"
     reward_scale: float = 1.0  # rewards are trained on as reward_scale * r + reward_shift
     reward_shift: float = 0.0

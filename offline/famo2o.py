@@ -98,6 +98,8 @@ class FamO2O(FamilyAgent, IQL):
         "locomotion": {"coefficients": (1.0, 5.0), "expectile": 0.7, "rewards": "return_range"},
     }
     reads: ClassVar[tuple[str, ...]] = IQL.reads
+    coefficient_noise: ClassVar[Noise] = Noise("uniform", 1)
+    """What `coefficients` reads of each row, as noise["coefficient"]."""
     config: FamO2OConfig  # type: ignore[assignment]
     actor: GaussianActor  # type: ignore[assignment]  # one of the kinds that IQL may have
 
@@ -147,12 +149,8 @@ class FamO2O(FamilyAgent, IQL):
         """(B,) min(exp(beta_j A_j), 100), row by row."""
         return advantage_weights(advantages * coefficients, 1.0)
 
-    def actor_noise(self) -> dict[str, Noise]:
-        """What `coefficients` reads."""
-        return {"coefficient": Noise("uniform", 1)}
-
     def updates(self) -> list[Update]:
-        """Value; balance model and temperature; universal policy; critics; each sees what the ones before made."""
+        """Value; balance model, temperature and policy at the same parameters; critics, with what the value became."""
         c = self.config
         adam, choice = Adam(c.learning_rate), {"choice": Noise("normal", 1)}
         targets = {"target_critic": ("critic", c.target_rate)}
@@ -161,6 +159,6 @@ class FamO2O(FamilyAgent, IQL):
             Update(self.value_loss, ("value",), adam),
             Update(self.balance_loss, ("balance",), adam, noise={**choice, **action}),
             Update(self.temperature_loss, ("temperature",), adam, together=True, noise=choice),
-            Update(self.actor_loss, ("actor",), adam, noise=self.actor_noise()),
+            Update(self.actor_loss, ("actor",), adam, together=True, noise={"coefficient": self.coefficient_noise}),
             Update(self.critic_loss, ("critic",), adam, then=targets),
         ]

@@ -29,6 +29,7 @@ class FamO2OOnlineConfig(OffPolicyConfig, FamO2OConfig):
 class FamO2OOnline(FamO2O, OffPolicyAgent):
     """FamO2O of Wang et al. (NeurIPS 2023), online: as offline, but with beta ~ b(s), detached, in the policy's loss.
 
+    As in LeapLabTHU/FamO2O, b is that before its own step, and these draws are not those of its loss.
     `init=` a `famo2o` run gives all networks. The authors' one buffer begins with the dataset in it and is drawn from
     uniformly; here `offline_fraction` of each batch is the dataset's.
     """
@@ -38,12 +39,9 @@ class FamO2OOnline(FamO2O, OffPolicyAgent):
     data = "required"
     inherits = ("actor", "normalizer", "balance", "temperature", "value", "critic", "target_critic")
     inherits_moments = ("famo2o", "famo2o_online")
+    coefficient_noise = Noise("normal", 1)
     config: FamO2OOnlineConfig  # type: ignore[assignment]
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) at which the universal policy is trained: drawn from the balance model."""
-        return self.balance.sample(batch["observations"], noise["choice"])[0]
-
-    def actor_noise(self) -> dict[str, Noise]:
-        """What `coefficients` reads."""
-        return {"choice": Noise("normal", 1)}
+        return self.balance.sample(batch["observations"], noise["coefficient"])[0]

@@ -115,6 +115,12 @@ def test_expectile_loss_by_hand() -> None:
     assert found.tolist() == [3.0, 1.0, 0.0]  # .75 * 4 where the target is above, .25 * 4 where below
 
 
+def test_expectile_loss_keeps_the_precision_of_its_input() -> None:
+    found = expectile_loss(torch.tensor([2.0, -2.0], dtype=torch.float64), 0.9)
+    assert found.tolist() == [0.9 * 4, (1 - 0.9) * 4]  # 0.9 in float32 would be 2e-8 off
+    assert expectile_loss(torch.ones(1), 0.9).dtype == torch.float32
+
+
 @pytest.mark.parametrize(("sigma", "transition"), [(0.1, 100.0), (0.5, 4.0), (1.0, 1.0), (3.0, 1 / 9)])
 def test_huber_is_half_its_transition_at_the_transition_and_equals_smooth_l1(sigma: float, transition: float) -> None:
     assert sigma**-2 == pytest.approx(transition)

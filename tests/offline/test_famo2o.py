@@ -20,6 +20,7 @@ from surefoot.core.policy import Policy
 from surefoot.core.random import Stream
 from surefoot.data.store import Store
 from surefoot.offline import IQL, FamO2O
+from surefoot.online import FamO2OOnline
 
 ROWS = 5
 Rows = dict[str, Tensor]
@@ -127,7 +128,8 @@ class Second:
         c, s, a = self.c, batch["observations"], batch["actions"]
         target_q = self.lowest(s, a).detach()
         u = target_q - self.value(s).squeeze(1)
-        self.descend("value", (torch.where(u > 0, c.expectile, 1 - c.expectile) * u**2).mean())
+        self.descend("value", torch.where(u > 0, c.expectile * u**2, (1 - c.expectile) * u**2).mean())
+        trained_at = self.coefficients(s, noise).detach()
         beta, density = self.pick(s, noise["choice"])
         measured = density.detach()
         chosen = (self.mean(s, beta) + self.log_std.exp() * noise["action"]).clip(-1, 1)
@@ -135,10 +137,9 @@ class Second:
         loss = (scale * density - self.lowest(s, chosen)).mean()
         self.descend("picker", loss)
         self.descend("rho", -(self.rho.exp() * (measured + c.target_entropy)).mean())
-        beta = self.coefficients(s, noise)
         advantage = target_q - self.value(s).squeeze(1).detach()
-        weight = torch.exp(beta * advantage).clamp(max=100)
-        normal = torch.distributions.Normal(self.mean(s, beta), self.log_std.exp())
+        weight = torch.exp(trained_at * advantage).clamp(max=100)
+        normal = torch.distributions.Normal(self.mean(s, trained_at), self.log_std.exp())
         self.descend("actor", -(weight * normal.log_prob(a).sum(1)).mean())
         y = batch["rewards"] + c.discount * (1 - batch["terminations"]) * self.value(batch["next_observations"])[:, 0]
         pairs = torch.cat([s, a], 1)
@@ -183,6 +184,26 @@ def assert_updates_equal(agent: Any, second: Second, steps: int = 3) -> None:
 def test_full_updates_equal_the_second_implementation() -> None:
     agent = FamO2O(spec(), hidden=(7, 6), coefficients=(0.5, 2.0), learning_rate=1e-2).fresh(2).double()
     assert_updates_equal(agent, Second(agent))
+
+
+class SecondOnline(Second):
+    """As the authors' program: the balance model's draw of its own, before the step that it takes next."""
+
+    def coefficients(self, observations: Tensor, noise: Rows) -> Tensor:
+        return self.pick(observations, noise["coefficient"])[0]
+
+
+def test_full_updates_online_equal_the_second_implementation() -> None:
+    options: dict[str, Any] = {"coefficients": (0.5, 2.0), "learning_rate": 1e-2, "rewards": "none"}
+    agent = FamO2OOnline(spec(), hidden=(7, 6), **options).fresh(2).double()
+    assert_updates_equal(agent, SecondOnline(agent))
+
+
+def test_the_balance_models_deviation_goes_down_to_e_to_minus_ten() -> None:
+    """The policy's, to e^-5: the floors of policy.py and family_learner.py in LeapLabTHU/FamO2O, jax_iql."""
+    agent = FamO2O(spec(), hidden=(7, 6))
+    assert agent.balance.log_std_range == (-10.0, 2.0)
+    assert agent.actor.log_std_range == (-5.0, 2.0)
 
 
 # -- IQL as its limit ----------------------------------------------------------------------------------------

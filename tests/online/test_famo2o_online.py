@@ -38,8 +38,8 @@ def fresh(seeds: tuple[int, ...] = (0,), num_envs: int = 1, kind: Kind = FamO2OO
 def test_online_the_policys_loss_has_the_balance_models_own_coefficients() -> None:
     online = FamO2OOnline(Spec(1, 1, (-1.0,), (1.0,)), hidden=(8,), **SMALL).fresh(0)
     batch = {"observations": torch.randn(6, 1), "actions": torch.randn(6, 1), "target_q": torch.randn(6)}
-    noise = {"choice": torch.randn(6, 1)}
-    picked = online.balance.sample(batch["observations"], noise["choice"])[0].detach()
+    noise = {"coefficient": torch.randn(6, 1)}
+    picked = online.balance.sample(batch["observations"], noise["coefficient"])[0].detach()
     assert float(picked.std()) > 0
     loss, _ = online.actor_loss(batch, noise)
     offline = FamO2O(Spec(1, 1, (-1.0,), (1.0,)), hidden=(8,), **SMALL)
