@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -15,8 +16,32 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from surefoot.core.errors import CheckpointError
+from surefoot.core.errors import CheckpointError, SurefootError
 from surefoot.core.files import written_aside
+from surefoot.core.schema import Plain, Table, check, parse, shown
+
+VERSIONS: dict[str, int] = {}
+"""Kind of file -> version of what it holds, for kinds that have had more than the first: raised with every change that
+earlier versions would read wrongly."""
+MOST_TENSORS = 100_000
+
+
+def format_of(kind: str) -> str:
+    """What files of a kind call their format: `surefoot-policy-1`."""
+    return f"surefoot-{kind.replace(' ', '-')}-{VERSIONS.get(kind, 1)}"
+
+
+def check_format(path: object, found: object, expected: str, error: type[SurefootError] = CheckpointError) -> None:
+    """Refuse a file of another format or version than the one that this version of surefoot reads.
+
+    Raises:
+        SurefootError: of the kind `error`; names both.
+    """
+    if found != expected:
+        raise error(
+            f"{path}: is written as {shown(found)}, and this version of surefoot reads {expected!r}; read it with the "
+            "version that wrote it, or write it again"
+        )
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
@@ -25,12 +50,12 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()
         total.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+        total.update(value.reshape(-1).view(torch.uint8).numpy())
     return total.hexdigest()
 
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write tensors and JSON-able `meta` to a safetensors file, aside and renamed.
+    """Write tensors and JSON-able `meta` to a safetensors file, aside and renamed, with the version of `meta["kind"]`.
 
     Raises:
         SurefootError: the disk is full or the folder can't be written.
@@ -39,7 +64,9 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapp
     own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     with written_aside(path) as temporary:
         try:
-            save_file(own, str(temporary), {"surefoot": text, "sha256": digest(own, text)})
+            written = format_of(str(meta.get("kind")))
+            header = {"surefoot": text, "format": written, "sha256": digest(own, f"{written}\n{text}")}
+            save_file(own, str(temporary), header)
         except SafetensorError as error:
             number = re.search(r"os error (\d+)", str(error))
             raise OSError(int(number[1]) if number else 0, str(error)) from error
@@ -53,28 +80,60 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[st
         kind: where given, `meta["kind"]` must be this.
 
     Raises:
-        CheckpointError: the file is missing, damaged, not ours, or of another kind.
+        CheckpointError: the file is missing, damaged, not ours, or of another kind or version.
     """
     path = pathlib.Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file")
     try:
         with safe_open(str(path), framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError) as error:
+            header, names = file.metadata() or {}, list(file.keys())
+            if len(names) > MOST_TENSORS:
+                raise ValueError(f"{len(names)} tensors, more than {MOST_TENSORS}")
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise CheckpointError(
             f"{path}: damaged or not a safetensors file ({error}); restore it from a copy or resume from an "
             "earlier checkpoint"
         ) from error
-    text = header.get("surefoot")
+    text, written = header.get("surefoot"), header.get("format")
     if text is None or "sha256" not in header:
         raise CheckpointError(f"{path}: a safetensors file, but not written by surefoot")
-    if digest(tensors, text) != header["sha256"]:
+    if digest(tensors, text if written is None else f"{written}\n{text}") != header["sha256"]:
         raise CheckpointError(
             f"{path}: its checksum does not fit its contents, so it is damaged; restore it from a copy"
         )
-    meta = json.loads(text)
+    meta: dict[str, Any] = check(parse(text, path), Table(Plain()), path)
     if kind is not None and meta.get("kind") != kind:
         raise CheckpointError(f"{path}: holds a {meta.get('kind')!r}, where a {kind!r} is needed")
+    if written is not None:  # files of before the version was written are of version 1
+        check_format(path, written, format_of(str(meta.get("kind"))))
     return tensors, meta
+
+
+def check_tensors(path: object, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Refuse numbers that nothing can be computed with, in those tensors whose names begin with `prefix`.
+
+    Raises:
+        CheckpointError: a tensor has NaN or infinity in it, a `normalizer.scale` is not above 0, or an `action_low` is
+            not below its `action_high`; names the tensor and the place.
+    """
+    chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    for name, value in chosen.items():
+        if value.is_floating_point() or value.is_complex():
+            _refuse_any(~value.isfinite(), path, f"{prefix}{name}", value, "finite")
+        if name.split(".")[-2:] == ["normalizer", "scale"]:
+            _refuse_any(~(value > 0), path, f"{prefix}{name}", value, "above 0")
+        high = chosen.get(f"{name.removesuffix('action_low')}action_high") if name.endswith("action_low") else None
+        if high is not None and high.shape == value.shape:
+            _refuse_any(~(value < high), path, f"{prefix}{name}", value, "below action_high")
+
+
+def _refuse_any(wrong: Tensor, path: object, name: str, value: Tensor, needed: str) -> None:
+    if bool(wrong.any()):
+        at = int(wrong.reshape(-1).nonzero()[0])
+        place = [int(index) for index in torch.unravel_index(torch.tensor(at), value.shape or (1,))]
+        raise CheckpointError(
+            f"{path}: the tensor {name!r} holds {value.reshape(-1)[at].item():g} at {place} ({int(wrong.sum())} such "
+            f"values of {math.prod(value.shape)}), must be {needed}; restore it from a copy or train it again"
+        )

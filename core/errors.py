@@ -1,8 +1,27 @@
 """The exceptions of surefoot: each names the file, key, index or field, and says what to do."""
 
+import re
+
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys instead of showing it, and what can't be written to one: control characters but tab and line
+feed, marks that turn the direction of writing, halves of surrogate pairs."""
+
+
+def printable(text: str) -> str:
+    r"""`text` with each character that a terminal would obey as its escape: names in files can hold any.
+
+    >>> printable("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
 
 class SurefootError(Exception):
     """Base of all errors that a user can mend; the command line prints it and exits with code 2."""
+
+    def __str__(self) -> str:
+        """The sentence; names that came from a file can't move the cursor."""
+        return printable(super().__str__())
 
 
 class DataError(SurefootError):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from surefoot.core.errors import CheckpointError, SurefootError
+from surefoot.core.schema import MOST_BYTES, Kind, check, parse
 
 
 @contextlib.contextmanager
@@ -60,15 +61,18 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file.
+def read_json(path: str | os.PathLike[str], kind: Kind | None = None) -> Any:
+    """Read a JSON file and check that it holds what it must.
 
     Raises:
-        CheckpointError: the file is missing or not JSON.
+        CheckpointError: the file is missing, not JSON, larger than anything that surefoot writes, or not of this kind.
     """
     try:
-        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        value = parse(text.decode("utf-8"), path)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: there is no such file") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: not readable as JSON ({error}); restore it from a copy") from error
+    return value if kind is None else check(value, kind, path)

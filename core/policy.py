@@ -19,6 +19,7 @@ from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismat
 from surefoot.core.files import read_json, write_json
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.random import generator
+from surefoot.core.received import FORMAT, load_checked
 
 PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
@@ -131,7 +132,7 @@ class Policy(nn.Module):
     def description(self) -> dict[str, Any]:
         """The architecture as JSON values: enough, with the tensors, to build the policy again."""
         value: dict[str, Any] = {
-            "format": "surefoot-policy-1",
+            "format": FORMAT,
             "actor": self.actor.kind,
             "observation_dim": self.observation_dim,
             "action_dim": self.action_dim,
@@ -158,20 +159,23 @@ class Policy(nn.Module):
         """Read what `save` wrote.
 
         Raises:
-            CheckpointError: a file is missing, damaged, or its tensors don't fit its description.
+            CheckpointError: a file is missing, damaged, of another version, or not what `core.received` asks for.
         """
         stem = _stem(path)
         tensors, meta = checkpoint.load(_with(stem, ".safetensors"), kind="policy")
         described = read_json(_with(stem, ".json"))
         if described != {key: value for key, value in meta.items() if key != "kind"}:
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
-        try:
+
+        def build() -> Policy:
             actor = _actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
-            low, high = torch.tensor(meta["action_low"]), torch.tensor(meta["action_high"])
+            low, high = (torch.tensor(meta[name], dtype=torch.float32) for name in ("action_low", "action_high"))
             normalizer = Normalizer(meta["observation_dim"], meta.get("observation_limit", math.inf))
-            policy = _class_for(actor, cls)(actor, normalizer, low, high)
-            policy.load_state_dict(tensors)
-        except (KeyError, TypeError, RuntimeError, ConfigError) as error:
+            return _class_for(actor, cls)(actor, normalizer, low, high)
+
+        try:
+            policy = load_checked(_with(stem, ".safetensors"), tensors, meta, build)
+        except (KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
         return policy.requires_grad_(False)
 

@@ -215,10 +215,11 @@ def load_agent(run: Run, seed: int | None = None) -> Agent:
     """The agent of a run's last checkpoint, critics included.
 
     Raises:
-        CheckpointError: there is no checkpoint, or it is damaged.
+        CheckpointError: there is no checkpoint, it is damaged, or a weight is not finite.
     """
     seed = run.plan.seeds[0] if seed is None else seed
     tensors = load_state(run, seed)
+    checkpoint.check_tensors(run.checkpoint_path(seed), tensors, "agent/")
     weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
     agent = run.plan.agent(run.spec)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pathlib
 import random
@@ -131,6 +132,31 @@ def test_a_missing_file_a_folder_and_a_foreign_file_are_refused(tmp_path: pathli
 def test_another_kind_is_refused_by_name(file: pathlib.Path) -> None:
     with pytest.raises(CheckpointError, match="holds a 'test', where a 'policy' is needed"):
         checkpoint.load(file, kind="policy")
+
+
+def test_a_newer_version_of_a_kind_is_refused_and_a_file_of_before_versions_loads(
+    file: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setitem(checkpoint.VERSIONS, "test", 2)
+        checkpoint.save(tmp_path / "new.safetensors", TENSORS, META)
+        with pytest.raises(CheckpointError, match=r"is written as 'surefoot-test-1', and this .* 'surefoot-test-2'"):
+            checkpoint.load(file)
+    with pytest.raises(CheckpointError, match=r"is written as 'surefoot-test-2', and this .* reads 'surefoot-test-1'"):
+        checkpoint.load(tmp_path / "new.safetensors")
+    text = json.dumps(META)
+    own = {name: value.contiguous().clone() for name, value in TENSORS.items()}
+    save_file(own, str(tmp_path / "old.safetensors"), {"surefoot": text, "sha256": checkpoint.digest(own, text)})
+    assert same(checkpoint.load(tmp_path / "old.safetensors")[0], TENSORS)
+
+
+def test_a_description_that_is_no_object_or_too_deep_is_refused(tmp_path: pathlib.Path) -> None:
+    for text, sentence in (("[]", "must be an object"), ('{"a":' * 40 + "1" + "}" * 40, "nested deeper than 32"),
+                           ("[" * 100_000, "not readable as JSON")):  # fmt: skip
+        own = {"x": torch.zeros(1)}
+        save_file(own, str(tmp_path / "a"), {"surefoot": text, "sha256": checkpoint.digest(own, text)})
+        with pytest.raises(CheckpointError, match=sentence):
+            checkpoint.load(tmp_path / "a")
 
 
 def test_two_tensors_that_change_places_are_refused(tmp_path: pathlib.Path) -> None:

@@ -141,24 +141,70 @@ def test_a_damaged_or_missing_half_of_a_policy_is_refused(tmp_path: pathlib.Path
         Policy.load(stem)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"actor": "flow"},
-        {"hidden": [4]},
-        {"hidden": "x"},
-        {"hidden": [-1, 8]},
-        {"observation_dim": 7},
-        {"action_low": [0.0]},
-    ],
-)
-def test_a_description_that_does_not_fit_its_tensors_is_refused(change: dict, tmp_path: pathlib.Path) -> None:
+def written(path: pathlib.Path, change: dict, tensors: dict[str, torch.Tensor] | None = None) -> pathlib.Path:
+    """A policy's two files with a changed description or changed tensors, under a checksum that fits."""
     tested = policy("gaussian")
     described = {**tested.description(), **change}
-    checkpoint.save(tmp_path / "p.safetensors", tested.state_dict(), {"kind": "policy", **described})
-    (tmp_path / "p.json").write_text(json.dumps(described))
-    with pytest.raises(CheckpointError, match="disagree"):
-        Policy.load(tmp_path / "p")
+    checkpoint.save(path / "p.safetensors", {**tested.state_dict(), **(tensors or {})}, {"kind": "policy", **described})
+    (path / "p.json").write_text(json.dumps(described))
+    return path / "p"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"actor": "flow"}, "no actor of kind 'flow'"),
+        ({"hidden": [4]}, r"biases.0' is torch.float32 of \(16,\), and torch.float32 of \(4,\) by its description"),
+        ({"hidden": "x"}, "hidden is 'x', must be a list"),
+        ({"hidden": [-1, 8]}, r"hidden\[0\] is -1, must be a whole number from 1"),
+        ({"hidden": [1 << 20] * 64}, "by its description"),  # 256 TiB
+        ({"hidden": [4] * 65}, "hidden has 65 entries"),
+        ({"observation_dim": 7}, "by its description"),
+        ({"observation_dim": 3.0}, "observation_dim is 3.0, must be a whole number"),
+        ({"action_low": [0.0]}, "by its description"),
+        ({"action_low": [-2.0, 1.0]}, r"its action_low is \[-2.0, 1.0\].*reads it as \[-2.0, 0.0\]"),
+        ({"activation": "tanh"}, "its activation is 'tanh', and a 'gaussian' policy reads it as 'relu'"),
+        ({"activation": "sinus"}, "activation is 'sinus', must be one of relu"),
+        ({"dropout": 0.1}, "its dropout is 0.1, and a 'gaussian' policy knows no such option"),
+        ({"log_std_range": [-5.0, None]}, r"log_std_range\[1\] is None, must be a finite number"),
+        ({"observation_limit": "5"}, "observation_limit is '5', must be a finite number"),
+        ({"format": "surefoot-policy-9"}, "is written as 'surefoot-policy-9', and this .* reads 'surefoot-policy-1'"),
+        ({"actor": "gaus\x1b[2Jsian"}, r"actor is 'gaus\\x1b\[2Jsian', must be a text without control characters"),
+    ],
+)
+def test_a_description_that_does_not_fit_its_tensors_is_refused(
+    change: dict, sentence: str, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(CheckpointError, match=sentence) as caught:
+        Policy.load(written(tmp_path, change))
+    assert "p.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("actor.mlp.weights.1", float("nan"), r"'actor.mlp.weights.1' holds nan at \[0, 0\] .*must be finite"),
+        ("actor.log_std", float("-inf"), r"'actor.log_std' holds -inf at \[0\]"),
+        ("action_high", float("nan"), "'action_high' holds nan"),
+        ("action_high", -2.0, r"'action_low' holds -2 at \[0\].*must be below action_high"),
+        ("normalizer.scale", 0.0, "'normalizer.scale' holds 0 .*must be above 0"),
+        ("normalizer.scale", -1.0, "'normalizer.scale' holds -1 .*must be above 0"),
+        ("normalizer.mean", float("inf"), "'normalizer.mean' holds inf"),
+    ],
+)
+def test_a_number_that_nothing_can_be_computed_with_is_refused_by_tensor_and_place(
+    name: str, value: float, sentence: str, tmp_path: pathlib.Path
+) -> None:
+    tensor = policy("gaussian").state_dict()[name].clone()
+    tensor.reshape(-1)[0] = value
+    with pytest.raises(CheckpointError, match=sentence):
+        Policy.load(written(tmp_path, {}, {name: tensor}))
+
+
+def test_a_tensor_of_another_type_is_refused(tmp_path: pathlib.Path) -> None:
+    tensor = policy("gaussian").state_dict()["actor.log_std"].long()
+    with pytest.raises(CheckpointError, match=r"'actor.log_std' is torch.int64 of"):
+        Policy.load(written(tmp_path, {}, {"actor.log_std": tensor}))
 
 
 def test_a_checkpoint_of_another_kind_is_not_a_policy(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,118 @@
+"""A received policy, checked before it acts: its description, its tensors, and that one is the other's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from surefoot.core.checkpoint import check_format, check_tensors
+from surefoot.core.errors import CheckpointError
+from surefoot.core.networks import ACTIVATIONS
+from surefoot.core.schema import Flag, Kind, Many, Number, Record, Text, check, shown
+
+if TYPE_CHECKING:
+    from surefoot.core.policy import Policy
+
+FORMAT = "surefoot-policy-1"
+WIDEST, MOST_LAYERS, LONGEST = 1 << 20, 64, 10_000
+_WIDTHS = Many(Number(1, WIDEST, whole=True), 1, MOST_LAYERS)
+_RANGE = Many(Number(), 2, 2)
+_SIZE, _COUNT, _AMOUNT = Number(1, WIDEST, whole=True), Number(1, LONGEST, whole=True), Number(0)
+OPTIONS: dict[str, Kind] = {
+    "hidden": _WIDTHS,
+    "activation": Text(among=tuple(ACTIVATIONS)),
+    "layer_norm": Flag(),
+    "unit_features": Flag(),
+    "log_std_range": _RANGE,
+    "coefficients": _RANGE,
+    "observation_limit": Number(0),
+    "decoder_hidden": _WIDTHS,
+    "perturbation_hidden": _WIDTHS,
+    "perturbation": _AMOUNT,
+    "latent_dim": _SIZE,
+    "latent_limit": _AMOUNT,
+    "context": _COUNT,
+    "width": _SIZE,
+    "layers": Number(1, MOST_LAYERS, whole=True),
+    "heads": _COUNT,
+    "noise_hidden": _WIDTHS,
+    "frequencies": _SIZE,
+    "blocks": Number(1, MOST_LAYERS, whole=True),
+    "time_hidden": _SIZE,
+    "alphas": Many(Number(0, 1), 1, LONGEST),
+    "samples": _COUNT,
+    "reserve": _AMOUNT,
+    "critic_hidden": _WIDTHS,
+    "critic_members": _COUNT,
+    "critic_layer_norm": Flag(),
+    "reward_critic_hidden": _WIDTHS,
+    "reward_critic_members": _COUNT,
+    "reward_critic_layer_norm": Flag(),
+}
+"""What the options of our own heads are; those of others' heads are theirs to check."""
+_BOUNDS = Many(Number(), 1)
+POLICY = Record(
+    {
+        "format": Text(),
+        "actor": Text(200),
+        "observation_dim": _SIZE,
+        "action_dim": _SIZE,
+        "action_low": _BOUNDS,
+        "action_high": _BOUNDS,
+    },
+    OPTIONS,
+    others=True,
+)
+
+
+def load_checked(
+    path: object, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], build: Callable[[], Policy]
+) -> Policy:
+    """The policy of these tensors and this description.
+
+    Args:
+        path: the file that both come from.
+        tensors: by name.
+        meta: the description.
+        build: makes the policy that `meta` describes, with other weights.
+
+    Raises:
+        CheckpointError: another version; a value of the wrong type or out of range; a tensor that is not finite, or of
+            another shape or type than described; an option that the head doesn't have, or reads otherwise.
+    """
+    check_format(path, meta.get("format"), FORMAT)
+    check(dict(meta), POLICY, path)
+    check_tensors(path, tensors)
+    with torch.device("meta"):  # shapes without memory: a description of a few bytes can ask for any amount
+        described = build().state_dict()
+    for name in sorted({*described, *tensors}):
+        one, other = (f"{v.dtype} of {tuple(v.shape)}" if (v := of.get(name)) is not None else "missing"
+                      for of in (tensors, described))  # fmt: skip
+        if one != other:
+            raise CheckpointError(
+                f"{path}: the tensor {name!r} is {one}, and {other} by its description; restore the pair from a copy"
+            )
+    policy = build()
+    policy.load_state_dict(dict(tensors))
+    read = policy.description()
+    for key, value in meta.items():
+        if key != "kind" and (key not in read or not _same(read[key], value)):
+            known = f"reads it as {shown(read[key])}" if key in read else "knows no such option"
+            raise CheckpointError(
+                f"{path}: its {key} is {shown(value)}, and a {meta['actor']!r} policy {known}; it would act otherwise "
+                "than the policy that was saved"
+            )
+    return policy
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, numbers up to the rounding of float32."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-12)
+    return bool(one == other)

@@ -1,0 +1,95 @@
+"""Received JSON: what is refused, at which place, and what passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from surefoot.core import schema
+from surefoot.core.errors import CheckpointError, DataError, SurefootError, printable
+from surefoot.core.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check, parse
+
+
+@dataclasses.dataclass
+class Point:
+    name: str
+    bounds: tuple[float, float]
+    steps: tuple[int, ...] = ()
+    limit: float | None = None
+    on: bool = False
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+POINT = {"name": "a", "bounds": [0, 1.5], "steps": [1, 2], "limit": None, "on": True, "facts": {"b": [None]}}
+
+
+def test_a_dataclass_names_its_fields_their_types_and_which_are_needed() -> None:
+    assert check(POINT, Record.of(Point), "f") is POINT
+    assert check({"name": "a", "bounds": [0, 1]}, Record.of(Point), "f")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"name": 3}, "f.json: name is 3, must be a text"),
+        ({"bounds": [1.0]}, "f.json: bounds has 1 entries, must have 2"),
+        ({"bounds": [1.0, float("nan")]}, r"bounds\[1\] is nan, must be a finite number"),
+        ({"bounds": "ab"}, "bounds is 'ab', must be a list"),
+        ({"steps": [1, True]}, r"steps\[1\] is True, must be a whole number"),
+        ({"steps": [1.0]}, r"steps\[0\] is 1.0, must be a whole number"),
+        ({"steps": [2**63]}, r"steps\[0\] is 9223372036854775808, must be"),
+        ({"limit": 10**400}, "limit is 1000.*, must be a finite number"),
+        ({"on": 1}, "on is 1, must be true or false"),
+        ({"facts": []}, r"facts is \[\], must be an object"),
+        ({"facts": {"a\x1b": 1}}, r"a key of facts is 'a\\x1b', must be a text without control characters"),
+        ({"nam": 1}, "it has the key 'nam', which is not known; did you mean 'name'"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_by_file_and_place(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(CheckpointError, match=sentence) as caught:
+        check({**POINT, **change}, Record.of(Point), "f.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_keys_and_other_roots_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="f: it has no key 'bounds'"):
+        check({"name": "a"}, Record.of(Point), "f")
+    for root in (None, 3, "x", [], True):
+        with pytest.raises(DataError, match="must be an object"):
+            check(root, Record.of(Point), "f", DataError)
+
+
+def test_ranges_lengths_words_and_depth() -> None:
+    for value, kind, sentence in (
+        (0, Number(1, 5), "a finite number from 1 to 5"),
+        (6, Number(1, 5, whole=True), "a whole number from 1 to 5"),
+        (-1, Number(0), "at least 0"),
+        ("ten", Text(2), "has 3 characters, must have at most 2"),
+        ("c", Text(among=("a", "b")), "must be one of a, b"),
+        ([1, 2], Many(Number(), 3, 4), "must have 3 to 4"),
+        ({"a": [1]}, Table(Number()), r"a is \[1\], must be a finite number"),
+        (json.loads("[" * 33 + "]" * 33), Plain(), "nested deeper"),
+        ({"a": {"b": "\x07"}}, Plain(), "a.b is"),
+        (0, Maybe(Flag()), "true or false"),
+    ):
+        with pytest.raises(CheckpointError, match=sentence):
+            check(value, kind, "f")
+    check([float("nan"), float("inf"), 1], Many(Number(nan=True)), "f")
+
+
+def test_text_that_is_no_json_or_enormous_is_refused_without_reading_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("", "{", "[" * 200_000, "1" * 5000, b"\xff"):
+        with pytest.raises(CheckpointError, match=r"f: not readable as JSON"):
+            parse(text, "f")
+    monkeypatch.setattr(schema, "MOST_VALUES", 10)
+    with pytest.raises(CheckpointError, match="more than surefoot ever writes"):
+        parse("[" + "[]," * 20 + "[]]", "f")
+
+
+def test_errors_show_what_a_terminal_would_obey_as_escapes() -> None:
+    error = str(SurefootError("a\x1b[2J\rb\x9b\u202ec\ud800, é, 日本, tab\t"))
+    assert error == "a\\x1b[2J\\x0db\\x9b\\u202ec\\ud800, é, 日本, tab\t".replace("\\x0d", "\\r")
+    assert printable("plain") == "plain"
