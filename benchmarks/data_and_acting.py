@@ -15,12 +15,12 @@ native/pendulum by a policy of middling skill, on which they have not.
 from __future__ import annotations
 
 import functools
-import pathlib
 import tempfile
 from typing import Any, NamedTuple
 
 import numpy as np
-from study import Cell, difference, entry, read_cells, shared, study_main, training_cell
+from cells import Results
+from study import Cell, difference, entry, shared, study_main, training_cell
 
 from surefoot.data.dataset import Dataset
 from surefoot.generate import generate
@@ -109,9 +109,8 @@ def cells() -> list[Cell]:
     ]
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
-    found = read_cells([one.name for one in cells()], folder)
     lines = [
         "# Data and acting",
         "",

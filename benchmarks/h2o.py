@@ -23,11 +23,11 @@ cart-pole got them as well, untried, so that both systems have both kinds of dat
 from __future__ import annotations
 
 import functools
-import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from study import Cell, difference, entry, read_cells, shared, study_main, training_cell
+from cells import Results
+from study import Cell, difference, entry, shared, study_main, training_cell
 
 from surefoot.data.dataset import Dataset
 from surefoot.generate import generate
@@ -120,10 +120,9 @@ def cell_name(problem: Problem, algorithm: str, seed: int) -> str:
     return "-".join([*parts, f"s{seed}"])
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
     names = [one.name for one in cells()]
-    found = read_cells(names, folder)
     lines = [
         "# H2O: real data and a wrong simulator",
         "",

@@ -11,13 +11,13 @@ algorithms; the peer's cells come from benchmarks/peers/corl_train.py.
 from __future__ import annotations
 
 import functools
-import pathlib
 import tempfile
 from typing import Any
 
 import gymnasium
 import numpy as np
-from study import RESULTS, Cell, git_commit, read_cells, shared, study_main, training_cell
+from cells import Results, read_cells
+from study import Cell, git_commit, results, shared, study_main, training_cell
 
 from surefoot import fit
 from surefoot.data import normalized_score, reference_scores
@@ -114,10 +114,10 @@ def returns_of(found: dict[str, dict[str, Any]], algorithm: str, dataset: str) -
     return [np.asarray(found[name]["returns"]) for name in names if name in found]
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
-    found = read_cells([cell.name for cell in cells()], folder)
-    peers = read_cells([f"{PEER_FILES[a]}-{d}-s{s}" for a, d in PEERS for s in SEEDS], RESULTS / "peers")
+    wanted = [f"{PEER_FILES[a]}-{d}-s{s}" for a, d in PEERS for s in SEEDS]
+    peers = {name: one for name, one in read_cells(results("peers")).items() if name in wanted}
     lines = [
         "# Offline algorithms on three real datasets",
         "",
@@ -136,11 +136,10 @@ def table(folder: pathlib.Path) -> list[str]:
             entries.append(entry(returns_of(found, algorithm, dataset), reference))
         lines.append(f"| {dataset} | " + " | ".join(entries) + " |")
     lines += ["", f"## More, on {MORE_ON}", "", "| algorithm | return |", "|---|---|"]
-    more = read_cells([cell.name for cell in more_cells()], folder)
     titles = {"bc10": "BC of the best 10 % of the episodes", "iql-official": "IQL, preset `official`"}
     for variant, title in titles.items():
-        lines.append(f"| {title} | {entry(returns_of(more, variant, MORE_ON), reference_scores(DATASETS[MORE_ON]))} |")
-    lines += ["", *fitted_q_lines(more)]
+        lines.append(f"| {title} | {entry(returns_of(found, variant, MORE_ON), reference_scores(DATASETS[MORE_ON]))} |")
+    lines += ["", *fitted_q_lines(found)]
     lines += ["", "## Beside CORL", ""]
     lines += ["CORL's own scripts, trained by us on the same files for the same steps with the same settings.", ""]
     lines += [
@@ -158,7 +157,7 @@ def table(folder: pathlib.Path) -> list[str]:
             )
         cells_of = " | ".join([entry(ours, None), entry(theirs, None), *difference])
         lines.append(f"| {algorithm} | {dataset} | {cells_of} |")
-    done = len(found) + len(more) + len(peers)
+    done = len(found) + len(peers)
     lines += ["", f"{done} of {len(cells()) + len(more_cells()) + len(PEERS) * len(SEEDS)} cells are there."]
     return lines
 

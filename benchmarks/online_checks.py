@@ -10,11 +10,11 @@ python benchmarks/online_checks.py --quick      # one small cell, for CI
 from __future__ import annotations
 
 import functools
-import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from study import Cell, entry, read_cells, study_main, training_cell
+from cells import Results
+from study import Cell, entry, study_main, training_cell
 
 EPISODES = 20
 
@@ -71,9 +71,8 @@ def cells() -> list[Cell]:
     ]
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
-    found = read_cells([one.name for one in cells()], folder)
     lines = [
         "# Online algorithms on small tasks",
         "",

@@ -19,7 +19,8 @@ import subprocess
 from typing import Any, NamedTuple
 
 import numpy as np
-from study import RESULTS, Cell, curve_points, difference, entry, read_cells, study_main, training_cell
+from cells import Results
+from study import RESULTS, Cell, curve_points, difference, entry, study_main, training_cell
 
 from surefoot.core.errors import ConfigError
 from surefoot.evaluation import plots
@@ -99,10 +100,9 @@ def speed(found: dict[str, dict[str, Any]], side: str, task: Task) -> str:
     return f"{np.median(seconds):.0f}" if seconds else "missing"
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there; draws the curves too."""
     names = [one.name for one in cells()]
-    found = read_cells(names, folder)
     lines = [
         "# Online learning beside stable-baselines3",
         "",

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 import time
 from typing import Any
 
 import torch
-from study import Cell, git_commit, read_cells, study_main
+from cells import Results
+from study import Cell, git_commit, study_main
 
 from surefoot.safe.reachability import closed_forms, compare, measures, problems, solve, solve_expectile
 
@@ -131,9 +131,8 @@ def cells() -> list[Cell]:
     ]
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown tables of the cells that are there."""
-    found = read_cells([one.name for one in cells()], folder)
     lines = [
         "# Safe sets on grids against closed forms",
         "",

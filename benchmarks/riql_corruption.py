@@ -11,11 +11,11 @@ honest rival is IQL with the same normalisation, actor, order of updates and ste
 from __future__ import annotations
 
 import functools
-import pathlib
 from typing import Any
 
 import numpy as np
-from study import Cell, read_cells, shared, study_main, training_cell
+from cells import Results
+from study import Cell, shared, study_main, training_cell
 
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.corrupt import corrupt
@@ -75,9 +75,8 @@ def cells() -> list[Cell]:
     ]
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
-    found = read_cells([cell.name for cell in cells()], folder)
     reference = reference_scores(ENVIRONMENT)
     assert reference is not None
     lines = [

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from study import Cell, git_commit, read_cells, study_main
+from cells import Results
+from study import Cell, git_commit, study_main
 
 from surefoot.core.kernels import KernelTable
 from surefoot.online import spec_of
@@ -107,12 +108,11 @@ def cells() -> list[Cell]:
     ]
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
     grid = Grid()
     value, cost, dual = grid.best()
     free = grid.best(1e9)
-    found = read_cells([one.name for one in cells()], folder)
     lines = [
         "# Constrained algorithms beside the linear programme",
         "",

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 import shutil
 import tempfile
 from typing import Any
 
 import numpy as np
-from study import Cell, git_commit, read_cells, shared, study_main
+from cells import Results
+from study import Cell, git_commit, shared, study_main
 
 from surefoot.actors import Actor
 from surefoot.certify import certify
@@ -250,9 +250,8 @@ def system_row(name: str, system: str, found: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown tables of the cells that are there."""
-    found = read_cells([one.name for one in cells()], folder)
     data = cheetah_data()
     costs: Any = data.episode_costs
     within = data.episode_returns[costs <= LIMITS[0]]

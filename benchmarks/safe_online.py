@@ -17,7 +17,8 @@ import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from study import Cell, read_cells, study_main, training_cell
+from cells import Results
+from study import Cell, study_main, training_cell
 
 from surefoot.evaluation import hierarchical_interval
 from surefoot.evaluation.tables import format_bounds
@@ -60,10 +61,9 @@ def cells() -> list[Cell]:
     return [Cell(f"{task.algorithm}-s{seed}", functools.partial(train, task, seed)) for seed in SEEDS for task in TASKS]
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
     names = [one.name for one in cells()]
-    found = read_cells(names, folder)
     lines = [
         "# Constrained algorithms that act, on HalfCheetahVelocity",
         "",

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 import time
 from typing import Any
 
 import numpy as np
 import torch
-from study import Cell, read_cells, study_main
+from cells import Results
+from study import Cell, study_main
 from torch import Tensor
 
 from surefoot.core import kernels
@@ -152,7 +152,7 @@ def cells() -> list[Cell]:
     return made
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """One row per system and setting: means over the seeds, worst in brackets."""
     lines = [
         "# Safe sets learned from data",
@@ -166,20 +166,19 @@ def table(folder: pathlib.Path) -> list[str]:
     ]
     for name, settings in SETTINGS.items():
         for label, s in settings.items():
-            found = list(read_cells([f"{name}-{label}-s{seed}" for seed in s.seeds], folder).values())
+            cells_of = [found[n] for n in (f"{name}-{label}-s{seed}" for seed in s.seeds) if n in found]
             start = f"| {name} | {s.signal} | {s.tau} | {s.discount} | {s.steps:,} "
-            if not found:
+            if not cells_of:
                 lines.append(start + "| missing | | | |")
                 continue
-            columns = {key: [one[key] for one in found] for key in ("iou", "false_safe", "false_unsafe")}
+            columns = {key: [one[key] for one in cells_of] for key in ("iou", "false_safe", "false_unsafe")}
             means = {key: sum(values) / len(values) for key, values in columns.items()}
             lines.append(
-                start + f"| {len(found)} "
+                start + f"| {len(cells_of)} "
                 f"| {means['iou']:.3f} ({min(columns['iou']):.3f}) "
                 f"| {means['false_safe']:.3f} ({max(columns['false_safe']):.3f}) | {means['false_unsafe']:.3f} |"
             )
-    names = [one.name for one in cells()]
-    return [*lines, "", f"{len(read_cells(names, folder))} of {len(names)} cells are there."]
+    return [*lines, "", f"{len(found)} of {len(cells())} cells are there."]
 
 
 if __name__ == "__main__":

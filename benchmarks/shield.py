@@ -12,12 +12,12 @@ U dt^2 / 8 = 3.125e-4 m.
 from __future__ import annotations
 
 import functools
-import pathlib
 import time
 from typing import Any
 
 import torch
-from study import Cell, git_commit, read_cells, study_main
+from cells import Results
+from study import Cell, git_commit, study_main
 from torch import Tensor
 
 from surefoot.evaluation import certificate
@@ -90,9 +90,8 @@ def name(margin: float) -> str:
     return f"margin-{margin:g}"
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
-    found = read_cells([name(margin) for margin in MARGINS], folder)
     lines = [
         "# A shield at and below the margin that it needs",
         "",

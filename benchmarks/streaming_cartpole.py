@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import functools
 import math
-import pathlib
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
-from study import Cell, git_commit, read_cells, study_main
+from cells import Results
+from study import Cell, git_commit, study_main
 
 from surefoot.core.agent import Spec
 from surefoot.core.errors import DivergenceError
@@ -171,9 +171,8 @@ def shown(interval: Interval) -> str:
     return f"{interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]"
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
-    found = read_cells([one.name for one in cells()], folder)
     lines = [
         "# Streaming on CartPole",
         "",

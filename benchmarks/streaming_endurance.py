@@ -21,7 +21,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from study import Cell, git_commit, read_cells, study_main
+from cells import Results
+from study import Cell, git_commit, study_main
 
 from surefoot.core.agent import Spec
 from surefoot.plan import agent_class
@@ -117,9 +118,8 @@ def cell(name: str, steps: int = STEPS) -> dict[str, Any]:
     return value
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
-    found = read_cells(list(TASKS), folder)
     lines = [
         "# Ten million steps of one stream",
         "",

@@ -11,11 +11,11 @@ SAC's cells are those of online_curves.py, which go to 100,000 steps.
 from __future__ import annotations
 
 import functools
-import pathlib
 from typing import Any
 
 import numpy as np
-from study import RESULTS, Cell, curve_points, entry, read_cells, study_main, training_cell
+from cells import Results, read_cells
+from study import RESULTS, Cell, curve_points, entry, results, study_main, training_cell
 
 from surefoot.evaluation import difference_interval, plots
 from surefoot.evaluation.runs import CurvePoint
@@ -40,9 +40,8 @@ def cells() -> list[Cell]:
     ]
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there; draws the curves too."""
-    found = read_cells([one.name for one in cells()], folder)
     lines = [
         "# Streaming on MuJoCo's tasks",
         "",
@@ -55,9 +54,10 @@ def table(folder: pathlib.Path) -> list[str]:
         "stream AC - SAC | stream AC passes SAC's mean | steps/s | curves |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    online = read_cells(results("online_curves"))
     for environment in ENVIRONMENTS:
         mine = [found[n] for n in (f"{environment}-s{seed}" for seed in SEEDS) if n in found]
-        sac = list(read_cells([f"surefoot-sac-{environment}-s{s}" for s in SEEDS], RESULTS / "online_curves").values())
+        sac = [online[n] for n in (f"surefoot-sac-{environment}-s{seed}" for seed in SEEDS) if n in online]
         returns = [np.asarray(one["returns"]) for one in mine]
         rate = f"{np.median([one['steps'] / one['seconds'] for one in mine]):,.0f}" if mine else "missing"
         row = [environment, entry(returns, len(SEEDS)), at(mine), at(sac), gap(mine, sac), passes(mine, sac), rate]

@@ -1,7 +1,7 @@
-"""Studies as grids of cells: one small JSON a cell, cells already done are skipped, resumable on any day.
+"""Studies as grids of cells: a line of JSON a cell, cells already done are skipped, resumable on any day.
 
-A cell is a name and a function that returns JSON values. Results are written whole or not at all, so a study
-may be killed at any moment.
+A cell is a name and a function that returns JSON values. Its line is written when it is done (benchmarks/cells.py), so
+a study may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from cells import Results, append_cell, read_cells
 
-from surefoot.core.files import read_json, write_json
+from surefoot.core.files import read_json
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import difference_interval, hierarchical_interval
@@ -40,48 +41,58 @@ SHARED = pathlib.Path(
 class Cell:
     """One entry of a study."""
 
-    name: str  # of its file, without .json
+    name: str
     compute: Callable[[], dict[str, Any]]
 
 
-def carry_out(cells: Sequence[Cell], folder: pathlib.Path, jobs: int | None = None) -> None:
-    """Compute the cells that have no file yet, `jobs` at a time (default: one a core), in the order given."""
-    missing = [cell for cell in cells if not (folder / f"{cell.name}.json").is_file()]
+def carry_out(cells: Sequence[Cell], file: pathlib.Path, jobs: int | None = None) -> None:
+    """Compute the cells that are not in the file yet, `jobs` at a time (default: one a core), in the order given."""
+    done = read_cells(file)
+    missing = [cell for cell in cells if cell.name not in done]
     print(f"{len(cells) - len(missing)} of {len(cells)} cells are done; computing {len(missing)}", flush=True)
 
     def one(cell: Cell) -> str:
-        write_json(folder / f"{cell.name}.json", cell.compute())
+        if cell.name not in read_cells(file):  # another process may have computed it by now
+            append_cell(file, cell.name, cell.compute())
         return cell.name
 
     with concurrent.futures.ThreadPoolExecutor(jobs or cores()) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(one, cell) for cell in missing]):
-            print(f"done: {done.result()}", flush=True)
+        for finished in concurrent.futures.as_completed([pool.submit(one, cell) for cell in missing]):
+            print(f"done: {finished.result()}", flush=True)
 
 
 def study_main(
-    description: str | None, name: str, cells: Sequence[Cell], table: Callable[[pathlib.Path], list[str]], quick: Cell
+    description: str | None, name: str, cells: Sequence[Cell], table: Callable[[Results], list[str]], quick: Cell
 ) -> None:
-    """The command line of a study: compute what is missing and write results/NAME.md from results/NAME/*.json."""
+    """The command line of a study: compute what is missing and write results/NAME.md from results/NAME.jsonl.
+
+    `table` gets the results of those of `cells` that are there, in the order of `cells`.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one small cell in a temporary folder, for CI")
     parser.add_argument("--table", action="store_true", help="only write the table")
+    parser.add_argument("--check", action="store_true", help="only say whether the table is that of the cells")
     parser.add_argument("--jobs", type=int, default=None, help="cells at once (default: one a core)")
     parser.add_argument("--only", default="", help="only the cells whose name contains this")
     arguments = parser.parse_args()
     if arguments.quick:
         with tempfile.TemporaryDirectory() as folder:
-            carry_out([quick], pathlib.Path(folder))
-            print(read_cells([quick.name], pathlib.Path(folder)))
+            carry_out([quick], pathlib.Path(folder) / "quick.jsonl")
+            print(read_cells(pathlib.Path(folder) / "quick.jsonl"))
         return
-    folder = RESULTS / name
-    if not arguments.table:
-        carry_out([cell for cell in cells if arguments.only in cell.name], folder, arguments.jobs)
-    write_table(RESULTS / f"{name}.md", table(folder))
+    if not (arguments.table or arguments.check):
+        carry_out([cell for cell in cells if arguments.only in cell.name], results(name), arguments.jobs)
+    found, path = read_cells(results(name)), RESULTS / f"{name}.md"
+    lines = table({cell.name: found[cell.name] for cell in cells if cell.name in found})
+    if not arguments.check:
+        write_table(path, lines)
+    elif path.read_text(encoding="utf-8") != "\n".join(lines) + "\n":
+        sys.exit(f"{path} is not the table of {results(name)}: write it again with --table")
 
 
-def read_cells(names: Sequence[str], folder: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """The cells that are there, by name."""
-    return {name: read_json(folder / f"{name}.json") for name in names if (folder / f"{name}.json").is_file()}
+def results(name: str) -> pathlib.Path:
+    """The file of a study's cells."""
+    return RESULTS / f"{name}.jsonl"
 
 
 def training_cell(

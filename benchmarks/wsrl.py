@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from study import Cell, carried_out, difference, entry, git_commit, read_cells, shared, study_main
+from cells import Results
+from study import Cell, carried_out, difference, entry, git_commit, shared, study_main
 
 from surefoot.core.files import read_json
 from surefoot.core.policy import Policy
@@ -211,9 +212,8 @@ def relative(cell: dict[str, Any], arm: str, early: int = EARLY) -> float:
     return (lowest(cell[arm], early) - before(cell)) / abs(before(cell))
 
 
-def table(folder: pathlib.Path) -> list[str]:
+def table(found: Results) -> list[str]:
     """The Markdown table of the cells that are there."""
-    found = read_cells([one.name for one in cells()], folder)
     pairs = [f"pair-s{seed}" for seed in SEEDS]
     lines = [
         "# WSRL: fine-tuning without the data",

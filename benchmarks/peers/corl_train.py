@@ -1,4 +1,4 @@
-"""Trains CORL's IQL and TD3+BC on our dataset files and keeps what they score, one small JSON a cell.
+"""Trains CORL's IQL and TD3+BC on our dataset files and keeps what they score, a line of JSON a cell.
 
     python corl_train.py --source CORL/algorithms/offline --data ../shared/data
 
@@ -7,8 +7,7 @@ observations normalised, rewards not, Gaussian policy, actor cosine over the ste
 """
 
 import argparse
-import json
-import os
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,10 @@ import mujoco
 import numpy as np
 import torch
 
-RESULTS = Path(__file__).resolve().parent.parent / "results" / "peers"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cells import Results, append_cell, read_cells
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "peers.jsonl"
 FIRST_EVALUATION_SEED = 1000
 
 
@@ -118,25 +120,15 @@ def run_cell(task: Task, seed: int, source: Path, data: Path, steps: int, episod
     }
 
 
-def already_there(file: Path, steps: int, episodes: int) -> bool:
+def already_there(cells: Results, name: str, steps: int, episodes: int) -> bool:
     """Say whether a cell is kept; one that was made with other steps or episodes is refused, not replaced."""
-    if not file.exists():
+    if name not in cells:
         return False
-    kept = json.loads(file.read_text())
+    kept = cells[name]
     if (kept["steps"], kept["episodes"]) != (steps, episodes):
         made_with = f"{kept['steps']} steps, {kept['episodes']} episodes"
-        raise SystemExit(f"{file} holds a cell of {made_with}: give another --out")
+        raise SystemExit(f"cell {name} is there with {made_with}: give another --out")
     return True
-
-
-def write_json(file: Path, content: dict[str, Any]) -> None:
-    """Write aside, then rename: a killed run leaves no half file under the final name."""
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        aside.write_text(json.dumps(content) + "\n")
-        os.replace(aside, file)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -149,18 +141,18 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=50)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
+    done = read_cells(options.out)
     for seed in range(options.seeds):
         for task in TASKS:
-            file = options.out / f"{task.algorithm}-{task.dataset}-s{seed}.json"
-            if already_there(file, options.steps, options.episodes):
-                print(f"{file.name}: there already", flush=True)
+            name = f"{task.algorithm}-{task.dataset}-s{seed}"
+            if already_there(done, name, options.steps, options.episodes):
+                print(f"{name}: there already", flush=True)
                 continue
             cell = run_cell(task, seed, options.source, options.data, options.steps, options.episodes)
-            write_json(file, cell)
+            append_cell(options.out, name, cell)
             returns = np.asarray(cell["returns"])
             print(
-                f"{file.name}: return {returns.mean():.1f} (sd {returns.std():.1f}), "
+                f"{name}: return {returns.mean():.1f} (sd {returns.std():.1f}), "
                 f"{cell['seconds']:.0f} s training, {cell['evaluation_seconds']:.0f} s evaluation",
                 flush=True,
             )

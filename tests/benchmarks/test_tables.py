@@ -1,0 +1,53 @@
+"""The committed pages of the studies are what their committed cells give."""
+
+from __future__ import annotations
+
+import pathlib
+import runpy
+import shutil
+import sys
+
+import pytest
+
+from surefoot.evaluation import plots
+
+BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
+STUDIES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "    study_main(" in path.read_text(encoding="utf-8"))
+READ_REAL_DATA = {"offline_table", "safe_offline"}
+
+
+def check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raises SystemExit where the page of this study differs from its cells."""
+    monkeypatch.setattr(sys, "argv", [name, "--check"])
+    monkeypatch.setattr(plots, "save_png", lambda *_: None)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+
+
+def test_the_studies_are_found() -> None:
+    assert len(STUDIES) >= 16
+    assert {path.stem for path in (BENCHMARKS / "results").glob("*.jsonl")} == {*STUDIES, "peers"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_committed_page_is_the_table_of_the_committed_cells(
+    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if name in READ_REAL_DATA:
+        request.getfixturevalue("shared_data")
+    check(name, monkeypatch)
+
+
+def test_a_page_of_other_cells_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import study
+
+    for name in ("shield.jsonl", "shield.md"):
+        shutil.copy(BENCHMARKS / "results" / name, tmp_path / name)
+    monkeypatch.setattr(study, "RESULTS", tmp_path)
+    check("shield", monkeypatch)
+    lines = (tmp_path / "shield.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "shield.jsonl").write_text("".join(lines[1:]))
+    with pytest.raises(SystemExit, match=r"shield\.md is not the table of .*shield\.jsonl"):
+        check("shield", monkeypatch)
