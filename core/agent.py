@@ -7,9 +7,8 @@ import difflib
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,70 +17,14 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
+from surefoot.core.spec import DatasetLike as DatasetLike
+from surefoot.core.spec import Spec as Spec
 
 Batch = dict[str, Tensor]
 """Key -> tensor whose first dimension is the batch."""
 Metrics = dict[str, Tensor]
 """Name -> a tensor that a loss had at hand, of any shape; the Learner averages it when it logs."""
 Loss = Callable[[Batch, dict[str, Tensor]], tuple[Tensor, Metrics]]
-
-
-class DatasetLike(Protocol):
-    """What an agent needs to know of a dataset to be built."""
-
-    @property
-    def observation_dim(self) -> int: ...  # noqa: D102
-    @property
-    def action_dim(self) -> int: ...  # noqa: D102
-
-
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """Sizes and bounds of the control problem."""
-
-    observation_dim: int
-    action_dim: int
-    action_low: tuple[float, ...]  # environment units, one per action dimension
-    action_high: tuple[float, ...]
-    discrete: bool = False  # actions are choices 0 to action_dim - 1, one-hot rows inside; bounds are then 0 and 1
-
-    def __post_init__(self) -> None:
-        """Refuse sizes below 1, and bounds that are not finite, not ordered, or not one for each action dimension.
-
-        A problem without actions (action_dim 0, no bounds) is one of prediction.
-        """
-        low, high = tuple(self.action_low), tuple(self.action_high)
-        if self.observation_dim < 1 or self.action_dim < 0:
-            raise ConfigError(
-                f"observation_dim is {self.observation_dim} and action_dim {self.action_dim}: observations need at "
-                "least one number, and actions none or more"
-            )
-        if not len(low) == len(high) == self.action_dim:
-            raise ConfigError(
-                f"action bounds have {len(low)} and {len(high)} numbers; action_dim is {self.action_dim}, so give as "
-                "many of each"
-            )
-        if self.discrete and (set(low) != {0.0} or set(high) != {1.0}):
-            raise ConfigError(f"numbered choices have bounds 0 and 1, not {low} to {high}: use Spec.of_choices")
-        if not all(math.isfinite(a) and math.isfinite(b) and a < b for a, b in zip(low, high, strict=True)):
-            raise ConfigError(f"action bounds {list(low)} to {list(high)} must be finite and low < high")
-
-    @classmethod
-    def of_choices(cls, observation_dim: int, choices: int) -> Spec:
-        """The spec of a problem whose actions are numbered choices."""
-        return cls(observation_dim, choices, (0.0,) * choices, (1.0,) * choices, discrete=True)
-
-    @classmethod
-    def of(cls, dataset: DatasetLike, low: Any = None, high: Any = None) -> Spec:
-        """The spec of a dataset; without bounds, actions are taken to lie in [-1, 1].
-
-        Raises:
-            ConfigError: bounds that are not finite, not ordered, or of another size than the actions.
-        """
-        size = dataset.action_dim
-        low = np.full(size, -1.0) if low is None else np.broadcast_to(np.asarray(low, np.float64), (size,))
-        high = np.full(size, 1.0) if high is None else np.broadcast_to(np.asarray(high, np.float64), (size,))
-        return cls(dataset.observation_dim, size, tuple(low.tolist()), tuple(high.tolist()))
 
 
 SCHEDULES = ("constant", "cosine", "linear", "adaptive")

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from surefoot.core import spec
 from surefoot.core.errors import DataError
 
 Array = np.ndarray[Any, Any]
+NAMED = f"{spec.VECTOR}/"
+"""What names of extras begin with that are parts of an observation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +25,9 @@ class Dataset:
     the observation that followed action i, also on the last step of an episode.
     Where a source does not hold the observation after a truncated episode's last step, loaders set
     `valid[i] = False` there: the row counts in returns and lengths but is never sampled.
+
+    Images and several named arrays lie in `extras`, as `observations/KEY` and `next_observations/KEY`: uint8 images
+    and float32 vectors. `observations` and `next_observations` are then (N, 0).
     """
 
     observations: Array  # (N, observation dim) float32
@@ -47,8 +53,19 @@ class Dataset:
         return len(self.rewards)
 
     @property
+    def arrays(self) -> dict[str, spec.Array]:
+        """Key -> shape and dtype of an observation, as `Spec.observations`."""
+        named = {key: value for key, value in self.extras.items() if key.startswith(NAMED)}
+        if not named:
+            return {spec.VECTOR: spec.Array((self.observation_dim,))}
+        return {
+            key.removeprefix(NAMED): spec.Array(tuple(int(size) for size in value.shape[1:]), str(value.dtype))
+            for key, value in named.items()
+        }
+
+    @property
     def observation_dim(self) -> int:
-        """Size of one observation vector."""
+        """Size of one observation vector; 0 where observations are images or several arrays."""
         return int(self.observations.shape[1])
 
     @property

@@ -15,26 +15,21 @@ from surefoot.core.agent import Spec
 from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.core.random import generator
 from surefoot.envs.interface import PolicyBlock
+from surefoot.envs.spaces import arrays_of
 
 
 def spec_of(env: Any) -> Spec:
     """The problem that a vector environment poses to an agent.
 
     Raises:
-        EnvironmentMismatchError: observations that are no vectors; actions that are neither bounded vectors nor choices
-            counted from 0.
+        EnvironmentMismatchError: observations that are neither vectors, uint8 images nor a Dict of them; actions that
+            are neither bounded vectors nor choices counted from 0.
     """
-    observation, action = env.single_observation_space, env.single_action_space
-    if not isinstance(observation, gymnasium.spaces.Box) or len(observation.shape) != 1:
-        raise EnvironmentMismatchError(
-            f"observations are {observation}, and agents read vectors (a one-dimensional Box): "
-            "wrap the environment in gymnasium.wrappers.FlattenObservation"
-        )
-    width = int(observation.shape[0])
+    observations, action = arrays_of(env.single_observation_space), env.single_action_space
     if isinstance(action, gymnasium.spaces.Discrete):
         if int(action.start) != 0:
             raise EnvironmentMismatchError(f"the choices of {action} must be counted from 0: wrap the environment")
-        return Spec.of_choices(width, int(action.n))
+        return Spec.of_choices(observations, int(action.n))
     if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
         raise EnvironmentMismatchError(
             f"actions are {action}, and agents give vectors or one number of a choice: wrap the environment so that "
@@ -45,7 +40,7 @@ def spec_of(env: Any) -> Spec:
             f"the action space {action} has no finite bounds to scale a policy by: declare them, or wrap the "
             "environment in gymnasium.wrappers.RescaleAction"
         )
-    return Spec(width, int(action.shape[0]), tuple(action.low.tolist()), tuple(action.high.tolist()))
+    return Spec(observations, int(action.shape[0]), tuple(action.low.tolist()), tuple(action.high.tolist()))
 
 
 def check_spec(env: Any, spec: Spec, name: str) -> None:
@@ -57,7 +52,7 @@ def check_spec(env: Any, spec: Spec, name: str) -> None:
     found = spec_of(env)
     for what, wanted, has in (
         ("kind of actions", _kind(spec), _kind(found)),
-        ("number of observations", spec.observation_dim, found.observation_dim),
+        ("observation", spec.described(), found.described()),
         ("number of actions", spec.action_dim, found.action_dim),
         ("lowest action", _rounded(spec.action_low), _rounded(found.action_low)),
         ("highest action", _rounded(spec.action_high), _rounded(found.action_high)),

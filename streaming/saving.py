@@ -59,10 +59,9 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
     tensors, meta = checkpoint.load(path, KIND)
     if meta.get("algorithm") != kind.name:
         raise CheckpointError(f"{path}: holds a {meta.get('algorithm')} agent, not {kind.name}")
-    problem: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["problem"].items()}
     config = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["config"].items()}
     settings = {"seeds": meta["seeds"], "dtype": getattr(torch, meta["dtype"]), "native": meta["native"], **options}
-    agent = kind(Spec(**problem), kind.Config(**config), **settings)
+    agent = kind(Spec.from_json(meta["problem"]), kind.Config(**config), **settings)
     _take(agent, tensors, meta, path)
     return agent
 
@@ -70,7 +69,7 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
 def _description(agent: StreamingAgent) -> dict[str, Any]:
     value = {
         "algorithm": agent.name,
-        "problem": dataclasses.asdict(agent.spec),
+        "problem": agent.spec.to_json(),
         "config": dataclasses.asdict(agent.config),
         "seeds": list(agent.seeds),
         "dtype": str(agent.dtype).removeprefix("torch."),

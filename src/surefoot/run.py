@@ -65,9 +65,7 @@ class Run:
     @property
     def spec(self) -> Spec:
         """Sizes and bounds of the control problem."""
-        value: dict[str, Any] = read_json(self.folder / "config.json")["spec"]
-        ready: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
-        return Spec(**ready)
+        return Spec.from_json(read_json(self.folder / "config.json")["spec"])
 
     @property
     def complete(self) -> bool:

@@ -39,11 +39,12 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
     source = load_agent(run, _seed_there(run, seed))
     if isinstance(agent, StreamingAgent) or isinstance(source, StreamingAgent):
         return _stream_from(agent, source, run, position)
-    sizes = [(one.spec.observation_dim, one.spec.action_dim) for one in (source, agent)]
-    if sizes[0] != sizes[1]:
+    there, here = source.spec, agent.spec
+    if (there.observations, there.action_dim) != (here.observations, here.action_dim):
         raise ConfigError(
-            f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} here: it has "
-            f"{sizes[0][0]} observations and {sizes[0][1]} actions, this problem {sizes[1][0]} and {sizes[1][1]}"
+            f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} here: it observes "
+            f"{there.described()} and has {there.action_dim} actions, this problem {here.described()} and "
+            f"{here.action_dim}"
         )
     theirs, mine = source.state_dict(), agent.state_dict()
     others = _other_functions(agent, source)

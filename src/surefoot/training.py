@@ -157,7 +157,7 @@ def train(
             tell({"kind": "note", "text": text})
     if agent.acts:
         training_environment(plan, agent).close()
-    config: dict[str, Any] = {"plan": plan.to_json(), "spec": dataclasses.asdict(problem.spec), "dataset": None}
+    config: dict[str, Any] = {"plan": plan.to_json(), "spec": problem.spec.to_json(), "dataset": None}
     if dataset is not None:
         store_from_dataset(agent.prepare(dataset), agent.reads)
         for text in agent.notes(dataset):
@@ -193,8 +193,8 @@ def _take_back(run: Run) -> None:
 
 def _check_problem(built_for: Spec, found: Spec, plan: Plan) -> None:
     """Refuse an agent that was made for another problem: its config alone is taken, and might not suit this one."""
-    names = ("observation_dim", "action_dim", "discrete")
-    wanted, has = ([getattr(spec, name) for name in names] for spec in (built_for, found))
+    names = ("observations", "action_dim", "discrete")
+    wanted, has = ([spec.described(), spec.action_dim, spec.discrete] for spec in (built_for, found))
     if wanted != has:
         what = " and ".join(f"{name} {a} against {b}" for name, a, b in zip(names, wanted, has, strict=True) if a != b)
         raise EnvironmentMismatchError(

@@ -296,7 +296,7 @@ def test_environments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(EnvironmentMismatchError, match=r"lowest action of this sac agent is \(-0.5,\)"):
         OffPolicyLoop([narrow], [0], Constant(2), planned_steps=10)
     wide = SAC(Spec(3, 1, (-1.0,), (1.0,)), num_envs=2)
-    with pytest.raises(EnvironmentMismatchError, match="number of observations of this sac agent is 3"):
+    with pytest.raises(EnvironmentMismatchError, match="observation of this sac agent is 3 numbers"):
         OffPolicyLoop([wide], [0], Constant(2), planned_steps=10)
 
 

@@ -1,0 +1,34 @@
+"""Observation spaces become named arrays, and those that no agent can read are refused with a sentence."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.spec import Array
+from surefoot.envs.spaces import arrays_of
+
+VECTOR = gymnasium.spaces.Box(-1, 1, (3,), np.float64)
+IMAGE = gymnasium.spaces.Box(0, 255, (4, 64, 64, 3), np.uint8)
+
+
+def test_vectors_images_and_dicts_of_both_are_named_arrays() -> None:
+    assert arrays_of(VECTOR) == {"observations": Array((3,))}
+    assert arrays_of(IMAGE) == {"image": Array((4, 64, 64, 3), "uint8")}
+    both = gymnasium.spaces.Dict({"camera": IMAGE, "state": VECTOR})
+    assert arrays_of(both) == {"camera": Array((4, 64, 64, 3), "uint8"), "state": Array((3,))}
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (gymnasium.spaces.Discrete(3), "observations are Discrete"),
+        (gymnasium.spaces.Box(0, 1, (64, 64, 3), np.float32), "give images as uint8"),
+        (gymnasium.spaces.Dict({"choice": gymnasium.spaces.Discrete(3)}), "the observation 'choice' is Discrete"),
+    ],
+)
+def test_other_spaces_are_refused(space: gymnasium.Space[object], message: str) -> None:
+    with pytest.raises(EnvironmentMismatchError, match=message):
+        arrays_of(space)
