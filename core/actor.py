@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
-from surefoot.core.networks import MLP
+from surefoot.core.networks import MLP, NORM_EPSILON
 
 ACTORS: dict[str, type[Actor]] = {}
 """Kind, as policy files name it -> class: all that have been imported."""
@@ -81,6 +81,7 @@ class MLPActor(Actor):
         value: dict[str, Any] = {"hidden": list(self.mlp.hidden), "activation": self.mlp.activation}
         if len(self.mlp.scales) > 0:
             value["layer_norm"] = True
+            value |= {"norm_epsilon": self.mlp.norm_epsilon} if self.mlp.norm_epsilon != NORM_EPSILON else {}
         if self.mlp.unit_features:
             value["unit_features"] = True
         own = {name: getattr(self, name) for name in self.options if hasattr(self, name)}

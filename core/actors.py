@@ -12,7 +12,7 @@ from surefoot.core.actor import ACTORS as ACTORS
 from surefoot.core.actor import Actor as Actor
 from surefoot.core.actor import MLPActor
 from surefoot.core.distributions import gaussian_entropy, gaussian_log_density, kl_gaussian, tanh_log_determinant
-from surefoot.core.networks import MLP
+from surefoot.core.networks import MLP, NORM_EPSILON
 
 
 class DeterministicActor(MLPActor):
@@ -90,7 +90,7 @@ class TanhGaussianActor(MLPActor):
 
     kind = "tanh_gaussian"
     outputs = 2
-    options = ("log_std_range", "activation", "layer_norm", "unit_features")
+    options = ("log_std_range", "activation", "layer_norm", "norm_epsilon", "unit_features")
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class TanhGaussianActor(MLPActor):
         layer_norm: bool = False,
         activation: str = "relu",
         unit_features: bool = False,
+        norm_epsilon: float = NORM_EPSILON,
     ) -> None:
         super().__init__()
         self.mlp = MLP(
@@ -111,6 +112,7 @@ class TanhGaussianActor(MLPActor):
             initialisation=initialisation,
             activation=activation,
             layer_norm=layer_norm,
+            norm_epsilon=norm_epsilon,
             unit_features=unit_features,
         )
         self.log_std_range = log_std_range
@@ -437,6 +439,6 @@ class TanhFamilyActor(FamilyActor):
 
     kind = "tanh_family"
     outputs = 2
-    options = (*FamilyActor.options, "layer_norm")
+    options = (*FamilyActor.options, "layer_norm", "norm_epsilon")
     members = TanhGaussianActor
     balances = BalanceModel

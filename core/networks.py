@@ -14,6 +14,8 @@ from surefoot.core import ensembles, kernels, native
 from surefoot.core.errors import ConfigError
 
 INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier")
+NORM_EPSILON = 1e-5
+"""What layer norms add to the variance, where nothing else is said: torch's default."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
@@ -36,6 +38,7 @@ class MLP(nn.Module):
         initialisation: str = "torch",
         activation: str = "relu",
         layer_norm: bool = False,
+        norm_epsilon: float = NORM_EPSILON,
         unit_features: bool = False,
     ) -> None:
         """Build and initialise from torch's global generator.
@@ -50,6 +53,7 @@ class MLP(nn.Module):
                 layer U(-3e-3, 3e-3): EDAC, RIQL).
             activation: a name in `ACTIVATIONS`.
             layer_norm: normalise each hidden layer before its activation.
+            norm_epsilon: what layer norms add to the variance; torch's default, where flax's is 1e-6.
             unit_features: divide what the last layer reads by its Euclidean norm (AVG).
         """
         super().__init__()
@@ -62,7 +66,7 @@ class MLP(nn.Module):
         sizes = [inputs, *hidden, outputs]
         lead = () if members is None else (members,)
         self.members, self.activation, self.hidden = members, activation, tuple(hidden)
-        self.unit_features = unit_features
+        self.norm_epsilon, self.unit_features = norm_epsilon, unit_features
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(*lead, after, before)) for before, after in itertools.pairwise(sizes)
         )
@@ -85,7 +89,7 @@ class MLP(nn.Module):
         weights, biases, scales, shifts = parts
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, weights, biases, self.activation, (scales, shifts))
+            return kernels.mlp(slots, inputs, *self.usual(weights, biases), self.activation, (scales, shifts))
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
         return self._plain(inputs, weights, biases, scales, shifts, masks)
@@ -93,6 +97,19 @@ class MLP(nn.Module):
     def _fits_kernels(self, inputs: Tensor) -> bool:
         plain = self.activation in native.HIDDEN and not self.unit_features
         return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
+
+    def _normalised(self, value: Tensor) -> Tensor:
+        return nn.functional.layer_norm(value, value.shape[-1:], eps=self.norm_epsilon)
+
+    def usual(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        r"""Weights and biases that give the same outputs where layer norms add `NORM_EPSILON`, as native code's do.
+
+        With g y before a norm in place of y it gives g (y - m) / sqrt(g^2 v + e) = (y - m) / sqrt(v + e / g^2).
+        """
+        if not len(self.scales) or self.norm_epsilon == NORM_EPSILON:
+            return list(weights), list(biases)
+        grown = math.sqrt(NORM_EPSILON / self.norm_epsilon)
+        return [*(w * grown for w in weights[:-1]), weights[-1]], [*(b * grown for b in biases[:-1]), biases[-1]]
 
     def with_features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """(B, last hidden width) what the last layer reads, and (B, out) what it gives; of a network without members.
@@ -123,7 +140,7 @@ class MLP(nn.Module):
         for layer in range(len(weights) - 1):
             value = kernels.linear(value, weights[layer], biases[layer])
             if scales:
-                value = nn.functional.layer_norm(value, value.shape[-1:]) * scales[layer] + shifts[layer]
+                value = self._normalised(value) * scales[layer] + shifts[layer]
             value = ACTIVATIONS[self.activation](value)
             if parts is not None:
                 value = value * parts[layer]
@@ -135,7 +152,7 @@ class MLP(nn.Module):
         norms = [s[index] for s in _tensors(self.scales)], [s[index] for s in _tensors(self.shifts)]
         slots = kernels.active()
         if slots is not None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, weights, biases, self.activation, norms)
+            return kernels.mlp(slots, inputs, *self.usual(weights, biases), self.activation, norms)
         return self._plain(inputs, weights, biases, *norms)
 
 
@@ -195,6 +212,7 @@ class Critic(nn.Module):
         members: int = 2,
         initialisation: str = "torch",
         layer_norm: bool = False,
+        norm_epsilon: float = NORM_EPSILON,
     ) -> None:
         super().__init__()
         self.mlp = MLP(
@@ -204,6 +222,7 @@ class Critic(nn.Module):
             members=members,
             initialisation=initialisation,
             layer_norm=layer_norm,
+            norm_epsilon=norm_epsilon,
         )
 
     def forward(self, observation_actions: Tensor, members: Tensor | None = None) -> Tensor:

@@ -26,6 +26,7 @@ OPTIONS: dict[str, Kind] = {
     "hidden": _WIDTHS,
     "activation": Text(among=tuple(ACTIVATIONS)),
     "layer_norm": Flag(),
+    "norm_epsilon": Number(1e-12, 1),
     "unit_features": Flag(),
     "log_std_range": _RANGE,
     "coefficients": _RANGE,

@@ -89,7 +89,7 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
             "step such a policy from python"
         )
     mlp = actor.mlp
-    weights, biases = [w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases]
+    weights, biases = mlp.usual([w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases])
     noise: dict[str, Any] = {"squash": not isinstance(actor, UnboundedGaussianActor)}
     if isinstance(actor, (GaussianActor, UnboundedGaussianActor)):
         if sampling:

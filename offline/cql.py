@@ -46,6 +46,7 @@ class CQLConfig:
     critic_hidden: tuple[int, ...] | None = None  # of the critics, where it differs
     layer_norm_actor: bool = False
     layer_norm_critic: bool = False
+    layer_norm_epsilon: float = 1e-6  # that both add to the variance: flax's
     log_std_range: tuple[float, float] = (math.log(1e-5), math.log(10.0))  # before the tanh: deviations from 1e-5 to 10
     initialisation: str = "orthogonal"
     reward_scale: float = 1.0  # rewards are trained on as reward_scale * r + reward_shift
@@ -63,6 +64,8 @@ class CQLConfig:
         require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, ">= 1")
         require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
+        epsilon = self.layer_norm_epsilon
+        require(1e-12 <= epsilon <= 1, name, "layer_norm_epsilon", epsilon, "in [1e-12, 1]")
         require(self.reward_scale > 0, name, "reward_scale", self.reward_scale, "> 0")
 
 
@@ -106,7 +109,8 @@ class CQL(Agent):
         L_\alpha &= -\alpha\, E\, [\log\pi(a'|s') + \bar H]
 
     Of the 3n actions a_k, n are uniform, n from the policy at s and n from it at s'; mu_k is what a_k was drawn from.
-    As in zhouzypaul/wsrl: all losses at the same old parameters, no entropy in the target.
+    As in zhouzypaul/wsrl: all losses at the same old parameters, no entropy in the target. Its critics share one output
+    layer, which reads each member's last hidden layer; here each has its own.
     """
 
     name = "cql"
@@ -118,7 +122,7 @@ class CQL(Agent):
     def build(self) -> None:
         """Actor, critics with their targets, temperature and, where it is learned, the conservative term's weight."""
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
-        shape: dict[str, Any] = {"initialisation": c.initialisation}
+        shape: dict[str, Any] = {"initialisation": c.initialisation, "norm_epsilon": c.layer_norm_epsilon}
         self.actor: TanhGaussianActor = TanhGaussianActor(
             *sizes, c.hidden, log_std_range=c.log_std_range, layer_norm=c.layer_norm_actor, **shape
         )

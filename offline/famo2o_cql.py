@@ -64,7 +64,8 @@ class FamO2OCQL(FamilyAgent, CQL):
         """Policy and balance model as one head, weights drawn anew."""
         c = self.config
         sizes = (self.spec.observation_dim, self.spec.action_dim, c.hidden, c.initialisation)
-        return TanhFamilyActor(*sizes, c.log_std_range, c.coefficients, layer_norm=c.layer_norm_actor)
+        norm = {"layer_norm": c.layer_norm_actor, "norm_epsilon": c.layer_norm_epsilon}
+        return TanhFamilyActor(*sizes, c.log_std_range, c.coefficients, **norm)
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor], where: str) -> Tensor:
         """(B,) that the universal policy reads at `observations` or `next_observations`: all of the range alike."""

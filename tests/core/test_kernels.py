@@ -68,8 +68,8 @@ def test_kernels_equal_plain_pytorch(library: str, members: int | None, rows: in
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
 
 
-def with_norms(members: int | None, activation: str = "relu") -> MLP:
-    network = MLP(7, 2, (24, 16), members=members, layer_norm=True, activation=activation)
+def with_norms(members: int | None, activation: str = "relu", epsilon: float = 1e-5) -> MLP:
+    network = MLP(7, 2, (24, 16), members=members, layer_norm=True, activation=activation, norm_epsilon=epsilon)
     with torch.no_grad():
         for value in (*network.scales, *network.shifts):
             value.add_(0.5 * torch.randn_like(value))
@@ -94,6 +94,16 @@ def test_layer_norms_in_the_native_module_equal_plain_pytorch(
     monkeypatch.setattr(native, "library", lambda: None)
     for found, expected in zip(results(network, inputs, "numpy", target), plain, strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.skipif(native.library() is None, reason="layer norms are plain PyTorch without the native module")
+@pytest.mark.parametrize("members", [None, 3])
+def test_layer_norms_with_another_epsilon_equal_plain_pytorch(members: int | None) -> None:
+    network, target = with_norms(members, epsilon=1e-3), torch.randn(37, 2)
+    inputs = (0.05 * strided(37, 7)).detach().requires_grad_()
+    plain = results(network, inputs, None, target)
+    for found, expected in zip(results(network, inputs, NATIVE, target), plain, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("index", [0, 2])

@@ -21,7 +21,7 @@ def separate(network: MLP, member: int) -> nn.Sequential:
         layers.append(linear)
         if index < len(network.weights) - 1:
             if len(network.scales):
-                norm = nn.LayerNorm(weight.shape[-2])
+                norm = nn.LayerNorm(weight.shape[-2], eps=network.norm_epsilon)
                 norm.load_state_dict({"weight": network.scales[index][member], "bias": network.shifts[index][member]})
                 layers.append(norm)
             layers.append({"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "gelu": nn.GELU}[network.activation]())
@@ -43,6 +43,34 @@ def test_an_ensemble_equals_separate_networks(activation: str, layer_norm: bool)
         assert (outputs[member] - alone).abs().max() < 1e-6
         if activation == "relu":
             assert (network.member(inputs, member) - alone).abs().max() < 1e-6
+
+
+def test_layer_norms_add_their_epsilon_to_the_variance() -> None:
+    network = MLP(1, 1, (2,), layer_norm=True, norm_epsilon=1e-6).double()
+    with torch.no_grad():
+        network.weights[0].copy_(torch.tensor([[1e-3], [-1e-3]], dtype=torch.float64))
+        network.weights[1].copy_(torch.tensor([[1.0, 0.0]]))
+        for bias in network.biases:
+            bias.zero_()
+    # units of 1e-3 and -1e-3 have variance 1e-6, so that each is divided by sqrt(2e-6): 1 / sqrt 2, not 1 / sqrt 11
+    assert float(network(torch.ones(1, 1).double()).detach()) == pytest.approx(2**-0.5, rel=1e-12)
+
+
+def test_usual_weights_give_the_same_outputs_by_layer_norms_that_add_torchs_default() -> None:
+    network, same = (MLP(5, 2, (16, 8), members=3, layer_norm=True, norm_epsilon=e).double() for e in (1e-6, 1e-5))
+    with torch.no_grad():
+        for bias in network.biases:
+            bias.zero_()
+    same.load_state_dict(network.state_dict())
+    inputs = 1e-2 * torch.randn(30, 5).double()
+    with torch.no_grad():
+        assert (same(inputs) - network(inputs)).abs().max() > 1e-5
+        for parameters, values in zip(
+            (same.weights, same.biases), network.usual([*network.weights], [*network.biases])
+        ):
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.copy_(value)
+    torch.testing.assert_close(same(inputs), network(inputs), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

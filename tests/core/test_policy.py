@@ -214,16 +214,20 @@ def test_a_checkpoint_of_another_kind_is_not_a_policy(tmp_path: pathlib.Path) ->
         Policy.load(tmp_path / "p")
 
 
-def test_a_policy_with_layer_norms_is_the_same_after_saving(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-6])
+def test_a_policy_with_layer_norms_is_the_same_after_saving(tmp_path: pathlib.Path, epsilon: float) -> None:
     torch.manual_seed(0)
-    actor = TanhGaussianActor(3, 2, (5, 4), layer_norm=True)
+    actor = TanhGaussianActor(3, 2, (5, 4), layer_norm=True, norm_epsilon=epsilon)
     with torch.no_grad():
         for scale in actor.mlp.scales:
             scale.uniform_(0.5, 2)
     policy = Policy.of(actor, Normalizer(3), torch.tensor([-1.0, -1]), torch.tensor([1.0, 2]))
     policy.save(tmp_path / "policy")
-    observations = torch.randn(7, 3)
-    assert torch.equal(Policy.load(tmp_path / "policy").act(observations), policy.act(observations))
+    observations = 1e-3 * torch.randn(7, 3)
+    again = Policy.load(tmp_path / "policy")
+    assert torch.equal(again.act(observations), policy.act(observations))
+    told = "norm_epsilon" in (tmp_path / "policy.json").read_text()
+    assert told == (epsilon != 1e-5)  # files without it, older ones too, have torch's default
 
 
 OLD_OPTIONS = {

@@ -12,7 +12,9 @@ import pytest
 import torch
 from policies_for_native import policy_for
 
+from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
+from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.envs import episodes, native_policy, rollout
 from surefoot.envs.episodes import episode_seeds, run_episodes
@@ -36,6 +38,18 @@ def test_the_native_loop_gives_what_stepping_with_the_torch_policy_gives(name: s
         assert outside.costs is not None
         assert np.abs(inside.costs - outside.costs).sum() <= 1  # one margin may lie at the rounding
         assert inside.steps == inside.lengths.sum() <= 40 * 25
+
+
+def test_layer_norms_with_another_epsilon_act_as_in_torch() -> None:
+    known, seeds, given = system("pendulum"), episode_seeds(0, 0, 40), {"layer_norm": True}
+    small, usual = (TanhGaussianActor(3, 1, (16, 16), norm_epsilon=epsilon, **given) for epsilon in (0.1, 1e-5))
+    usual.load_state_dict(small.state_dict())
+    bounds = torch.tensor([-2.0]), torch.tensor([2.0])
+    policy, other = (Policy.of(actor, Normalizer(3), *bounds) for actor in (small, usual))
+    inside = run_episodes(policy, known.alias, seeds, steps=25).returns
+    outside, with_torchs = (episodes._stepped(one, known.alias, seeds, 25, None).returns for one in (policy, other))
+    np.testing.assert_allclose(inside, outside, atol=1e-5 * np.abs(outside).max())
+    assert np.abs(with_torchs - outside).max() > 1e-3 * np.abs(outside).max()
 
 
 def test_evaluation_gives_the_same_episodes_for_the_same_seeds() -> None:
