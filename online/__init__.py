@@ -1,11 +1,11 @@
 """Reinforcement learning by acting: online, from offline to online, and hybrid. One algorithm a file."""
 
 from surefoot.core.agent import Agent
+from surefoot.envs.acting import spec_of
 from surefoot.online.a2c import A2C, A2CConfig
 from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
 from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
-from surefoot.online.environment import spec_of
 from surefoot.online.famo2o_cql_online import FamO2OCQLOnline, FamO2OCQLOnlineConfig
 from surefoot.online.famo2o_online import FamO2OOnline, FamO2OOnlineConfig
 from surefoot.online.h2o import H2O, H2OConfig

@@ -17,23 +17,13 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Agent
-from surefoot.core.errors import DivergenceError
+from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
 from surefoot.core.learner import Learner
 from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
-from surefoot.envs.interface import PolicyBlock, RollsOut, check_contract, final_observations
-from surefoot.online.environment import (
-    EpisodeMeans,
-    RecentEpisodes,
-    bad_cost,
-    bad_costs,
-    environment_state,
-    need_costs,
-    restore_environment,
-    row_seeds,
-    under,
-)
+from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
+from surefoot.envs.interface import PolicyBlock, RollsOut
 
 Block = dict[str, Tensor]
 
@@ -53,38 +43,38 @@ class Blocks:
         Raises:
             EnvironmentMismatchError: the environment does not keep the contract.
         """
-        check_contract(env)
-        self.env, self.learner, self.horizon, self.device = env, learner, horizon, device
+        self.learner, self.horizon, self.device = learner, horizon, device
         self.agent: Agent = learner.agent
-        self.seeds = len(learner.seeds)
-        self.num_envs: int = env.num_envs // self.seeds
-        self.as_torch = getattr(env, "tensors", "numpy") == "torch"
-        self.inserts_rows = bool(getattr(env, "inserts_rows", False))
-        config, width = self.agent.config, self.agent.spec.observation_dim
-        self.learns_statistics = bool(config.normalise_observations) and not self.agent.normalizer.fixed
-        self.moments = RunningMoments(self.seeds, width, device)
-        self.episodes = EpisodeMeans(self.seeds, self.num_envs, device)
-        window: int | None = self.agent.cost_window
-        self.recent = None if window is None else RecentEpisodes(self.seeds, self.num_envs, window, device)
-        """Of agents with a constraint: the episodes that its multiplier follows."""
+        agent, config = self.agent, self.agent.config
+        bounds = None if agent.spec.discrete else (agent.action_low, agent.action_high)
+        self.acting = Acting(env, learner.seeds, bounds, device, agent.cost_window)
+        self.env, self.seeds, self.num_envs = env, len(learner.seeds), self.acting.num_envs
+        self.learns_statistics = bool(config.normalise_observations) and not agent.normalizer.fixed
+        self.moments = RunningMoments(self.seeds, agent.spec.observation_dim, device)
         self._policies = self._inside()
         self._warm = False
-        self.begin(0)
+        self._begin(0)
 
     @property
     def inside(self) -> bool:
         """Whether the environment has the policies inside its own loop."""
         return self._policies is not None
 
-    def begin(self, number: int) -> None:
+    @property
+    def episodes(self) -> EpisodeMeans:
+        """Means of the training episodes."""
+        return self.acting.episodes
+
+    @property
+    def recent(self) -> RecentEpisodes | None:
+        """Of agents with a constraint: the episodes that its multiplier follows."""
+        return self.acting.recent
+
+    def _begin(self, number: int) -> None:
         """New episodes in all rows, by the row seeds that belong to block `number`."""
-        seeds = [one for seed in self.learner.seeds for one in row_seeds(seed, self.num_envs, number)]
-        self._received = self._tensor(self.env.reset(seed=seeds)[0])
-        self.episodes.begin()
-        if self.recent is not None:
-            self.recent.begin()
+        self.acting.begin(number)
         if not self.inside:
-            self._learn_statistics(self._received, None)
+            self._learn_statistics(self.acting.received, None)
 
     def fill(self, number: int) -> Block:
         """The next T steps: (S, T, N, ...) tensors, `costs` for agents with a constraint, and `mask` where the
@@ -102,7 +92,7 @@ class Blocks:
         if self.recent is None:
             block.pop("costs", None)
         elif "costs" not in block:
-            raise need_costs(self.env, self.agent.name)
+            raise self.acting.no_costs(self.agent.name)
         else:
             self._check_costs(block, number)
             self.recent.add_block(block)
@@ -163,32 +153,47 @@ class Blocks:
 
     @torch.no_grad()
     def _stepped(self, number: int) -> Block:
-        steps: list[dict[str, Tensor]] = []
+        acting, block = self.acting, Block()
         noise, held = self._noise(number), self.agent.config.held
+        seen = self.normalised(acting.rows(acting.received))
         for time in range(self.horizon):
-            seen = self.normalised(self._rows(self._received))
             actions = self.learner.apply("sample", seen, noise[time // held])
-            after, rewards, terminations, truncations, info = self.env.step(self._own(actions))
-            final = self._tensor(final_observations(after, info))
-            valid = self._valid(info)
-            self._received = self._tensor(after) if "final_obs" in info else final
-            self._learn_statistics(self._received, valid)
+            done = acting.act(actions.flatten(0, 1))
+            valid = self._valid(done.info)
+            received = acting.tensor(done.observations)
+            self._learn_statistics(received, valid)
+            following = self.normalised(acting.rows(received))
             step = {
                 "observations": seen,
                 "actions": actions,
-                "rewards": self._rows(self._tensor(rewards)),
-                "terminations": self._rows(self._tensor(terminations)),
-                "truncations": self._rows(self._tensor(truncations)),
-                "next_observations": self.normalised(self._rows(final)),
+                "rewards": acting.rows(acting.tensor(done.rewards)),
+                "terminations": acting.rows(acting.tensor(done.terminations)),
+                "truncations": acting.rows(acting.tensor(done.truncations)),
+                "next_observations": following,
             }
+            if done.next_observations is not done.observations:
+                step["next_observations"] = self.normalised(acting.rows(acting.tensor(done.next_observations)))
             if valid is not None:
-                step["mask"] = self._rows(valid).float()
-            if "cost" in info:
-                step["costs"] = self._rows(self._tensor(info["cost"]))
-            steps.append(step)
-        block = {name: torch.stack([step[name] for step in steps], 1) for name in steps[0]}
+                step["mask"] = acting.rows(valid).float()
+            if "cost" in done.info:
+                step["costs"] = acting.rows(acting.tensor(done.info["cost"]))
+            self._write(block, step, time)
+            acting.received, seen = received, following
         self.episodes.add_block(block)
         return block
+
+    def _write(self, block: Block, step: Block, time: int) -> None:
+        """Put the (S, N, ...) columns of a step into those of the block."""
+        if time == 0:
+            for name, value in step.items():
+                block[name] = value.new_empty((self.seeds, self.horizon, *value.shape[1:]))
+        elif step.keys() != block.keys():
+            raise EnvironmentMismatchError(
+                f"{self.acting.name}: step {time} of a block has {', '.join(step)}, and the first {', '.join(block)}: "
+                "give info['cost'] in every step or in none"
+            )
+        for name, value in step.items():
+            block[name][:, time] = value
 
     def _noise(self, number: int) -> Tensor:
         """(T / held, S, N, held_dim) standard normal numbers; environment e's depend on seed, block and e only."""
@@ -196,37 +201,16 @@ class Blocks:
         drawn = [generator(s, "acting", number).standard_normal(shape, np.float32) for s in self.learner.seeds]
         return torch.from_numpy(np.stack(drawn)).to(self.device).permute(2, 0, 1, 3).contiguous()
 
-    def _own(self, actions: Tensor) -> Any:
-        """(S, N, A) actions of the agents as the environment takes them."""
-        agent, flat = self.agent, actions.flatten(0, 1)
-        if agent.spec.discrete:
-            own = flat.argmax(-1)
-        else:
-            middle, half = (agent.action_high + agent.action_low) / 2, (agent.action_high - agent.action_low) / 2
-            own = torch.addcmul(middle, half, flat.clamp(-1, 1))
-        return own if self.as_torch else own.cpu().numpy()
-
     def _valid(self, info: Mapping[str, Any]) -> Tensor | None:
         """(S * N,) bool rows that are transitions, where the environment inserts others."""
-        if self.inserts_rows:
-            valid = info.get("valid")
-            return (
-                torch.ones_like(self._received[:, 0], dtype=torch.bool) if valid is None else self._tensor(valid).bool()
-            )
-        return None
+        if not self.acting.inserts_rows:
+            return None
+        valid = info.get("valid")
+        if valid is None:
+            return torch.ones_like(self.acting.received[:, 0], dtype=torch.bool)
+        return self.acting.tensor(valid).bool()
 
     # -- both --------------------------------------------------------------------------------------------
-
-    def _tensor(self, values: Any) -> Tensor:
-        """On the device, numbers as float32, and not memory that the environment writes again."""
-        value = torch.as_tensor(values, device=self.device)
-        if value.dtype not in (torch.float32, torch.bool):
-            return value.float()
-        return value.clone() if self.as_torch else value
-
-    def _rows(self, values: Tensor) -> Tensor:
-        """(S * N, ...) as (S, N, ...)."""
-        return values.view(self.seeds, self.num_envs, *values.shape[1:])
 
     def _split(self, values: Tensor) -> Tensor:
         """(T, S * N, ...) as (S, T, N, ...)."""
@@ -254,53 +238,39 @@ class Blocks:
         bad = bad_costs(costs, block.get("mask"))
         if bool(bad.any()):
             seed, time, row = bad.nonzero()[0].tolist()
-            step = number * self.horizon + time
-            raise bad_cost(row, self.learner.seeds[seed], step, float(costs[seed, time, row]))
+            where = seed * self.num_envs + row
+            raise self.acting.bad_cost(where, number * self.horizon + time, float(costs[seed, time, row]))
 
     def _check_finite(self, block: Block, number: int) -> None:
-        fine = torch.isfinite(block["rewards"])
-        for name in ("observations", "next_observations", "actions"):
-            fine = fine & torch.isfinite(block[name]).all(-1)
-        if not bool(fine.all()):
-            seed, time, row = (~fine).nonzero()[0].tolist()
-            step = number * self.horizon + time
-            what = "action" if not bool(torch.isfinite(block["actions"][seed, time, row]).all()) else "environment"
-            if what == "action" and bool(torch.isfinite(block["observations"][seed, time, row]).all()):
-                raise DivergenceError(
-                    f"{self.agent.name}: the policy of seed {self.learner.seeds[seed]} gave an action that is not "
-                    f"finite at vector step {step}; lower the learning rate. The last good checkpoint is kept"
-                )
-            raise DivergenceError(
-                f"environment {row} of seed {self.learner.seeds[seed]} gave an observation or reward that is not "
-                f"finite at vector step {step}; lower its time step or bound its state. The last good checkpoint is "
-                "kept"
-            )
+        seen, chosen = (torch.isfinite(block[name]).all(-1) for name in ("observations", "actions"))
+        fine = torch.isfinite(block["rewards"]) & torch.isfinite(block["next_observations"]).all(-1) & seen & chosen
+        if bool(fine.all()):
+            return
+        seed, time, row = (~fine).nonzero()[0].tolist()
+        step = number * self.horizon + time
+        if bool(chosen[seed, time, row]) or not bool(seen[seed, time, row]):
+            raise self.acting.not_finite(seed * self.num_envs + row, step)
+        raise DivergenceError(
+            f"{self.agent.name}: the policy of seed {self.learner.seeds[seed]} gave an action that is not finite at "
+            f"vector step {step}; lower the learning rate. The last good checkpoint is kept"
+        )
 
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:
         """What seed `position` needs to go on: its environments, statistics and sums."""
-        mine = slice(position * self.num_envs, (position + 1) * self.num_envs)
-        tensors = {"blocks/received": self._received[mine], "blocks/warm": torch.tensor(self._warm)}
+        acting = self.acting
+        tensors = {"blocks/received": acting.own(acting.received, position), "blocks/warm": torch.tensor(self._warm)}
         tensors |= {f"blocks/moments/{name}": value for name, value in self.moments.state(position).items()}
-        tensors |= {f"blocks/episodes/{name}": value for name, value in self.episodes.state(position).items()}
-        if self.recent is not None:
-            tensors |= {f"blocks/recent/{name}": value for name, value in self.recent.state(position).items()}
-        return tensors | environment_state(self.env, position, self.seeds)
+        tensors |= {f"blocks/{name}": value for name, value in acting.state(position).items()}
+        return tensors | acting.environment_state(position, self.seeds)
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], number: int) -> str | None:
         """Go on from what `state` gave before block `number`; None, or a sentence that says what is lost."""
         for position, state in enumerate(states):
             self.moments.restore(position, under(state, "blocks/moments/"))
-            self.episodes.restore(position, under(state, "blocks/episodes/"))
-            if self.recent is not None:
-                self.recent.restore(position, under(state, "blocks/recent/"))
         self._warm = bool(states[0]["blocks/warm"])
-        problem = restore_environment(self.env, states)
-        if problem is not None:
-            learns, self.learns_statistics = self.learns_statistics, False
-            self.begin(number)
-            self.learns_statistics = learns
-            return problem
-        self._received = torch.cat([state["blocks/received"] for state in states]).to(self.device).clone()
-        return None
+        lost = self.acting.restore(states, "blocks/", "blocks/received")
+        if lost is not None:
+            self.acting.begin(number)  # what these rows are is known already, so the statistics don't learn from them
+        return lost

@@ -10,20 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.data.collect import TransitionBuffer
-from surefoot.envs.interface import check_contract, final_observations
-from surefoot.online.environment import (
-    EpisodeMeans,
-    RecentEpisodes,
-    bad_cost,
-    bad_costs,
-    environment_state,
-    need_costs,
-    restore_environment,
-    row_seeds,
-    under,
-)
+from surefoot.envs.acting import Acting, EpisodeMeans, bad_costs
 
 COLUMNS = ("observations", "actions", "rewards", "terminations", "next_observations", "costs", "returns_to_go")
 """What an environment can fill; the last at the end of an episode, and NaN until then."""
@@ -66,18 +55,13 @@ class Experience:
             ConfigError: a column that an environment can't fill, or rows that can't be shared among the seeds.
             EnvironmentMismatchError: the environment does not keep the contract, or takes another number of actions.
         """
-        check_contract(env)
-        if env.num_envs % len(seeds):
-            raise ConfigError(f"{env.num_envs} environments can't be shared equally among {len(seeds)} seeds")
         for key in reads:
             if key not in COLUMNS:
                 raise ConfigError(f"the agent reads {key!r}, which an environment can't give: it gives {COLUMNS}")
-        self.env, self.seeds, self.device = env, list(seeds), device
-        self.num_envs: int = env.num_envs // len(seeds)
-        self.as_torch = getattr(env, "tensors", "numpy") == "torch"
         low, high = (bound.to(device) for bound in bounds)
-        self.middle, self.half = (high + low) / 2, (high - low) / 2
-        sizes = {"observations": tuple(env.single_observation_space.shape), "actions": tuple(bounds[0].shape)}
+        self.acting = Acting(env, seeds, (low, high), device, cost_window)
+        self.num_envs, self.device = self.acting.num_envs, device
+        sizes = {"observations": tuple(env.single_observation_space.shape), "actions": tuple(low.shape)}
         sizes["next_observations"] = sizes["observations"]
         if tuple(env.single_action_space.shape or ()) != sizes["actions"]:
             raise EnvironmentMismatchError(
@@ -91,31 +75,30 @@ class Experience:
         self._reads_costs = "costs" in reads
         self._newest = torch.zeros(0, dtype=torch.int64)  # rows of the last step
         self._returns_to_go = returns_to_go if "returns_to_go" in reads else None
-        self.episodes = EpisodeMeans(len(seeds), self.num_envs, device)
-        self.recent = None if cost_window is None else RecentEpisodes(len(seeds), self.num_envs, cost_window, device)
         self._ended = torch.zeros(len(seeds), dtype=torch.bool, device=device)  # in the last step
         self._diverged = torch.zeros((), dtype=torch.int64, device=device)
         self._bad = torch.full((2,), -1, dtype=torch.int64, device=device)  # step and row of the first bad number
         self._odd = torch.full((3,), -1.0, dtype=torch.float64, device=device)  # and of the first bad cost, with it
-        self.begin(0)
+        self._begin(0)
 
-    def begin(self, block: int) -> None:
-        """New episodes in all rows, with the row seeds of that block."""
-        seeds = [one for seed in self.seeds for one in row_seeds(seed, self.num_envs, block)]
-        observations, _ = self.env.reset(seed=seeds)
+    def _begin(self, block: int) -> None:
+        lengths = self.episodes.lengths.view(-1)
         if self._returns_to_go is not None and len(self.buffer):  # what was cut off counts as far as it went
-            self._look_back(_true(self.episodes.lengths.view(-1) > 0), self.episodes.lengths.view(-1))
-        self.episodes.begin()
-        if self.recent is not None:
-            self.recent.begin()
+            self._look_back(_true(lengths > 0), lengths)
+        self.acting.begin(block)
         self.buffer.end_episodes()
-        self._received = self._tensor(observations)
-        self._check(self._received, self._received[..., 0], 0)
+        received = self.acting.received
+        self._check(received, received[..., 0], 0)
+
+    @property
+    def episodes(self) -> EpisodeMeans:
+        """Means of the training episodes."""
+        return self.acting.episodes
 
     @property
     def observations(self) -> Tensor:
         """(S, N, O) that the next actions are chosen by, normalised."""
-        return self._normalised(self._received).view(len(self.seeds), self.num_envs, -1)
+        return self.acting.rows(self._normalised(self.acting.received))
 
     def step(self, actions: Tensor, number: int) -> None:
         """Act in every row once and store what came of it.
@@ -128,43 +111,42 @@ class Experience:
             DivergenceError: an observation or reward is not finite (on a GPU `check` says so later).
             EnvironmentMismatchError: there is no cost for an agent that reads it, or one that is negative (likewise).
         """
-        own = torch.addcmul(self.middle, self.half, actions)
-        after, rewards, terminations, truncations, info = self.env.step(own if self.as_torch else own.cpu().numpy())
-        final = self._tensor(final_observations(after, info)) if "final_obs" in info else None
-        received = self._tensor(after)
-        over = [] if self._returns_to_go is None else _true(terminations | truncations)
-        rewards, terminations, truncations = (self._tensor(v) for v in (rewards, terminations, truncations))
-        following = received if final is None else final
+        acting = self.acting
+        before, done = acting.received, acting.act(actions)
+        over = [] if self._returns_to_go is None else _true(done.terminations | done.truncations)
+        received = acting.tensor(done.observations)
+        following = received if done.next_observations is done.observations else acting.tensor(done.next_observations)
+        rewards, terminations, truncations = map(acting.tensor, (done.rewards, done.terminations, done.truncations))
         self._check(following, rewards, number)
         batch = {
-            "observations": self._normalised(self._received),
+            "observations": self._normalised(before),
             "actions": actions,
             "rewards": self._scaled(rewards),
             "terminations": terminations,
             "truncations": truncations,
             "next_observations": self._normalised(following),
         }
-        valid = self._valid(info)
+        valid = self._valid(done.info)
         if valid is not None:
             batch["valid"] = valid
-        if "cost" in info:
-            batch["costs"] = self._tensor(info["cost"])
+        if "cost" in done.info:
+            batch["costs"] = acting.tensor(done.info["cost"])
             if self._reads_costs:
                 self._check_costs(batch["costs"], valid, number)
         elif self._reads_costs:
-            raise need_costs(self.env, "the agent")
+            raise acting.no_costs("the agent")
         if self._returns_to_go is not None:
             batch["returns_to_go"] = torch.full_like(rewards, math.nan)
         self._newest = self.buffer.add(batch)
         if self._returns_to_go is not None:
             self._look_back(over, self.episodes.lengths.view(-1) + 1)
-        self._received = received
+        acting.received = received
         self.episodes.add_step(rewards, terminations | truncations, valid, batch.get("costs"))
-        if self.recent is not None:
-            self.recent.add_step(batch["costs"], terminations, truncations, valid)
-            self._ended = (terminations | truncations).view(len(self.seeds), -1).any(1)
-        if "diverged" in info:
-            self._diverged += self._tensor(info["diverged"]).sum()
+        if acting.recent is not None:
+            acting.recent.add_step(batch["costs"], terminations, truncations, valid)
+            self._ended = acting.rows(terminations | truncations).any(1)
+        if "diverged" in done.info:
+            self._diverged += acting.tensor(done.info["diverged"]).sum()
 
     def _look_back(self, ended: Sequence[int], lengths: Tensor) -> None:
         """Write the returns-to-go of episodes that ended with the newest step, and of which that many rows are there.
@@ -174,7 +156,7 @@ class Experience:
             lengths: (S * N,) steps of each row's episode, the newest included.
         """
         assert self._returns_to_go is not None
-        buffer, count = self.buffer, self.env.num_envs
+        buffer, count = self.buffer, self.acting.env.num_envs
         for row in ended:
             steps = min(int(lengths[row]), buffer.capacity // count)
             newest = int(self._newest[row])
@@ -185,9 +167,9 @@ class Experience:
     def fresh_costs(self) -> tuple[Tensor, Tensor] | None:
         """(S,) mean cost and length of each seed's last episodes, NaN for seeds where none ended in the last step;
         None where that holds for all, or where nobody asks for costs."""
-        if self.recent is None or not bool(self._ended.any()):
+        if self.acting.recent is None or not bool(self._ended.any()):
             return None
-        cost, length = self.recent.means()
+        cost, length = self.acting.recent.means()
         return cost.where(self._ended, math.nan), length.where(self._ended, math.nan)
 
     @property
@@ -205,30 +187,22 @@ class Experience:
         if self.device.type != "cpu":
             step, row = self._bad.tolist()
             if step >= 0:
-                raise self._not_finite(row, step)
+                raise self.acting.not_finite(row, step)
             step, row, cost = self._odd.tolist()
             if step >= 0:
-                raise self._bad_cost(int(row), int(step), cost)
-
-    def _tensor(self, values: Any) -> Tensor:
-        """On the device, numbers as float32, and not memory that the environment writes again."""
-        value = torch.as_tensor(values, device=self.device)
-        if value.dtype not in (torch.float32, torch.bool):
-            return value.float()
-        return value.clone() if self.as_torch else value
+                raise self.acting.bad_cost(int(row), int(step), cost)
 
     def _normalised(self, observations: Tensor) -> Tensor:
         if self.transform is None:
             return observations
         mean, scale = self.transform[:2]
-        rows = observations.view(len(self.seeds), self.num_envs, -1)
-        return ((rows - mean) / scale).view_as(observations)
+        return ((self.acting.rows(observations) - mean) / scale).view_as(observations)
 
     def _scaled(self, rewards: Tensor) -> Tensor:
         if self.transform is None:
             return rewards
         scale, shift = self.transform[2:]
-        return (rewards.view(len(self.seeds), -1) * scale + shift).view(-1)
+        return (self.acting.rows(rewards) * scale + shift).view(-1)
 
     def _valid(self, info: Mapping[str, Any]) -> Tensor | None:
         """Which rows are transitions; None where all are, as far as can be told without waiting for a GPU."""
@@ -236,14 +210,14 @@ class Experience:
         if valid is None:
             return None
         if self.device.type != "cpu":
-            return self._tensor(valid).bool() if getattr(self.env, "inserts_rows", False) else None
-        return None if valid.all() else self._tensor(valid).bool()
+            return self.acting.tensor(valid).bool() if self.acting.inserts_rows else None
+        return None if valid.all() else self.acting.tensor(valid).bool()
 
     def _check(self, observations: Tensor, rewards: Tensor, number: int) -> None:
         bad = ~(torch.isfinite(observations).all(-1) & torch.isfinite(rewards))
         if self.device.type == "cpu":
             if bool(bad.any()):
-                raise self._not_finite(int(bad.nonzero()[0]), number)
+                raise self.acting.not_finite(int(bad.nonzero()[0]), number)
             return
         first = torch.stack([bad.new_full((), number, dtype=torch.int64), bad.long().argmax()])
         self._bad = torch.where((self._bad[0] < 0) & bad.any(), first, self._bad)
@@ -253,38 +227,22 @@ class Experience:
         if self.device.type == "cpu":
             if bool(bad.any()):
                 row = int(bad.nonzero()[0])
-                raise self._bad_cost(row, number, float(costs[row]))
+                raise self.acting.bad_cost(row, number, float(costs[row]))
             return
         worst = bad.long().argmax()
         first = torch.stack([torch.full_like(self._odd[0], number), worst.double(), costs[worst].double()])
         self._odd = torch.where((self._odd[0] < 0) & bad.any(), first, self._odd)
 
-    def _bad_cost(self, row: int, number: int, cost: float) -> EnvironmentMismatchError:
-        seed, environment = divmod(row, self.num_envs)
-        return bad_cost(environment, self.seeds[seed], number, cost)
-
-    def _not_finite(self, row: int, number: int) -> DivergenceError:
-        seed, environment = divmod(row, self.num_envs)
-        return DivergenceError(
-            f"environment {environment} of seed {self.seeds[seed]} gave an observation or reward that is not finite at "
-            f"vector step {number}; lower its time step or bound its state. The last good checkpoint is kept"
-        )
-
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:
         """What seed `position` needs to go on: its rows of the buffer, of the environment and of the sums."""
-        mine = slice(position * self.num_envs, (position + 1) * self.num_envs)
-        tensors = {
-            "experience/observations": self._received[mine],
-            "experience/diverged": self._diverged,
-        }
-        tensors |= {f"experience/episodes/{name}": value for name, value in self.episodes.state(position).items()}
-        if self.recent is not None:
-            tensors |= {f"experience/recent/{name}": value for name, value in self.recent.state(position).items()}
+        tensors = {f"experience/{name}": value for name, value in self.acting.state(position).items()}
+        tensors["experience/observations"] = self.acting.own(self.acting.received, position)
+        tensors["experience/diverged"] = self._diverged
         for name, value in self.buffer.state_dict().items():
             tensors[f"replay/{name}"] = self._part(value, position)
-        return tensors | environment_state(self.env, position, len(self.seeds))
+        return tensors | self.acting.environment_state(position, len(self.acting.seeds))
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], block: int) -> str | None:
         """Go on from what `state` gave, one mapping a seed; None, or a sentence that says what could not be restored.
@@ -295,23 +253,18 @@ class Experience:
         """
         rows = {name.removeprefix("replay/") for name in states[0] if name.startswith("replay/")}
         self.buffer.load_state_dict({name: self._joined([s[f"replay/{name}"] for s in states]) for name in rows})
-        first = int(states[0]["replay/position"]) - self.env.num_envs
-        self._newest = torch.arange(first, first + self.env.num_envs, device=self.device) % self.buffer.capacity
-        for position, state in enumerate(states):
-            self.episodes.restore(position, under(state, "experience/episodes/"))
-            if self.recent is not None:
-                self.recent.restore(position, under(state, "experience/recent/"))
-        lost = restore_environment(self.env, states)
+        count, first = self.buffer.num_envs, int(states[0]["replay/position"])
+        self._newest = torch.arange(first - count, first, device=self.device) % self.buffer.capacity
+        lost = self.acting.restore(states, "experience/", "experience/observations")
         if lost is not None:
-            self.begin(block)
+            self._begin(block)
             return lost
-        self._received = torch.cat([s["experience/observations"] for s in states]).to(self.device).clone()
         self._diverged.copy_(states[0]["experience/diverged"])
         return None
 
     def _part(self, value: Tensor, position: int) -> Tensor:
         """The rows of one seed, where a tensor has rows of the environments."""
-        seeds, rows = len(self.seeds), len(self.seeds) * self.num_envs
+        seeds, rows = len(self.acting.seeds), self.buffer.num_envs
         if seeds == 1 or value.dim() == 0 or value.shape[0] % rows:
             return value
         return value.view(-1, seeds, self.num_envs, *value.shape[1:])[:, position].flatten(0, 1)

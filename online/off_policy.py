@@ -16,8 +16,8 @@ from surefoot.core.learner import Learner
 from surefoot.core.random import STEPS_PER_BLOCK, generator
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
+from surefoot.envs.acting import check_spec
 from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.environment import check_spec
 from surefoot.online.experience import Experience
 from surefoot.online.replay import FinishedRows, Mixture, ReplayRows, places_from_dataset
 

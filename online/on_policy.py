@@ -20,8 +20,8 @@ from surefoot.core.random import generator
 from surefoot.core.value_learning import explained_variance
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
+from surefoot.envs.acting import check_spec
 from surefoot.online.blocks import Block, Blocks
-from surefoot.online.environment import check_spec
 from surefoot.online.on_policy_agent import OnPolicyAgent
 
 

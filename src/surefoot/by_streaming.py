@@ -11,8 +11,7 @@ from torch import Tensor
 
 from surefoot.core.errors import DivergenceError
 from surefoot.core.policy import Policy
-from surefoot.envs.interface import check_contract, final_observations
-from surefoot.online.environment import EpisodeMeans, environment_state, restore_environment, row_seeds, under
+from surefoot.envs.acting import EpisodeMeans, Stepping, row_seeds, under
 from surefoot.problem import training_environment
 from surefoot.run import Run
 from surefoot.seeds import SeedTrainer
@@ -36,8 +35,7 @@ class StreamingTrainer(SeedTrainer):
             for position, seed in enumerate(self.seeds):
                 initialise_from(self.agent, Run.open(self.plan.init), seed, position)
         self.table(lambda table: None)  # nothing is measured, but numbers depend on the machine that began the run
-        self.env: Any = training_environment(self.plan, self.agent, len(self.seeds), tensors="numpy")
-        check_contract(self.env)
+        self.stepping = Stepping(training_environment(self.plan, self.agent, len(self.seeds), tensors="numpy"))
         self.taken = 0
         self.episodes = EpisodeMeans(len(self.seeds), 1)
         self._new_episodes(0)
@@ -58,22 +56,23 @@ class StreamingTrainer(SeedTrainer):
         Raises:
             DivergenceError: a weight is not finite any more.
         """
-        agent, env, seeds = self.agent, self.env, len(self.seeds)
+        agent, seeds = self.agent, len(self.seeds)
         td_errors = agent.out_td.numpy()  # written anew by each step
         shape = (steps, seeds)
         rewards, errors, costs = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         terminations, truncations = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
         has_costs = False
         for t in range(steps):
-            after, rewards[t], terminations[t], truncations[t], info = env.step(self.actions)
-            if terminations[t].any() or truncations[t].any():
-                final = final_observations(after, info)
-                self.actions = agent.step(final, rewards[t], terminations[t], truncations[t], first=after)
-            else:
-                self.actions = agent.step(after, rewards[t], terminations[t], truncations[t])
+            done = self.stepping.step(self.actions)
+            rewards[t], terminations[t], truncations[t] = done.rewards, done.terminations, done.truncations
+            ended = terminations[t].any() or truncations[t].any()
+            first = done.observations if ended else None
+            self.actions = agent.step(
+                done.next_observations, done.rewards, done.terminations, done.truncations, first=first
+            )
             errors[t] = td_errors
-            if "cost" in info:
-                has_costs, costs[t] = True, info["cost"]
+            if "cost" in done.info:
+                has_costs, costs[t] = True, done.info["cost"]
         self.taken += steps
         self._check_finite()
         block = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
@@ -88,7 +87,7 @@ class StreamingTrainer(SeedTrainer):
             **self.agent.state(position),
             "streaming/action": torch.from_numpy(np.array(self.actions[position])),
             **{f"streaming/episodes/{name}": value for name, value in sums.items()},
-            **environment_state(self.env, position, len(self.seeds)),
+            **self.stepping.environment_state(position, len(self.seeds)),
         }
 
     def go_on(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
@@ -96,7 +95,7 @@ class StreamingTrainer(SeedTrainer):
         for position, state in enumerate(states):
             self.agent.restore(position, state)
         self.taken = step
-        lost = restore_environment(self.env, states)
+        lost = self.stepping.restore_environment(states)
         if lost is None:
             self.actions = np.stack([state["streaming/action"].numpy() for state in states])
             for position, state in enumerate(states):
@@ -112,7 +111,7 @@ class StreamingTrainer(SeedTrainer):
         return self.agent.policy(position)
 
     def _new_episodes(self, block: int) -> None:
-        observations, _ = self.env.reset(seed=[one for seed in self.seeds for one in row_seeds(seed, 1, block)])
+        observations = self.stepping.reset([one for seed in self.seeds for one in row_seeds(seed, 1, block)])
         self.episodes.begin()
         self.actions = self.agent.begin(observations)
 

@@ -11,13 +11,13 @@ import numpy as np
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import DataError
 from surefoot.data.dataset import Array, Dataset
+from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.names import gymnasium_id
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.generate import load
 from surefoot.margins import with_margins
-from surefoot.online.environment import spec_of
 from surefoot.plan import Plan, agent_class
 from surefoot.registry import check_parts
 from surefoot.workers import Listener, at_once, cores

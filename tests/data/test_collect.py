@@ -1,4 +1,4 @@
-"""A collector stores exactly the transitions that happened: no reset, no inserted row, final observations kept."""
+"""A replay buffer holds exactly the transitions that happened: no reset, no inserted row, final observations kept."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from surefoot.core.errors import CheckpointError, ConfigError, DataError, DivergenceError, EnvironmentMismatchError
-from surefoot.data.collect import Collector, TransitionBuffer, replay_buffer, uniform_actions
-from surefoot.data.ring import RingBuffer
+from surefoot.core.errors import CheckpointError, ConfigError, DataError
+from surefoot.data.collect import TransitionBuffer, replay_buffer
 from surefoot.data.samplers import Windows
+from surefoot.envs.acting import Stepping
 from surefoot.envs.adapters import adapt
 from surefoot.envs.vector import make_vec
 
@@ -49,6 +49,17 @@ def act(observations: torch.Tensor) -> torch.Tensor:
     return -0.5 * observations[:, :1]
 
 
+def fill(buffer: TransitionBuffer, stepping: Stepping, steps: int, observations: Any = None) -> Any:
+    """Add that many steps of every row; gives the observations that come next."""
+    observations = stepping.reset(range(stepping.env.num_envs)) if observations is None else observations
+    for _ in range(steps):
+        actions = act(torch.as_tensor(observations))
+        done = stepping.step(actions)
+        buffer.add(done.batch(observations, actions))
+        observations = done.observations
+    return observations
+
+
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 
 
@@ -56,10 +67,9 @@ MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("tensors", ["numpy", "torch"])
 def test_every_sampled_row_is_a_transition_that_happened(mode: AutoresetMode, tensors: Any) -> None:
     env = walks(mode, tensors)
-    collector, buffer = Collector(env), replay_buffer(env, 41, constraints=True)
+    buffer = replay_buffer(env, 41, constraints=True)
     assert buffer.capacity == 40
-    collector.reset(seed=0)
-    assert collector.fill(buffer, act, 30) == 60
+    fill(buffer, Stepping(env), 30)
     uniform = torch.rand(4000, dtype=torch.float64)
     rows = buffer.rows(uniform)
     batch = buffer.gather(rows)
@@ -77,9 +87,8 @@ def test_every_sampled_row_is_a_transition_that_happened(mode: AutoresetMode, te
 
 def test_inserted_rows_are_never_drawn_and_end_sequences() -> None:
     env = walks(AutoresetMode.NEXT_STEP)
-    collector, buffer = Collector(env), replay_buffer(env, 60)
-    collector.reset(seed=0)
-    collector.fill(buffer, act, 30)
+    buffer = replay_buffer(env, 60)
+    fill(buffer, Stepping(env), 30)
     drawn = set(buffer.rows(torch.rand(20000, dtype=torch.float64)).tolist())
     inserted = {row for row in range(60) if buffer["observations"][row, 1] != buffer["next_observations"][row, 1]}
     stands_still = {r for r in range(60) if buffer["next_observations"][r, 0] == 0}
@@ -95,9 +104,8 @@ def test_inserted_rows_are_never_drawn_and_end_sequences() -> None:
 
 def test_a_buffer_with_inserted_rows_resumes_with_the_same_rows() -> None:
     env = walks(AutoresetMode.NEXT_STEP)
-    collector, buffer = Collector(env), replay_buffer(env, 20)
-    collector.reset(seed=0)
-    collector.fill(buffer, act, 17)
+    buffer = replay_buffer(env, 20)
+    fill(buffer, Stepping(env), 17)
     other = replay_buffer(env, 20)
     other.load_state_dict(buffer.state_dict())
     uniform = torch.rand(100, dtype=torch.float64)
@@ -119,69 +127,12 @@ def test_without_inserted_rows_the_draw_is_the_plain_uniform_one() -> None:
 
 def test_rows_that_stand_still_are_not_drawn_either() -> None:
     env = make_vec("Pendulum-v1", 2)
-    collector, buffer = Collector(env), replay_buffer(env, 40)
-    collector.reset(seed=0)
-    still = uniform_actions(env, torch.Generator().manual_seed(0))
-    collector.fill(buffer, still, 5)
+    stepping, buffer = Stepping(env), replay_buffer(env, 40)
+    observations = fill(buffer, stepping, 5)
     env.active[1] = False
-    collector.fill(buffer, still, 5)
+    fill(buffer, stepping, 5, observations)
     drawn = set(buffer.rows(torch.rand(2000, dtype=torch.float64)).tolist())
     assert drawn == set(range(20)) - {11, 13, 15, 17, 19}
-    plain = RingBuffer(4, {"observations": (3,), "actions": (1,)}, num_envs=2)
-    with pytest.raises(ConfigError, match="replay_buffer"):
-        collector.fill(plain, still, 1)
-
-
-@MODES
-def test_a_block_has_time_first_and_bootstraps_from_final_observations(mode: AutoresetMode) -> None:
-    collector = Collector(walks(mode))
-    collector.reset(seed=0)
-    block = {key: value.clone() for key, value in collector.block(act, 9).items()}
-    assert block["observations"].shape == (9, 2, 2)
-    assert block["rewards"].shape == (9, 2)
-    valid, before, after = block["valid"], block["observations"], block["next_observations"]
-    assert valid.all() == (mode is not AutoresetMode.NEXT_STEP)
-    assert (after[valid][:, 0] == before[valid][:, 0] + 1).all()
-    ended = block["terminations"] | block["truncations"]
-    inside = ~ended[:-1]
-    assert (after[:-1][inside] == before[1:][inside]).all()
-    assert (after[ended][:, 0] >= 3).all()
-    second = collector.block(act, 9)
-    if mode is not AutoresetMode.NEXT_STEP:
-        assert second["observations"][0].tolist() == [[0, 3], [1, 2]]  # where the first block stopped
-    assert collector.block(act, 9)["rewards"].data_ptr() == second["rewards"].data_ptr()
-
-
-def test_columns_of_the_policy_are_kept_with_the_step_they_belong_to() -> None:
-    collector = Collector(walks())
-    collector.reset(seed=0)
-
-    def with_value(observations: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return act(observations), {"values": observations.sum(1)}
-
-    block = collector.block(with_value, 5)
-    assert torch.equal(block["values"], block["observations"].sum(-1))
-    env = walks()
-    buffer = replay_buffer(env, 10, more={"values": ()})
-    Collector(env).fill(buffer, with_value, 5)
-    assert torch.equal(buffer["values"], buffer["observations"].sum(-1))
-    with pytest.raises(DataError, match="'values'"):
-        Collector(env).fill(buffer, act, 1)
-
-
-@MODES
-def test_finished_episodes_are_counted_with_their_means(mode: AutoresetMode) -> None:
-    collector = Collector(walks(mode))
-    collector.reset(seed=0)
-    assert collector.episodes().count == 0
-    steps = 15 if mode is AutoresetMode.NEXT_STEP else 12
-    collector.block(act, steps)
-    found = collector.episodes()
-    assert found.count == 4 + 3
-    assert found.mean_return == pytest.approx((4 * 6 + 3 * 10) / 7)
-    assert found.mean_length == pytest.approx((4 * 3 + 3 * 4) / 7)
-    assert found.mean_cost == 1.0
-    assert collector.episodes().count == 0
 
 
 def test_tensors_that_the_environment_writes_again_are_not_mixed_up() -> None:
@@ -190,8 +141,7 @@ def test_tensors_that_the_environment_writes_again_are_not_mixed_up() -> None:
 
         num_envs, tensors, device = 1, "torch", "cpu"
         metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
-        single_observation_space = observation_space = gymnasium.spaces.Box(0, 99, (1, 1))
-        single_action_space = action_space = gymnasium.spaces.Box(-1, 1, (1, 1))
+        single_observation_space = single_action_space = gymnasium.spaces.Box(-1, 99, (1,))
         memory = torch.zeros(1, 1)
         no = torch.zeros(1, dtype=torch.bool)
 
@@ -201,22 +151,9 @@ def test_tensors_that_the_environment_writes_again_are_not_mixed_up() -> None:
         def step(self, actions: Any) -> Any:
             return self.memory.add_(1), torch.ones(1), self.no, self.no, {}
 
-    block = Collector(Reusing()).block(lambda o: o * 0, 3)
-    assert block["observations"].flatten().tolist() == [0, 1, 2]
-    assert block["next_observations"].flatten().tolist() == [1, 2, 3]
-
-
-def test_uniform_actions_lie_in_the_bounds_and_repeat_by_seed() -> None:
-    env = walks()
-    draws = [uniform_actions(env, torch.Generator().manual_seed(5))(torch.zeros(1000, 2)) for _ in range(2)]
-    assert torch.equal(*draws)
-    assert draws[0].shape == (1000, 1)
-    assert draws[0].min() >= -2
-    assert draws[0].max() <= 1
-    assert draws[0].mean().item() == pytest.approx(-0.5, abs=0.1)
-    env.single_action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
-    with pytest.raises(ConfigError, match="no finite bounds"):
-        uniform_actions(env, torch.Generator())
+    stepping = Stepping(Reusing())
+    seen = [stepping.reset([0])] + [stepping.step(torch.zeros(1, 1)).observations for _ in range(3)]
+    assert torch.cat(seen).flatten().tolist() == [0, 1, 2, 3]
 
 
 def test_integer_observations_keep_their_type() -> None:
@@ -226,22 +163,5 @@ def test_integer_observations_keep_their_type() -> None:
 
 
 def test_misuse_is_refused_in_words() -> None:
-    env = walks(AutoresetMode.NEXT_STEP)
-    shapes: dict[str, tuple[int, ...]] = {"observations": (2,), "actions": (1,)}
-    with pytest.raises(ConfigError, match="replay_buffer"):
-        Collector(env).fill(RingBuffer(4, shapes, num_envs=2), act, 1)
-    with pytest.raises(ConfigError, match="for 4 environments, and these are 2"):
-        Collector(env).fill(RingBuffer(4, shapes, num_envs=4), act, 1)
     with pytest.raises(ConfigError, match="capacity 1"):
-        replay_buffer(env, 1)
-    with pytest.raises(ConfigError, match="horizon is 0"):
-        Collector(env).block(act, 0)
-    with pytest.raises(DataError, match=r"\(2, 2\).*\(2, 1\)"):
-        Collector(env).block(lambda o: o, 1)
-    with pytest.raises(DivergenceError, match="not finite"):
-        Collector(env).block(lambda o: act(o) * torch.nan, 2)
-    with pytest.raises(EnvironmentMismatchError, match="adapt"):
-        Collector(SyncVectorEnv([Walk], autoreset_mode=AutoresetMode.NEXT_STEP))
-    plain = SyncVectorEnv([Walk], autoreset_mode=AutoresetMode.SAME_STEP)
-    with pytest.raises(DataError, match="array of objects"):
-        Collector(plain).block(act, 4)
+        replay_buffer(walks(), 1)

@@ -12,7 +12,8 @@ from counting import expected, transitions
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.data.collect import Collector, replay_buffer
+from surefoot.data.collect import replay_buffer
+from surefoot.envs.acting import Stepping
 from surefoot.envs.adapters import KeepFinalObservations, from_isaac_gym, from_isaac_lab
 
 SPACE = gymnasium.spaces.Box(0.0, 1000.0, (3,), np.float32)
@@ -194,11 +195,14 @@ def test_an_episode_that_ends_in_its_mixed_row_is_reset_again_without_a_transiti
 
 def test_a_replay_buffer_filled_from_isaac_gym_samples_no_mixed_row() -> None:
     env = from_isaac_gym(GymTask())
-    collector, buffer = Collector(env), replay_buffer(env, 80)
-    collector.fill(buffer, lambda o: torch.zeros(2, 2), 40)
+    stepping, buffer = Stepping(env), replay_buffer(env, 80)
+    observations, actions = stepping.reset([None, None]), torch.zeros(2, 2)
+    for _ in range(40):
+        done = stepping.step(actions)
+        buffer.add(done.batch(observations, actions))
+        observations = done.observations
     batch = buffer.gather(buffer.rows(torch.rand(2000, dtype=torch.float64)))
     assert (batch["next_observations"][:, 0] == batch["observations"][:, 0] + 1).all()
-    assert collector.episodes().count == 40 // 4 + 40 // 5
 
 
 def test_objects_of_another_shape_are_refused_in_words() -> None:

@@ -15,10 +15,10 @@ from surefoot.core import kernels
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.random import generator
+from surefoot.envs.acting import row_seeds
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.envs.vector import make_vec
 from surefoot.online import SAC, TD3
-from surefoot.online.experience import row_seeds
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.replay import places_from_dataset
 

@@ -19,10 +19,10 @@ from surefoot.core.kernels import KernelTable
 from surefoot.core.normalizer import RunningMoments
 from surefoot.cuda_ext.rollout import Carry, rollout
 from surefoot.envs import make_vec
+from surefoot.envs.acting import EpisodeMeans
 from surefoot.envs.episodes import run_episodes
 from surefoot.envs.native_rollout import evaluates, native_policy
 from surefoot.online import PPO, SAC, spec_of
-from surefoot.online.environment import EpisodeMeans
 from surefoot.online.on_policy import Minibatches, OnPolicyLoop, RewardScale
 
 PLACES = ["native/pendulum", "Pendulum-v1", "CartPole-v1"]
@@ -184,7 +184,7 @@ def test_what_a_source_inserts_changes_nothing_that_is_learned_with_continuous_a
 
 def test_observation_statistics_are_those_of_everything_seen_and_stay_in_the_policy() -> None:
     made = loop("ppo", "Pendulum-v1", horizon=32, normalise_observations=True)
-    seen, step = [np.array(made.blocks._received)], made.blocks.env.step
+    seen, step = [np.array(made.blocks.acting.received)], made.blocks.env.step
 
     def watched(actions: Any) -> Any:
         found = step(actions)

@@ -14,7 +14,7 @@ from surefoot.core.errors import ConfigError, DataError, EnvironmentMismatchErro
 from surefoot.core.value_learning import gae
 from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
-from surefoot.online.environment import RecentEpisodes
+from surefoot.envs.acting import RecentEpisodes
 from surefoot.safe import ALGORITHMS, cpo
 from surefoot.safe.cpo import cpo_step
 from surefoot.safe.focops import focops_terms
@@ -115,8 +115,8 @@ def test_multiplier_and_recent_episodes_are_taken_up_bit_for_bit(algorithm: str)
     state = {name: value.clone() for name, value in first.state(0).items()}
     assert any(name.startswith(("agent/multiplier.", "agent/episode_cost")) for name in state)
     second.restore([state], first.step)
-    recent = (second.blocks if algorithm in ON_POLICY else second.experience).recent
-    first_recent = (first.blocks if algorithm in ON_POLICY else first.experience).recent
+    recent = (second.blocks if algorithm in ON_POLICY else second.experience).acting.recent
+    first_recent = (first.blocks if algorithm in ON_POLICY else first.experience).acting.recent
     assert torch.equal(recent.means()[0], first_recent.means()[0])
     assert torch.isfinite(recent.means()[0]).all()
     for name, value in second.learner.state(0).items():

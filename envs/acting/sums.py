@@ -1,83 +1,14 @@
-"""What the loops know of environments: what problem they pose, their seeds, their saved state, and episodes' means."""
+"""Running sums of episodes: their returns, lengths and costs, for each of S seeds of N environments."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import gymnasium
-import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import EnvironmentMismatchError
-from surefoot.core.random import generator
 from surefoot.envs.interface import PolicyBlock
-from surefoot.envs.spaces import arrays_of
-
-
-def spec_of(env: Any) -> Spec:
-    """The problem that a vector environment poses to an agent.
-
-    Raises:
-        EnvironmentMismatchError: observations that are neither vectors, uint8 images nor a Dict of them; actions that
-            are neither bounded vectors nor choices counted from 0.
-    """
-    observations, action = arrays_of(env.single_observation_space), env.single_action_space
-    if isinstance(action, gymnasium.spaces.Discrete):
-        if int(action.start) != 0:
-            raise EnvironmentMismatchError(f"the choices of {action} must be counted from 0: wrap the environment")
-        return Spec.of_choices(observations, int(action.n))
-    if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
-        raise EnvironmentMismatchError(
-            f"actions are {action}, and agents give vectors or one number of a choice: wrap the environment so that "
-            "its actions are a one-dimensional Box or Discrete"
-        )
-    if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
-        raise EnvironmentMismatchError(
-            f"the action space {action} has no finite bounds to scale a policy by: declare them, or wrap the "
-            "environment in gymnasium.wrappers.RescaleAction"
-        )
-    return Spec(observations, int(action.shape[0]), tuple(action.low.tolist()), tuple(action.high.tolist()))
-
-
-def check_spec(env: Any, spec: Spec, name: str) -> None:
-    """Make sure that an environment poses the problem that an agent was made for.
-
-    Raises:
-        EnvironmentMismatchError: it poses another; the message says both.
-    """
-    found = spec_of(env)
-    for what, wanted, has in (
-        ("kind of actions", _kind(spec), _kind(found)),
-        ("observation", spec.described(), found.described()),
-        ("number of actions", spec.action_dim, found.action_dim),
-        ("lowest action", _rounded(spec.action_low), _rounded(found.action_low)),
-        ("highest action", _rounded(spec.action_high), _rounded(found.action_high)),
-    ):
-        if wanted != has:
-            raise EnvironmentMismatchError(
-                f"the {what} of this {name} agent is {wanted}, and of the environment {has}: make the agent from "
-                "surefoot.online.spec_of(env)"
-            )
-
-
-def _kind(spec: Spec) -> str:
-    return "discrete" if spec.discrete else "continuous"
-
-
-def _rounded(bound: Sequence[float]) -> tuple[float, ...]:
-    return tuple(float(np.float32(value)) for value in bound)
-
-
-def row_seeds(seed: int, num_envs: int, block: int = 0) -> list[int]:
-    """A seed for each environment of an agent's seed, the same alone and beside other agents."""
-    return [int(one) for one in generator(seed, "environments", block).integers(0, 2**31, num_envs)]
-
-
-# -- episodes ----------------------------------------------------------------------------------------------
 
 SUMS = ("return", "length", "cost")
 
@@ -226,70 +157,3 @@ def sums_of_episodes(values: Tensor, running: Tensor, ended: Tensor) -> tuple[Te
     before = torch.cat([torch.zeros_like(last[:, :1]), last[:, :-1]], 1)
     sums = torch.cat([-running.unsqueeze(1), values.cumsum(1)], 1)
     return sums[:, 1:] - sums.gather(1, before), sums[:, -1] - sums.gather(1, last[:, -1:]).squeeze(1)
-
-
-def need_costs(env: Any, name: str) -> EnvironmentMismatchError:
-    """What is wrong where a constrained agent acts in an environment without costs."""
-    return EnvironmentMismatchError(
-        f"{name} keeps a limit on costs, and {type(env).__name__} gives none: put each step's cost into info['cost'], "
-        "or train an algorithm without a constraint"
-    )
-
-
-def bad_costs(costs: Tensor, counted: Tensor | None) -> Tensor:
-    """Which costs are negative or not finite, of the rows that are `counted` (None: all)."""
-    bad = ~((costs >= 0) & torch.isfinite(costs))
-    return bad if counted is None else bad & (counted != 0)
-
-
-def bad_cost(row: int, seed: int, step: int, cost: float) -> EnvironmentMismatchError:
-    """What is wrong with a cost that is negative or not finite, of environment `row` of a seed at a vector step."""
-    return EnvironmentMismatchError(
-        f"environment {row} of seed {seed} gave a cost of {cost:g} at vector step {step}; info['cost'] must be 0 on a "
-        "safe step and a finite number > 0 on a violating one. The last good checkpoint is kept"
-    )
-
-
-# -- state -------------------------------------------------------------------------------------------------
-
-
-def environment_state(env: Any, position: int, seeds: int) -> dict[str, Tensor]:
-    """What the rows of seed `position` of `seeds` need to go on; empty where the environment's state can't be had."""
-    if not (hasattr(env, "get_state") and hasattr(env, "set_state")):
-        return {}
-    rows = env.num_envs // seeds
-    found = {}
-    for name, array in env.get_state().items():
-        value = np.array(array)  # a copy
-        if seeds > 1 and value.ndim > 0 and len(value) == env.num_envs:
-            value = value[position * rows : (position + 1) * rows].copy()
-        found[f"environment/{name}"] = torch.from_numpy(value.view(np.int64) if value.dtype == np.uint64 else value)
-    return found
-
-
-def restore_environment(env: Any, states: Sequence[Mapping[str, Tensor]]) -> str | None:
-    """Set what `environment_state` gave, one mapping a seed; None, or a sentence where it can't be.
-
-    Raises:
-        EnvironmentMismatchError: it was another environment.
-    """
-    if not (hasattr(env, "get_state") and hasattr(env, "set_state")):
-        return (
-            f"the state of {type(env).__name__} can't be restored: a new episode begins in each environment, so that "
-            "the run goes on with other numbers than an uninterrupted one"
-        )
-    whole = {}
-    for name, own in env.get_state().items():
-        key, like = f"environment/{name}", np.asarray(own)
-        if key not in states[0]:
-            raise EnvironmentMismatchError(f"the checkpoint has no {name!r} of the environment: it was another one")
-        parts = [state[key].cpu().contiguous().numpy() for state in states]
-        value = np.concatenate(parts) if len(parts) > 1 and like.ndim and len(like) == env.num_envs else parts[0]
-        whole[name] = value.view(np.uint64) if like.dtype == np.uint64 else value.astype(like.dtype, copy=False)
-    env.set_state(whole)
-    return None
-
-
-def under(state: Mapping[str, Tensor], stem: str) -> dict[str, Tensor]:
-    """The part of a saved state whose names begin with `stem`, without it."""
-    return {name.removeprefix(stem): value for name, value in state.items() if name.startswith(stem)}

@@ -1,0 +1,67 @@
+"""What problem a vector environment poses to an agent: its `Spec`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from surefoot.core.agent import Spec
+from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.envs.spaces import arrays_of
+
+
+def spec_of(env: Any) -> Spec:
+    """The problem that a vector environment poses to an agent.
+
+    Raises:
+        EnvironmentMismatchError: observations that are neither vectors, uint8 images nor a Dict of them; actions that
+            are neither bounded vectors nor choices counted from 0.
+    """
+    observations, action = arrays_of(env.single_observation_space), env.single_action_space
+    if isinstance(action, gymnasium.spaces.Discrete):
+        if int(action.start) != 0:
+            raise EnvironmentMismatchError(f"the choices of {action} must be counted from 0: wrap the environment")
+        return Spec.of_choices(observations, int(action.n))
+    if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
+        raise EnvironmentMismatchError(
+            f"actions are {action}, and agents give vectors or one number of a choice: wrap the environment so that "
+            "its actions are a one-dimensional Box or Discrete"
+        )
+    if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
+        raise EnvironmentMismatchError(
+            f"the action space {action} has no finite bounds to scale a policy by: declare them, or wrap the "
+            "environment in gymnasium.wrappers.RescaleAction"
+        )
+    return Spec(observations, int(action.shape[0]), tuple(action.low.tolist()), tuple(action.high.tolist()))
+
+
+def check_spec(env: Any, spec: Spec, name: str) -> None:
+    """Make sure that an environment poses the problem that an agent was made for.
+
+    Raises:
+        EnvironmentMismatchError: it poses another; the message says both.
+    """
+    found = spec_of(env)
+    for what, wanted, has in (
+        ("kind of actions", _kind(spec), _kind(found)),
+        ("observation", spec.described(), found.described()),
+        ("number of actions", spec.action_dim, found.action_dim),
+        ("lowest action", _rounded(spec.action_low), _rounded(found.action_low)),
+        ("highest action", _rounded(spec.action_high), _rounded(found.action_high)),
+    ):
+        if wanted != has:
+            raise EnvironmentMismatchError(
+                f"the {what} of this {name} agent is {wanted}, and of the environment {has}: make the agent from "
+                "surefoot.online.spec_of(env)"
+            )
+
+
+def _kind(spec: Spec) -> str:
+    return "discrete" if spec.discrete else "continuous"
+
+
+def _rounded(bound: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(np.float32(value)) for value in bound)

@@ -1,0 +1,288 @@
+"""`Stepping`: one step of every row, checked and resolved; `Acting`: the same in the units of agents that learn."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.random import generator
+from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
+from surefoot.envs.interface import Numbers, check_contract, final_observations
+
+State = dict[str, Tensor]
+
+STORED = ("rewards", "terminations", "truncations", "next_observations")
+CONSTRAINTS = {"costs": "cost", "margins": "margin"}
+"""Column of a batch -> entry of a step's info."""
+
+_under_way: tuple[str, float] | None = None
+
+
+def waiting_for() -> tuple[str, float] | None:
+    """The environment's call that is under way, in words, and the `time.monotonic()` of its beginning; None: none."""
+    return _under_way
+
+
+@dataclasses.dataclass(slots=True)
+class Step:
+    """What one step of all N rows came to, in the kind of numbers that the environment gives."""
+
+    observations: Numbers
+    """(N, O) what the next actions are chosen by."""
+    next_observations: Numbers
+    """(N, O) what the actions led to: the final observation where an episode ended."""
+    rewards: Numbers
+    """(N,)."""
+    terminations: Numbers
+    """(N,) bool."""
+    truncations: Numbers
+    """(N,) bool."""
+    info: Mapping[str, Any]
+    """As the environment gave it."""
+
+    def batch(self, observations: Numbers, actions: Numbers) -> dict[str, Numbers]:
+        """The columns of these transitions, and which rows are some: what a replay buffer's `add` takes.
+
+        Args:
+            observations: (N, O) what the actions were chosen by.
+            actions: (N, ...).
+        """
+        columns = {"observations": observations, "actions": actions}
+        columns |= {name: getattr(self, name) for name in STORED}
+        columns |= {column: self.info[key] for column, key in CONSTRAINTS.items() if key in self.info}
+        valid = self.info.get("valid")
+        return columns if valid is None or bool(valid.all()) else columns | {"valid": valid}
+
+
+class Stepping:
+    """Calls `reset` and `step` of a contract environment (`envs.interface`), and checks what they give.
+
+    Raises, as all methods do:
+        EnvironmentMismatchError: the environment does not keep the contract; the message says what to do.
+    """
+
+    def __init__(self, env: Any) -> None:
+        check_contract(env)
+        self.env = env
+        self.as_torch = getattr(env, "tensors", "numpy") == "torch"
+        self.name: str = env.spec.id if getattr(env, "spec", None) is not None else type(env).__name__
+        self.steps = 0
+        """Vector steps taken since the last reset."""
+        self._shape = (env.num_envs, *env.single_observation_space.shape)
+
+    def reset(self, seeds: Sequence[int | None]) -> Numbers:
+        """New episodes in all rows, one seed each: (N, O) first observations."""
+        global _under_way
+        _under_way = (f"reset of {self.name}", time.monotonic())
+        observations, _ = self.env.reset(seed=list(seeds))
+        _under_way, self.steps = None, 0
+        self._check("reset", "observations", observations, self._shape)
+        return observations.clone() if self.as_torch else observations  # type: ignore[no-any-return]
+
+    def step(self, actions: Any) -> Step:
+        """Act in all rows; (N, ...) actions in the environment's own units, of either kind of numbers."""
+        global _under_way
+        if self.as_torch != isinstance(actions, Tensor):
+            actions = torch.from_numpy(actions) if self.as_torch else actions.cpu().numpy()
+        self.steps += 1
+        _under_way = (f"step {self.steps} of {self.name}", time.monotonic())
+        after, rewards, terminations, truncations, info = self.env.step(actions)
+        _under_way = None
+        if self.as_torch:  # the environment may write into its tensors again
+            after = after.clone()
+        final = final_observations(after, info)
+        if after.shape != self._shape or final.shape != self._shape:
+            self._check("step", "observations", after, self._shape)
+            self._check("step", "final observations", final, self._shape)
+        rows = self._shape[:1]
+        if not rewards.shape == terminations.shape == truncations.shape == rows:
+            for what, values in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
+                self._check("step", what, values, rows)
+        return Step(after, final, rewards, terminations, truncations, info)
+
+    def _check(self, call: str, what: str, values: Any, shape: tuple[int, ...]) -> None:
+        if tuple(np.shape(values)) != shape:
+            raise EnvironmentMismatchError(
+                f"{self.name}: its {call} gave {what} of shape {tuple(np.shape(values))} where {shape} is declared; "
+                "make the space and what is returned agree (surefoot envs check says more)"
+            )
+
+    # -- what is saved -----------------------------------------------------------------------------------
+
+    def environment_state(self, position: int, seeds: int) -> State:
+        """What the rows of seed `position` of `seeds` need to go on; empty where the state can't be had."""
+        env = self.env
+        if not (hasattr(env, "get_state") and hasattr(env, "set_state")):
+            return {}
+        rows, found = env.num_envs // seeds, {}
+        for name, array in env.get_state().items():
+            value = np.array(array)  # a copy
+            if seeds > 1 and value.ndim > 0 and len(value) == env.num_envs:
+                value = value[position * rows : (position + 1) * rows].copy()
+            found[f"environment/{name}"] = torch.from_numpy(value.view(np.int64) if value.dtype == np.uint64 else value)
+        return found
+
+    def restore_environment(self, states: Sequence[Mapping[str, Tensor]]) -> str | None:
+        """Set what `environment_state` gave, one mapping a seed; None, or a sentence where it can't be.
+
+        Raises:
+            EnvironmentMismatchError: it was another environment.
+        """
+        env = self.env
+        if not (hasattr(env, "get_state") and hasattr(env, "set_state")):
+            return (
+                f"the state of {type(env).__name__} can't be restored: a new episode begins in each environment, so "
+                "that the run goes on with other numbers than an uninterrupted one"
+            )
+        whole = {}
+        for name, own in env.get_state().items():
+            key, like = f"environment/{name}", np.asarray(own)
+            if key not in states[0]:
+                raise EnvironmentMismatchError(f"the checkpoint has no {name!r} of the environment: it was another one")
+            parts = [state[key].cpu().contiguous().numpy() for state in states]
+            value = np.concatenate(parts) if len(parts) > 1 and like.ndim and len(like) == env.num_envs else parts[0]
+            whole[name] = value.view(np.uint64) if like.dtype == np.uint64 else value.astype(like.dtype, copy=False)
+        env.set_state(whole)
+        return None
+
+
+class Acting(Stepping):
+    """The environments of S seeds, N each: row s * N + e is environment e of seed s.
+
+    Actions come in the units of agents, observations stay in those of the environment. Sums over the training episodes
+    are kept, and the episodes that a multiplier follows.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        seeds: Sequence[int],
+        bounds: tuple[Tensor, Tensor] | None,
+        device: torch.device,
+        cost_window: int | None = None,
+    ) -> None:
+        """Take the environment over; `begin` begins the first episodes.
+
+        Args:
+            env: contract environment of S * N rows.
+            seeds: S.
+            bounds: lowest and highest action (A,), which -1 and 1 stand for; None: actions are one-hot choices.
+            device: where `tensor` puts numbers.
+            cost_window: episodes of each seed that `recent` looks back on, for agents with a constraint.
+
+        Raises:
+            ConfigError: rows that can't be shared among the seeds.
+            EnvironmentMismatchError: the environment does not keep the contract.
+        """
+        super().__init__(env)
+        if env.num_envs % len(seeds):
+            raise ConfigError(f"{env.num_envs} environments can't be shared equally among {len(seeds)} seeds")
+        self.seeds, self.device = list(seeds), device
+        self.num_envs: int = env.num_envs // len(seeds)
+        self.inserts_rows = bool(getattr(env, "inserts_rows", False))
+        self.bounds = None if bounds is None else ((bounds[1] + bounds[0]) / 2, (bounds[1] - bounds[0]) / 2)
+        """Middle and half width (A,) of the actions."""
+        self.episodes = EpisodeMeans(len(seeds), self.num_envs, device)
+        self.recent = None if cost_window is None else RecentEpisodes(len(seeds), self.num_envs, cost_window, device)
+        """Of agents with a constraint: the episodes that its multiplier follows."""
+        self.received = torch.zeros(0)
+        """(S * N, O) what the next actions are chosen by, as the environment gave it."""
+
+    def begin(self, block: int) -> None:
+        """New episodes in all rows, with the row seeds of that block."""
+        observations = self.reset([one for seed in self.seeds for one in row_seeds(seed, self.num_envs, block)])
+        self.received = self.tensor(observations)
+        self.episodes.begin()
+        if self.recent is not None:
+            self.recent.begin()
+
+    def act(self, actions: Tensor) -> Step:
+        """Step all rows by (S * N, A) actions in [-1, 1], clipped to it, or one-hot choices."""
+        if self.bounds is None:
+            return self.step(actions.argmax(-1))
+        middle, half = self.bounds
+        return self.step(torch.addcmul(middle, half, actions.clamp(-1, 1)))
+
+    def tensor(self, values: Any) -> Tensor:
+        """On the device, numbers as float32."""
+        value = torch.as_tensor(values, device=self.device)
+        return value if value.dtype in (torch.float32, torch.bool) else value.float()
+
+    def rows(self, values: Any) -> Any:
+        """(S * N, ...) as (S, N, ...)."""
+        return values.reshape(len(self.seeds), self.num_envs, *values.shape[1:])
+
+    def state(self, position: int) -> State:
+        """What seed `position` needs to go on beside its `received` rows: sums and environments."""
+        tensors = {f"episodes/{name}": value for name, value in self.episodes.state(position).items()}
+        if self.recent is not None:
+            tensors |= {f"recent/{name}": value for name, value in self.recent.state(position).items()}
+        return tensors
+
+    def own(self, values: Tensor, position: int) -> Tensor:
+        """The rows of seed `position` of (S * N, ...) values."""
+        return values[position * self.num_envs : (position + 1) * self.num_envs]
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]], stem: str, received: str) -> str | None:
+        """Go on from what `state` gave behind `stem` and from the rows saved as `received`, one mapping a seed.
+
+        Returns:
+            None, or a sentence where the environment's state can't be restored: `begin` new episodes then.
+        """
+        for position, state in enumerate(states):
+            self.episodes.restore(position, under(state, f"{stem}episodes/"))
+            if self.recent is not None:
+                self.recent.restore(position, under(state, f"{stem}recent/"))
+        lost = self.restore_environment(states)
+        if lost is None:
+            self.received = torch.cat([state[received] for state in states]).to(self.device).clone()
+        return lost
+
+    # -- what is wrong -----------------------------------------------------------------------------------
+
+    def not_finite(self, row: int, number: int) -> DivergenceError:
+        """What to raise where an observation or reward of a row is not finite at vector step `number`."""
+        seed, environment = divmod(row, self.num_envs)
+        return DivergenceError(
+            f"environment {environment} of seed {self.seeds[seed]} gave an observation or reward that is not finite at "
+            f"vector step {number}; lower its time step or bound its state. The last good checkpoint is kept"
+        )
+
+    def bad_cost(self, row: int, number: int, cost: float) -> EnvironmentMismatchError:
+        """The same where its cost is negative or not finite."""
+        seed, environment = divmod(row, self.num_envs)
+        return EnvironmentMismatchError(
+            f"environment {environment} of seed {self.seeds[seed]} gave a cost of {cost:g} at vector step {number}; "
+            "info['cost'] must be 0 on a safe step and a finite number > 0 on a violating one. The last good "
+            "checkpoint is kept"
+        )
+
+    def no_costs(self, agent: str) -> EnvironmentMismatchError:
+        """The same where a constrained agent acts in an environment without costs."""
+        return EnvironmentMismatchError(
+            f"{agent} keeps a limit on costs, and {type(self.env).__name__} gives none: put each step's cost into "
+            "info['cost'], or train an algorithm without a constraint"
+        )
+
+
+def row_seeds(seed: int, num_envs: int, block: int = 0) -> list[int]:
+    """A seed for each environment of an agent's seed, the same alone and beside other agents."""
+    return [int(one) for one in generator(seed, "environments", block).integers(0, 2**31, num_envs)]
+
+
+def bad_costs(costs: Tensor, counted: Tensor | None) -> Tensor:
+    """Which costs are negative or not finite, of the rows that are `counted` (None: all)."""
+    bad = ~((costs >= 0) & torch.isfinite(costs))
+    return bad if counted is None else bad & (counted != 0)
+
+
+def under(state: Mapping[str, Tensor], stem: str) -> State:
+    """The part of a saved state whose names begin with `stem`, without it."""
+    return {name.removeprefix(stem): value for name, value in state.items() if name.startswith(stem)}
