@@ -9,17 +9,16 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SimulatorError, SurefootError
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
 from surefoot.envs.names import gymnasium_id
+from surefoot.envs.side_by_side import PausableVectorEnv, PausingVectorEnv, close, name_of, time_limit
 
 Array = np.ndarray[Any, Any]
 
@@ -41,96 +40,6 @@ class EnvironmentDescription:
     max_episode_steps: int | None
     simulator: str | None = None
     """Name and version of what computes the physics, such as "mujoco 4.0.0", where it matters to repeat a run."""
-
-
-class PausableVectorEnv(Protocol):
-    """What `make_vec` returns: a `gymnasium.vector.VectorEnv` in SAME_STEP mode whose rows can be paused.
-
-    A paused row is not stepped: it repeats its last observation with reward 0 and no flag, and
-    `info["valid"]` is False there (docs/environments.md). Evaluation pauses rows that have run their quota.
-    """
-
-    num_envs: int
-    single_observation_space: Any
-    single_action_space: Any
-    metadata: dict[str, Any]
-    spec: gymnasium.envs.registration.EnvSpec | None
-    active: Array
-    """(num_envs,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
-    next_seeds: list[int | None]
-    """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
-    max_episode_steps: int | None
-    """Time limit of an episode."""
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Observations (N, ...) and info."""
-        ...
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Observations (N, ...), rewards, terminations, truncations (N,) and info."""
-        ...
-
-    def close(self) -> None:
-        """Free what it holds."""
-        ...
-
-
-class PausingVectorEnv(SyncVectorEnv):
-    """`SyncVectorEnv` in SAME_STEP mode whose sub-environments can be paused.
-
-    A paused row is not stepped: it repeats its last observation with reward 0 and no flag, and
-    `info["valid"]` is False there (docs/environments.md). Evaluation pauses rows that have run their quota.
-    """
-
-    def __init__(self, env_fns: Any) -> None:
-        super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
-        self.active = np.ones(self.num_envs, dtype=np.bool_)
-        """(num_envs,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
-        self.next_seeds: list[int | None] = [None] * self.num_envs
-        """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
-        self.max_episode_steps: int | None = getattr(self.envs[0].spec, "max_episode_steps", None)
-        """Time limit of an episode, that of the first sub-environment."""
-        self._last: Array = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Reset all sub-environments (or those of `options["reset_mask"]`) and activate them all."""
-        with _own_errors(self.envs[0], "reset"):
-            observations, info = super().reset(**kwargs)
-        self.active[:] = True
-        self._last = observations
-        return observations, info
-
-    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Step the active rows: (N, ...) observations, (N,) rewards, terminations, truncations, and info."""
-        observations = self._last.copy()
-        rewards = np.zeros(self.num_envs, dtype=np.float64)
-        terminations = np.zeros(self.num_envs, dtype=np.bool_)
-        truncations = np.zeros(self.num_envs, dtype=np.bool_)
-        info: dict[str, Any] = {}
-        for i in np.flatnonzero(self.active).tolist():
-            with _own_errors(self.envs[i], "step"):
-                observation, rewards[i], terminations[i], truncations[i], row = self.envs[i].step(actions[i])
-            if terminations[i] or truncations[i]:
-                info = self._add_info(info, {"final_obs": observation, "final_info": row}, i)
-                with _own_errors(self.envs[i], "reset"):
-                    observation, row = self.envs[i].reset(seed=self.next_seeds[i])
-            observations[i] = observation
-            info = self._add_info(info, row, i)
-        info["valid"] = self.active.copy()
-        self._last = observations
-        return observations.copy(), rewards, terminations, truncations, info
-
-
-@contextlib.contextmanager
-def _own_errors(env: gymnasium.Env[Any, Any], call: str) -> Iterator[None]:
-    """Errors of a user's environment as ours, which name it."""
-    try:
-        yield
-    except SurefootError:
-        raise
-    except Exception as error:
-        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        raise SimulatorError(f"{name}: its {call} raised {type(error).__name__}: {error}") from error
 
 
 def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
@@ -217,13 +126,11 @@ def describe(env_id: str, **kwargs: Any) -> EnvironmentDescription:
     env = _make(gymnasium_id(env_id), kwargs)
     try:
         low, high = _action_bounds(env_id, env.action_space)
-        observation_dim = _observation_dim(env_id, env.observation_space)
-        limit = env.spec.max_episode_steps if env.spec is not None else None
-        limit = limit or getattr(env.unwrapped, "max_episode_steps", None)
+        observation_dim = check_observations(env_id, env.observation_space)
         simulator = _simulator(env)
-        return EnvironmentDescription(env_id, observation_dim, len(low), low, high, limit, simulator)
+        return EnvironmentDescription(env_id, observation_dim, len(low), low, high, time_limit(env), simulator)
     finally:
-        env.close()
+        close(env)
 
 
 def _simulator(env: gymnasium.Env[Any, Any]) -> str | None:
@@ -263,13 +170,13 @@ def check_spaces(
         try:
             check_spaces(made, observation_dim, action_dim, discrete)
         finally:
-            made.close()
+            close(made)
         return
     if isinstance(env, gymnasium.Env):
         observation_space, action_space = env.observation_space, env.action_space
     else:
         observation_space, action_space = env.single_observation_space, env.single_action_space
-    name = env.spec.id if env.spec is not None else type(env).__name__
+    name = name_of(env)
     if discrete and isinstance(action_space, gymnasium.spaces.Box):
         raise EnvironmentMismatchError(
             f"{name}: actions are {action_space}, and this policy chooses one of {action_dim}; choose the environment "
@@ -279,7 +186,7 @@ def check_spaces(
         width = int(action_space.n)
     else:
         width = len(_action_bounds(name, action_space)[0])
-    found = (_observation_dim(name, observation_space), width)
+    found = (check_observations(name, observation_space), width)
     wanted_dims = (observation_dim, action_dim)
     for what, wanted, has in zip(("observations", "actions"), wanted_dims, found, strict=True):
         if wanted != has:
@@ -289,11 +196,32 @@ def check_spaces(
             )
 
 
-def _observation_dim(name: str, space: gymnasium.Space[Any]) -> int:
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+def check_observations(name: str, space: gymnasium.Space[Any]) -> int:
+    """Width of an environment's observations; an EnvironmentMismatchError where they are no vectors."""
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.shape[0] < 1:
         raise EnvironmentMismatchError(
-            f"{name}: observations are {space}, and surefoot reads vectors (a one-dimensional Box); "
-            "register a version wrapped in gymnasium.wrappers.FlattenObservation"
+            f"{name}: observations are {space}, and surefoot reads vectors (a one-dimensional Box): "
+            "wrap the environment in gymnasium.wrappers.FlattenObservation"
+        )
+    return int(space.shape[0])
+
+
+def check_actions(name: str, space: gymnasium.Space[Any]) -> int:
+    """Width of an environment's actions; an EnvironmentMismatchError where they are no bounded vectors of numbers."""
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.shape[0] < 1:
+        raise EnvironmentMismatchError(
+            f"{name}: actions are {space}, and agents give vectors (a one-dimensional Box with a dimension or more) or "
+            "one number of a choice: wrap the environment so that its actions are such a Box, or Discrete"
+        )
+    if space.dtype.kind != "f":
+        raise EnvironmentMismatchError(
+            f"{name}: actions are whole numbers ({space}), and agents give real ones: declare dtype=np.float32 and "
+            "round inside the environment, or offer Discrete choices"
+        )
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise EnvironmentMismatchError(
+            f"{name}: its action space {space} has no finite bounds to scale a policy by: declare them, or wrap the "
+            "environment in gymnasium.wrappers.RescaleAction"
         )
     return int(space.shape[0])
 
@@ -304,16 +232,8 @@ def _action_bounds(name: str, space: gymnasium.Space[Any]) -> tuple[Array, Array
             f"{name}: actions are discrete ({space}), and the algorithms here choose continuous ones; "
             "choose an environment with a Box action space"
         )
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        raise EnvironmentMismatchError(
-            f"{name}: actions are {space}, and surefoot sends vectors (a one-dimensional Box); "
-            "wrap the environment so that an action is a flat vector"
-        )
-    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-        raise EnvironmentMismatchError(
-            f"{name}: its action space {space} has no finite bounds to scale a policy by; "
-            "wrap the environment in gymnasium.wrappers.RescaleAction or declare the bounds"
-        )
+    check_actions(name, space)
+    assert isinstance(space, gymnasium.spaces.Box)
     return space.low.astype(np.float32), space.high.astype(np.float32)
 
 

@@ -243,7 +243,7 @@ class _Rollout:
             ended = terminations | truncations
             self.step_returns += rewards
             self.step_lengths += self.vector.active
-            self._add_costs(info, ended)
+            self._add_costs(info)
             self._tell(rewards, ended)
             if ended.any():
                 self._finish(np.flatnonzero(ended))
@@ -291,16 +291,14 @@ class _Rollout:
         self.step_changes += np.where(self.step_lengths > 0, change, 0.0)
         self.before[:] = self.actions
 
-    def _add_costs(self, info: dict[str, Any], ended: Array) -> None:
-        """Add this step's costs; an episode's last one is in `final_info`, beside the reset's own info."""
+    def _add_costs(self, info: dict[str, Any]) -> None:
+        """Add this step's costs."""
         self.latest_costs[:] = 0
-        for source, rows in ((info, ~ended), (info.get("final_info", {}), ended)):
-            key = next((name for name in ("cost", "costs") if name in source), None)
-            if key is None:
-                continue
-            given = rows & np.asarray(source.get(f"_{key}", rows))
-            self._refuse_non_finite("cost", np.where(given, source[key], 0.0))
-            self.latest_costs[given] = np.asarray(source[key], dtype=np.float64)[given]
+        key = next((name for name in ("cost", "costs") if name in info), None)
+        if key is not None:
+            given = self.vector.active & np.asarray(info.get(f"_{key}", True))
+            self._refuse_non_finite("cost", np.where(given, info[key], 0.0))
+            self.latest_costs[given] = np.asarray(info[key], dtype=np.float64)[given]
             self.has_cost |= given.reshape(len(self.policies), -1).any(axis=1)
         self.step_costs += self.latest_costs
         self.step_violations += self.latest_costs > 0

@@ -10,7 +10,9 @@ import numpy as np
 
 from surefoot.core.agent import Spec
 from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.envs.side_by_side import name_of
 from surefoot.envs.spaces import arrays_of
+from surefoot.envs.vector import check_actions
 
 
 def spec_of(env: Any) -> Spec:
@@ -25,17 +27,8 @@ def spec_of(env: Any) -> Spec:
         if int(action.start) != 0:
             raise EnvironmentMismatchError(f"the choices of {action} must be counted from 0: wrap the environment")
         return Spec.of_choices(observations, int(action.n))
-    if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
-        raise EnvironmentMismatchError(
-            f"actions are {action}, and agents give vectors or one number of a choice: wrap the environment so that "
-            "its actions are a one-dimensional Box or Discrete"
-        )
-    if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
-        raise EnvironmentMismatchError(
-            f"the action space {action} has no finite bounds to scale a policy by: declare them, or wrap the "
-            "environment in gymnasium.wrappers.RescaleAction"
-        )
-    return Spec(observations, int(action.shape[0]), tuple(action.low.tolist()), tuple(action.high.tolist()))
+    width = check_actions(name_of(env), action)
+    return Spec(observations, width, tuple(action.low.tolist()), tuple(action.high.tolist()))
 
 
 def check_spec(env: Any, spec: Spec, name: str) -> None:

@@ -15,6 +15,7 @@ from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismat
 from surefoot.core.random import generator
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
 from surefoot.envs.interface import Numbers, check_contract, final_observations
+from surefoot.envs.side_by_side import name_of
 
 State = dict[str, Tensor]
 
@@ -72,7 +73,7 @@ class Stepping:
         check_contract(env)
         self.env = env
         self.as_torch = getattr(env, "tensors", "numpy") == "torch"
-        self.name: str = env.spec.id if getattr(env, "spec", None) is not None else type(env).__name__
+        self.name = name_of(env)
         self.steps = 0
         """Vector steps taken since the last reset."""
         self._shape = (env.num_envs, *env.single_observation_space.shape)

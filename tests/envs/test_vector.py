@@ -56,7 +56,7 @@ def test_the_vector_interface_resets_in_the_same_step_and_keeps_the_final_observ
     np.testing.assert_array_equal(rewards, [1, 1])
     np.testing.assert_array_equal(observations[:, 0], [0, 0])
     assert [row[0] for row in info["final_obs"]] == [3, 3]
-    np.testing.assert_array_equal(info["final_info"]["cost"], [3, 3])
+    np.testing.assert_array_equal(info["cost"], [3, 3])
     assert info["valid"].all()
 
 
@@ -152,7 +152,7 @@ def test_spaces_that_do_not_fit_are_refused_with_both_shapes() -> None:
     [
         ({"action": spaces.Discrete(3)}, "discrete"),
         ({"action": spaces.Box(-np.inf, np.inf, (1,))}, "no finite bounds"),
-        ({"action": spaces.Box(-1, 1, (2, 2))}, "flat vector"),
+        ({"action": spaces.Box(-1, 1, (2, 2))}, "one-dimensional Box"),
         ({"observation": spaces.Box(0, 255, (8, 8, 3), np.uint8)}, "reads vectors"),
         ({"observation": spaces.Discrete(3)}, "reads vectors"),
     ],

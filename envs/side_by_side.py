@@ -1,0 +1,214 @@
+"""Single environments side by side: what each of them returns is checked before it is believed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from surefoot.core.errors import EnvironmentMismatchError, SimulatorError, SurefootError
+
+Array = np.ndarray[Any, Any]
+
+FLAGS = (bool, np.bool_)
+NUMBERS = (float, int, np.floating, np.integer, *FLAGS)
+CONSTRAINTS = ("cost", "costs", "margin")
+"""Entries of a step's info that must be a number where they are."""
+
+
+class PausableVectorEnv(Protocol):
+    """What `make_vec` returns: a `gymnasium.vector.VectorEnv` in SAME_STEP mode whose rows can be paused.
+
+    A paused row is not stepped: it repeats its last observation with reward 0 and no flag, and
+    `info["valid"]` is False there (contract: docs/environments.md). Evaluation pauses rows that have run their quota.
+    """
+
+    num_envs: int
+    single_observation_space: Any
+    single_action_space: Any
+    metadata: dict[str, Any]
+    spec: gymnasium.envs.registration.EnvSpec | None
+    active: Array
+    """(num_envs,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
+    next_seeds: list[int | None]
+    """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
+    max_episode_steps: int | None
+    """Time limit of an episode."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Observations (N, ...) and info."""
+        ...
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Observations (N, ...), rewards, terminations, truncations (N,) and info."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+class PausingVectorEnv(SyncVectorEnv):
+    """N single environments as a `PausableVectorEnv`.
+
+    `info` has the numbers of the steps just taken (N,), also where an episode ended with the step, with a mask (N,) of
+    the rows that gave them behind `_`; objects and arrays in it are left out.
+
+    Raises, beside what the environments raise themselves:
+        SimulatorError: an environment raised something, or returned what gymnasium does not allow.
+        EnvironmentMismatchError: a time limit that is none.
+    """
+
+    def __init__(self, env_fns: Any) -> None:
+        super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.active = np.ones(self.num_envs, dtype=np.bool_)
+        self.next_seeds: list[int | None] = [None] * self.num_envs
+        self.max_episode_steps = time_limit(self.envs[0])
+        """Time limit of an episode, that of the first sub-environment."""
+        self._shape = self.single_observation_space.shape or ()
+        self._last: Array = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all sub-environments (or those of `options["reset_mask"]`) and activate them all."""
+        seeds = [None] * self.num_envs if seed is None else seed
+        seeds = [seeds + i for i in range(self.num_envs)] if isinstance(seeds, (int, np.integer)) else seeds
+        options = dict(options or {})
+        mask = options.pop("reset_mask", np.ones(self.num_envs, np.bool_))
+        for i in np.flatnonzero(mask).tolist():
+            self._last[i] = self._reset(i, None if seeds[i] is None else int(seeds[i]), options or None)
+        self.active[:] = True
+        return self._last.copy(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step the active rows: (N, ...) observations, (N,) rewards, terminations, truncations, and info."""
+        rewards = np.zeros(self.num_envs, dtype=np.float64)
+        terminations, truncations = np.zeros((2, self.num_envs), dtype=np.bool_)
+        info: dict[str, Any] = {}
+        final: dict[int, Array] = {}
+        for i in np.flatnonzero(self.active).tolist():
+            with own_errors(self.envs[i], "step"):
+                result = self.envs[i].step(actions[i])
+                if not (isinstance(result, tuple) and len(result) == 5):
+                    raise self._wrong(i, "step", f"{kind(result)}", "return observation, reward, both flags and info")
+                self._last[i] = self._observation(i, "step", result[0])
+                rewards[i] = self._number(i, "a reward of", result[1], NUMBERS, "return float(reward)")
+                terminations[i] = self._number(i, "terminated =", result[2], FLAGS, "return bool(...)")
+                truncations[i] = self._number(i, "truncated =", result[3], FLAGS, "return bool(...)")
+                self._note(info, i, result[4])
+            if terminations[i] or truncations[i]:
+                final[i] = self._last[i].copy()
+                self._last[i] = self._reset(i, self.next_seeds[i], None)
+        if final:
+            info["final_obs"], info["_final_obs"] = self._last.copy(), terminations | truncations
+            for i, observation in final.items():
+                info["final_obs"][i] = observation
+        info["valid"] = self.active.copy()
+        return self._last.copy(), rewards, terminations, truncations, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close all sub-environments."""
+        for env in self.envs:
+            close(env)
+
+    def _reset(self, i: int, seed: int | None, options: dict[str, Any] | None) -> Array:
+        with own_errors(self.envs[i], "reset"):
+            result = self.envs[i].reset(seed=seed, options=options)
+            if not (isinstance(result, tuple) and len(result) == 2):
+                raise self._wrong(i, "reset", kind(result), "return observation and info")
+            return self._observation(i, "reset", result[0])
+
+    def _observation(self, i: int, call: str, value: Any) -> Array:
+        found = np.asarray(value)
+        if found.shape != self._shape:
+            declared = f"where {self._shape} is declared"
+            what = f"an observation of shape {found.shape} {declared}"
+            raise self._wrong(i, call, what, "make the observation space and the observations agree")
+        whole = self._last.dtype.kind in "iu"
+        if found.dtype.kind not in "biuf" or (whole and found.dtype.kind == "f" and (found % 1 != 0).any()):
+            what = f"observations that are {found.dtype} where {self._last.dtype} is declared"
+            raise self._wrong(i, call, what, "make the observation space and the observations agree")
+        return found
+
+    def _number(self, i: int, what: str, value: Any, kinds: tuple[type, ...], advice: str) -> Any:
+        if isinstance(value, kinds):
+            return value
+        found = np.asarray(value)
+        if found.shape != () or found.dtype.kind not in "biuf":
+            raise self._wrong(i, "step", f"{what} {kind(value)}", advice)
+        return found
+
+    def _note(self, info: dict[str, Any], i: int, row: Any) -> None:
+        """Keep the numbers of a row's info."""
+        if not isinstance(row, Mapping):
+            raise self._wrong(i, "step", f"an info of {kind(row)}", "return a dict, {} where there is nothing to say")
+        for key, value in row.items():
+            if key in CONSTRAINTS:
+                value = self._number(i, f"info[{key!r}] =", value, NUMBERS, "give one finite number")
+            elif not isinstance(value, NUMBERS):
+                continue
+            if key not in info:
+                flag = isinstance(value, FLAGS) and key not in CONSTRAINTS
+                info[key] = np.zeros(self.num_envs, np.bool_ if flag else np.float64)
+                info[f"_{key}"] = np.zeros(self.num_envs, np.bool_)
+            info[key][i], info[f"_{key}"][i] = value, True
+
+    def _wrong(self, i: int, call: str, what: str, advice: str) -> SimulatorError:
+        return SimulatorError(f"{name_of(self.envs[i])}: its {call} gave {what}; {advice} (surefoot envs check)")
+
+
+def name_of(env: Any) -> str:
+    """The id of an environment, or its class."""
+    spec = getattr(env, "spec", None)
+    return str(spec.id) if spec is not None else type(getattr(env, "unwrapped", env)).__name__
+
+
+def time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
+    """Steps after which an environment, or its wrapper, truncates an episode; None: it has no limit.
+
+    Raises:
+        EnvironmentMismatchError: a limit that is no whole number above 0.
+    """
+    limit = getattr(env.spec, "max_episode_steps", None)
+    limit = getattr(env.unwrapped, "max_episode_steps", None) if limit is None else limit
+    if limit is None or (isinstance(limit, float) and math.isinf(limit) and limit > 0):
+        return None
+    if not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 1:
+        raise EnvironmentMismatchError(
+            f"{name_of(env)}: max_episode_steps is {limit!r}; make it a whole number of steps, or None for no limit"
+        )
+    return int(limit)
+
+
+def close(env: Any) -> None:
+    """Close an environment; one that fails in it is warned of, since nothing is lost."""
+    try:
+        env.close()
+    except Exception as error:
+        words = f"{name_of(env)}: its close raised {type(error).__name__}: {error}; what it holds may not be freed"
+        warnings.warn(words, RuntimeWarning, stacklevel=2)
+
+
+def kind(value: Any) -> str:
+    """A value in a few words: of what type it is, and of what shape."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} of shape {value.shape}"
+    if isinstance(value, tuple):
+        return f"{len(value)} values"
+    return repr(value) if value is None or isinstance(value, NUMBERS) else type(value).__name__
+
+
+@contextlib.contextmanager
+def own_errors(env: Any, call: str) -> Iterator[None]:
+    """Errors of a user's environment as ours, which name it."""
+    try:
+        yield
+    except SurefootError:
+        raise
+    except Exception as error:
+        raise SimulatorError(f"{name_of(env)}: its {call} raised {type(error).__name__}: {error}") from error
