@@ -82,8 +82,11 @@ class Stepping:
         """New episodes in all rows, one seed each: (N, O) first observations."""
         global _under_way
         _under_way = (f"reset of {self.name}", time.monotonic())
-        observations, _ = self.env.reset(seed=list(seeds))
-        _under_way, self.steps = None, 0
+        try:
+            observations, _ = self.env.reset(seed=list(seeds))
+        finally:
+            _under_way = None
+        self.steps = 0
         self._check("reset", "observations", observations, self._shape)
         return observations.clone() if self.as_torch else observations  # type: ignore[no-any-return]
 
@@ -94,8 +97,10 @@ class Stepping:
             actions = torch.from_numpy(actions) if self.as_torch else actions.cpu().numpy()
         self.steps += 1
         _under_way = (f"step {self.steps} of {self.name}", time.monotonic())
-        after, rewards, terminations, truncations, info = self.env.step(actions)
-        _under_way = None
+        try:
+            after, rewards, terminations, truncations, info = self.env.step(actions)
+        finally:
+            _under_way = None
         if self.as_torch:  # the environment may write into its tensors again
             after = after.clone()
         final = final_observations(after, info)
