@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefoot.core import ensembles, kernels, native
+from surefoot.core import kernels, native
 from surefoot.core.errors import ConfigError
 
 INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier")
@@ -81,11 +81,11 @@ class MLP(nn.Module):
         Args:
             inputs: in the units that the network was trained on.
             masks: (B, sum of hidden widths) dropout masks, already divided by the keep probability.
-            members: (M, E), a 1 in each row: only these are evaluated, and the output is (M, B, out).
+            members: (M,) int64: only these are evaluated, and the output is (M, B, out).
         """
         parts = [_tensors(group) for group in (self.weights, self.biases, self.scales, self.shifts)]
         if members is not None:
-            parts = [[ensembles.chosen(tensor, members) for tensor in part] for part in parts]
+            parts = [[tensor[members] for tensor in part] for part in parts]
         weights, biases, scales, shifts = parts
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
@@ -226,7 +226,7 @@ class Critic(nn.Module):
         )
 
     def forward(self, observation_actions: Tensor, members: Tensor | None = None) -> Tensor:
-        """(E, B) values of (B, observation dim + action dim) pairs; (M, B) of the (M, E) `members` alone."""
+        """(E, B) values of (B, observation dim + action dim) pairs; (M, B) of the (M,) `members` alone."""
         return self.mlp(observation_actions, members=members).squeeze(-1)
 
     def first(self, observation_actions: Tensor) -> Tensor:

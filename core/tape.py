@@ -1,10 +1,12 @@
-"""`Tape`: a training step recorded once and run again by the native module, without python and without torch.
+"""`Tape`: a training step recorded once and run again by the native module, without python's and autograd's overhead.
 
 The losses' own arithmetic is some hundred operations on a few hundred numbers each; in eager PyTorch they
 cost as much as a network's matrix products. A `Recorder` watches one step: every operation that torch
 dispatches, backward included, and every call of `core.native`. The tape repeats them at the same addresses
 on other batches, as a CUDA graph does on a GPU, and asks the same of a loss: that it is a function of parameters,
-batch and noise. What a tape can't do (`core.tape_operations` has what it can) is named, and the step stays eager.
+batch and noise. Elementwise arithmetic is the native module's (`core.tape_operations` has the list); any other
+operation (products outside MLPs, indices, sorting, layer norms) is called of torch again, on the tensors that it had.
+What can't be repeated, such as drawing random numbers or reading a number in python, is named: the step stays eager.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from surefoot.core import native, tape_operations
 from surefoot.core.native import Network
@@ -31,23 +34,31 @@ AGREEMENT = 1e-3
 class Tape:
     """A recorded step; holds every tensor that it works on."""
 
-    def __init__(self, native_tape: Any, inputs: list[Tensor], storages: Sequence[int], kept: list[Any]) -> None:
-        self._tape, self._kept = native_tape, kept
-        self._calls: Counter[str] = Counter()
+    def __init__(self, recorder: Recorder, parts: Sequence[Any]) -> None:
+        """Bind what `recorder` saw.
+
+        Args:
+            recorder: its inputs and the tensors that it kept.
+            parts: native tapes, and functions to be called between them, in order.
+        """
+        inputs = recorder.inputs
+        self._parts = [(part, not callable(part)) for part in parts]
+        self._kept, self._stand_ins = recorder.kept, recorder.stand_ins
+        self._calls = Counter(method for method, _ in recorder.calls)
         starts = [value.untyped_storage().data_ptr() for value in inputs]
         self._offsets = [value.data_ptr() - start for value, start in zip(inputs, starts, strict=True)]
-        self._numbers = [storages.index(start) for start in starts]
-        self._first = [self._numbers.index(number) for number in range(len(storages))]
+        self._numbers = [recorder.storages.index(start) for start in starts]
+        self._first = [self._numbers.index(number) for number in range(len(recorder.storages))]
         self._layouts = [_layout(value) for value in inputs]
-        self._last, self._bases = inputs, list(storages)
+        self._last, self._bases = inputs, list(recorder.storages)
 
     def __len__(self) -> int:
-        """Calls of the native module in one run."""
-        return len(self._tape)
+        """Calls in one run."""
+        return self._calls.total()
 
     @property
     def calls(self) -> dict[str, int]:
-        """How many of which kind."""
+        """How many of which kind; those of "torch" are not the native module's."""
         return dict(self._calls)
 
     def run(self, inputs: list[Tensor]) -> bool:
@@ -60,7 +71,16 @@ class Tape:
             if [bases[number] for number in self._numbers] != starts:
                 return False
             self._last, self._bases = inputs, bases
-        self._tape.run(self._bases)
+            for tensor, number, place in self._stand_ins:
+                storage = inputs[self._first[number]].untyped_storage()
+                there = (bases[number] + place - storage.data_ptr()) // tensor.itemsize
+                tensor.set_(storage, there, tensor.shape, tensor.stride())
+        with torch.no_grad():
+            for part, native_part in self._parts:
+                if native_part:
+                    part.run(self._bases)
+                else:
+                    part()
         return True
 
 
@@ -75,11 +95,14 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.inputs = inputs
         self.problem = ""
-        self._storages = list(dict.fromkeys(value.untyped_storage().data_ptr() for value in inputs))
-        self._kept: list[Any] = [inputs]
+        self.storages = list(dict.fromkeys(value.untyped_storage().data_ptr() for value in inputs))
+        self.kept: list[Any] = [inputs]
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        """Method of the native tape, or "torch", and its arguments."""
+        self.stand_ins: list[tuple[Tensor, int, int]] = []
+        """What torch reads of inputs: a tensor pointed there, its storage's number, and bytes from its start."""
         self._own: set[int] = set()
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
-        self._calls: list[tuple[str, tuple[Any, ...]]] = []
         self._known: dict[tuple[int, ...], tuple[Tensor, tuple[int, ...]]] = {}
         """MLP evaluated -> outputs, and the addresses of all that it read and wrote: valid until one is overwritten."""
 
@@ -102,17 +125,38 @@ class Recorder(TorchDispatchMode):
                     self._will_change(_tensors(value))
             self._will_change(_tensors(kwargs.get("out", ())))
         result = func(*args, **kwargs)
-        self._kept.append((args, kwargs, result))
+        self.kept.append((args, kwargs, result))
         there = {t.untyped_storage().data_ptr() for t in given}
         made = [t.untyped_storage().data_ptr() for t in _tensors(result)]
         self._own |= set(made) - there
         if not mutable and made and there.issuperset(made):
             return result  # views
+        written = len(self.calls)
         try:
             tape_operations.write(self, func, args, kwargs, result)
-        except tape_operations.Unknown as unknown:
-            self.refuse(str(unknown))
+        except tape_operations.Unknown:
+            del self.calls[written:]
+            self._call(func, args, kwargs, result)
         return result
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Write down that torch is asked again."""
+        reason = tape_operations.why_not_again(func, args, result)
+        if reason:
+            self.refuse(reason)
+            return
+        args, kwargs = tree_map_only(Tensor, self._standing_in, (args, kwargs))
+        self.calls.append(("torch", (tape_operations.again(func, args, kwargs, result),)))
+
+    def _standing_in(self, tensor: Tensor) -> Tensor:
+        """A tensor that can be pointed at another input's memory, where this is an input's; or itself."""
+        number, place = self._place(tensor)
+        if number == 0:
+            return tensor
+        with _disable_current_modes(), torch.no_grad():
+            found = torch.empty(0, dtype=tensor.dtype).set_(tensor)
+        self.stand_ins.append((found, number - 1, place))
+        return found
 
     def element(self, name: str, out: Tensor, *operands: Tensor, strides: Sequence[int] | None = None) -> None:
         """Write down out = name(operands), broadcast to the shape of `out`; sort sorts its last dimension.
@@ -129,8 +173,8 @@ class Recorder(TorchDispatchMode):
         expanded = [list(operand.expand(shape).stride()) for operand in operands]
         steps = [list(out.stride() if strides is None else strides), *expanded]
         places = [self._place(tensor) for tensor in (out, *operands)]
-        self._kept.append((out, operands))
-        self._calls.append(("element", (name, list(shape), places, steps)))
+        self.kept.append((out, operands))
+        self.calls.append(("element", (name, list(shape), places, steps)))
 
     # -- what the native module does -----------------------------------------------------------------------
 
@@ -142,13 +186,13 @@ class Recorder(TorchDispatchMode):
         addresses = (inputs.data_ptr(), *(address for group in parameters for address in group))
         call = (*sizes, members, rows, hidden, row_stride, *addresses)
         there = self._known.get(call)
-        self._kept.append((inputs, saved, outputs))
+        self.kept.append((inputs, saved, outputs))
         if saved is None and there is not None:
             self.element("copy", outputs, there[0])
             return
         self._known[call] = (outputs, (*addresses, outputs.data_ptr()))
         places = (self._place(inputs), row_stride, 0 if saved is None else saved.data_ptr(), outputs.data_ptr())
-        self._calls.append(("mlp_forward", (*network, *places)))
+        self.calls.append(("mlp_forward", (*network, *places)))
 
     def mlp_backward(
         self,
@@ -161,18 +205,18 @@ class Recorder(TorchDispatchMode):
         """Write down a call of `native.backward`; `gradients` are those of weights, biases, gains and shifts."""
         written = [t for group in (*gradients, (input_gradients,)) for t in group if t is not None]
         self._will_change(written)
-        self._kept.append((given, written))
+        self.kept.append((given, written))
         inputs, saved, output_gradients = given
         weights, biases, *norms = [[0 if g is None else g.data_ptr() for g in group] for group in gradients]
         below = 0 if input_gradients is None else input_gradients.data_ptr()
         call = (self._place(inputs), strides[0], saved.data_ptr(), self._place(output_gradients), *strides[1:])
-        self._calls.append(("mlp_backward", (*network, *call, weights, biases, below, *norms)))
+        self.calls.append(("mlp_backward", (*network, *call, weights, biases, below, *norms)))
 
     def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None:
         """Write down a call of `native.adam`."""
         self._will_change(changed)
-        self._kept.append((changed, read))
-        self._calls.append(("adam", numbers))
+        self.kept.append((changed, read))
+        self.calls.append(("adam", numbers))
 
     def refuse(self, what: str) -> None:
         """There will be no tape, because of `what`."""
@@ -186,13 +230,7 @@ class Recorder(TorchDispatchMode):
         self._restore()
         if self.problem:
             return None
-        module = native.library()
-        assert module is not None
-        written = module.Tape(len(self._storages))
-        for method, arguments in self._calls:
-            getattr(written, method)(*arguments)
-        tape = Tape(written, self.inputs, self._storages, self._kept)
-        tape._calls.update(method for method, _ in self._calls)
+        tape = Tape(self, self._parts())
         tape.run(self.inputs)
         agree = all(_agree(place, expected) for place, expected in found)
         self._restore()
@@ -200,6 +238,20 @@ class Recorder(TorchDispatchMode):
             return tape
         self.refuse("running it again gave other numbers: a loss is not a function of parameters, batch and noise")
         return None
+
+    def _parts(self) -> list[Any]:
+        """Native tapes of the calls between those of torch, and these."""
+        module = native.library()
+        assert module is not None
+        parts: list[Any] = []
+        for method, arguments in self.calls:
+            if method == "torch":
+                parts.append(arguments[0])
+                continue
+            if not parts or callable(parts[-1]):
+                parts.append(module.Tape(len(self.storages)))
+            getattr(parts[-1], method)(*arguments)
+        return parts
 
     def _restore(self) -> None:
         for place, value in self._before.values():
@@ -220,9 +272,9 @@ class Recorder(TorchDispatchMode):
 
     def _place(self, tensor: Tensor) -> Place:
         start = tensor.untyped_storage().data_ptr()
-        if start not in self._storages:
+        if start not in self.storages:
             return 0, tensor.data_ptr()
-        return 1 + self._storages.index(start), tensor.data_ptr() - start
+        return 1 + self.storages.index(start), tensor.data_ptr() - start
 
 
 def _agree(found: Tensor, expected: Tensor) -> bool:

@@ -1,7 +1,11 @@
-"""How operations of torch are written on a tape: the ones that losses are made of, float32 and bool, on the CPU."""
+"""How operations of torch are written on a tape: natively those that losses are made of, float32 and bool.
+
+What is not here is called of torch again by `again`, which costs a few microseconds more and gives torch's own bits.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -11,7 +15,7 @@ from torch import Tensor
 
 
 class Unknown(Exception):
-    """An operation, or a form of it, that a tape does not have."""
+    """An operation, or a form of it, that the native module does not have."""
 
 
 class Writer(Protocol):
@@ -22,18 +26,16 @@ class Writer(Protocol):
 
 
 def write(to: Writer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Write down `result = func(*args, **kwargs)`, which has been run.
+    """Write down `result = func(*args, **kwargs)`, which has been run, as native instructions.
 
     Raises:
-        Unknown: it can't be written.
+        Unknown: it can't be; some instructions may have been written.
     """
     name = func._schema.name.removeprefix("aten::")
     name = name if name.startswith("_") else name.removesuffix("_")
     if name in WITHOUT_EFFECT:
         return
     how = OPERATIONS.get(name)
-    if name == "sort" and not kwargs:
-        result = result[0]  # the places are int64, which nothing on a tape reads
     if how is None or not isinstance(result, Tensor) or result.device.type != "cpu":
         raise Unknown(str(func))
     if result.dtype not in (torch.float32, torch.bool):
@@ -41,6 +43,48 @@ def write(to: Writer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     how(to, result, {**named, **kwargs})
 
+
+def why_not_again(func: Any, args: tuple[Any, ...], result: Any) -> str:
+    """Why the operation can't be repeated on other numbers; empty where it can."""
+    named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
+    without_dropout = "attention" in str(func) and not named.get("dropout_p")  # of 0 where it is left out
+    if torch.Tag.nondeterministic_seeded in func.tags and not without_dropout:
+        return f"{func} draws random numbers of its own: read them from `noise`"
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    known = all(value is None or isinstance(value, Tensor) for value in results)
+    if torch.Tag.data_dependent_output in func.tags or not known:
+        return f"{func} gives python a number of the batch"
+    if torch.Tag.dynamic_output_shape in func.tags and not _by_places(func, args):
+        return f"{func} gives a shape that depends on the numbers"
+    return ""
+
+
+def _by_places(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether this is an indexing by whole numbers, not by a mask."""
+    if func.overloadpacket is not torch.ops.aten.index:
+        return False
+    return all(index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1])
+
+
+def again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Callable[[], None]:
+    """A function that repeats the operation on these tensors, into the same result."""
+    if func._schema.is_mutable:
+        return functools.partial(func, *args, **kwargs)
+    if func.overloadpacket in WITH_OUT:
+        return functools.partial(func.overloadpacket, *args, **kwargs, out=result)
+    single = isinstance(result, Tensor)
+
+    def repeat() -> None:
+        found = func(*args, **kwargs)
+        for to, value in zip([result] if single else result, [found] if single else found, strict=True):
+            if to is not None:
+                to.copy_(value)
+
+    return repeat
+
+
+WITH_OUT = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm, torch.ops.aten.mv}
+"""Operations whose results are large enough for a copy to matter, written in place."""
 
 Given = dict[str, Any]
 """Arguments by the names of the operation's schema."""
@@ -240,12 +284,21 @@ def _spread(root: bool) -> How:
     return how
 
 
-def _sort(to: Writer, result: Tensor, given: Given) -> None:
+def _log_sum_exp(to: Writer, result: Tensor, given: Given) -> None:
     source = _number(to, given["self"])
-    dim = given.get("dim", -1)
-    if result.dtype != torch.float32 or given.get("descending") or source.dim() == 0 or source.shape[dim] > MOST_SORTED:
-        raise Unknown("a sort that descends, is long or is not of float32")
-    to.element("sort", result.movedim(dim, -1), source.movedim(dim, -1))
+    reduced, keepdim = _dims(source, given), bool(given.get("keepdim"))
+    highest = torch.empty([1 if dim in reduced else size for dim, size in enumerate(source.shape)])
+    _reduction("amax")(to, highest, {"self": source, "dim": list(reduced), "keepdim": True})
+    finite, distance = torch.empty(highest.shape, dtype=torch.bool), torch.empty(source.shape)
+    size = torch.empty(highest.shape)
+    to.element("abs", size, highest)
+    to.element("ne", finite, size, _number(to, math.inf))  # of an infinite maximum nothing is taken off
+    to.element("where", highest, finite, highest, _number(to, 0))
+    to.element("sub", distance, source, highest, _number(to, 1))
+    to.element("exp", distance, distance)
+    to.element("sum", result, distance, strides=_strides(result, source, reduced, keepdim))
+    to.element("log", result, result)
+    to.element("add", result, result, highest.view(result.shape), _number(to, 1))
 
 
 def _cat(to: Writer, result: Tensor, given: Given) -> None:
@@ -277,9 +330,6 @@ def _slice_backward(to: Writer, result: Tensor, given: Given) -> None:
         raise Unknown("a slice with steps")
     _copy(to, part.narrow(given["dim"], 0, len(where)), {"src": given["grad_output"]})
 
-
-MOST_SORTED = 64
-"""The native sort is by insertion: for the members of an ensemble, not for a batch."""
 
 WITHOUT_EFFECT = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "resize"}
 """Operations after which no number is another."""
@@ -315,14 +365,14 @@ OPERATIONS: dict[str, How] = {
     "std": _spread(root=True),
     "amin": _reduction("amin"),
     "amax": _reduction("amax"),
+    "logsumexp": _log_sum_exp,
     **{name: _constant(1.0) for name in ("ones", "ones_like", "new_ones")},
     **{name: _constant(0.0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{name: _constant() for name in ("full", "full_like", "new_full", "fill", "scalar_tensor")},
     "arange": _same_always,
-    "sort": _sort,
     "cat": _cat,
     "stack": _stack,
     "select_backward": _select_backward,
     "slice_backward": _slice_backward,
 }
-"""Name of an operation, in place or not -> how it is written."""
+"""Name of an operation, in place or not -> how it is written natively."""

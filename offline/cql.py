@@ -153,7 +153,7 @@ class CQL(Agent):
         target = self._target(batch, noise, members)
         data, sampled, log_densities = self._values(batch, noise, members)
         td = (data - target).square().mean()
-        bounded, among = self._bounded(sampled, batch), data if members is None else ensembles.chosen(data, members)
+        bounded, among = self._bounded(sampled, batch), data if members is None else data[members]
         gap = conservative_gap(bounded, among, log_densities if c.importance_sampling else None, c.cql_temperature)
         gap = gap.mean()
         metrics = {"q": data, "q_sampled": sampled, "cql_gap": gap}

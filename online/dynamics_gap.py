@@ -127,13 +127,7 @@ def log_shares(gap: Tensor) -> Tensor:
     """
     least = max(LEAST_GAP, torch.finfo(gap.dtype).tiny)  # below, float32 has numbers that some processors take for 0
     logs = torch.where(gap > least, gap.clamp(least, MOST_GAP).log(), math.log(LEAST_GAP))
-    return logs - log_sum_exp(logs).unsqueeze(-1)
-
-
-def log_sum_exp(values: Tensor) -> Tensor:
-    """(...) of (..., B), of operations that a tape has."""
-    highest = values.detach().amax(-1, keepdim=True)
-    return (values - highest).exp().sum(-1).log() + highest.squeeze(-1)
+    return logs - logs.logsumexp(-1, keepdim=True)
 
 
 def spread_of(observations: Array, how: str) -> Array:

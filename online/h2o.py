@@ -16,7 +16,6 @@ from surefoot.online.dynamics_gap import (
     halves,
     importance_weights,
     log_shares,
-    log_sum_exp,
     spread_of,
 )
 from surefoot.online.hybrid import Hybrid, HybridConfig
@@ -110,5 +109,5 @@ def gap_penalty(real_values: Tensor, simulated_values: Tensor, gap: Tensor, mean
         mean: their mean by shares of the gap, instead of the soft maximum.
     """
     shares = log_shares(gap)
-    high = (simulated_values * shares.exp()).sum(-1) if mean else log_sum_exp(simulated_values + shares)
+    high = (simulated_values * shares.exp()).sum(-1) if mean else (simulated_values + shares).logsumexp(-1)
     return (high - real_values.mean(-1)).clamp(-MOST_PENALTY, MOST_PENALTY)

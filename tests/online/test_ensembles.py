@@ -49,11 +49,17 @@ def dataset(rows: int = 200) -> Dataset:
 # -- the subset of critics -------------------------------------------------------------------------------------
 
 
+def taken(subsets: list[torch.Tensor]) -> torch.Tensor:
+    """(N, 5) which of five members are in each of N subsets."""
+    found = torch.zeros(len(subsets), 5, dtype=torch.bool)
+    for row, members in zip(found, subsets, strict=True):
+        row[members] = True
+    return found
+
+
 def test_a_subset_without_replacement_has_its_size_and_every_pair_is_as_likely() -> None:
     uniform = torch.rand(30_000, 1, 5, generator=torch.Generator().manual_seed(1))
-    rows = torch.stack([ensembles.subset(row, 2) for row in uniform])
-    assert bool((rows.sum(2) == 1).all())
-    chosen = rows.amax(1) > 0
+    chosen = taken([ensembles.subset(row, 2) for row in uniform])
     assert bool((chosen.sum(1) == 2).all())
     pairs = torch.tensor([float((chosen[:, i] & chosen[:, j]).float().mean()) for i in range(5) for j in range(i)])
     assert float((pairs - 0.1).abs().max()) < 0.01  # ten pairs
@@ -63,16 +69,13 @@ def test_a_subset_without_replacement_has_its_size_and_every_pair_is_as_likely()
 def test_a_size_that_is_not_whole_is_the_next_smaller_or_larger_one(size: float, sizes: tuple[int, int]) -> None:
     width = ensembles.subset_noise(5, size)["subset"].width
     uniform = torch.rand(30_000, 1, width, generator=torch.Generator().manual_seed(1))
-    rows = torch.stack([ensembles.subset(row, size) for row in uniform])
-    assert bool((rows.sum(2) == 1).all())
-    taken = rows.amax(1)
-    found = taken.sum(1)
+    subsets = [ensembles.subset(row, size) for row in uniform]
+    assert {len(members) for members in subsets} == {sizes[1]}
+    chosen = taken(subsets)
+    found = chosen.sum(1)
     assert set(found.tolist()) == set(sizes)
-    assert float(found.mean()) == pytest.approx(size, abs=0.01)
-    assert float((taken.mean(0) - size / 5).abs().max()) < 0.01  # all members as often
-    values = torch.randn(5, 7)
-    expected = torch.where(taken[0, :, None] > 0, values, torch.inf).amin(0)
-    assert torch.equal(ensembles.minimum(ensembles.chosen(values, rows[0])), expected)
+    assert float(found.float().mean()) == pytest.approx(size, abs=0.01)
+    assert float((chosen.float().mean(0) - size / 5).abs().max()) < 0.01  # all members as often
 
 
 def test_a_subset_that_is_not_whole_and_several_next_actions_train_from_the_tape() -> None:
@@ -83,11 +86,18 @@ def test_a_subset_that_is_not_whole_and_several_next_actions_train_from_the_tape
     assert made.learner.eager_because() == {}
 
 
-def test_equal_numbers_still_give_one_member_a_row() -> None:
-    for draws in ([0.1, 0.1, 0.5, 0.9], [0.0, 0.1, 0.1, 0.9], [0.5] * 4):
-        rows = ensembles.subset(torch.tensor([draws]), 3)
-        assert rows.sum(1).tolist() == [1, 1, 1]
-        assert rows.amax(0).sum() == 3
+def test_equal_numbers_still_give_different_members_and_of_them_the_first() -> None:
+    for draws, expected in (
+        ([0.9, 0.1, 0.5, 0.1], [1, 3, 2]),
+        ([0.1, 0.9, 0.1, 0.0], [3, 0, 2]),
+        ([0.5] * 4, [0, 1, 2]),
+    ):
+        assert ensembles.subset(torch.tensor([draws]), 3).tolist() == expected
+
+
+def test_the_largest_number_below_1_draws_the_last_member() -> None:
+    largest = torch.full((1, 10), 1 - 2**-24)
+    assert ensembles.subset(largest, 2, replacement=True).tolist() == [9, 9]
 
 
 def test_replacement_draws_among_as_few_critics_as_the_subset_has_too() -> None:
@@ -100,9 +110,7 @@ def test_replacement_draws_among_as_few_critics_as_the_subset_has_too() -> None:
 
 def test_a_subset_with_replacement_is_one_critic_in_one_of_e_draws() -> None:
     uniform = torch.rand(30_000, 1, 5, generator=torch.Generator().manual_seed(1))
-    rows = torch.stack([ensembles.subset(row, 2, replacement=True) for row in uniform])
-    assert bool((rows.sum(2) == 1).all())
-    sizes = rows.amax(1).sum(1)
+    sizes = taken([ensembles.subset(row, 2, replacement=True) for row in uniform]).sum(1)
     assert set(sizes.tolist()) == {1, 2}
     assert float((sizes == 1).float().mean()) == pytest.approx(1 / 5, abs=0.01)
 
@@ -119,7 +127,7 @@ def test_the_gradient_of_the_minimum_goes_to_the_lowest() -> None:
 def test_members_alone_say_what_they_say_in_the_ensemble_and_only_they_get_a_gradient(layer_norm: bool) -> None:
     critic = Critic(3, 2, (8, 8), members=4, layer_norm=layer_norm)
     pairs, members = torch.randn(6, 5), ensembles.subset(torch.tensor([[0.9, 0.1, 0.5, 0.2]]), 2)
-    assert members.tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
+    assert members.tolist() == [1, 3]
     torch.testing.assert_close(critic(pairs, members), critic(pairs)[[1, 3]])
     for parameter in critic.parameters():
         (found,) = torch.autograd.grad(critic(pairs, members).square().sum(), parameter)
