@@ -50,7 +50,7 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()
         total.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 

@@ -64,8 +64,8 @@ class Number:
         kind = "a whole number" if self.whole else "a number" if self.nan else "a finite number"
         low, high = self.low > -math.inf, self.high < math.inf
         if low and high:
-            return f"{kind} from {self.low:g} to {self.high:g}"
-        return f"{kind} of at least {self.low:g}" if low else f"{kind} of at most {self.high:g}" if high else kind
+            return f"{kind} from {self.low:.15g} to {self.high:.15g}"
+        return f"{kind} of at least {self.low:.15g}" if low else f"{kind} of at most {self.high:.15g}" if high else kind
 
 
 @dataclasses.dataclass(frozen=True)

@@ -127,6 +127,8 @@ def validate(dataset: Dataset) -> None:
             )
         if kind == "float32":
             check_finite(name, key, array)
+    for key, array in dataset.extras.items():
+        check_extra(name, f"extras/{key}", array)
     if dataset.next_observations.shape != dataset.observations.shape:
         raise DataError(
             f"{name}: 'next_observations' has shape {dataset.next_observations.shape} but 'observations' has "
@@ -168,6 +170,18 @@ def check_finite(name: str, key: str, array: Array) -> None:
         f"{name}: {key!r} holds {bad} in row {rows[0][0]} and {len(rows)} values in all that are not finite; "
         "repair or remove those episodes"
     )
+
+
+def check_extra(name: str, key: str, array: Array) -> None:
+    """Refuse a further column that holds anything but finite numbers or truth values.
+
+    Raises:
+        DataError: names the key and the first such row.
+    """
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name}: {key!r} has type {array.dtype}; it must be numbers")
+    if array.dtype.kind == "f":
+        check_finite(name, key, array)
 
 
 def _flat(name: str, key: str, array: Array) -> Array:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.core.schema import Many, Plain, Table, check, parse
 from surefoot.data.dataset import Dataset
 
 Array = np.ndarray[Any, Any]
@@ -312,10 +313,10 @@ def _propagated(dataset: Dataset, attacked: Array, added: Array) -> Array:
 def _labels(dataset: Dataset, settings: dict[str, Any]) -> dict[str, Any]:
     """Name and attributes that tell of this attack and of those before it."""
     stored = dataset.attributes.get("corruptions", "[]")
-    try:
-        history = [*json.loads(stored), settings]
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{dataset.name}: attribute 'corruptions' is {stored!r}, not a JSON list: remove it") from error
+    if not isinstance(stored, str):
+        raise DataError(f"{dataset.name}: attribute 'corruptions' is {stored!r}, not a JSON list: remove it")
+    where = f"{dataset.name}, attribute 'corruptions'"
+    history = [*check(parse(stored, where, DataError), Many(Table(Plain())), where, DataError), settings]
     how = f"{settings['mode']} {settings['element']}, rate {settings['rate']:g}, scale {settings['scale']:g}"
     return {
         "name": f"{dataset.name} ({how}, seed {settings['seed']})",

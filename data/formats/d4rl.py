@@ -21,13 +21,12 @@ from surefoot.core.errors import DataError
 from surefoot.core.files import written_aside
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
-from surefoot.data.formats.flat import KEYS, REQUIRED, Source, dataset_from_arrays
-from surefoot.data.formats.hdf5 import OWN_MARK, SEAL_BYTES, read_hdf5, seal
+from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
+from surefoot.data.formats.hdf5 import SEAL_BYTES, read_hdf5, seal
 
 Array = np.ndarray[Any, Any]
 
 EXTRAS = "extras/"
-LAYOUT_VERSION = "1"
 
 
 def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:

@@ -11,19 +11,22 @@ next observation is always the next row's, time-out rows and the last row of the
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.core.checkpoint import check_format
+from surefoot.core.errors import ConfigError, DataError, nearest, printable
+from surefoot.core.schema import shown
 from surefoot.data.catalogue import gymnasium_id, has_unit_actions
 from surefoot.data.checks import (
     BOTH_ENDS,
     ONE_STEP,
     OUTSIDE,
+    check_extra,
     flags,
     matrix,
     require_keys,
@@ -40,6 +43,9 @@ REQUIRED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("timeouts", "next_observations", "costs", "margins", "valid")
 FINAL_OBSERVATIONS, EPISODE_ENDS = "infos/final_observations", "infos/episode_ends"
 KEYS = [*REQUIRED, *OPTIONAL, FINAL_OBSERVATIONS, EPISODE_ENDS]
+OWN_MARK, LAYOUT_VERSION = "surefoot_version", "1"
+"""Attribute of datasets that surefoot wrote -> the version of their layout."""
+MOST_STEPS = 2**31 - 1
 JUMP = 1e-6  # a next observation this far from the next row's observation ends an episode (IQL's splitter)
 
 
@@ -55,26 +61,49 @@ class Source:
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def with_attributes(self, found: Mapping[str, Any]) -> Source:
-        """Completed from a file's attributes `env_id` and `max_episode_steps`; facts given already win."""
+        """Completed from a file's attributes `env_id` and `max_episode_steps`; facts given already win.
+
+        Raises:
+            DataError: the layout is of another version of surefoot, or the step limit is no number of steps.
+        """
+        if OWN_MARK in found:
+            check_format(self.name, f"{OWN_MARK} {found[OWN_MARK]}", f"{OWN_MARK} {LAYOUT_VERSION}", DataError)
         env_id = self.env_id
         if env_id is None and isinstance(found.get("env_id"), str):
-            env_id = gymnasium_id(found["env_id"])
+            env_id = gymnasium_id(printable(found["env_id"]))
         limit = self.max_episode_steps
-        with contextlib.suppress(TypeError, ValueError):
-            limit = (
-                limit
-                if limit is not None
-                else int(found["max_episode_steps"])
-                if "max_episode_steps" in found
-                else None
-            )
+        if limit is None and "max_episode_steps" in found:
+            limit = self._steps(found["max_episode_steps"])
         return dataclasses.replace(
             self,
             env_id=env_id,
-            max_episode_steps=limit if limit is None or limit > 0 else None,
+            max_episode_steps=limit,
             unit_actions=self.unit_actions or (env_id is not None and has_unit_actions(env_id)),
-            attributes={**found, **self.attributes},
+            attributes={**{printable(key): _plain(value) for key, value in found.items()}, **self.attributes},
         )
+
+    def _steps(self, value: Any) -> int | None:
+        """A step limit from an attribute; None where it says that there is none: words, or a number below 1."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            return None
+        except OverflowError:  # a whole number beyond all floats
+            number = math.inf
+        if not -math.inf < number <= MOST_STEPS or number != int(number):
+            raise DataError(
+                f"{self.name}: the attribute 'max_episode_steps' is {shown(value)}, must be a whole number up to "
+                f"{MOST_STEPS}; correct it, or give max_episode_steps"
+            )
+        return int(number) if number >= 1 else None
+
+
+def _plain(value: Any) -> Any:
+    """An attribute that JSON and a terminal can hold: numbers that are not finite or beyond int64 become text."""
+    if isinstance(value, str):
+        return printable(value)
+    fits = isinstance(value, bool) or (abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value))
+    return value if fits else shown(value)
 
 
 def dataset_from_arrays(
@@ -91,6 +120,8 @@ def dataset_from_arrays(
     """
     if view not in VIEWS:
         raise ConfigError(f"view={view!r} is unknown: {nearest(view, VIEWS)}")
+    if source.max_episode_steps is not None and not 1 <= source.max_episode_steps <= MOST_STEPS:
+        raise ConfigError(f"max_episode_steps is {source.max_episode_steps}, must be from 1 to {MOST_STEPS}")
     columns, both = _checked_columns(arrays, source.name)
     extras = dict(extras or {})
     if "margins" in columns:
@@ -100,6 +131,7 @@ def dataset_from_arrays(
     for key, value in extras.items():
         if value.ndim == 0 or len(value) != len(columns["rewards"]):
             raise DataError(f"{source.name}: 'extras/{key}' has shape {value.shape}; it must have one row per step")
+        check_extra(source.name, f"extras/{key}", value)
     ends = _episode_ends(columns, source.max_episode_steps)
     if view == "corrected":
         rows: Array | slice = slice(None)  # a view: nothing is copied

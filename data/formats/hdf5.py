@@ -21,19 +21,19 @@ import threading
 from typing import IO, Any
 
 import numpy as np
-import psutil
 
 from surefoot.core.errors import DataError
+from surefoot.core.unpacking import too_much, unpack_limit
+from surefoot.data.formats.flat import OWN_MARK
 
 Array = np.ndarray[Any, Any]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SEAL_BYTES = 512  # the HDF5 user block: the library leaves it alone, so a checksum of the rest fits there
 SEAL_PREFIX = b"surefoot dataset, sha256 of the bytes after 512: "
-OWN_MARK = "surefoot_version"  # root attribute of files that surefoot wrote
 BASE_SECONDS, BYTES_PER_SECOND = 60.0, 2e6  # deadline: slow disks and one slow core included
 MAX_HEADER_BYTES = 16 << 20
-MEMORY_SHARE = 0.4  # of what is free, for a file's arrays: converting them takes as much again
+TOO_LARGE = 4  # the worker's exit code, with the bytes needed on its standard error
 WORKER = pathlib.Path(__file__).with_name("hdf5_worker.py")
 
 
@@ -69,12 +69,12 @@ def read_hdf5(
     sealed = check_seal(path)
     size = path.stat().st_size
     deadline = BASE_SECONDS + size / BYTES_PER_SECOND if seconds is None else seconds
-    available = int(psutil.virtual_memory().available * MEMORY_SHARE)
+    limit = unpack_limit(size)
     request = {
         "keys": keys,
         "prefixes": prefixes or [],
         "file_bytes": size,
-        "available": available,
+        "limit": limit,
         "seconds": deadline,
     }
     # -P: the worker's folder holds a csv.py, which must not hide the standard library's.
@@ -98,6 +98,8 @@ def read_hdf5(
             process.kill()
     if late.is_set():
         raise DataError(f"{path}: reading it took longer than {deadline:.0f} s; the file is damaged")
+    if process.returncode == TOO_LARGE:
+        raise DataError(f"{path}: {too_much(int(messages.split()[-1]), limit)}")
     if process.returncode != 0 or contents is None:
         raise DataError(f"{path}: {_reason(messages, process.returncode)}; fetch or write the file again")
     if OWN_MARK in contents.attributes and not sealed:

@@ -20,6 +20,10 @@ MAX_ATTRIBUTES = 200
 WORKING_MEMORY = 512 << 20  # for the HDF5 library itself, beside the arrays
 
 
+class TooLarge(Exception):
+    """The arrays need more bytes than the file may unpack to."""
+
+
 class Refused(Exception):
     """The file can't be read as asked; the text is a clause that follows the file's name."""
 
@@ -74,8 +78,8 @@ def root_attributes(file: h5py.File) -> dict[str, Any]:
     return found
 
 
-def declared_bytes(key: str, dataset: h5py.Dataset, file_bytes: int, available: int) -> int:
-    """Bytes that the dataset says it holds, refused where the file or the memory can't hold them."""
+def declared_bytes(key: str, dataset: h5py.Dataset, file_bytes: int) -> int:
+    """Bytes that the dataset says it holds, refused where the file can't hold them."""
     if dataset.dtype.kind not in "biuf":
         raise Refused(f"{key!r} has type {dataset.dtype}, not numbers")
     if dataset.shape is None or dataset.ndim > 4:
@@ -89,8 +93,6 @@ def declared_bytes(key: str, dataset: h5py.Dataset, file_bytes: int, available: 
         raise Refused(
             f"{key!r} says that it has shape {dataset.shape}, more than a file of {file_bytes} bytes can hold"
         )
-    if size > available:
-        raise Refused(f"{key!r} has shape {dataset.shape}, which needs {size} bytes; only {available} are available")
     return size
 
 
@@ -102,9 +104,10 @@ def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
         names = dataset_names(file)
         prefixes = tuple(request["prefixes"])
         wanted = [name for name in names if name in request["keys"] or name.startswith(prefixes)]
-        sizes = [declared_bytes(key, file[key], request["file_bytes"], request["available"]) for key in wanted]
-        if sum(sizes) > request["available"]:
-            raise Refused(f"its arrays need {sum(sizes)} bytes; only {request['available']} are available")
+        sizes = [declared_bytes(key, file[key], request["file_bytes"]) for key in wanted]
+        needed = sum(size * max(1, 4 // file[key].dtype.itemsize) for key, size in zip(wanted, sizes))  # as float32
+        if needed > request["limit"]:
+            raise TooLarge(needed)
         limit_memory(2 * max(sizes, default=0) + WORKING_MEMORY)
         header = {
             "names": names,
@@ -125,11 +128,14 @@ def send_header(header: dict[str, Any], out: BinaryIO) -> None:
 
 
 def main() -> int:
-    """Read what the arguments ask for; 0 when all was sent, 3 after a message of why not on stderr."""
+    """Read what the arguments ask for; 0 when all was sent, else 3 and the reason, or 4 and the bytes, on stderr."""
     request, path = json.loads(sys.argv[1]), sys.argv[2]
     try:
         read(request, path, sys.stdout.buffer)
         sys.stdout.buffer.flush()
+    except TooLarge as refusal:
+        print(refusal, file=sys.stderr)
+        return 4
     except Refused as refusal:
         print(refusal, file=sys.stderr)
         return 3

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 import pathlib
-import zipfile
 from typing import Any
 
 import numpy as np
-import psutil
 
 from surefoot.core.errors import DataError
 from surefoot.core.files import written_aside
+from surefoot.core.schema import parse, shown
+from surefoot.core.unpacking import read_npz
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
-from surefoot.data.formats.flat import KEYS, REQUIRED, Source, dataset_from_arrays
-from surefoot.data.formats.hdf5 import MEMORY_SHARE
-from surefoot.data.formats.hdf5_worker import MAX_EXPANSION
+from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
 
 Array = np.ndarray[Any, Any]
 
@@ -41,68 +39,25 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     Raises:
         DataError: the archive is damaged, incomplete, inconsistent or holds values that are not finite.
     """
-    try:
-        arrays, names, attributes = _read_members(path)
-    except DataError:
-        raise
-    except Exception as error:  # zipfile, zlib, and numpy's header parser down to tokenizer errors
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{path}: is a damaged NPZ file ({reason}); fetch or write it again") from error
+    wanted = {*KEYS, *ALIASES, ATTRIBUTES}
+    found, names = read_npz(path, lambda name: name in wanted or name.startswith(EXTRAS), DataError)
+    text = found.pop(ATTRIBUTES, None)
+    for name, key in ALIASES.items():
+        if name in found and key in found:
+            raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
+    arrays = {ALIASES.get(name, name): array for name, array in found.items()}
     require_keys(str(path), arrays, REQUIRED, names)
     extras = {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}
+    attributes = {} if text is None else _attributes(path, text)
     return dataset_from_arrays(arrays, source.with_attributes(attributes), view, extras)
 
 
-def _read_members(path: pathlib.Path) -> tuple[dict[str, Array], list[str], dict[str, Any]]:
-    """Arrays under D4RL's names, all names in the archive, and the attributes."""
-    available = int(psutil.virtual_memory().available * MEMORY_SHARE)
-    size = path.stat().st_size
-    arrays: dict[str, Array] = {}
-    attributes: dict[str, Any] = {}
-    names = []
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            name = member.filename.removesuffix(".npy")
-            names.append(name)
-            key = ALIASES.get(name, name)
-            if key not in KEYS and not key.startswith(EXTRAS) and key != ATTRIBUTES:
-                continue
-            if member.file_size > size * MAX_EXPANSION or member.file_size > available:
-                raise DataError(
-                    f"{path}: {name!r} says that it holds {member.file_size} bytes, more than the file or "
-                    "the memory can"
-                )
-            array = _read_array(archive, member, path)
-            if key == ATTRIBUTES:
-                attributes = {
-                    k: v for k, v in json.loads(str(array)).items() if isinstance(v, str | int | float | bool)
-                }
-            else:
-                arrays[key] = array
-    return arrays, names, attributes
-
-
-def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: pathlib.Path) -> Array:
-    """One member, once the shape in its header fits its size: numpy allocates by the header."""
-    with archive.open(member) as stream:
-        version = np.lib.format.read_magic(stream)
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header(stream)
-        if dtype.hasobject:
-            raise DataError(
-                f"{path}: {member.filename!r} holds python objects, which are never loaded; save plain numbers"
-            )
-        declared = dtype.itemsize
-        for length in shape:
-            declared *= int(length)
-        if declared > member.file_size:
-            raise DataError(
-                f"{path}: {member.filename!r} says that it has shape {shape} but holds {member.file_size} bytes"
-            )
-    with archive.open(member) as stream:
-        array = np.lib.format.read_array(stream, allow_pickle=False)
-        stream.read()  # to the end, where zipfile compares the CRC
-    return array
+def _attributes(path: pathlib.Path, text: Array) -> dict[str, Any]:
+    """Those that are a text, a number or a truth value."""
+    held = parse(str(text), f"{path}, {ATTRIBUTES!r}", DataError)
+    if not isinstance(held, dict):
+        raise DataError(f"{path}: {ATTRIBUTES!r} is {shown(held)}, must be a JSON object")
+    return {key: value for key, value in held.items() if isinstance(value, str | int | float | bool)}
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:
@@ -124,7 +79,7 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     if dataset.costs is not None:
         columns["costs"] = dataset.costs
     columns |= {EXTRAS + key: value for key, value in dataset.extras.items()}
-    attributes = dict(dataset.attributes)
+    attributes = {**dataset.attributes, OWN_MARK: LAYOUT_VERSION}
     if dataset.env_id is not None:
         attributes["env_id"] = dataset.env_id
     columns[ATTRIBUTES] = np.array(json.dumps(attributes, default=str))

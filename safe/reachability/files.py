@@ -5,18 +5,33 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import zipfile
 from typing import Any
 
 import numpy as np
 import torch
 
+from surefoot.core.checkpoint import check_format, check_tensors
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.files import written_aside
-from surefoot.safe.reachability.grid import Grid, GridValue
+from surefoot.core.schema import Flag, Many, Number, Plain, Record, Table, Text, check, parse
+from surefoot.core.unpacking import read_npz
+from surefoot.safe.reachability.grid import MOST_AXES, Axis, Grid, GridValue
 from surefoot.safe.reachability.solver import Solution
 
 FORMAT = "surefoot-safe-set-1"
+DESCRIPTION = Record(
+    {
+        "format": Text(),
+        "sign": Text(),
+        "axes": Many(Record.of(Axis, points=Number(2, 1 << 20, whole=True)), 1, MOST_AXES),
+        "discount": Number(0, 1),
+        "sweeps": Number(0, whole=True),
+        "change": Number(0, nan=True),
+        "converged": Flag(),
+        "seconds": Number(0),
+        "about": Table(Plain()),
+    }
+)
 SIGN = "value <= 0: the constraint can be kept for ever"
 
 
@@ -62,22 +77,33 @@ def load(path: str | os.PathLike[str]) -> tuple[Solution, dict[str, Any]]:
     """What `save` wrote, and its `about`.
 
     Raises:
-        CheckpointError: the file is missing, damaged or of another kind.
+        CheckpointError: the file is missing, damaged, of another kind or version, unpacks to more than
+            `core.unpacking` allows, or holds a value of the wrong type or range.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            described = json.loads(str(arrays["description"]))
-            values, h = torch.from_numpy(arrays["value"]), torch.from_numpy(arrays["h"])
-        if described["format"] != FORMAT:
-            raise ValueError(f"format {described['format']!r} is not {FORMAT!r}")
+        arrays, _ = read_npz(path, lambda name: name in ("value", "h", "description"), CheckpointError)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        reason = "there is no such file; `surefoot reach` makes safe sets" if missing else f"can't be read ({error})"
+        raise CheckpointError(f"{path}: {reason}") from error
+    for name in ("value", "h", "description"):
+        if name not in arrays:
+            raise CheckpointError(f"{path}: not a safe set, it has no {name!r}; make it with `surefoot reach`")
+    described = check(parse(str(arrays["description"]), path), Table(Plain()), path)
+    check_format(path, described.get("format"), FORMAT)
+    check(described, DESCRIPTION, path)
+    check_format(path, described["sign"], SIGN)
+    try:
         grid = Grid.from_json(described["axes"])
-        if tuple(values.shape) != grid.shape or tuple(h.shape) != grid.shape:
-            raise ValueError(f"values of shape {tuple(values.shape)} on a grid of {grid.shape}")
-        if not bool(values.isfinite().all()):
-            raise ValueError("a value is not finite")
-        facts = {key: described[key] for key in ("discount", "sweeps", "change", "converged", "seconds")}
-        return Solution(value=GridValue(grid, values), h=h, **facts), described["about"]
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: there is no such file; `surefoot reach` makes safe sets") from error
-    except (OSError, ValueError, KeyError, TypeError, EOFError, ConfigError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: not a whole safe set ({error}); make it again with `surefoot reach`") from error
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}; make it again with `surefoot reach`") from error
+    for name in ("value", "h"):
+        if arrays[name].shape != grid.shape or arrays[name].dtype not in (np.float32, np.float64):
+            raise CheckpointError(
+                f"{path}: {name!r} is {arrays[name].dtype} of {arrays[name].shape}, where numbers on a grid of "
+                f"{grid.shape} are needed; make it again with `surefoot reach`"
+            )
+    values, h = torch.from_numpy(arrays["value"]), torch.from_numpy(arrays["h"])
+    check_tensors(path, {"value": values, "h": h})
+    facts = {key: described[key] for key in ("discount", "sweeps", "change", "converged", "seconds")}
+    return Solution(value=GridValue(grid, values), h=h, **facts), described["about"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 import h5py
@@ -10,7 +11,7 @@ import pytest
 from make_files import random_walk, three_episodes, without, write_hdf5
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.data import load
+from surefoot.data import load, save
 
 
 def test_a_truncated_file_is_refused(tmp_path: pathlib.Path) -> None:
@@ -172,3 +173,57 @@ def test_the_inside_of_a_minari_dataset_is_refused_with_the_way_out(tmp_path: pa
     arrays = {f"episode_0/{key}": value for key, value in three_episodes().items()}
     with pytest.raises(DataError, match=r"inside of a Minari dataset; give the dataset's folder"):
         load(write_hdf5(tmp_path / "main_data.hdf5", arrays))
+
+
+@pytest.mark.parametrize("key", ["margins", "extras/margins", "extras/note"])
+def test_a_further_column_with_nan_is_refused_like_any_other(tmp_path: pathlib.Path, key: str) -> None:
+    arrays = random_walk()
+    column = np.zeros(len(arrays["rewards"]))
+    column[3] = np.nan
+    for path in (write_hdf5(tmp_path / "a.hdf5", {**arrays, key: column}), tmp_path / "a.npz"):
+        if path.suffix == ".npz":
+            np.savez(path, **{**arrays, key: column})
+        with pytest.raises(DataError, match=rf"'{key}' holds nan in row 3"):
+            load(path)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e300, 2.5, 2**63, 10**400])
+def test_a_step_limit_that_is_no_number_of_steps_is_refused(tmp_path: pathlib.Path, value: float) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **random_walk(), attributes=np.array(json.dumps({"max_episode_steps": value})))
+    with pytest.raises(DataError, match=r"attribute 'max_episode_steps' is .*, must be a whole number up to"):
+        load(path)
+
+
+def test_other_attributes_may_be_anything_and_are_kept_as_what_json_and_a_terminal_can_hold(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "a.npz"
+    odd = {"a": float("inf"), "b": 2**63, "c": "x\x1b[2J", "d": True, "e": 1.5, "max_episode_steps": -1}
+    np.savez(path, **random_walk(), attributes=np.array(json.dumps(odd)))
+    found = load(path).attributes
+    assert found == {"a": "inf", "b": str(2**63), "c": "x\\x1b[2J", "d": True, "e": 1.5, "max_episode_steps": -1}
+    assert json.dumps(dict(found), allow_nan=False)
+
+
+def test_a_newer_layout_is_refused_by_both_versions_and_todays_loads(tmp_path: pathlib.Path) -> None:
+    dataset = load(write_hdf5(tmp_path / "a.hdf5", random_walk()))
+    save(dataset, tmp_path / "b.npz")
+    assert load(tmp_path / "b.npz").attributes["surefoot_version"] == "1"
+    with np.load(tmp_path / "b.npz") as held:
+        np.savez(tmp_path / "c.npz", **{**held, "attributes": np.array('{"surefoot_version": "2"}')})
+    with pytest.raises(DataError, match=r"is written as 'surefoot_version 2', and .* reads 'surefoot_version 1'"):
+        load(tmp_path / "c.npz")
+
+
+def test_an_hdf5_file_that_unpacks_to_far_more_than_its_size_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for key, value in {**random_walk(), "extras/zeros": np.zeros(80 << 20, np.float32)}.items():
+            file.create_dataset(key, data=value, compression="gzip")
+    with pytest.raises(DataError, match=r"a\.hdf5: unpacks to 3\d+ bytes, .*set SUREFOOT_MAX_UNPACKED_MB=3"):
+        load(tmp_path / "a.hdf5")
+    monkeypatch.setenv("SUREFOOT_MAX_UNPACKED_MB", "1000")
+    with pytest.raises(DataError, match="must have one row per step"):
+        load(tmp_path / "a.hdf5")
