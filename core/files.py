@@ -7,12 +7,16 @@ import errno
 import json
 import os
 import pathlib
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 from surefoot.core.errors import CheckpointError, SurefootError
 from surefoot.core.schema import MOST_BYTES, Kind, check, parse
+
+ASIDE = re.compile(r"\..*\.[0-9a-f]{8}(\.\w+)?")
+"""Names of the temporary files of `written_aside`."""
 
 
 @contextlib.contextmanager
@@ -42,6 +46,16 @@ def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = Sur
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
+
+
+def remove_asides(folder: str | os.PathLike[str]) -> None:
+    """Remove temporary files that a process which was killed while it wrote left in `folder` and below.
+
+    Nobody else may be writing there.
+    """
+    for path in pathlib.Path(folder).rglob(".*"):
+        if ASIDE.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
 
 
 def why(failure: BaseException) -> str:

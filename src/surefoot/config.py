@@ -11,7 +11,6 @@ import functools
 import importlib.resources
 import inspect
 import math
-import pathlib
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.grammar import WHOLE_NUMBERS, hydra_errors, parse
+from surefoot.plan import folder_name
 from surefoot.registry import ALGORITHMS, check_parts
 
 PRIMARY = "surefoot_train"
@@ -73,9 +73,8 @@ class Request:
 
     @property
     def label(self) -> str:
-        """A short name of the dataset, or without one of the environment, fit for a folder's name."""
-        stem = pathlib.Path(self.fields["dataset"] or self.fields["env"]).stem
-        return re.sub(r"[^A-Za-z0-9.]+", "-", stem).strip("-.")[:60] or "data"
+        """The algorithm, and the dataset or else the environment, fit for a folder's name."""
+        return folder_name(self.algorithm, self.fields["dataset"] or self.fields["env"])
 
 
 @functools.cache

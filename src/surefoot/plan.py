@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +62,11 @@ class Plan:
         return self.evaluate_every or max(1, self.steps // 10)
 
     @property
+    def label(self) -> str:
+        """The algorithm, and the dataset or else the environment, fit for a folder's name."""
+        return folder_name(self.algorithm, self.dataset or self.environment)
+
+    @property
     def cost_limit(self) -> float | None:
         """What an episode's summed cost should keep to, where the algorithm has a `cost_limit`."""
         limit = self.config.get("cost_limit")
@@ -85,6 +92,16 @@ class Plan:
             return cls(**{**value, "seeds": tuple(value.get("seeds", (0,)))})
         except TypeError as error:
             raise ConfigError(f"the plan is incomplete: {error}") from error
+
+
+def folder_name(algorithm: str, where: str | None) -> str:
+    """An algorithm and its dataset or environment as one name fit for a folder.
+
+    >>> folder_name("my.module:Agent", "native/pendulum"), folder_name("bc", "/data/hop (1).hdf5")
+    ('Agent-pendulum', 'bc-hop-1')
+    """
+    stem = re.sub(r"[^A-Za-z0-9.]+", "-", pathlib.Path(where or "data").stem).strip("-.")[:60]
+    return f"{algorithm.split(':')[-1]}-{stem or 'data'}"
 
 
 def agent_class(name: str) -> type[Agent]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +26,7 @@ from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
+from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
@@ -85,15 +86,15 @@ def fit(
         seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
         **options,
     )
-    folder = pathlib.Path(out) if out is not None else new_folder(plan)
-    if listener is not None or not progress:
-        return train(plan, folder, dataset=dataset, listener=listener, built_for=agent.spec)
-    from rich.console import Console
+    with claim_new(out) if out is not None else claim_named(plan.label) as claim:
+        if listener is not None or not progress:
+            return train(plan, claim, dataset=dataset, listener=listener, built_for=agent.spec)
+        from rich.console import Console
 
-    from surefoot.cli.progress import Watcher
+        from surefoot.cli.progress import Watcher
 
-    with Watcher(Console()) as watcher:
-        return train(plan, folder, dataset=dataset, listener=watcher, built_for=agent.spec)
+        with Watcher(Console()) as watcher:
+            return train(plan, claim, dataset=dataset, listener=watcher, built_for=agent.spec)
 
 
 def _source(dataset: Dataset) -> str:
@@ -101,20 +102,9 @@ def _source(dataset: Dataset) -> str:
     return str(pathlib.Path(dataset.name).resolve()) if pathlib.Path(dataset.name).exists() else IN_MEMORY
 
 
-def new_folder(plan: Plan, root: str = "runs") -> pathlib.Path:
-    """A run folder that does not exist yet: runs/<algorithm>-<dataset or environment>-<number>."""
-    source = plan.dataset or str(plan.environment)
-    name = pathlib.Path(source).stem if source != IN_MEMORY else "memory"
-    stem = f"{plan.algorithm.split(':')[-1]}-{name}"
-    number = 1
-    while (folder := pathlib.Path(root) / f"{stem}-{number}").exists():
-        number += 1
-    return folder
-
-
 def train(
     plan: Plan,
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | Claim,
     *,
     dataset: Dataset | None = None,
     listener: Listener | None = None,
@@ -124,15 +114,24 @@ def train(
 
     Args:
         plan: what to do.
-        folder: where; it must not exist, or be empty.
+        folder: where: a path that does not exist or is an empty folder, or one that is claimed already.
         dataset: what the plan names, where it is loaded already.
         listener: called with each event.
         built_for: sizes that the environment or dataset must have; None: any.
     """
-    folder = pathlib.Path(folder).resolve()
-    if folder.exists() and not _empty(folder):
-        raise ConfigError(f"{folder} exists; go on with it by --resume {folder}, or choose another with out=")
-    listen = listener or _silent
+    with contextlib.nullcontext(folder) if isinstance(folder, Claim) else claim_new(folder) as claim:
+        listen = listener or _silent
+        run = _begin(plan, claim.folder, dataset, listen, built_for)
+        try:
+            return _carry_out(run, listen, claim)
+        except (ConfigError, DataError):  # that only a worker could see
+            if not any(run.checkpoint_path(seed).is_file() for seed in plan.seeds):
+                claim.take_back()
+            raise
+
+
+def _begin(plan: Plan, folder: pathlib.Path, dataset: Dataset | None, listen: Listener, built_for: Spec | None) -> Run:
+    """Check everything that can be checked before the first step, and write what the workers read."""
     notes: list[str] = []
 
     def tell(event: Event) -> None:
@@ -165,30 +164,12 @@ def train(
         for oddity, rows in dataset.warnings.items():
             tell({"kind": "note", "text": f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"})
         config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)}
-    run, made = Run(folder, plan), not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"out={folder}: the folder can't be made ({error.strerror}); choose another") from error
+    run = Run(folder, plan)
     if dataset is not None:
         write_columns(dataset, run.columns_path)
     write_json(folder / "environment.json", describe_machine())
     write_json(folder / "config.json", {**config, "notes": notes})
-    try:
-        return _carry_out(run, listen)
-    except (ConfigError, DataError):  # that only a worker could see
-        if not any(run.checkpoint_path(seed).is_file() for seed in plan.seeds):
-            _take_back(run)
-            if made and not any(folder.iterdir()):
-                folder.rmdir()
-        raise
-
-
-def _take_back(run: Run) -> None:
-    """Remove what a run that never came to a checkpoint wrote, and nothing else that lies in its folder."""
-    for name in ("config.json", "environment.json", "kernels.json", run.columns_path.name):
-        (run.folder / name).unlink(missing_ok=True)
-    shutil.rmtree(run.folder / "seeds", ignore_errors=True)
+    return run
 
 
 def _check_problem(built_for: Spec, found: Spec, plan: Plan) -> None:
@@ -224,30 +205,31 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
         )
 
 
-def _empty(folder: pathlib.Path) -> bool:
-    """Whether nothing is in the folder but what a run that was killed before it began left there."""
-    begun = {"dataset.safetensors", "environment.json"}
-    return folder.is_dir() and all(path.name in begun or path.name.startswith(".") for path in folder.iterdir())
-
-
 def resume(folder: str | os.PathLike[str], listener: Listener | None = None) -> Run:
     """Go on with a run that was interrupted; the numbers are those of an uninterrupted one.
 
     Raises:
+        FolderInUseError: it is still being trained.
         CheckpointError: not a run folder, another dataset than it began with, or another machine.
     """
     run = Run.open(pathlib.Path(folder).resolve())
     tell = listener or _silent
-    if run.complete:
-        tell({"kind": "note", "text": f"{run.folder} is complete already"})
-        return run
+    if not run.complete:
+        with claim_begun(run.folder) as claim:
+            if not run.complete:  # nor made so by whoever held it until now
+                return _go_on(run, tell, claim)
+    tell({"kind": "note", "text": f"{run.folder} is complete already"})
+    return run
+
+
+def _go_on(run: Run, tell: Listener, claim: Claim) -> Run:
     if run.plan.dataset is not None and not run.columns_path.is_file():
         began = read_json(run.folder / "config.json")["dataset"]
         dataset = dataset_of(run.plan, None, tell)
         if dataset.sha256 != began["sha256"]:
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
         write_columns(dataset, run.columns_path)
-    return _carry_out(run, tell)
+    return _carry_out(run, tell, claim)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -292,7 +274,7 @@ def victim(folder: str | os.PathLike[str], seed: int | None = None) -> _Victim:
     return _Victim(agent)
 
 
-def _carry_out(run: Run, tell: Listener) -> Run:
+def _carry_out(run: Run, tell: Listener, claim: Claim) -> Run:
     """Train all seeds that have no result yet, then sum up."""
     waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
     on_gpu = resolve_device(run.plan.device).type == "cuda"
@@ -300,7 +282,7 @@ def _carry_out(run: Run, tell: Listener) -> Run:
     tell(
         {"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": "cuda" if on_gpu else "cpu"}
     )
-    work(run, groups, tell)
+    work(run, groups, tell, claim.descriptor)
     tell({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run
 

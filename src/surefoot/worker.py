@@ -1,4 +1,4 @@
-"""One process that trains some seeds of a run: `python -m surefoot.worker RUN_FOLDER SEED[,SEED...]`.
+"""One process that trains some seeds of a run: `python -P -m surefoot.worker RUN SEED[,SEED...] LOCK`.
 
 Events go to standard output as JSON lines, all else to the seed's log. The process ends when its standard
 input does, that is, when its parent ends, however that ends. It begins to watch before it imports anything
@@ -31,6 +31,7 @@ def end_with_parent() -> None:
 def main(arguments: list[str]) -> int:
     """Train the seeds named on the command line; exit code 0, 2 after an error of the user's, 1 after a bug."""
     end_with_parent()
+    os.set_inheritable(int(arguments[2]), False)  # the run's lock is ours, and no simulator's that we start
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print belongs in the log, not among the events
 

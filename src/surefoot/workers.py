@@ -48,17 +48,18 @@ def at_once(seeds: int, cores: int) -> int:
 class _Worker:
     """A worker process and the thread that reads its events."""
 
-    def __init__(self, run: Run, seeds: list[int], inbox: queue.Queue[tuple[_Worker, Event | None]]) -> None:
+    def __init__(self, run: Run, seeds: list[int], lock: int, inbox: queue.Queue[tuple[_Worker, Event | None]]) -> None:
         self.seeds = seeds
         self.log = run.seed_folder(seeds[0]) / "log.txt"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "surefoot.worker", str(run.folder), ",".join(map(str, seeds))],
+                [sys.executable, "-P", "-m", "surefoot.worker", str(run.folder), ",".join(map(str, seeds)), str(lock)],
                 stdin=subprocess.PIPE,  # held open while we live: see surefoot.worker
                 stdout=subprocess.PIPE,
                 stderr=log,
+                pass_fds=(lock,),
                 env={**os.environ, **single},
             )
         threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
@@ -76,8 +77,8 @@ class _Worker:
         self.process.wait()
 
 
-def work(run: Run, groups: list[list[int]], tell: Listener) -> None:
-    """Train each group of seeds in a process of its own; errors of workers are raised here."""
+def work(run: Run, groups: list[list[int]], tell: Listener, lock: int) -> None:
+    """Train each group of seeds in a process of its own, which holds the run's lock; errors of workers are raised."""
     inbox: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
     most = at_once(len(groups), cores())
     alive: set[_Worker] = set()
@@ -86,7 +87,7 @@ def work(run: Run, groups: list[list[int]], tell: Listener) -> None:
     try:
         while groups or alive:
             while groups and len(alive) < (most if measured else 1):
-                alive.add(_Worker(run, groups.pop(0), inbox))
+                alive.add(_Worker(run, groups.pop(0), lock, inbox))
             worker, event = inbox.get()
             if event is None:
                 alive.discard(worker)

@@ -42,7 +42,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from surefoot.seeds import seed_trainer
     from surefoot.workers import Listener
 
-    def work(run: Run, groups: list[list[int]], tell: Listener) -> None:
+    def work(run: Run, groups: list[list[int]], tell: Listener, lock: int) -> None:
         for seeds in groups:
             for seed in seeds:
                 run.seed_folder(seed).mkdir(parents=True)

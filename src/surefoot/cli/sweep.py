@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import itertools
 import os
 import pathlib
@@ -16,6 +15,7 @@ from surefoot import config, grammar
 from surefoot.cli import output
 from surefoot.cli.train import Style, train_one
 from surefoot.core.errors import ConfigError, SurefootError
+from surefoot.experiment.folders import claim_named, claim_new
 
 # Job folders are the run folders that we make ourselves, and the log is ours too.
 HYDRA_SETTINGS = (
@@ -32,11 +32,16 @@ def run(overrides: Sequence[str], style: Style) -> int:
     Raises:
         SurefootError: a job failed (the others were carried out), or a combination is bad (nothing was begun).
     """
+    config.register()
+    out, rest = sweep_out(overrides)
+    check_combinations(rest)
+    with claim_named("", "multirun") if out is None else claim_new(out) as claim:
+        return _carry_out(rest, claim.folder, style)
+
+
+def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style) -> int:
     import hydra
 
-    config.register()
-    folder, rest = sweep_folder(overrides)
-    check_combinations(rest)
     beside = any(item.key == "hydra/launcher" for item in grammar.parse(rest))
     job_style = Style(style.quiet, style.json, bars=False if beside else style.bars)
 
@@ -80,30 +85,24 @@ def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style) -> str:
     number = int(settings.job.num)
     try:
         request = config.resolve(cfg, list(settings.overrides.task))
-        name = f"{number:02}-{request.algorithm}-{request.label}"
-        return str(train_one(request, style, folder / name, label=f"#{number} ").folder)
+        with claim_new(folder / f"{number:02}-{request.label}") as claim:
+            return str(train_one(request, style, claim, label=f"#{number} ").folder)
     except SurefootError as error:
         print(f"surefoot: job {number} failed: {error}", file=sys.stderr)
         raise SurefootError(f"job {number} of the sweep in {folder}: {error}") from None  # plain: it may be pickled
 
 
-def sweep_folder(overrides: Sequence[str]) -> tuple[pathlib.Path, list[str]]:
-    """Where the sweep goes, `out=` or multirun/<time>, and the overrides without `out=`.
+def sweep_out(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """What `out=` says, and the overrides without it.
 
     Raises:
-        ConfigError: the folder exists and holds something, or several are listed.
+        ConfigError: several are listed.
     """
     named = [item for item in grammar.parse(overrides) if item.key == "out"]
     rest = [text for text in overrides if text.partition("=")[0] != "out"]
-    if not named:
-        time = dt.datetime.now().strftime("%Y%m%d-%H%M%S")
-        return pathlib.Path("multirun").resolve() / time, rest
-    if named[-1].sweep:
+    if named and named[-1].sweep:
         raise ConfigError(f"{named[-1].text}: a sweep has one folder; each job gets its own inside")
-    folder = pathlib.Path(named[-1].values[0]).expanduser().resolve()
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(f"out={named[-1].values[0]} exists already; choose another folder for the sweep")
-    return folder, rest
+    return (named[-1].values[0] if named else None), rest
 
 
 def check_combinations(overrides: Sequence[str]) -> None:

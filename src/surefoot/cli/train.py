@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime as dt
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from surefoot.cli.progress import Watcher
     from surefoot.config import Request
     from surefoot.data import Dataset
+    from surefoot.experiment.folders import Claim
     from surefoot.run import Run
 
 MAIN_JOB_STEPS = 6_000
@@ -69,7 +69,9 @@ def run(arguments: Sequence[str]) -> int:
     said = {item.key.split(".")[0] for item in grammar.parse(overrides)}
     if not said & {"algo", "dataset", "preset", "init"}:
         return _main_job(overrides, said, style)
-    finished = train_one(config.compose(overrides), style)
+    request = config.compose(overrides)
+    with claimed(request) as claim:
+        finished = train_one(request, style, claim)
     _present([finished.folder], finished, style)
     return 0
 
@@ -88,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 def train_one(
     request: Request,
     style: Style,
-    folder: pathlib.Path | None = None,
+    claim: Claim,
     dataset: Dataset | None = None,
     label: str = "",
 ) -> Run:
@@ -97,7 +99,7 @@ def train_one(
     Args:
         request: what to train.
         style: how to talk.
-        folder: of the run; None: `out=`, or a new one under runs/.
+        claim: the folder of the run.
         dataset: what the request names, where it is loaded already.
         label: in front of what is shown.
 
@@ -109,7 +111,6 @@ def train_one(
     from surefoot.plan import Plan
     from surefoot.training import train
 
-    folder = folder or run_folder(request)
     fields = request.fields
     if dataset is None and fields["dataset"] is not None:
         dataset = load(request, style)
@@ -130,9 +131,9 @@ def train_one(
     if fields["logger"] is not None:
         from surefoot.loggers import make_logger
 
-        listeners.append(make_logger(fields["logger"], folder))
-    with style.watcher(label, title) as watcher, interruptible(folder):
-        return train(plan, folder, dataset=dataset, listener=to_all([watcher, *listeners]))
+        listeners.append(make_logger(fields["logger"], claim.folder))
+    with style.watcher(label, title) as watcher, interruptible(claim.folder):
+        return train(plan, claim, dataset=dataset, listener=to_all([watcher, *listeners]))
 
 
 class interruptible:
@@ -186,26 +187,16 @@ def describe(dataset: Dataset) -> str:
     return f"{name} ({len(dataset):,} transitions, {episodes:,} episodes, mean return {mean:.1f})"
 
 
-def run_folder(request: Request) -> pathlib.Path:
-    """Where the run goes: `out=`, which must be new or empty, or runs/<algorithm>-<dataset>-<time>.
+def claimed(request: Request) -> Claim:
+    """The folder of a run: `out=`, which must be new or empty, or runs/<algorithm>-<dataset>-<time>.
 
     Raises:
-        ConfigError: the folder exists and holds something.
+        ConfigError: it exists and holds something, or another process has just begun in it.
     """
+    from surefoot.experiment.folders import claim_named, claim_new
+
     asked = request.fields["out"]
-    if asked is not None:
-        folder = pathlib.Path(asked).expanduser()
-        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise ConfigError(
-                f"out={asked} exists already; go on with it by --resume {output.typed(folder)}, or choose another"
-            )
-        return folder
-    time = dt.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder, number = pathlib.Path("runs") / f"{request.algorithm}-{request.label}-{time}", 1
-    while folder.exists():
-        number += 1
-        folder = folder.with_name(f"{request.algorithm}-{request.label}-{time}-{number}")
-    return folder
+    return claim_named(request.label) if asked is None else claim_new(asked)
 
 
 def _resume(text: str, style: Style) -> int:
@@ -221,14 +212,17 @@ def _resume(text: str, style: Style) -> int:
 def _main_job(overrides: list[str], said: set[str], style: Style) -> int:
     """IQL and BC on the embedded data: what the library is about, in one table and one picture."""
     from surefoot import config
+    from surefoot.experiment.folders import claim_new
     from surefoot.summary import draw_curves
 
     settings = [f"steps={MAIN_JOB_STEPS}"] if "steps" not in said else []
     request = config.compose(["algo=iql", *settings, *overrides])
     rival = config.compose([f"algo={MAIN_JOB_RIVAL}", *settings, *overrides])
-    folder, dataset = run_folder(request), load(request, style)
-    finished = train_one(request, style, folder, dataset)
-    other = train_one(rival, style, folder / MAIN_JOB_RIVAL, dataset)
+    with claimed(request) as claim:
+        dataset = load(request, style)
+        finished = train_one(request, style, claim, dataset)
+    with claim_new(finished.folder / MAIN_JOB_RIVAL) as claim:
+        other = train_one(rival, style, claim, dataset)
     picture = None
     if finished.plan.environment is not None:
         picture = finished.folder / "comparison.png"

@@ -1,0 +1,157 @@
+"""Run folders: one process each, whatever is launched at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from small_runs import TINY
+
+from surefoot.core.errors import ConfigError
+from surefoot.experiment.folders import LOCK, FolderInUseError, claim_begun, claim_named, claim_new
+from surefoot.training import resume
+
+CLAIM = """
+import sys, time
+from surefoot.core.errors import ConfigError
+from surefoot.experiment.folders import claim_named, claim_new
+how, where, go = sys.argv[1:]
+import pathlib
+while not pathlib.Path(go).exists():
+    time.sleep(0.001)
+try:
+    with claim_named("bc-data", where) if how == "named" else claim_new(where) as claim:
+        (claim.folder / "config.json").write_text("{}")
+        print(claim.folder, flush=True)
+        time.sleep(0.2)
+except ConfigError as error:
+    print("refused", flush=True)
+    sys.exit(2)
+"""
+
+
+def launched(how: str, where: pathlib.Path, processes: int) -> list[tuple[int, str]]:
+    go = where.parent / f"go-{where.name}"
+    command = [sys.executable, "-c", CLAIM, how, str(where), str(go)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    time.sleep(1.5)
+    go.touch()
+    return [(one.wait(), out.strip()) for one in started for out in [one.communicate(timeout=120)[0]]]
+
+
+def test_processes_that_begin_at_once_have_a_folder_each(tmp_path: pathlib.Path) -> None:
+    found = launched("named", tmp_path / "runs", 8)
+    assert [code for code, _ in found] == [0] * 8
+    assert len({folder for _, folder in found}) == 8
+    assert sorted(map(str, (tmp_path / "runs").iterdir())) == sorted(folder for _, folder in found)
+
+
+def test_of_processes_that_begin_at_once_in_one_folder_one_goes_on(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for place in ("new", "empty"):
+        assert Counter(code for code, _ in launched("new", tmp_path / place, 8)) == {0: 1, 2: 7}
+
+
+def test_64_threads_have_64_default_folders_and_one_explicit_folder_has_one_of_them(tmp_path: pathlib.Path) -> None:
+    barrier, done = threading.Barrier(64), threading.Barrier(64)
+
+    def claim(number: int) -> tuple[str, bool]:
+        barrier.wait()
+        with claim_named("iql-data", tmp_path / "runs") as own:
+            (own.folder / "config.json").write_text("{}")
+            try:
+                with claim_new(tmp_path / "one") as shared:
+                    (shared.folder / "config.json").write_text(str(number))
+                    went_on = True
+            except ConfigError:
+                went_on = False
+            done.wait()
+            return str(own.folder), went_on
+
+    with ThreadPoolExecutor(64) as pool:
+        found = list(pool.map(claim, range(64)))
+    assert len({folder for folder, _ in found}) == 64
+    assert sum(went_on for _, went_on in found) == 1
+
+
+def test_four_launches_of_the_command_line_at_once_lose_nothing(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    command = [sys.executable, "-m", "surefoot", "train", "-q", "algo=bc", f"dataset={dataset_path}", "seeds=1", *TINY]
+    own = [subprocess.Popen([*command, f"steps={20 + k}"], cwd=tmp_path, stderr=subprocess.PIPE) for k in range(2)]
+    one = [subprocess.Popen([*command, "out=one"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.wait() for process in own] == [0, 0]
+    errors = [process.communicate()[1].strip() for process in one]
+    assert sorted(process.returncode for process in one) == [0, 2]
+    (line,) = "\n".join(errors).strip().splitlines()
+    assert line.startswith("surefoot: error: ")
+    steps = [json.loads(path.read_text())["steps"] for path in tmp_path.glob("runs/*/summary.json")]
+    assert sorted(steps) == [20, 21]
+    assert (tmp_path / "one" / "summary.json").is_file()
+
+
+def test_a_folder_in_which_nothing_began_is_gone_and_so_is_what_it_lay_in(tmp_path: pathlib.Path) -> None:
+    with claim_named("bc-data", tmp_path / "a" / "b") as claim:
+        (claim.folder / "dataset.safetensors").touch()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with claim_new(tmp_path / "mine"):
+        pass
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+
+
+def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="exists already"):
+        claim_new(tmp_path)
+    with pytest.raises(ConfigError, match="exists already"):
+        claim_new(tmp_path / "thesis.tex")
+    assert list(tmp_path.iterdir()) == [tmp_path / "thesis.tex"]
+
+
+def test_a_run_that_is_still_training_is_not_resumed_and_the_sentence_names_its_process(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished_run, copy)
+    (copy / "summary.json").unlink()
+    with claim_begun(copy), pytest.raises(FolderInUseError, match=f"process {os.getpid()} on {socket.gethostname()}"):
+        resume(copy)
+    assert not (copy / LOCK).exists()
+
+
+def test_a_lock_is_free_after_a_kill_and_only_then(tmp_path: pathlib.Path) -> None:
+    script = "import sys, time\nfrom surefoot.experiment.folders import claim_new\n"
+    script += "claim = claim_new(sys.argv[1])\nprint('ready', flush=True)\ntime.sleep(100)"
+    folder = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    with pytest.raises(FolderInUseError, match=f"process {process.pid} "):
+        claim_new(folder)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    with claim_new(folder):
+        pass
+
+
+def test_temporary_files_of_a_killed_process_are_removed_and_nothing_else(tmp_path: pathlib.Path) -> None:
+    names = ["seeds/0/.checkpoint.0123abcd.safetensors", ".config.89abcdef.json", ".gitignore", "seeds/0/log.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "config.json").touch()
+    with claim_begun(tmp_path):
+        assert [name for name in names if (tmp_path / name).exists()] == names[2:]
