@@ -1,10 +1,11 @@
 """An environment and a dataset of one's own, then surefoot on both.
 
 python examples/custom_environment.py point_mass.hdf5
-PYTHONPATH=examples surefoot train algo=iql dataset=point_mass.hdf5 steps=6000
+PYTHONPATH=examples surefoot train algo=iql dataset=point_mass.hdf5 steps=6000 --trust
 
 The file says in which environment it was recorded, `custom_environment:PointMass-v0`: gymnasium's way of naming a
 module that is imported before the id is looked up. PYTHONPATH lets it find the module; an installed package needs none.
+A file alone must not decide what is imported, so --trust says that this one may (or name the environment with env=).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from surefoot.core.policy import Policy
 from surefoot.envs.episodes import Act
 from surefoot.envs.names import is_native
 from surefoot.envs.vector import action_bounds
+from surefoot.experiment.trust import demand
 from surefoot.run import Run
 
 SCRIPTED_SEED = 0
@@ -30,18 +31,23 @@ class Actor:
 
 
 def actor(
-    run: str | os.PathLike[str] | None, behaviour: str | None, env_id: str | None, policy_seed: int | None = None
+    run: str | os.PathLike[str] | None,
+    behaviour: str | None,
+    env_id: str | None,
+    policy_seed: int | None = None,
+    trust: bool = False,
 ) -> Actor:
     """The one that a command names by RUN (a run folder or a policy file) or by --policy, never by both.
 
     Raises:
-        ConfigError: both or neither; a behaviour that the environment doesn't have; no environment known.
+        ConfigError: both or neither; a behaviour that the environment doesn't have; no environment known, or one of a
+            module that the run names and `trust` does not allow.
         CheckpointError: the run or policy is damaged.
     """
     if (run is None) == (behaviour is None):
         raise ConfigError("say who acts: a RUN, or --policy with random or a system's behaviour, such as expert")
     if run is not None:
-        return _trained(pathlib.Path(run), env_id, policy_seed)
+        return _trained(pathlib.Path(run), env_id, policy_seed, trust)
     if env_id is None:
         raise ConfigError("say where: --env ID, such as native/quadrotor-2d; `surefoot envs list` shows all")
     if policy_seed is not None:
@@ -50,13 +56,15 @@ def actor(
     return Actor(_behaviour(behaviour, env_id), f"behaviour {behaviour}", env_id)
 
 
-def _trained(path: pathlib.Path, env_id: str | None, seed: int | None) -> Actor:
+def _trained(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bool) -> Actor:
     if not path.is_dir():
         if env_id is None or seed is not None:
             raise ConfigError(f"{path}: is one policy; say where it acts with --env, and leave --policy-seed out")
         return Actor(Policy.load(path), str(path), env_id)
     run = Run.open(path)
-    env_id = env_id or run.plan.environment
+    if env_id is None:
+        env_id = run.plan.environment
+        demand(env_id, path / "config.json", trust)
     if env_id is None:
         raise ConfigError(f"{path}: was trained without a simulator; name one with --env ID")
     seed = run.plan.seeds[0] if seed is None else seed

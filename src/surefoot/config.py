@@ -20,8 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, nearest
+from surefoot.experiment.trust import allow
 from surefoot.grammar import WHOLE_NUMBERS, hydra_errors, parse
-from surefoot.plan import folder_name
+from surefoot.plan import agent_class, folder_name
 from surefoot.registry import ALGORITHMS, check_parts
 
 PRIMARY = "surefoot_train"
@@ -95,14 +96,28 @@ def register() -> None:
     store.store(name=PRIMARY, node=dataclasses.make_dataclass("TrainConfig", fields), provider="surefoot")
 
 
-def algorithm_schema(agent: type[Agent]) -> type:
+def register_own(name: str) -> None:
+    """Put the options of an algorithm of the user's own, `module:Class` on the command line, into Hydra's store too.
+
+    Raises:
+        ConfigError: there is no such algorithm.
+    """
+    from hydra.core.config_store import ConfigStore
+
+    allow(name)
+    kind = agent_class(name)
+    if name not in ALGORITHMS:
+        ConfigStore.instance().store(group="algo", name=name, node=algorithm_schema(kind, name), provider="surefoot")
+
+
+def algorithm_schema(agent: type[Agent], name: str | None = None) -> type:
     """The algorithm's config dataclass as Hydra can fill it in: not frozen, with `name` and `preset`."""
     hints = typing.get_type_hints(agent.Config)
     fields = [
         (field.name, hints[field.name], dataclasses.field(default=field.default))
         for field in dataclasses.fields(agent.Config)
     ]
-    own: list[Any] = [("name", str, agent.name), ("preset", str | None, None)]
+    own: list[Any] = [("name", str, name or agent.name), ("preset", str | None, None)]
     return dataclasses.make_dataclass(agent.Config.__name__, own + fields)
 
 
@@ -116,6 +131,8 @@ def compose(overrides: Sequence[str]) -> Request:
     from hydra.core.global_hydra import GlobalHydra
 
     register()
+    for name in (name for item in parse(overrides) if item.key == "algo" for name in item.values):
+        register_own(name)
     with hydra_errors():
         before = GlobalHydra.instance().hydra
         GlobalHydra.instance().clear()  # also works inside a user's own Hydra application
@@ -140,7 +157,9 @@ def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
     with hydra_errors():
         values = typing.cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
     algo = values.pop("algo")
-    name, agent = algo["name"], ALGORITHMS[algo["name"]]
+    name = algo["name"]
+    allow(name)  # for the user names it
+    agent = agent_class(name)
     said = {override.key for override in parse(overrides)}
     run_preset, preset = read_preset(values["preset"], name) if values["preset"] else ({}, {})
     options = {key: value for key, value in algo.items() if f"algo.{key}" in said and key not in ("name", "preset")}
@@ -259,8 +278,7 @@ def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
             )
     names = [value for item in parsed if item.key == "algo" for value in item.values] or ["iql"]
     for name in names:
-        if name not in ALGORITHMS:
-            raise ConfigError(f"unknown algorithm {name!r}: {nearest(name, list(ALGORITHMS))}")
+        register_own(name)
     for item in parsed:
         _check_key(item.key, names, multirun)
 
@@ -274,11 +292,11 @@ def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
             raise ConfigError(f"{key}: settings of Hydra's own only matter with -m")
         return
     for name in names:
-        known = [f"algo.{option}" for option in ("preset", *option_names(ALGORITHMS[name]))]
+        known = [f"algo.{option}" for option in ("preset", *option_names(agent_class(name)))]
         if key.startswith("algo.") and key not in known:
             raise ConfigError(f"{name} has no option {key!r}: {nearest(key, known)}")
     if not key.startswith("algo."):
-        options = [f"algo.{option}" for name in names for option in option_names(ALGORITHMS[name])]
+        options = [f"algo.{option}" for name in names for option in option_names(agent_class(name))]
         spelt = f"algo.{key}"
         if spelt in options:
             raise ConfigError(

@@ -18,6 +18,7 @@ from surefoot.data.load import Progress
 from surefoot.data.load import load as load_source
 from surefoot.envs.names import PREFIX
 from surefoot.envs.systems import SYSTEMS, System
+from surefoot.experiment.trust import demand
 
 TRANSITIONS = 50_000
 """Of an embedded dataset."""
@@ -173,11 +174,11 @@ def exists(text: str) -> bool:
         return False
 
 
-def environment_of(dataset: Dataset, asked: str | None) -> str | None:
+def environment_of(dataset: Dataset, asked: str | None, trust: bool = False) -> str | None:
     """The environment to evaluate in: the one asked for, else the dataset's; None for `none`.
 
     Raises:
-        ConfigError: none was asked for and the dataset names none.
+        ConfigError: none was asked for and the dataset names none, or one of a module that is not trusted.
     """
     if asked is not None and asked.lower() != "none":
         return asked
@@ -186,7 +187,10 @@ def environment_of(dataset: Dataset, asked: str | None) -> str | None:
             f"{dataset.name}: does not say which environment it was recorded in; name one with env=ID, or train "
             "without a simulator with env=none"
         )
-    return dataset.env_id if asked is None else None
+    if asked is not None:
+        return None
+    demand(dataset.env_id, dataset.name, trust)
+    return dataset.env_id
 
 
 def embedded_facts() -> list[dict[str, Any]]:

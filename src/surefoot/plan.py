@@ -12,6 +12,7 @@ from typing import Any
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, nearest
+from surefoot.experiment.trust import demand
 from surefoot.registry import ALGORITHMS
 
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
@@ -108,12 +109,13 @@ def agent_class(name: str) -> type[Agent]:
     """The agent of this name, or of `module:Class`.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or a file named its module and the user has not said that he trusts it.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     if ":" in name:
-        module, _, attribute = name.partition(":")
+        demand(name, "the algorithm")
+        module, _, attribute = name.rpartition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
@@ -121,7 +123,7 @@ def agent_class(name: str) -> type[Agent]:
         if isinstance(found, type) and issubclass(found, Agent):
             return found
         raise ConfigError(f"{name} is not a surefoot.core.agent.Agent")
-    raise ConfigError(f"there is no algorithm {name!r}; {nearest(name, list(ALGORITHMS))}")
+    raise ConfigError(f"unknown algorithm {name!r}: {nearest(name, list(ALGORITHMS))}")
 
 
 def preset_name(algorithm: str, config: Mapping[str, Any]) -> str | None:

@@ -74,7 +74,7 @@ class SafeSet:
         value: Tensor = -known(states, parameters)
         return value.reshape(self.solution.grid.shape)
 
-    def learned(self, run: str | os.PathLike[str], seed: int | None = None) -> Tensor:
+    def learned(self, run: str | os.PathLike[str], seed: int | None = None, trust: bool = False) -> Tensor:
         """What a run's agent takes for the feasible value, on the grid; at least h of the state itself.
 
         The constraint of a dataset's row is that of the state which its step leads to, so a learned V_h(s) speaks of
@@ -85,7 +85,7 @@ class SafeSet:
             CheckpointError: the run is damaged.
         """
         opened = Run.open(run)
-        agent: Any = load_agent(opened, seed)
+        agent: Any = load_agent(opened, seed, trust)
         if not hasattr(agent, "feasible_value"):
             raise ConfigError(
                 f"{run}: {opened.plan.algorithm} learns no feasible value, which is needed for a comparison; fisor does"

@@ -32,6 +32,7 @@ from surefoot.core.files import read_json
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.data.dataset import Dataset
+from surefoot.experiment.trust import demand
 from surefoot.plan import Plan
 from surefoot.streaming import StreamingAgent
 
@@ -209,13 +210,20 @@ def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:
     return checkpoint.load(path, kind="checkpoint")[0]
 
 
-def load_agent(run: Run, seed: int | None = None) -> Agent:
+def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:
     """The agent of a run's last checkpoint, critics included.
 
+    Args:
+        run: with checkpoints.
+        seed: of the agent; None: the first.
+        trust: import the module of an agent that is none of surefoot's.
+
     Raises:
+        ConfigError: the agent is none of surefoot's, and neither trusted nor imported already.
         CheckpointError: there is no checkpoint, it is damaged, or a weight is not finite.
     """
     seed = run.plan.seeds[0] if seed is None else seed
+    demand(run.plan.algorithm, run.folder / "config.json", trust)
     tensors = load_state(run, seed)
     checkpoint.check_tensors(run.checkpoint_path(seed), tensors, "agent/")
     weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}

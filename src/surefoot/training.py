@@ -27,6 +27,7 @@ from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
+from surefoot.experiment.trust import allow, demand, refuse_links
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
@@ -36,7 +37,7 @@ from surefoot.run import IN_MEMORY, Run, describe_machine, load_agent, write_col
 from surefoot.start import start_notes
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.summary import sum_up
-from surefoot.workers import Event, Listener, work
+from surefoot.workers import Event, Listener, names_in, work
 
 
 def fit(
@@ -49,6 +50,7 @@ def fit(
     out: str | os.PathLike[str] | None = None,
     progress: bool = True,
     listener: Listener | None = None,
+    trust: bool = False,
     **options: Any,
 ) -> Run:
     """Train copies of `agent` from several seeds and evaluate them.
@@ -63,6 +65,7 @@ def fit(
         out: run folder; by default a new one under runs/.
         progress: show bars, or lines where the output is not a terminal.
         listener: called with each event (progress, evaluations, notes) instead.
+        trust: import the module of an environment that the dataset's file names, or of the agent in init=RUN.
         options: further fields of `Plan`, e.g. episodes=100.
 
     Raises:
@@ -77,6 +80,8 @@ def fit(
             raise ConfigError("fit takes no envs=: make the agent with num_envs=, which is the same")
         if name not in known:
             raise ConfigError(f"fit has no option {name!r}; {nearest(name, known)}")
+    if env == "auto" and dataset is not None:
+        demand(dataset.env_id, dataset.name, trust)
     plan = Plan(
         algorithm=name_of(type(agent)),
         config=dataclasses.asdict(agent.config),
@@ -88,13 +93,13 @@ def fit(
     )
     with claim_new(out) if out is not None else claim_named(plan.label) as claim:
         if listener is not None or not progress:
-            return train(plan, claim, dataset=dataset, listener=listener, built_for=agent.spec)
+            return train(plan, claim, dataset=dataset, listener=listener, built_for=agent.spec, trust=trust)
         from rich.console import Console
 
         from surefoot.cli.progress import Watcher
 
         with Watcher(Console()) as watcher:
-            return train(plan, claim, dataset=dataset, listener=watcher, built_for=agent.spec)
+            return train(plan, claim, dataset=dataset, listener=watcher, built_for=agent.spec, trust=trust)
 
 
 def _source(dataset: Dataset) -> str:
@@ -109,6 +114,7 @@ def train(
     dataset: Dataset | None = None,
     listener: Listener | None = None,
     built_for: Spec | None = None,
+    trust: bool = False,
 ) -> Run:
     """Carry out a plan in a new folder. Errors as in `fit`; a bad plan leaves no folder behind.
 
@@ -118,7 +124,12 @@ def train(
         dataset: what the plan names, where it is loaded already.
         listener: called with each event.
         built_for: sizes that the environment or dataset must have; None: any.
+        trust: import the module of the agent in init=RUN.
     """
+    for name in (plan.algorithm, plan.environment):  # the caller's
+        allow(name)
+    if plan.init is not None:
+        demand(Run.open(plan.init).plan.algorithm, plan.init, trust)
     with contextlib.nullcontext(folder) if isinstance(folder, Claim) else claim_new(folder) as claim:
         listen = listener or _silent
         run = _begin(plan, claim.folder, dataset, listen, built_for)
@@ -205,16 +216,25 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
         )
 
 
-def resume(folder: str | os.PathLike[str], listener: Listener | None = None) -> Run:
+def resume(folder: str | os.PathLike[str], listener: Listener | None = None, trust: bool = False) -> Run:
     """Go on with a run that was interrupted; the numbers are those of an uninterrupted one.
 
+    Args:
+        folder: of the run.
+        listener: called with each event.
+        trust: import modules that the run's configuration names, and follow symbolic links in the folder.
+
     Raises:
+        ConfigError: its algorithm or environment is neither surefoot's nor gymnasium's, and not trusted.
         FolderInUseError: it is still being trained.
         CheckpointError: not a run folder, another dataset than it began with, or another machine.
     """
     run = Run.open(pathlib.Path(folder).resolve())
     tell = listener or _silent
     if not run.complete:
+        refuse_links(run.folder, trust)
+        for name in names_in(run.plan):
+            demand(name, run.folder / "config.json", trust)
         with claim_begun(run.folder) as claim:
             if not run.complete:  # nor made so by whoever held it until now
                 return _go_on(run, tell, claim)
@@ -261,14 +281,14 @@ class _Victim:
         return self.policy_module(observations)  # type: ignore[no-any-return]
 
 
-def victim(folder: str | os.PathLike[str], seed: int | None = None) -> _Victim:
+def victim(folder: str | os.PathLike[str], seed: int | None = None, trust: bool = False) -> _Victim:
     """A trained agent as the victim of `data.corrupt`: `q_values(observations, actions)` and `policy(observations)`.
 
     Raises:
         ConfigError: the run's algorithm has no critics.
     """
     run = Run.open(folder)
-    agent = load_agent(run, seed)
+    agent = load_agent(run, seed, trust)
     if not hasattr(agent, "critic"):
         raise ConfigError(f"{folder}: {run.plan.algorithm} has no critics to attack; train riql, iql or td3bc")
     return _Victim(agent)

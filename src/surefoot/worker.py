@@ -1,4 +1,4 @@
-"""One process that trains some seeds of a run: `python -P -m surefoot.worker RUN SEED[,SEED...] LOCK`.
+"""One process that trains some seeds of a run: `python -P -m surefoot.worker RUN SEED[,SEED...] LOCK MODULES`.
 
 Events go to standard output as JSON lines, all else to the seed's log. The process ends when its standard
 input does, that is, when its parent ends, however that ends. It begins to watch before it imports anything
@@ -42,9 +42,11 @@ def main(arguments: list[str]) -> int:
 
     from surefoot.core import kernels
     from surefoot.core.errors import SimulatorError, SurefootError
+    from surefoot.experiment import trust
     from surefoot.run import Run
     from surefoot.seeds import seed_trainer
 
+    trust.take_over(json.loads(arguments[3]))
     torch.set_num_threads(1)
     kernels.keep_memory()
     try:

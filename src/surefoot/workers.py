@@ -15,6 +15,8 @@ from typing import Any
 
 from surefoot.core import errors
 from surefoot.core.errors import SurefootError
+from surefoot.experiment.trust import for_workers
+from surefoot.plan import Plan
 from surefoot.run import Run
 
 Event = dict[str, Any]
@@ -45,6 +47,19 @@ def at_once(seeds: int, cores: int) -> int:
     return min(range(1, max(1, min(seeds, 4 * cores)) + 1), key=lambda workers: (rounds(workers), workers))
 
 
+def names_in(plan: Plan) -> list[str | None]:
+    """Names in a plan that may be of modules: its algorithm and environment, and the algorithm that it starts from."""
+    begun = [] if plan.init is None else [Run.open(plan.init).plan.algorithm]
+    return [plan.algorithm, plan.environment, *begun]
+
+
+def environment() -> dict[str, str]:
+    """Environment variables of a worker: one thread, and nothing that makes python look in the working directory."""
+    single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    path = os.pathsep.join(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    return {**os.environ, **single, "PYTHONPATH": path}
+
+
 class _Worker:
     """A worker process and the thread that reads its events."""
 
@@ -52,15 +67,16 @@ class _Worker:
         self.seeds = seeds
         self.log = run.seed_folder(seeds[0]) / "log.txt"
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        given = json.dumps(for_workers(names_in(run.plan)))
+        arguments = [str(run.folder), ",".join(map(str, seeds)), str(lock), given]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "surefoot.worker", str(run.folder), ",".join(map(str, seeds)), str(lock)],
+                [sys.executable, "-P", "-m", "surefoot.worker", *arguments],
                 stdin=subprocess.PIPE,  # held open while we live: see surefoot.worker
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=(lock,),
-                env={**os.environ, **single},
+                env=environment(),
             )
         threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
 

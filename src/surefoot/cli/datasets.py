@@ -58,6 +58,7 @@ def add_parser(commands: Any) -> None:
     made.add_argument("--consistent", action="store_true", help="also change the copy in the row before")
     made.add_argument("--victim", metavar="RUN", help="run whose critics an adversarial attack is aimed at")
     made.add_argument("--victim-seed", type=int, help="which seed of it (default: its first)")
+    output.add_trust(made)
     _add_loading(made)
 
 
@@ -182,7 +183,7 @@ def corrupt(arguments: argparse.Namespace) -> int:
     if arguments.victim is not None:
         from surefoot.training import victim as load_victim
 
-        victim = load_victim(arguments.victim, arguments.victim_seed)
+        victim = load_victim(arguments.victim, arguments.victim_seed, arguments.trust)
     dataset = _load(arguments)
     result = attack(
         dataset,

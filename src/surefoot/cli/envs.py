@@ -92,7 +92,9 @@ def info(arguments: argparse.Namespace) -> int:
     """A native system's description, or the spaces of any other environment."""
     from surefoot.envs.names import is_native
     from surefoot.envs.systems import system
+    from surefoot.experiment.trust import allow
 
+    allow(arguments.env_id)
     facts = describe_system(system(arguments.env_id)) if is_native(arguments.env_id) else _describe(arguments.env_id)
     if arguments.json:
         output.print_json(facts)
@@ -172,7 +174,9 @@ def check(arguments: argparse.Namespace) -> int:
     """Step an environment with random actions in all the ways that surefoot relies on; 2 where it breaks a promise."""
     from surefoot.envs.check import check_environment
     from surefoot.envs.names import gymnasium_id
+    from surefoot.experiment.trust import allow
 
+    allow(arguments.env_id)
     findings = check_environment(gymnasium_id(arguments.env_id))
     if arguments.json:
         output.print_json([dataclasses.asdict(finding) for finding in findings])

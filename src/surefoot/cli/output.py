@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -26,6 +27,13 @@ def console(stderr: bool = False) -> Console:
     """A console for people; plain and wide where it is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else WIDE, highlight=False, soft_wrap=False)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """The option by which modules that a file names may be imported."""
+    parser.add_argument(
+        "--trust", action="store_true", help="execute modules outside of surefoot and gymnasium that a file names"
+    )
 
 
 def print_json(value: Any) -> None:

@@ -42,6 +42,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--dtype", default="float64", help="float64 or float32")
     parser.add_argument("--compare", metavar="RUN", help="a run whose agent learned a feasible value, such as fisor's")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's agents (default: its first)")
+    output.add_trust(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     if known is not None:
         others["closed form"] = known
     if arguments.compare is not None:
-        others["learned"] = found.learned(arguments.compare, arguments.policy_seed)
+        others["learned"] = found.learned(arguments.compare, arguments.policy_seed, arguments.trust)
     if arguments.output is not None:
         found.save(arguments.output)
     if picture is not None:

@@ -24,6 +24,7 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument("--env", help="another environment than the run's")
     parser.add_argument("--cost-limit", type=float, help="of an episode's cost (default: the algorithm's cost_limit)")
     parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2; training uses 0 and 1)")
+    output.add_trust(parser)
     parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=evaluate)
@@ -52,12 +53,16 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from surefoot.evaluation import Met, smoothness, tables
     from surefoot.evaluation import evaluate as roll_out
     from surefoot.evaluation.safety import check_limit
+    from surefoot.experiment.trust import allow, demand
     from surefoot.run import Run
 
     run = Run.open(arguments.folder)
     check_limit(arguments.cost_limit)
     limit = run.plan.cost_limit if arguments.cost_limit is None else arguments.cost_limit
     env = arguments.env or run.plan.environment
+    allow(arguments.env)
+    for name in (run.plan.algorithm, env):
+        demand(name, run.folder / "config.json", arguments.trust)
     if env is None:
         raise ConfigError(f"{arguments.folder}: was trained without a simulator; name one with --env ID")
     policies = run.policies()

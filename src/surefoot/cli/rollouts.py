@@ -46,17 +46,20 @@ def _add_actor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=2, help="of initial states and noise (default 2, as evaluate)")
     parser.add_argument("--threads", type=int, help="of native code (default: all processors)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda: of a RUN in a native system")
+    output.add_trust(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _actor(arguments: argparse.Namespace) -> Actor:
     from surefoot.actors import actor
+    from surefoot.experiment.trust import allow
 
     if arguments.threads is not None and arguments.threads < 1:
         raise ConfigError(f"--threads is {arguments.threads}; it must be at least 1")
     if arguments.seed < 0:
         raise ConfigError(f"--seed is {arguments.seed}; it must be 0 or more")
-    return actor(arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed)
+    allow(arguments.env)
+    return actor(arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed, arguments.trust)
 
 
 def rollout(arguments: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ HYDRA_SETTINGS = (
 )
 
 
-def run(overrides: Sequence[str], style: Style) -> int:
+def run(overrides: Sequence[str], style: Style, trust: bool = False) -> int:
     """Train once for each combination of the listed values; the exit code.
 
     Raises:
@@ -36,17 +36,17 @@ def run(overrides: Sequence[str], style: Style) -> int:
     out, rest = sweep_out(overrides)
     check_combinations(rest)
     with claim_named("", "multirun") if out is None else claim_new(out) as claim:
-        return _carry_out(rest, claim.folder, style)
+        return _carry_out(rest, claim.folder, style, trust)
 
 
-def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style) -> int:
+def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style, trust: bool) -> int:
     import hydra
 
     beside = any(item.key == "hydra/launcher" for item in grammar.parse(rest))
     job_style = Style(style.quiet, style.json, bars=False if beside else style.bars)
 
     def job(cfg: DictConfig) -> str:
-        return train_job(cfg, folder, job_style)
+        return train_job(cfg, folder, job_style, trust)
 
     application = hydra.main(version_base=config.VERSION_BASE, config_path=None, config_name=config.PRIMARY)(job)
     arguments = [*_swept(rest), f"hydra.sweep.dir={grammar.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
@@ -77,7 +77,7 @@ def _swept(overrides: Sequence[str]) -> list[str]:
     ]
 
 
-def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style) -> str:
+def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style, trust: bool = False) -> str:
     """One job, as a Hydra launcher calls it, maybe in another process; the run folder."""
     from hydra.core.hydra_config import HydraConfig
 
@@ -86,7 +86,7 @@ def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style) -> str:
     try:
         request = config.resolve(cfg, list(settings.overrides.task))
         with claim_new(folder / f"{number:02}-{request.label}") as claim:
-            return str(train_one(request, style, claim, label=f"#{number} ").folder)
+            return str(train_one(request, style, claim, label=f"#{number} ", trust=trust).folder)
     except SurefootError as error:
         print(f"surefoot: job {number} failed: {error}", file=sys.stderr)
         raise SurefootError(f"job {number} of the sweep in {folder}: {error}") from None  # plain: it may be pickled

@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     if known.resume is not None:
         if known.overrides or known.multirun:
             raise ConfigError("--resume goes on with the run's own settings: leave out the others")
-        return _resume(known.resume, style)
+        return _resume(known.resume, style, known.trust)
     from surefoot import config, grammar
 
     overrides = grammar.readable(known.overrides, known.multirun)
@@ -65,13 +65,13 @@ def run(arguments: Sequence[str]) -> int:
     if known.multirun:
         from surefoot.cli import sweep
 
-        return sweep.run(overrides, style)
+        return sweep.run(overrides, style, known.trust)
     said = {item.key.split(".")[0] for item in grammar.parse(overrides)}
     if not said & {"algo", "dataset", "preset", "init"}:
-        return _main_job(overrides, said, style)
+        return _main_job(overrides, said, style)  # which trusts nothing: its data is surefoot's
     request = config.compose(overrides)
     with claimed(request) as claim:
-        finished = train_one(request, style, claim)
+        finished = train_one(request, style, claim, trust=known.trust)
     _present([finished.folder], finished, style)
     return 0
 
@@ -82,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("overrides", nargs="*")
     made.add_argument("-m", "--multirun", action="store_true")
     made.add_argument("--resume", metavar="RUN")
+    made.add_argument("--trust", action="store_true")
     made.add_argument("-q", "--quiet", action="store_true")
     made.add_argument("--json", action="store_true")
     return made
@@ -93,6 +94,7 @@ def train_one(
     claim: Claim,
     dataset: Dataset | None = None,
     label: str = "",
+    trust: bool = False,
 ) -> Run:
     """Carry out one request.
 
@@ -102,6 +104,7 @@ def train_one(
         claim: the folder of the run.
         dataset: what the request names, where it is loaded already.
         label: in front of what is shown.
+        trust: import modules that the dataset or the run in `init=` names.
 
     Raises:
         SurefootError: anything that the user can mend.
@@ -120,7 +123,7 @@ def train_one(
         algorithm=request.algorithm,
         config=request.options,
         dataset=None if dataset is None else source(fields["dataset"]),
-        environment=fields["env"] if dataset is None else environment_of(dataset, fields["env"]),
+        environment=fields["env"] if dataset is None else environment_of(dataset, fields["env"], trust),
         **{name: fields[name] for name in (*same, "view", "init", "gap", *engine)},
     )
     place = plan.environment or "without a simulator"
@@ -133,7 +136,7 @@ def train_one(
 
         listeners.append(make_logger(fields["logger"], claim.folder))
     with style.watcher(label, title) as watcher, interruptible(claim.folder):
-        return train(plan, claim, dataset=dataset, listener=to_all([watcher, *listeners]))
+        return train(plan, claim, dataset=dataset, listener=to_all([watcher, *listeners]), trust=trust)
 
 
 class interruptible:
@@ -199,12 +202,12 @@ def claimed(request: Request) -> Claim:
     return claim_named(request.label) if asked is None else claim_new(asked)
 
 
-def _resume(text: str, style: Style) -> int:
+def _resume(text: str, style: Style, trust: bool) -> int:
     from surefoot.training import resume
 
     folder = pathlib.Path(text)
     with style.watcher() as watcher, interruptible(folder):
-        finished = resume(folder, listener=watcher)
+        finished = resume(folder, listener=watcher, trust=trust)
     _present([finished.folder], finished, style)
     return 0
 

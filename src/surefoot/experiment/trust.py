@@ -1,0 +1,103 @@
+"""Which modules may be imported because of a name: those that the user names, not those that a received file names.
+
+A run's algorithm can be `module:Class`, and an environment, also the one that a dataset names, `module:Id`. To import a
+module is to execute it. A name that the user types is his decision; one that comes from a file is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from surefoot.core.errors import CheckpointError, ConfigError
+
+KNOWN = ("surefoot", "gymnasium")
+"""Packages whose modules may be named by anyone."""
+_allowed: set[str] = set()
+
+
+def module_of(name: str | None) -> str | None:
+    """The module that a name asks for, where it is one outside of surefoot and gymnasium.
+
+    >>> module_of("my.robots:Arm-v0"), module_of("gymnasium.envs:Pendulum-v1"), module_of("native/pendulum")
+    ('my.robots', None, None)
+    """
+    module = (name or "").rpartition(":")[0]
+    return module if module and module.split(".")[0] not in KNOWN else None
+
+
+def allow(name: str | None) -> None:
+    """Let the module of a name that the user gave be imported, from the working directory too, which comes last."""
+    module = module_of(name)
+    if module is None:
+        return
+    _allowed.add(module)
+    if _spec(module) is None and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def demand(name: str | None, source: object, trust: bool = False) -> None:
+    """Allow a name that comes from a file, if the user trusts it or has imported its module already.
+
+    Raises:
+        ConfigError: the user does not say that he trusts the file.
+    """
+    module = module_of(name)
+    if module is None or module in _allowed or module in sys.modules:
+        return
+    if not trust:
+        raise ConfigError(
+            f"{source} names {name!r}, for which the module {module!r} would be executed; if you trust it, add --trust "
+            "(trust=True in python), or import the module beforehand"
+        )
+    allow(name)
+
+
+def refuse_links(folder: pathlib.Path, trust: bool = False) -> None:
+    """Raise a CheckpointError for a run folder with symbolic links in it, through which other files would be written.
+
+    Args:
+        folder: of the run.
+        trust: allow them.
+    """
+    for path in () if trust else folder.rglob("*"):
+        if path.is_symlink():
+            raise CheckpointError(
+                f"{path}: is a symbolic link, through which a file elsewhere would be written; put what it leads to in "
+                "its place, or add --trust (trust=True in python)"
+            )
+
+
+def for_workers(names: Iterable[str | None]) -> dict[str, Any]:
+    """What a worker, which does not look in the working directory, needs to import the modules of these names."""
+    modules = [module for module in map(module_of, names) if module is not None]
+    return {"modules": modules, "path": list(dict.fromkeys(filter(None, map(_folder, modules))))}
+
+
+def take_over(given: dict[str, Any]) -> None:
+    """In a worker: allow what `for_workers` listed. Its folders come last, so that nothing in them hides a module."""
+    _allowed.update(given["modules"])
+    sys.path += [folder for folder in given["path"] if folder not in sys.path]
+
+
+def _spec(module: str) -> importlib.machinery.ModuleSpec | None:
+    """Where the first part of a module's name is found; it is not imported."""
+    try:
+        return importlib.util.find_spec(module.split(".")[0])
+    except (ImportError, ValueError):
+        return None
+
+
+def _folder(module: str) -> str | None:
+    """The folder on python's path that a module is found in."""
+    spec = _spec(module)
+    if spec is None:
+        return None
+    locations = list(spec.submodule_search_locations or [])
+    place = locations[0] if locations else spec.origin
+    return None if place is None else str(pathlib.Path(place).resolve().parent)
