@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from surefoot.core.actors import Actor
 from surefoot.core.errors import ConfigError
+from surefoot.core.features import encoder_of
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
@@ -148,7 +149,11 @@ class Agent(nn.Module):
                 "train it with ppo, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
             )
         self.config = self.configure(config, **options)
-        self.normalizer = Normalizer(self.spec.observation_dim)
+        self.encoder = encoder_of(self.spec, self.config, self.name)
+        self.features = self.spec.observation_dim if self.encoder is None else self.encoder.width
+        """Width of what networks read as an observation: the one vector itself, or what the encoder makes of several
+        arrays."""
+        self.normalizer = Normalizer(self.spec.vector_dim)
         self.register_buffer("action_low", torch.tensor(self.spec.action_low, dtype=torch.float32))
         self.register_buffer("action_high", torch.tensor(self.spec.action_high, dtype=torch.float32))
         self.rewards_fixed = False  # True: the two numbers below came with trained critics and must stay

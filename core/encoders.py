@@ -79,7 +79,7 @@ class ImageEncoder(nn.Module):
                 size = self.convolutions(torch.zeros(1, channels, height, width)).numel()
         except RuntimeError as error:
             raise ConfigError(
-                f"images of {height} x {width} are too small for the {name} encoder: use encoder={IMPALA}, or larger ones"
+                f"images of {height} x {width} are too small for the {name} encoder: take larger ones, or {IMPALA}"
             ) from error
         self.linear = nn.Linear(size, features)
         self.norm = nn.LayerNorm(features)
@@ -156,6 +156,14 @@ def channels_first(images: Tensor, array: Array) -> Tensor:
     if array.channels_last:
         images = images.movedim(-1, -3)
     return images.reshape(images.shape[0], *array.image_size)
+
+
+def as_laid_out(images: Tensor, array: Array) -> Tensor:
+    """(B, *shape) view of (B, C, H, W) images: the inverse of `channels_first`."""
+    if len(array.shape) == 2 or not array.channels_last:
+        return images.reshape(images.shape[0], *array.shape)
+    frames, height, width = array.shape[:-3], *array.image_size[1:]
+    return images.reshape(images.shape[0], *frames, array.shape[-1], height, width).movedim(-3, -1)
 
 
 def random_shift(images: Tensor, uniform: Tensor, pixels: int) -> Tensor:

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 from surefoot.core import kernels, native
 from surefoot.core.agent import Agent, Batch, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
+from surefoot.core.features import encoded, training_encoder
 from surefoot.core.optimizer import Network, Optimizer
 from surefoot.core.random import Noise, Rows, Stream, UniformRows
 from surefoot.core.smoothness import penalised
@@ -80,7 +81,7 @@ class Learner:
             raise ConfigError("there is no row to train on")
         for agent in agents:
             agent.to(self.device, dtype)
-        self.updates = penalised(self.agent, self.agent.updates(), jacobian_penalty)
+        self.updates = training_encoder(self.agent, penalised(self.agent, self.agent.updates(), jacobian_penalty))
         self.rows = max((u.rows or batch_size) * u.repeat for u in self.updates)
         self.batch_size, self.planned_steps, self.log_length = batch_size, planned_steps, log_length
         self.step = 0
@@ -173,8 +174,11 @@ class Learner:
 
         return vmap(one)
 
-    def _annotate_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch) -> Any:
-        return functional_call(self.agent, {**parameters, **buffers}, ("annotate", batch))
+    def _annotate_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, noise: Any) -> Any:
+        return functional_call(self.agent, {**parameters, **buffers}, (self._annotated, batch, noise))
+
+    def _annotated(self, batch: Batch, noise: dict[str, Tensor]) -> Batch:
+        return self.agent.annotate(encoded(self.agent, batch, noise))
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -304,9 +308,10 @@ class Learner:
         """All updates that are due, on a batch."""
         with torch.no_grad():
             if self.stacked:
-                batch = self._annotate_stacked(self._named(), self._buffers, batch)
+                shift = {} if self.agent.encoder is None else noise
+                batch = self._annotate_stacked(self._named(), self._buffers, batch, shift)
             else:
-                batch = self.agent.annotate(batch)
+                batch = self._annotated(batch, noise)
         waiting: list[int] = []
         for index in due:
             update = self.updates[index]

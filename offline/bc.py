@@ -8,12 +8,13 @@ from torch import Tensor
 
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.features import EncoderConfig
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_episodes, prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class BCConfig:
+class BCConfig(EncoderConfig):
     """Settings of behaviour cloning (CORL's any_percent_bc)."""
 
     fraction: float = 1.0  # of the episodes that is cloned, best first; 0.1 is 10%BC
@@ -42,7 +43,7 @@ class BC(Agent):
 
     def build(self) -> None:
         """One deterministic actor."""
-        self.actor = DeterministicActor(self.spec.observation_dim, self.spec.action_dim, self.config.hidden)
+        self.actor = DeterministicActor(self.features, self.spec.action_dim, self.config.hidden)
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Keep the best episodes, then normalise."""

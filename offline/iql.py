@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.actors import Actor, DeterministicActor, GaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.features import EncoderConfig
 from surefoot.core.networks import Critic, Value
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import advantage_weights, expectile_loss, td_target
@@ -18,7 +19,7 @@ from surefoot.data.prepare import prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class IQLConfig:
+class IQLConfig(EncoderConfig):
     """Settings of IQL; the defaults are the official ones for Gym-MuJoCo."""
 
     expectile: float = 0.7  # tau of the value loss; nearer 1 is nearer the best action in the data
@@ -79,8 +80,8 @@ class IQL(Agent):
     def build(self) -> None:
         """Value, twin critics with targets, actor."""
         c, spec = self.config, self.spec
-        sizes = (spec.observation_dim, spec.action_dim)
-        self.value = Value(spec.observation_dim, c.hidden, c.initialisation)
+        sizes = (self.features, spec.action_dim)
+        self.value = Value(self.features, c.hidden, c.initialisation)
         self.critic = Critic(*sizes, c.hidden, 2, c.initialisation)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.actor: Actor

@@ -143,13 +143,13 @@ class OnPolicyAgent(Agent):
         """
         self.build_actor()
         c = self.config
-        self.value = Value(self.spec.observation_dim, c.hidden, "orthogonal", activation=c.activation)
+        self.value = Value(self.features, c.hidden, "orthogonal", activation=c.activation)
         head_gain(self.value.mlp, 1.0)
 
     def build_actor(self) -> None:
         """An actor with orthogonal weights and a small head."""
         c, spec = self.config, self.spec
-        sizes = (spec.observation_dim, spec.action_dim, c.hidden, "orthogonal")
+        sizes = (self.features, spec.action_dim, c.hidden, "orthogonal")
         if spec.discrete:
             gaussian = c.exploration == "gaussian"
             require(gaussian, self.name, "exploration", c.exploration, "gaussian where actions are choices")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.features import EncoderConfig
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.value_learning import value_loss
@@ -33,7 +34,7 @@ PENDULUM = {
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig(EpochsConfig):
+class PPOConfig(EpochsConfig, EncoderConfig):
     """Settings of PPO; the defaults are CleanRL's for continuous actions."""
 
     clip: float = 0.2  # the ratio is held within 1 - clip and 1 + clip
@@ -47,6 +48,7 @@ class PPOConfig(EpochsConfig):
     epsilon: float = 1e-5  # of Adam
     max_gradient_norm: float = 0.5
     separate_norms: bool = False  # True: of actor and critic each by itself
+    shift: int = 0  # of images; more, and the ratio is one of two views
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.features import EncoderConfig
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.temperature import FORMS, Temperature
@@ -19,7 +20,7 @@ from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class SACConfig(OffPolicyConfig):
+class SACConfig(OffPolicyConfig, EncoderConfig):
     """Settings of SAC; the defaults are stable-baselines3's."""
 
     discount: float = 0.99
@@ -103,7 +104,7 @@ class SAC(OffPolicyAgent):
 
     def build(self) -> None:
         """Actor, critics with their targets, temperature."""
-        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        c, sizes = self.config, (self.features, self.spec.action_dim)
         start = c.initialisation
         self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, start, c.log_std_range, c.layer_norm_actor)
         hidden = c.hidden if c.critic_hidden is None else c.critic_hidden

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.encoders import Encoder, channels_first, random_shift
+from surefoot.core.encoders import Encoder, as_laid_out, channels_first, random_shift
 from surefoot.core.errors import ConfigError
 from surefoot.core.spec import Array
 
@@ -97,6 +97,7 @@ def test_all_layouts_of_an_image_show_the_same_pixels(shape: tuple[int, ...]) ->
     images = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)
     found = channels_first(images, array)
     assert found.shape == (5, *array.image_size)
+    assert torch.equal(as_laid_out(found, array), images)
     for place in torch.cartesian_prod(*(torch.arange(size) for size in shape)).tolist():
         height, width = shape.index(8), shape.index(6)
         others = [index for axis, index in enumerate(place) if axis not in (height, width)]

@@ -1,0 +1,144 @@
+"""How agents learn from images and several named arrays: their losses read features, which one update learns.
+
+A batch holds such observations as `observations/KEY` and `next_observations/KEY`. At the start of a training step the
+images are shifted (`core.encoders.random_shift`) and encoded, so that the losses find `observations`,
+`next_observations` and `observation_actions` as they do on a problem of one vector, without a gradient to the encoder.
+One update alone trains the encoder as well and encodes its observations anew, with the gradient: that of the critic,
+or else of the value, or of the actor. Targets read the next observations by the same encoder; there is no copy of it
+that follows slowly.
+
+Source: Yarats, Fergus, Lazaric and Pinto, "Mastering Visual Continuous Control: Improved Data-Augmented Reinforcement
+Learning" (DrQ-v2), whose critic alone trains the encoder and whose actor reads its features detached.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from surefoot.core.encoders import Encoder, as_laid_out, channels_first, random_shift
+from surefoot.core.errors import ConfigError
+from surefoot.core.random import Noise
+from surefoot.core.spec import Spec
+
+if TYPE_CHECKING:
+    from surefoot.core.agent import Agent, Batch, Loss, Metrics, Update
+
+OBSERVATIONS = ("observations", "next_observations")
+SHIFT = "shift"
+"""Name of the noise that images are shifted by."""
+TRAINED_WITH = ("critic", "value", "actor")
+"""Networks that the encoder is trained along with: the first of them that the agent trains."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """How an agent reads images and several arrays; of no effect where observations are one vector."""
+
+    encoder: str = "nature"  # of images: small, nature or impala (core.encoders)
+    encoder_features: int = 50  # of each image, and of all vectors beside images
+    shift: int = 4  # pixels that the images of a training step are moved by at most, at random; 0: not at all
+
+
+def encoder_of(spec: Spec, config: Any, algorithm: str) -> Encoder | None:
+    """What turns a problem's observations into features, its weights drawn anew; None where they are one vector.
+
+    Raises:
+        ConfigError: the algorithm learns from one vector only, or settings are out of range.
+    """
+    if spec.one_vector:
+        return None
+    if not isinstance(config, EncoderConfig):
+        raise ConfigError(
+            f"{algorithm} learns from one vector, and observations are {spec.described()}: train it with bc, iql, sac "
+            "or ppo, or wrap the environment in gymnasium.wrappers.FlattenObservation"
+        )
+    if config.shift < 0:
+        raise ConfigError(f"{algorithm}.shift is {config.shift}, must be 0 or more")
+    return Encoder(spec.observations, config.encoder, config.encoder_features)
+
+
+def named(batch: Mapping[str, Tensor], encoder: Encoder, name: str) -> dict[str, Tensor]:
+    """Key -> tensor of the arrays that a batch holds as NAME/KEY; empty where it holds none."""
+    return {key: batch[f"{name}/{key}"] for key in encoder.arrays if f"{name}/{key}" in batch}
+
+
+def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor]) -> Batch:
+    """A batch with features for its named observations, its images shifted; of one vector, the batch as it is."""
+    if agent.encoder is None:
+        return batch
+    found = dict(batch)
+    for name in OBSERVATIONS:
+        arrays = named(batch, agent.encoder, name)
+        if not arrays:
+            continue
+        if SHIFT in noise:
+            uniform = noise[SHIFT][:, :2] if name == "observations" else noise[SHIFT][:, 2:]
+            arrays = _shifted(arrays, agent.encoder, uniform, agent.config.shift)
+            found |= {f"{name}/{key}": value for key, value in arrays.items()}
+        found[name] = agent.encoder(arrays)
+    return _with_actions(found)
+
+
+def _shifted(arrays: dict[str, Tensor], encoder: Encoder, uniform: Tensor, pixels: int) -> dict[str, Tensor]:
+    """The images moved, all of an observation by the same shift; vectors as they are."""
+    moved = dict(arrays)
+    for key in encoder.images:
+        array = encoder.arrays[key]
+        moved[key] = as_laid_out(random_shift(channels_first(arrays[key], array), uniform, pixels), array)
+    return moved
+
+
+def _with_actions(batch: Batch) -> Batch:
+    """With `observation_actions`, as a store gives them on a problem of one vector."""
+    if "observations" in batch and "actions" in batch:
+        batch["observation_actions"] = torch.cat([batch["observations"], batch["actions"]], -1)
+    return batch
+
+
+def training_encoder(agent: Agent, updates: Sequence[Update]) -> list[Update]:
+    """The agent's updates, the encoder trained by those that it is trained along with; as they are without one.
+
+    Raises:
+        ConfigError: no update trains any of `TRAINED_WITH`.
+    """
+    if agent.encoder is None:
+        return list(updates)
+    found = {SHIFT: Noise("uniform", 4)} if agent.config.shift > 0 and agent.encoder.images else {}
+    own = [dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found}) for u in updates]
+    if not any(True for _ in agent.encoder.parameters()):
+        return own
+    beside = next((name for name in TRAINED_WITH if any(name in u.trains for u in updates)), None)
+    if beside is None:
+        raise ConfigError(f"{agent.name} trains none of {', '.join(TRAINED_WITH)}, so nothing would train its encoder")
+    return [
+        dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"))
+        if beside in u.trains
+        else u
+        for u in own
+    ]
+
+
+def _without(name: str, loss: Loss) -> Loss:
+    @functools.wraps(loss)
+    def plain(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        return loss(batch, {key: value for key, value in noise.items() if key != name})
+
+    return plain
+
+
+def _encoding(agent: Agent, loss: Loss) -> Loss:
+    """The loss on observations that are encoded with the gradient; the next ones stay as they are."""
+
+    @functools.wraps(loss)
+    def through(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        assert agent.encoder is not None
+        features = agent.encoder(named(batch, agent.encoder, "observations"))
+        return loss(_with_actions({**batch, "observations": features}), noise)
+
+    return through
