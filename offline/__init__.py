@@ -2,7 +2,8 @@
 
 from surefoot.core.agent import Agent
 from surefoot.offline.bc import BC, BCConfig
-from surefoot.offline.cql import CQL, CalQL, CalQLConfig, CQLConfig
+from surefoot.offline.calql import CalQL, CalQLConfig
+from surefoot.offline.cql import CQL, CQLConfig
 from surefoot.offline.famo2o import FamO2O, FamO2OConfig
 from surefoot.offline.famo2o_cql import FamO2OCQL, FamO2OCQLConfig
 from surefoot.offline.iql import IQL, IQLConfig

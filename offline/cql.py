@@ -1,4 +1,4 @@
-"""CQL and Cal-QL: soft actor-critic on fixed data, its values pushed down wherever the data has no action."""
+"""CQL: soft actor-critic on fixed data, its values pushed down wherever the data has no action."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from surefoot.core.random import Noise
 from surefoot.core.temperature import Temperature
 from surefoot.core.value_learning import conservative_gap, td_target
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare, returns_to_go
+from surefoot.data.prepare import prepare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,47 +246,3 @@ class CQL(Agent):
             Update(self.actor_loss, ("actor",), actor, noise=action, together=True),
             Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True),
         ]
-
-
-@dataclasses.dataclass(frozen=True)
-class CalQLConfig(CQLConfig):
-    """Settings of Cal-QL: those of CQL, and what a return-to-go is."""
-
-    failure_reward: float | None = None  # as trained on: an episode of nothing else is worth it forever
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        fits = self.failure_reward is None or self.discount < 1
-        require(fits, "calql", "discount", self.discount, "below 1 with a failure_reward, which would count forever")
-
-
-class CalQL(CQL):
-    r"""Cal-QL of Nakamoto et al., "Cal-QL: Calibrated Offline RL Pre-Training" (NeurIPS 2023).
-
-    CQL whose conservative term pushes values of the policy's actions down only to the data's own return-to-go:
-    it has :math:`\max(Q(s, a_k), V_{mc}(s))` for them, and Q(s, a_k) for the uniform actions.
-    """
-
-    name = "calql"
-    Config = CalQLConfig
-    PRESETS = {  # noqa: RUF012
-        "locomotion": {},
-        **DOMAINS,
-        "wsrl-adroit": {**DOMAINS["wsrl-adroit"], "failure_reward": -5.0},
-        "wsrl-antmaze": {**DOMAINS["wsrl-antmaze"], "failure_reward": -5.0},
-    }
-    reads: ClassVar[tuple[str, ...]] = (*CQL.reads, "returns_to_go")
-    config: CalQLConfig
-
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """As CQL, and a column of returns-to-go."""
-        dataset = super().prepare(dataset)
-        found = returns_to_go(dataset, self.config.discount, self.config.failure_reward)
-        return dataset.replace(extras={**dataset.extras, "returns_to_go": found})
-
-    def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
-        """The values (E, 3n, B), those of the policy's actions at least the return-to-go."""
-        uniform = sampled[:, : self.config.sampled_actions]
-        policys, bound = sampled[:, self.config.sampled_actions :], batch["returns_to_go"]
-        return torch.cat([uniform, torch.where(policys > bound, policys, bound)], 1)

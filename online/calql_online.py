@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.value_learning import mc_return
-from surefoot.offline.cql import CalQL, CalQLConfig
+from surefoot.offline.calql import CalQL, CalQLConfig
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 
 

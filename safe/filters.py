@@ -5,8 +5,8 @@ quadratic programme on the same value, which bends the action as little as it ca
 
 The margin is not a matter of taste: a value that is exact in continuous time, or interpolated on a grid, is wrong by a
 little for a controller that acts once a period. A double integrator that brakes passes the wall by up to U dt^2 / 8
-within its last period, whatever the filter does before (`closed_forms.sampling_margin`); `needed_margin` measures the
-same for any model, value and fallback, interpolation included. Below it a filter keeps no promise.
+within its last period, whatever the filter does before (`closed_forms.sampling_margin`); `margins.needed_margin`
+measures the same for any model, value and fallback, interpolation included. Below it a filter keeps no promise.
 
 Sources: Fisac et al., "A General Safety Framework for Learning-Based Control in Uncertain Robotic Systems", 2019;
 Ames et al., "Control Barrier Functions: Theory and Applications", 2019; Choi et al., "Robust Control Barrier-Value
@@ -15,7 +15,6 @@ Functions for Safety-Critical Control", 2021.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -24,12 +23,10 @@ from torch import Tensor, nn
 
 from surefoot.core.errors import ConfigError
 from surefoot.safe.model import Model
-from surefoot.safe.reachability.grid import Grid
+from surefoot.safe.projection import project
 
 Value = Callable[[Tensor], Tensor]
 """(N, S) states -> (N,) V, safe where <= 0."""
-SAFETY_FACTOR = 1.5
-"""By which the default margin exceeds what was found among the states that were tried."""
 RATE = 0.2
 """Default of the barrier's rate a: b may fall by this share of itself a period."""
 
@@ -63,7 +60,7 @@ class LeastRestrictive(nn.Module):
     Args:
         model: says the next state.
         value: V; a `GridValue`, or a function.
-        margin: eps >= 0; see `needed_margin`.
+        margin: eps >= 0; see `margins.needed_margin`.
         candidates: (K, A) actions of the fallback; None: the model's.
         fallback: (N, S) states -> (N, A) safe actions, instead of the candidates.
     """
@@ -184,60 +181,6 @@ class BarrierQP(LeastRestrictive):
         return action, ~good & ~(self.barrier(self.model(states, safest)) >= 0)
 
 
-def half_space(nominal: Tensor, gain: Tensor, constant: Tensor) -> Tensor:
-    """(N, A) nearest actions with gain . u + constant >= 0: u + max(0, -(gain . u + constant)) gain / |gain|^2.
-
-    One constraint without bounds, in closed form; a zero gain leaves the action. `nominal`, `gain` (N, A), `constant`
-    (N,).
-    """
-    missing = (-((gain * nominal).sum(-1) + constant)).clamp_min(0)
-    length = (gain**2).sum(-1)
-    return nominal + torch.where(length > 0, missing / length.clamp_min(1e-300), 0.0)[:, None] * gain
-
-
-def project(nominal: Tensor, gain: Tensor, constant: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest actions in a box with gain . u + constant >= 0: the quadratic programme, solved exactly.
-
-    Its solution is u(m) = clip(nominal + m gain) for the smallest multiplier m >= 0 that keeps the constraint, and
-    gain . u(m) is piecewise linear in m with a bend where an action meets its bound: the bends are sorted, and m is
-    interpolated between the two around the root. Where no m does, the corner that breaks it least is given.
-
-    No package does it: one constraint and a box have this closed form, exact for all rows at once, which is exported
-    with the policy; a solver of general programmes iterates to a tolerance, and can't be exported to ONNX.
-
-    Args:
-        nominal: (N, A).
-        gain: (N, A).
-        constant: (N,).
-        low: (A,).
-        high: (A,).
-
-    Returns:
-        (N, A) actions, and (N,) bool whether the constraint can be kept.
-    """
-    nominal = torch.clamp(nominal, low, high)
-    bound = torch.where(gain > 0, high, low)
-    bends = torch.where(gain != 0, (bound - nominal) / torch.where(gain != 0, gain, 1.0), 0.0)
-    ordered = torch.cat((torch.zeros_like(bends[:, :1]), bends.sort(-1).values), -1)  # (N, A + 1)
-
-    def kept(multipliers: Tensor) -> Tensor:
-        """(N, K) constraint at (N, K) multipliers."""
-        tried = torch.clamp(nominal[:, None] + multipliers[..., None] * gain[:, None], low, high)
-        return (gain[:, None] * tried).sum(-1) + constant[:, None]
-
-    at_bends = kept(ordered)
-    feasible = at_bends[:, -1] >= 0
-    after = (at_bends < 0).sum(-1, keepdim=True).clamp(max=ordered.shape[1] - 1)
-    before = (after - 1).clamp_min(0)
-    m0, m1 = ordered.gather(1, before), ordered.gather(1, after)
-    v0, v1 = at_bends.gather(1, before), at_bends.gather(1, after)
-    share = torch.where(v1 > v0, -v0 / torch.where(v1 > v0, v1 - v0, 1.0), 1.0).clamp(0, 1)
-    multiplier = torch.where(at_bends[:, :1] >= 0, 0.0, m0 + share * (m1 - m0))
-    corner = torch.where(gain == 0, nominal, bound)
-    found = torch.clamp(nominal + multiplier * gain, low, high)
-    return torch.where(feasible[:, None], found, corner), feasible
-
-
 class LearnedValue(nn.Module):
     """The same rule with a learned critic for V(f(x, u)): it needs no model, and promises nothing.
 
@@ -269,84 +212,3 @@ class LearnedValue(nn.Module):
     def promises(self, states: Tensor) -> Tensor:
         """Nowhere: a learned value is no proof."""
         return torch.zeros(states.shape[0], dtype=torch.bool, device=states.device)
-
-
-@dataclasses.dataclass(frozen=True)
-class Margin:
-    """The margin that a filter needs, and how it was found."""
-
-    value: float
-    """eps."""
-    deepest: float
-    """Largest -V(x_0) of a state tried from which the fallback came to break the constraint; 0 where none did."""
-    states: int
-    """From which the fallback was followed."""
-    steps: int
-    """How long."""
-
-    def sentence(self) -> str:
-        """For people."""
-        return (
-            f"margin {self.value:.4g}: {SAFETY_FACTOR:g} times {self.deepest:.4g}, the depth below V = 0 down to which "
-            f"{self.steps} steps of the fallback broke the constraint, from {self.states:,} states near the boundary"
-        )
-
-
-def needed_margin(
-    chosen: LeastRestrictive, grid: Grid, *, states: int = 4096, steps: int = 200, seed: int = 0, rounds: int = 4
-) -> Margin:
-    """How deep inside V <= 0 the fallback can still begin and break the constraint later.
-
-    If the fallback keeps h <= 0 from every state with V <= -e, then a filter with margin e never breaks the constraint:
-    each action that passed left V <= -e, and from there on there is the fallback. Sampling, interpolation and too few
-    candidates all show up in e. What follows an episode's end does not count. States are drawn uniformly in the box,
-    from a layer below V = 0 that is narrowed in each round to twice the depth found; the result is an estimate,
-    enlarged by `SAFETY_FACTOR`.
-
-    Args:
-        chosen: the filter; its own margin is not read.
-        grid: the box.
-        states: how many are tried in each round.
-        steps: of the fallback from each; take an episode's.
-        seed: of the draws.
-        rounds: of this.
-
-    Raises:
-        ConfigError: no state of the box is safe.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    band, deepest, tried = float("inf"), 0.0, 0
-    for _ in range(rounds):
-        near = _layer(chosen.value, grid, band, states, generator)
-        start = chosen.value(near)
-        worst, at = chosen.model.h(near), near
-        alive = torch.ones(len(near), dtype=torch.bool)
-        for _ in range(steps):
-            actions = chosen.safest(at)
-            ended = chosen.model.ends(at, actions)
-            at = torch.where(alive[:, None], chosen.model(at, actions), at)
-            worst = torch.maximum(worst, chosen.model.h(at))
-            alive &= ~ended
-            if not bool(alive.any()):
-                break
-        broken = worst > 0
-        deepest = max(deepest, float((-start[broken]).max()) if bool(broken.any()) else 0.0)
-        band, tried = (2 * deepest if deepest > 0 else 0.1 * float(-start.min())), tried + len(near)
-    return Margin(SAFETY_FACTOR * deepest, deepest, tried, steps)
-
-
-def _layer(value: Value, grid: Grid, band: float, states: int, generator: torch.Generator) -> Tensor:
-    """At most `states` states drawn uniformly from those of the box with -band <= V <= 0."""
-    low = torch.tensor([axis.low for axis in grid.axes], dtype=torch.float64)
-    width = torch.tensor([axis.high - axis.low for axis in grid.axes], dtype=torch.float64)
-    found: list[Tensor] = []
-    for _ in range(400):
-        drawn = low + width * torch.rand(1 << 13, len(low), dtype=torch.float64, generator=generator)
-        values = value(drawn)
-        found.append(drawn[(values <= 0) & (values >= -band)])
-        if sum(map(len, found)) >= states:
-            break
-    near = torch.cat(found)[:states]
-    if len(near) == 0:
-        raise ConfigError("no state of the box is safe, so no filter can keep the constraint")
-    return near

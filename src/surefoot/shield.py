@@ -17,7 +17,8 @@ from surefoot.envs.interface import Array, as_numpy, step_values
 from surefoot.envs.vector import make_vec
 from surefoot.reach import SafeSet, load_safe_set, reach
 from surefoot.safe.filtered import FilteredPolicy, forgetful
-from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive, Margin, needed_margin
+from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive
+from surefoot.safe.margins import Margin, needed_margin
 from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.solver import Progress
 

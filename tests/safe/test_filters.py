@@ -11,8 +11,10 @@ from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.envs.systems import SYSTEMS, system
 from surefoot.safe.filtered import FilteredPolicy
-from surefoot.safe.filters import BarrierQP, LearnedValue, LeastRestrictive, half_space, needed_margin, project
+from surefoot.safe.filters import BarrierQP, LearnedValue, LeastRestrictive
+from surefoot.safe.margins import needed_margin
 from surefoot.safe.model import Model
+from surefoot.safe.projection import half_space, project
 from surefoot.safe.reachability import closed_forms, solve
 from surefoot.safe.reachability.problems import Line, LineStep
 

@@ -18,7 +18,8 @@ from surefoot.core.learner import Learner
 from surefoot.core.value_learning import expectile_loss
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
-from surefoot.safe.fisor import FISOR, feasibility_weights, feasible_target
+from surefoot.safe.feasibility import feasibility_weights, feasible_target
+from surefoot.safe.fisor import FISOR
 
 SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
 SMALL: dict[str, Any] = {"hidden": (8, 8), "noise_hidden": (8, 8), "width": 8, "blocks": 2}

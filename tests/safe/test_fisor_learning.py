@@ -14,7 +14,8 @@ from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
-from surefoot.safe.fisor import FISOR, feasibility_weights, feasible_target
+from surefoot.safe.feasibility import feasibility_weights, feasible_target
+from surefoot.safe.fisor import FISOR
 
 BELT, WALL = 0.2, 0.6
 """Where the floor begins to move, and where it has carried one into a violation."""
