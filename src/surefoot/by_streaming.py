@@ -18,6 +18,9 @@ from surefoot.seeds import SeedTrainer
 from surefoot.start import initialise_from
 from surefoot.streaming.agent import StreamingAgent
 
+BARREN = 50
+"""Steps in a row without a sample that could be learned, after which a run ends."""
+
 
 class StreamingTrainer(SeedTrainer):
     """Trains one stream for each seed on what it meets in an environment of its own, one sample at a time."""
@@ -37,6 +40,8 @@ class StreamingTrainer(SeedTrainer):
         self.table(lambda table: None)  # nothing is measured, but numbers depend on the machine that began the run
         self.stepping = Stepping(training_environment(self.plan, self.agent, len(self.seeds), tensors="numpy"))
         self.taken = 0
+        self.barren = torch.zeros(len(self.seeds), dtype=torch.int64)
+        """(S,) steps in a row without a sample that could be learned."""
         self.episodes = EpisodeMeans(len(self.seeds), 1)
         self._new_episodes(0)
 
@@ -54,9 +59,10 @@ class StreamingTrainer(SeedTrainer):
         """Act and learn for `steps` environment steps.
 
         Raises:
-            DivergenceError: a weight is not finite any more.
+            DivergenceError: a weight is not finite any more, or no sample can be learned from.
         """
         agent, seeds = self.agent, len(self.seeds)
+        learned, skipped = agent.learned.clone(), agent.skipped.clone()
         td_errors = agent.out_td.numpy()  # written anew by each step
         shape = (steps, seeds)
         rewards, errors, costs = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -78,7 +84,16 @@ class StreamingTrainer(SeedTrainer):
         block = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
         block |= {"costs": costs} if has_costs else {}
         self.episodes.add_block({name: torch.from_numpy(v.T.copy()).unsqueeze(-1) for name, v in block.items()})
-        return {"td_error": np.abs(errors).mean(0).tolist(), **self.episodes.take()}
+        found = {"td_error": np.abs(errors).mean(0).tolist(), **self.episodes.take()}
+        new = agent.skipped - skipped
+        if bool(new.any()):
+            self._check_learning(agent.learned == learned, steps)
+            found["skipped_samples"] = new.tolist()
+        return found
+
+    def extras(self, position: int) -> dict[str, Any]:
+        """How many samples of the stream were skipped."""
+        return {"skipped_samples": int(self.agent.skipped[position])}
 
     def state(self, position: int) -> dict[str, Tensor]:
         """Stream, environment, the action that comes next, and the sums of the running episode."""
@@ -114,6 +129,18 @@ class StreamingTrainer(SeedTrainer):
         observations = self.stepping.reset([one for seed in self.seeds for one in row_seeds(seed, 1, block)])
         self.episodes.begin()
         self.actions = self.agent.begin(observations)
+
+    def _check_learning(self, barren: Tensor, steps: int) -> None:
+        """End the run where a stream has learned nothing for long: (S,) `barren` in the last `steps` steps."""
+        self.barren = torch.where(barren, self.barren + steps, 0)
+        if bool((self.barren >= min(BARREN, self.plan.steps)).any()):
+            position = int(self.barren.argmax())
+            raise DivergenceError(
+                f"{self.agent.name}: seed {self.seeds[position]} learned nothing in its last "
+                f"{int(self.barren[position])} steps: all samples hold NaN, infinity, or a number beyond 1e18 or "
+                "algo.observation_limit; scale the environment's observations and rewards. The last good checkpoint "
+                "is kept"
+            )
 
     def _check_finite(self) -> None:
         for name, value in self.agent.state_dict().items():

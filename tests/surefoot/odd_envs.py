@@ -36,5 +36,18 @@ class Whole(Counting):
     observation_space = gymnasium.spaces.Box(-100, 100, (1,), np.int32)
 
 
+class Huge(Counting):
+    """Rewards beyond any measurement, from the step number `after` of an instance on."""
+
+    def __init__(self, after: int = 0) -> None:
+        self.after, self.taken = after, 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken += 1
+        return self.observation(), 1e300 if self.taken > self.after else -1.0, False, False, {}
+
+
+gymnasium.register("Huge-v0", Huge, max_episode_steps=20)
+gymnasium.register("HugeOnce-v0", Huge, max_episode_steps=20, kwargs={"after": 119})
 gymnasium.register("Counting-v0", Counting, max_episode_steps=20)
 gymnasium.register("Whole-v0", Whole, max_episode_steps=20)

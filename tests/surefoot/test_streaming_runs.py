@@ -15,7 +15,8 @@ from test_acting_runs import metrics
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weights
 
 from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, DivergenceError
+from surefoot.core.files import read_json
 from surefoot.evaluation import RunData
 from surefoot.run import Run, load_agent
 from surefoot.streaming import StreamAC, StreamQ
@@ -55,6 +56,26 @@ def test_seed_one_of_two_is_the_same_alone(two_seeds: Run, tmp_path: pathlib.Pat
     alone = fit(stream(), env=ENV, steps=3000, seeds=[1], evaluate_every=1000, out=tmp_path / "alone", **FAST)
     assert alone.summary["per_seed_returns"] == [two_seeds.summary["per_seed_returns"][1]]
     assert same(weights(alone, 1), weights(two_seeds, 1))
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_that_can_learn_from_no_sample_ends_in_a_sentence(tmp_path: pathlib.Path) -> None:
+    agent = StreamAC(Spec(1, 1, (-1.0,), (1.0,)), hidden=(8,))
+    with pytest.raises(DivergenceError, match=r"stream_ac: seed 0 learned nothing in its last \d+ steps.*beyond 1e18"):
+        fit(agent, env="odd_envs:Huge-v0", steps=200, seeds=1, evaluate_every=100, out=tmp_path / "run", **FAST)
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_skipped_samples_are_counted_in_metrics_and_result(tmp_path: pathlib.Path) -> None:
+    agent = StreamAC(Spec(1, 1, (-1.0,), (1.0,)), hidden=(8,))
+    run = fit(agent, env="odd_envs:HugeOnce-v0", steps=120, seeds=1, evaluate_every=60, out=tmp_path / "run", **FAST)
+    counted = [line["values"].get("skipped_samples") for line in metrics(run) if line["kind"] == "train"]
+    assert counted[-1] == 1
+    assert set(counted[:-1]) == {None}
+    assert read_json(run.seed_folder(0) / "result.json")["skipped_samples"] == 1
 
 
 SCRIPT = """
