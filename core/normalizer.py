@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -85,6 +86,9 @@ class RunningMoments:
     @torch.no_grad()
     def update(self, values: Tensor, valid: Tensor | None = None) -> None:
         """Take (S, N, width) further values in; only rows where (S, N) `valid` is True, if it is given."""
+        if valid is None and values.shape[1] == 1 and values.device.type == "cpu":
+            self._update_by_one(values)
+            return
         exact = values.double()
         weight = torch.ones_like(exact[..., :1]) if valid is None else valid.double().unsqueeze(-1)
         count = weight.sum(1)
@@ -96,10 +100,24 @@ class RunningMoments:
         self.mean += shift * count / total
         self.count += count
 
+    def _update_by_one(self, values: Tensor) -> None:
+        """The same for one value of each stream, to the same bits: numpy's calls on few numbers are cheaper."""
+        count, mean, squares = self.count.numpy(), self.mean.numpy(), self.squares.numpy()
+        total = count + 1
+        shift = values[:, 0].numpy() - mean
+        squares += shift * shift * count / total
+        mean += shift / total
+        count[:] = total
+
     def scale(self, epsilon: float = 1e-8) -> Tensor:
         """(S, width) standard deviations, sqrt(variance + epsilon); 1 for a stream without values."""
-        variance = self.squares / self.count.clamp(min=1)
-        return torch.where(self.count > 0, (variance + epsilon).sqrt(), 1.0)
+        if self.count.device.type == "cpu":  # numpy's calls on few numbers are cheaper; its roots are rounded otherwise
+            variance = torch.from_numpy(self.squares.numpy() / np.maximum(self.count.numpy(), 1) + epsilon)
+            if self.count.numpy().all():
+                return variance.sqrt()
+        else:
+            variance = self.squares / self.count.clamp(min=1) + epsilon
+        return torch.where(self.count > 0, variance.sqrt(), 1.0)
 
     def state(self, position: int) -> dict[str, Tensor]:
         """The numbers of one stream, copied."""

@@ -1,9 +1,9 @@
-"""Environments to learn in: contract environments that give tensors, with altered dynamics where asked for."""
+"""Environments to learn in: contract environments that give numpy arrays, with altered dynamics where asked for."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Literal
+from typing import Any
 
 from surefoot.core.errors import ConfigError
 from surefoot.envs.interface import VectorEnvironment
@@ -34,16 +34,14 @@ def make_training(
     *,
     gap: str | None = None,
     threads: int = 1,
-    tensors: Literal["numpy", "torch"] = "torch",
 ) -> VectorEnvironment:
-    """`num_envs` copies of an environment that give torch tensors, or numpy arrays.
+    """`num_envs` copies of an environment, which give numpy arrays.
 
     Args:
         env_id: as for `make_vec`.
         num_envs: at least 1.
         gap: preset of altered dynamics, as "gravity2"; what the policy is evaluated in is not altered by it.
         threads: of our own batched simulators; no result depends on it.
-        tensors: "torch" or "numpy".
 
     Raises:
         ConfigError: unknown id, or an environment without that gap.
@@ -52,7 +50,7 @@ def make_training(
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; training needs at least 1 environment")
     altered: dict[str, Any] = {} if gap is None else {"gap": gap}
-    ours = batched(gymnasium_id(env_id), num_envs, {"tensors": tensors, "threads": threads, **altered})
+    ours = batched(gymnasium_id(env_id), num_envs, {"threads": threads, **altered})
     if ours is not None:
         return ours  # type: ignore[return-value]
     if gap is not None:
@@ -62,4 +60,4 @@ def make_training(
         )
     from surefoot.envs.adapters.gym_in import adapt
 
-    return adapt(make_vec(env_id, num_envs), tensors=tensors)  # type: ignore[no-any-return]
+    return adapt(make_vec(env_id, num_envs))  # type: ignore[no-any-return]

@@ -38,7 +38,7 @@ class StreamingTrainer(SeedTrainer):
             for position, seed in enumerate(self.seeds):
                 initialise_from(self.agent, Run.open(self.plan.init), seed, position)
         self.table(lambda table: None)  # nothing is measured, but numbers depend on the machine that began the run
-        self.stepping = Stepping(training_environment(self.plan, self.agent, len(self.seeds), tensors="numpy"))
+        self.stepping = Stepping(training_environment(self.plan, self.agent, len(self.seeds)))
         self.taken = 0
         self.barren = torch.zeros(len(self.seeds), dtype=torch.int64)
         """(S,) steps in a row without a sample that could be learned."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Literal
 
 import numpy as np
 
@@ -114,9 +113,7 @@ def resolve_bounds(plan: Plan, dataset: Dataset, tell: Listener) -> tuple[Array,
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
 
 
-def training_environment(
-    plan: Plan, agent: Agent, seeds: int = 1, tensors: Literal["numpy", "torch"] = "torch"
-) -> VectorEnvironment:
+def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvironment:
     """What copies of an agent act in, one for each of `seeds`, with the plan's gap.
 
     Agents whose config has no `num_envs` learn from one environment each.
@@ -127,4 +124,4 @@ def training_environment(
     """
     threads = max(1, cores() // at_once(len(plan.seeds), cores()))
     rows = getattr(agent.config, "num_envs", 1) * seeds
-    return make_training(str(plan.environment), rows, gap=plan.gap, threads=threads, tensors=tensors)
+    return make_training(str(plan.environment), rows, gap=plan.gap, threads=threads)
