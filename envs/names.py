@@ -38,6 +38,12 @@ def gymnasium_id(env_id: str) -> str:
     return native_ids()[name]
 
 
+def short_name(env_id: str) -> str:
+    """The one name under which reports list an environment: `native/<name>` for both forms, any other as it is."""
+    written = env_id.replace("_", "-")
+    return written if written in native_ids() else next((n for n, g in native_ids().items() if g == env_id), env_id)
+
+
 def is_native(env_id: str) -> bool:
     """Whether an id, of either form, is that of a native system."""
     return gymnasium_id(env_id) in native_ids().values()

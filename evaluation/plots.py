@@ -24,6 +24,7 @@ Array = np.ndarray[Any, Any]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#555555"
+TOO_WIDE = "95 % intervals wider than the picture are not drawn"
 
 STYLE: Any = {
     "font.size": 9.0,
@@ -46,19 +47,27 @@ def learning_curves(
     behaviour: float | None = None,
     steps_of: str = "gradient steps",
 ) -> Figure:
-    """Mean return against steps, a line per label with its 95 % band; `behaviour` is dashed."""
+    """Mean return against steps, a line per label with its 95 % band; `behaviour` is dashed.
+
+    The axes show the range of the means. Where a band is wider than that it is left out, since it would only colour the
+    picture; the label of the steps then says so.
+    """
     if not any(curves.values()):
         raise ConfigError("learning curves: no evaluation was logged; train with an environment")
     figure, axes = _axes(title, (7.2, 3.8))
+    _frame_means(axes, [p.mean for points in curves.values() for p in points], behaviour)
+    bottom, top = axes.get_ylim()
+    cut = False
     for i, (label, points) in enumerate(curves.items()):
         steps = np.array([point.step for point in points])
         mean, low, high = (np.array([getattr(p, k) for p in points], float) for k in ("mean", "low", "high"))
         axes.plot(steps, mean, color=_colour(i), marker=MARKERS[i % len(MARKERS)], markersize=4, label=label)
-        axes.fill_between(steps, low, high, color=_colour(i), alpha=0.18, linewidth=0)
-    _frame_means(axes, [p.mean for points in curves.values() for p in points], behaviour)
+        wide = high - low > top - bottom
+        cut = cut or bool(wide.any())
+        axes.fill_between(steps, low, high, where=~wide, color=_colour(i), alpha=0.18, linewidth=0)
     if behaviour is not None:
         axes.axhline(behaviour, color=GREY, linestyle="--", linewidth=1, label="behaviour (data)")
-    axes.set_xlabel(steps_of)
+    axes.set_xlabel(f"{steps_of}\n({TOO_WIDE})" if cut else steps_of)
     axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
     axes.set_ylabel("return (sum of rewards per episode)")
     axes.grid(axis="y", alpha=0.25)

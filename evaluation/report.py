@@ -24,15 +24,17 @@ REPETITIONS = 2000  # bootstrap resamples; the generator is fixed so that equal 
 
 STYLE = """
 :root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; color: #1c2024; max-width: 66rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2024; max-width: 80rem; }
 body { margin: 2.5rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.4rem; }
 p.note, figcaption { color: #5a6068; font-size: .87rem; max-width: 48rem; }
 p.alarm { color: #a31515; font-weight: 600; border-left: .25rem solid #a31515; padding-left: .8rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .38rem .8rem; border-bottom: 1px solid #e3e6ea; text-align: left; white-space: nowrap; }
-th { border-bottom: 2px solid #1c2024; font-weight: 600; } .right { text-align: right; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .82rem; }
+th, td { padding: .38rem .45rem; border-bottom: 1px solid #e3e6ea; text-align: left; vertical-align: top; }
+th { border-bottom: 2px solid #1c2024; font-weight: 600; vertical-align: bottom; } .right { text-align: right; }
+span { white-space: nowrap; }
+td.task { font-weight: 600; padding-top: 1rem; }
 tr.behaviour td { color: #5a6068; font-style: italic; }
 .figures { display: flex; flex-wrap: wrap; gap: 1rem; }
 figure { margin: .6rem 0; } svg { max-width: 100%; height: auto; }
@@ -69,24 +71,24 @@ def render(runs: Sequence[RunData]) -> str:
         _score_table(runs),
         *_certificates(runs),
     ]
-    for group in _tasks(runs).values():
+    for group in tables.tasks(runs):
         parts += [f"<h2>{html.escape(group[0].task)}</h2>", *_figures(group), *_comparisons(group)]
     parts += ["<h2>Runs</h2>", *(_run_details(run) for run in runs), "</body></html>"]
     return "\n".join(parts) + "\n"
 
 
-def _tasks(runs: Sequence[RunData]) -> dict[tuple[str | None, str | None], list[RunData]]:
-    tasks: dict[tuple[str | None, str | None], list[RunData]] = {}
-    for run in runs:
-        tasks.setdefault((run.dataset, run.environment), []).append(run)
-    return tasks
+TASK_COLUMNS = ("dataset", "environment")
+"""Of the table of scores; here a line above the rows of each task has them."""
 
 
 def _score_table(runs: Sequence[RunData]) -> str:
     listed = tables.rows(runs)
-    columns = tables.columns_of(listed, details=True)
+    columns = [column for column in tables.columns_of(listed, details=True) if column[0] not in TASK_COLUMNS]
     head = [(heading, alignment) for heading, alignment, _ in columns]
-    body = [([cell(row) for _, _, cell in columns], row.seeds is None) for row in listed]
+    body: list[tuple[list[str], bool]] = []
+    for task, group in itertools.groupby(listed, lambda row: row.task):
+        body.append(([task], False))
+        body += [([cell(row) for _, _, cell in columns], row.seeds is None) for row in group]
     methods = {str(run.returns["method"]) for run in runs if run.returns and run.returns.get("method")}
     note = (
         "Return: undiscounted sum of rewards per episode, mean and 95 % interval over the training seeds. "
@@ -250,15 +252,22 @@ def _jacobian(run: RunData) -> str:
     return "" if bounds is None else tables.format_small(bounds)
 
 
+def _breakable(text: str) -> str:
+    """Escaped text whose line breaks only before a bracket, or between words and after hyphens where it has none.
+
+    So a table with all its columns fits a window of 1,280 pixels; in a narrower one it scrolls.
+    """
+    mean, bracket, bounds = html.escape(text).partition(" [")
+    return f"<span>{mean}</span> <span>[{bounds}</span>" if bracket else mean
+
+
 def _table(head: list[tuple[str, str]], body: list[tuple[list[str], bool]]) -> str:
-    """An HTML table of escaped cells; rows flagged True are the behaviour's."""
+    """An HTML table of escaped cells; rows flagged True are the behaviour's, a row of one cell spans the table."""
     classes = ['class="right"' if alignment == "right" else 'class="left"' for _, alignment in head]
-    heading = "".join(f"<th {c}>{html.escape(text)}</th>" for c, (text, _) in zip(classes, head, strict=True))
-    lines = [
-        f"<tr{' class=behaviour' if flagged else ''}>"
-        + "".join(f"<td {c}>{html.escape(text)}</td>" for c, text in zip(classes, cells, strict=True))
-        + "</tr>"
-        for cells, flagged in body
-    ]
-    rows = "".join(lines)
+    heading = "".join(f"<th {c}>{_breakable(text)}</th>" for c, (text, _) in zip(classes, head, strict=True))
+    rows = ""
+    for cells, flagged in body:
+        spanning = [f'class="left task" colspan="{len(head)}"'] if len(cells) == 1 < len(head) else classes
+        row = "".join(f"<td {c}>{_breakable(text)}</td>" for c, text in zip(spanning, cells, strict=True))
+        rows += f"<tr{' class=behaviour' if flagged else ''}>{row}</tr>"
     return f'<div class="wide"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>'

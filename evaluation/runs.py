@@ -13,6 +13,7 @@ import numpy as np
 
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
+from surefoot.envs.names import short_name
 from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
 
@@ -42,7 +43,7 @@ class RunData:
     name: str  # of the run folder
     algorithm: str
     dataset: str | None  # None: it learned by acting alone
-    environment: str | None
+    environment: str | None  # under its short name: surefoot/Quadrotor2D-v0 is native/quadrotor-2d
     steps: int  # of the kind that `steps_of` says
     seeds: tuple[int, ...]
     episodes: int  # evaluation episodes per seed
@@ -84,7 +85,7 @@ class RunData:
                 name=path.resolve().name,
                 algorithm=str(summary["algorithm"]),
                 dataset=_optional(str, summary["dataset"]),
-                environment=_optional(str, summary["environment"]),
+                environment=_optional(_environment, summary["environment"]),
                 steps=int(summary["steps"]),
                 seeds=tuple(int(seed) for seed in summary["seeds"]),
                 episodes=int(summary["episodes"] or 0),
@@ -118,10 +119,7 @@ class RunData:
     @property
     def task(self) -> str:
         """Dataset and environment in a few words."""
-        if self.dataset is None:
-            return str(self.environment)
-        name = pathlib.Path(self.dataset).stem if pathlib.Path(self.dataset).suffix else self.dataset
-        return name if self.environment is None else f"{name} in {self.environment}"
+        return task_name(self.dataset, self.environment)
 
     @staticmethod
     def steps_of_all(runs: Sequence[RunData]) -> str:
@@ -157,6 +155,14 @@ class RunData:
 def labelled(algorithm: str, preset: str | None) -> str:
     """`fisor (small)`, or the bare name where no preset is told."""
     return algorithm if preset is None else f"{algorithm} ({preset})"
+
+
+def task_name(dataset: str | None, environment: str | None) -> str:
+    """`native/pendulum-mixed in Pendulum-v1`: of a dataset's file the stem, and only what there is."""
+    if dataset is None:
+        return str(environment)
+    name = pathlib.Path(dataset).stem if pathlib.Path(dataset).suffix else dataset
+    return name if environment is None else f"{name} in {environment}"
 
 
 def load_runs(folders: Sequence[str | os.PathLike[str]]) -> list[RunData]:
@@ -197,7 +203,12 @@ def _certificate(path: pathlib.Path) -> Json:
         missing += [key for key in FILTER_KEYS if key not in filtered]
     if missing:
         raise CheckpointError(f"{path} has no key {missing[0]!r}; it is damaged: certify the run again")
-    return value
+    return value | {"environment": _environment(value["environment"])}
+
+
+def _environment(name: Any) -> str:
+    """One name for an environment that has two, so that its runs are compared."""
+    return short_name(str(name))
 
 
 def _optional(kind: Any, value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from surefoot.evaluation.runs import RunData, labelled
+from surefoot.evaluation.runs import RunData, labelled, task_name
 from surefoot.evaluation.safety import Safety
 
 Bounds = Mapping[str, Any] | None  # mean, low, high
@@ -34,6 +34,11 @@ class Row:
     smoothness: Mapping[str, Bounds] | None = None  # action_change and jacobian (`evaluation.smoothness`)
     preset: str | None = None  # of the algorithm, where it has several
 
+    @property
+    def task(self) -> str:
+        """Dataset and environment in a few words."""
+        return task_name(self.dataset, self.environment)
+
     def to_json(self) -> dict[str, Any]:
         """The same as plain values, ready for `json.dumps`; None where something does not apply."""
         return dataclasses.asdict(self)
@@ -41,16 +46,21 @@ class Row:
 
 def rows(runs: Sequence[RunData]) -> list[Row]:
     """Rows grouped by (dataset, environment): the dataset's behaviour first, then the runs as given."""
-    groups: dict[tuple[str | None, str | None], list[RunData]] = {}
-    for run in runs:
-        groups.setdefault((run.dataset, run.environment), []).append(run)
     listed: list[Row] = []
-    for group in groups.values():
+    for group in tasks(runs):
         recorded = next((run for run in group if run.behaviour is not None), None)
         if recorded is not None:
             listed.append(behaviour_row(recorded))
         listed.extend(run_row(run) for run in group)
     return listed
+
+
+def tasks(runs: Sequence[RunData]) -> list[list[RunData]]:
+    """The runs of each task, that is of each dataset and environment, in the order in which tasks first occur."""
+    groups: dict[tuple[str | None, str | None], list[RunData]] = {}
+    for run in runs:
+        groups.setdefault((run.dataset, run.environment), []).append(run)
+    return list(groups.values())
 
 
 def run_row(run: RunData) -> Row:

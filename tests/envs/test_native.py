@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs import describe, make_vec
-from surefoot.envs.names import gymnasium_id, native_ids
+from surefoot.envs.names import gymnasium_id, native_ids, short_name
 from surefoot.envs.native import NativeEnv, NativeVectorEnv
 from surefoot.envs.systems import SYSTEMS
 
@@ -255,3 +255,13 @@ def test_a_diverged_state_ends_its_episode_and_is_counted() -> None:
     assert not terminations.any()
     assert (rewards[info["diverged"]] == 0).all()
     assert (info["cost"][info["diverged"]] == 1).all()
+
+
+@pytest.mark.parametrize("env_id", ["native/quadrotor-2d", "native/quadrotor_2d", "surefoot/Quadrotor2D-v0"])
+def test_both_names_of_a_system_have_one_short_name(env_id: str) -> None:
+    assert short_name(env_id) == "native/quadrotor-2d"
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "my_robots:My_Robot-v0", "native/no-such_system"])
+def test_other_environments_keep_their_names(env_id: str) -> None:
+    assert short_name(env_id) == env_id

@@ -20,9 +20,23 @@ def test_a_learning_curve_shows_means_band_behaviour_and_labelled_axes() -> None
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), [-1200, -200])
     assert axes.lines[2].get_linestyle() == "--"
     assert set(axes.lines[2].get_ydata()) == {-1000.0}
-    assert axes.get_xlabel() == "gradient steps"
+    assert axes.get_xlabel().startswith("gradient steps")
     assert "return" in axes.get_ylabel()
     assert axes.get_ylim()[0] > -2000  # an enormous interval does not squash the curves
+
+
+def test_a_band_wider_than_the_picture_is_left_out_and_that_is_said() -> None:
+    points = [CurvePoint(k, 10.0 * k, 10.0 * k - 1, 10.0 * k + 1) for k in range(5)]
+    axes = plots.learning_curves({"iql": points}).axes[0]
+    drawn, limits, said = axes.collections[0].get_paths(), axes.get_ylim(), plots.TOO_WIDE
+    assert [path.get_extents().x0 for path in drawn] == [0.0]
+    assert said not in axes.get_xlabel()
+    points[3] = CurvePoint(3, 30.0, -500.0, 560.0)
+    axes = plots.learning_curves({"iql": points}).axes[0]
+    left = [path.get_extents() for path in axes.collections[0].get_paths()]
+    assert max(box.x1 for box in left if box.width > 0) == 2.0  # nothing is drawn around step 3
+    assert axes.get_ylim() == limits
+    assert said in axes.get_xlabel()
 
 
 def test_an_empty_learning_curve_is_refused() -> None:

@@ -51,7 +51,7 @@ def test_the_report_holds_scores_comparisons_curves_and_configuration(make_run: 
     ]
     page = Page(render(load_runs(folders)))
     assert page.open == []
-    words = "\n".join(page.words)
+    words = re.sub(r"\s+", " ", " ".join(page.words))
     for expected in (
         "-160.0 [-184.8, -135.2]",
         "-1060.0 [-1145.0, -976.0]",
@@ -107,6 +107,48 @@ def test_no_runs_no_report(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="at least one run"):
         write_report([], tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
+
+
+SAFETY = {"episodes": 150, "mean": 12.3, "percentile_95": 88.1, "largest": 120.0, "violated": 0.42, "per_step": 0.0321,
+          "per_episode": 3.21, "limit": 25.0, "normalized": 0.49, "over_limit": 0.1}  # fmt: skip
+
+
+def test_both_names_of_a_native_system_are_one_task(make_run: MakeRun) -> None:
+    named = {"a": "native/quadrotor-2d", "b": "surefoot/Quadrotor2D-v0", "c": "native/quadrotor_2d", "d": "Pendulum-v1"}
+    runs = load_runs([make_run(name, environment=env) for name, env in named.items()])
+    assert [run.environment for run in runs] == ["native/quadrotor-2d"] * 3 + ["Pendulum-v1"]
+    titles = re.findall("<h2>(.*?)</h2>", render(runs))
+    assert titles == [
+        "Scores",
+        "native/pendulum-mixed in native/quadrotor-2d",
+        "native/pendulum-mixed in Pendulum-v1",
+        "Runs",
+    ]
+    assert render(runs).count('"left task" colspan') == 2
+
+
+def test_a_table_with_all_columns_fits_1280_pixels(make_run: MakeRun) -> None:
+    """By what can't be broken: words, and brackets; a character of the small font takes 7.5 pixels or less."""
+    wide = {"mean": -1185.2, "low": -3021.7, "high": 2601.3}
+    text = render(load_runs([make_run(
+        "a", algorithm="coptidice", dataset="native/quadrotor-2d-medium-replay", environment="native/quadrotor-2d",
+        steps=1_000_000, returns=wide, normalized={"mean": 83.2, "low": -12.3, "high": 160.2}, safety=SAFETY,
+        cost={"mean": 12.3, "low": -10.2, "high": 124.9},
+        smoothness={"action_change": {"mean": 0.0123, "low": 0.0101, "high": 0.0144}, "jacobian": None},
+    )]))  # fmt: skip
+    table = text[text.index("<table>") : text.index("</table>")]
+    rows = [re.findall(r"<t[hd] class=\"(?:left|right)\">(.*?)</t[hd]>", row) for row in table.split("</tr>")]
+    columns = list(zip(*[row for row in rows if len(row) > 1], strict=True))
+    assert len(columns) == 13
+    longest = [max(len(part) for cell in column for part in unbreakable(cell)) for column in columns]
+    assert sum(7.5 * length + 2 * 0.45 * 13 for length in longest) < 1280 - 2 * 1.2 * 16
+    assert "white-space: nowrap" not in text.split("span {")[0]
+    assert "overflow-x: auto" in text  # and in a narrower window it scrolls
+
+
+def unbreakable(cell: str) -> list[str]:
+    kept = re.findall("<span>(.*?)</span>", cell)
+    return [*kept, *re.split(r"[ -]", re.sub("<span>.*?</span>", "", cell))]
 
 
 def certified(folder: pathlib.Path, broken: int) -> None:
