@@ -148,7 +148,7 @@ def recorded(policy: Policy, seed: int) -> Dataset:
     source, steps = np.random.default_rng(seed), []
     for _ in range(length):
         noise = torch.from_numpy(source.standard_normal((env.num_envs, 1)).astype(np.float32))
-        actions = policy.act(torch.from_numpy(observations), noise).numpy()
+        actions = policy(torch.from_numpy(observations), noise).numpy()
         after, rewards, terminations, truncations, info = env.step(actions)
         step = (observations, actions, rewards.astype(np.float32), info.get("final_obs", after))
         steps.append((*step, terminations, truncations))

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
+from surefoot.core.errors import ConfigError
+from surefoot.core.memory import Memory, begun_anew
 from surefoot.core.networks import MLP, NORM_EPSILON
 
 ACTORS: dict[str, type[Actor]] = {}
 """Kind, as policy files name it -> class: all that have been imported."""
+_HOMES = {
+    "diffusion": "surefoot.core.diffusion",
+    "perturbed": "surefoot.core.vae",
+    "decision_transformer": "surefoot.core.transformer",
+    "history": "surefoot.core.remembering",
+    "gru": "surefoot.core.remembering",
+    "chunk": "surefoot.core.remembering",
+    "held_noise": "surefoot.core.remembering",
+}
+"""Kind of actor -> module that defines it, of those that are not in `core.actors`."""
+
+
+def actor_class(kind: str) -> type[Actor]:
+    """The head of this kind; heads that few policies have are imported when one is read.
+
+    Raises:
+        ConfigError: no head of this kind is known.
+    """
+    if kind in _HOMES and kind not in ACTORS:
+        importlib.import_module(_HOMES[kind])
+    if kind not in ACTORS:
+        known = ", ".join(sorted({*ACTORS, *_HOMES}))
+        raise ConfigError(f"no actor of kind {kind!r} is known (known: {known}); import the module that defines it")
+    return ACTORS[kind]
 
 
 class Actor(nn.Module):
@@ -21,8 +48,12 @@ class Actor(nn.Module):
 
     kind: ClassVar[str]
     """What policy files call it."""
-    always_samples: ClassVar[bool] = False
+    always_samples: bool = False
     """Whether it has no action without noise: its policy then draws the noise itself where it is given none."""
+    discrete: bool = False
+    """Whether its actions are one-hot choices."""
+    needs_outcomes: bool = False
+    """Whether the next action depends on rewards or costs, so that `hear` must follow each action."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Make the kind known."""
@@ -51,6 +82,27 @@ class Actor(nn.Module):
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions, or samples from (B, `noise_dim`) standard normal noise."""
         raise TypeError(f"{type(self).__name__} must define act")
+
+    def begin(self, rows: int) -> Memory:
+        """The memory of `rows` rows at the first step of an episode: float32, on the head's device; often empty."""
+        return {}
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """(B, A) actions as of `act` for the present observations with what is remembered, and the new memory."""
+        return self.act(observations, noise), memory
+
+    def executed(self, memory: Memory, actions: Tensor) -> Memory:
+        """The memory once (B, A) actions in [-1, 1] are carried out: those of `step`, or others from a filter."""
+        return memory
+
+    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+        """The memory after (B,) rewards and costs in the environment's units; (B,) bool `ended` rows begin anew."""
+        return begun_anew(memory, self.begin(1), ended)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether actions depend on more than the present observation and noise."""
+        return bool(self.begin(1))
 
     @property
     def held_dim(self) -> int:

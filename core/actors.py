@@ -280,6 +280,7 @@ class CategoricalActor(MLPActor):
     """One of A choices, with probabilities softmax(MLP(s)); actions are one-hot rows."""
 
     kind = "categorical"
+    discrete = True
     options = ("activation", "layer_norm")
 
     def __init__(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import logging
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from surefoot.core.errors import ExportError, MissingExtraError, SurefootError
 from surefoot.core.files import written_aside
+from surefoot.core.memory import DRAWS, Memory
 from surefoot.core.policy import Policy
 
 
@@ -26,32 +28,72 @@ def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = Fal
         raise ExportError(f"{path}: can export to .onnx or .pt2, not {path.suffix!r}")
     if sampling and policy.noise_dim == 0:
         raise ExportError("this policy is deterministic: it has no sampling form; export it without sampling")
-    inputs = policy.example()
+    inputs: dict[str, Any] = {"observations": torch.zeros(2, policy.observation_dim)}
+    module: nn.Module = policy.eval()
+    names: list[str] = []
+    if policy.has_memory:
+        memory = {name: value for name, value in policy.begin(2).items() if name != DRAWS}
+        names = list(memory)
+        inputs |= {"memory": memory, "ended": torch.zeros(2, dtype=torch.bool)}
+        if policy.needs_outcomes:
+            inputs |= {"rewards": torch.zeros(2), "costs": torch.zeros(2)}
+        module = _OneStep(policy)
     if sampling or policy.always_samples:
         inputs["noise"] = torch.zeros(2, policy.noise_dim)
     batch = torch.export.Dim("batch", min=1)
-    shapes = {name: {0: batch} for name in inputs}
-    policy = policy.eval()
+    shapes = {name: {key: {0: batch} for key in names} if name == "memory" else {0: batch} for name in inputs}
     with written_aside(path) as aside, _as_export_error(path), _without_registration_notes():
         if path.suffix == ".pt2":
             whole = io.BytesIO()  # torch's own file writer ends the process when the disk is full
-            torch.export.save(torch.export.export(policy, tuple(inputs.values()), dynamic_shapes=shapes), whole)
+            arguments, named = _arguments(inputs)
+            torch.export.save(torch.export.export(module, arguments, named, dynamic_shapes=shapes), whole)
             aside.write_bytes(whole.getvalue())
         else:
-            aside.write_bytes(_onnx(policy, inputs, shapes))
+            aside.write_bytes(_onnx(policy, module, inputs, shapes, names))
 
 
-def _onnx(policy: Policy, inputs: Mapping[str, Tensor], shapes: dict[str, Any]) -> bytes:
+def _arguments(inputs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """By position, or by name where a memory makes some optional."""
+    return ((), inputs) if "memory" in inputs else (tuple(inputs.values()), {})
+
+
+class _OneStep(nn.Module):
+    """A policy's step as a function: the outcome of the step before enters the memory, then the observation."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(
+        self,
+        observations: Tensor,
+        memory: Memory,
+        ended: Tensor,
+        rewards: Tensor | None = None,
+        costs: Tensor | None = None,
+        noise: Tensor | None = None,
+    ) -> tuple[Tensor, Memory]:
+        """Actions and the new memory, in the order of the given one."""
+        nothing = observations[:, 0] * 0 if rewards is None or costs is None else rewards
+        heard = self.policy.hear(memory, nothing, nothing if costs is None else costs, ended)
+        actions, following = self.policy.step(observations, heard, noise)
+        return actions, {name: following[name] for name in memory}
+
+
+def _onnx(policy: Policy, module: nn.Module, inputs: dict[str, Any], shapes: dict[str, Any], names: list[str]) -> bytes:
     try:
         import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(str(error.name), "onnx", "exporting to ONNX") from error
+    named = {name: [f"memory.{key}" for key in names] if name == "memory" else [name] for name in inputs}
+    arguments, keywords = _arguments(inputs)
     program = torch.onnx.export(
-        policy,
-        tuple(inputs.values()),
-        input_names=list(inputs),
-        output_names=["actions"],
+        module,
+        arguments,
+        kwargs=keywords,
+        input_names=list(itertools.chain(*named.values())),
+        output_names=["actions", *(f"memory.{key}.next" for key in names)],
         dynamic_shapes=shapes,
         dynamo=True,
         verbose=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import math
 import os
 import pathlib
@@ -14,25 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import checkpoint
-from surefoot.core.actors import ACTORS, Actor, CategoricalActor
+from surefoot.core.actor import Actor, actor_class
+from surefoot.core.control_loop import ControlLoop
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import read_json, write_json
+from surefoot.core.memory import DRAWS, Memory
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.random import generator
 from surefoot.core.received import FORMAT, load_checked
 
 PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
-_HOMES = {
-    "diffusion": "surefoot.core.diffusion",
-    "perturbed": "surefoot.core.vae",
-    "decision_transformer": "surefoot.core.transformer",
-}
-"""Kind of actor -> module that defines it, of those that are not in `core.actors`."""
 
 
-class Policy(nn.Module):
-    """Maps observations to actions, both in the environment's units, on any device."""
+class Policy(ControlLoop, nn.Module):
+    """Maps observations to actions, both in the environment's units, on any device.
+
+    What its head remembers of an episode is an explicit memory (`core.memory`): `begin`, then `act`, `hear`, `act`...
+    """
 
     action_low: Tensor
     action_high: Tensor
@@ -51,7 +49,7 @@ class Policy(nn.Module):
         """A frozen float32 copy on the CPU."""
         fixed = Normalizer(normalizer.mean.shape[0], normalizer.limit)  # running statistics stop here
         fixed.load_state_dict({"mean": normalizer.mean, "scale": normalizer.scale})
-        policy = _class_for(actor, cls)(*copy.deepcopy((actor, fixed, action_low, action_high)))
+        policy = cls(*copy.deepcopy((actor, fixed, action_low, action_high)))
         for parameter in policy.parameters():
             parameter.data = parameter.data.clone()  # not a view of a Learner's storage
         return policy.float().cpu().requires_grad_(False)
@@ -69,7 +67,7 @@ class Policy(nn.Module):
     @property
     def discrete(self) -> bool:
         """Whether it gives the number of a choice instead of a vector."""
-        return isinstance(self.actor, CategoricalActor)
+        return self.actor.discrete
 
     @property
     def always_samples(self) -> bool:
@@ -81,53 +79,114 @@ class Policy(nn.Module):
         """Z: standard normal numbers per row that a sample reads; 0 of a deterministic policy."""
         return self.actor.noise_dim
 
-    def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """(B, A) actions for (B, O) observations; (B, Z) standard normal `noise` makes them samples.
+    @property
+    def needs_outcomes(self) -> bool:
+        """Whether the next action depends on rewards or costs, so that `hear` or `observe` must follow each action."""
+        return self.actor.needs_outcomes
 
-        A discrete policy gives (B,) int64 numbers of choices, 0 to A - 1.
+    @property
+    def has_memory(self) -> bool:
+        """Whether actions depend on more than the present observation and noise."""
+        return self.actor.has_memory
+
+    def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions for (B, O) observations at the first step of an episode; that is any step without a memory.
+
+        (B, Z) standard normal `noise` makes them samples. A discrete policy gives (B,) int64 numbers of choices, 0 to
+        A - 1.
         """
-        action = self.actor.act(self.normalizer(observations), noise)
+        return self._in_units(self.actor.act(self.normalizer(observations), noise))
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """Actions as of `forward`, but at any step of an episode, and the new memory; what exported files compute."""
+        if not memory:
+            return self.forward(observations, noise), memory
+        chosen, memory = self.actor.step(self.normalizer(observations), memory, noise)
+        actions = self._in_units(chosen)
+        return actions, self.executed(memory, actions)
+
+    def _in_units(self, action: Tensor) -> Tensor:
         if self.discrete:
             return action.argmax(-1)
         action = action.clamp(-1, 1)
         middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
         return middle + half * action
 
-    @torch.no_grad()
-    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """`forward` without gradient: for batches. A policy that always samples draws the noise that it isn't given."""
-        if not self.always_samples:
-            return self(observations, noise)  # type: ignore[no-any-return]
-        if noise is None:
-            source = generator(self._seed, "policy", self._calls)
-            drawn = source.standard_normal((len(observations), self.noise_dim), dtype=np.float32)
-            noise = torch.from_numpy(drawn).to(observations.device)
-            self._calls += 1
-        parts = zip(observations.split(PART), noise.split(PART), strict=True)
-        return torch.cat([self(rows, numbers) for rows, numbers in parts])
+    def executed(self, memory: Memory, actions: Tensor) -> Memory:
+        """The memory once (B, A) actions are carried out: `act` says so of its own, a filter of those it gives."""
+        if self.discrete:
+            return self.actor.executed(memory, nn.functional.one_hot(actions, self.action_dim).float())
+        middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
+        return self.actor.executed(memory, (actions - middle) / half)
 
-    def reset(self, seed: int = 0) -> None:
-        """Begin an episode, or a batch of them, with the noise of this seed; nothing else is kept between steps.
+    def begin(self, rows: int, seed: int = 0) -> Memory:
+        """The memory of `rows` rows at the first step of an episode: empty of a policy that needs none.
 
-        Only a policy that always samples has noise of its own: `act` numbers its calls from here on.
+        Args:
+            rows: how many.
+            seed: in [0, 2**63), of the noise of a policy that always samples; its draws are counted in the memory.
         """
-        self._seed, self._calls = seed, 0
+        memory = self.actor.begin(rows)
+        if self.always_samples:
+            memory = {**memory, DRAWS: torch.tensor([[seed, 0]]).repeat(rows, 1)}
+        return memory
 
-    def select_action(self, observation: np.ndarray) -> np.ndarray:
-        """One action (A,) float32, or () int64 of a discrete policy, for one observation (O,): for a control loop.
+    @torch.no_grad()
+    def act(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """(B, A) actions for (B, O) observations, without gradient, and the new memory.
+
+        Args:
+            observations: in the environment's units.
+            memory: of these rows, as `begin`, `act` or `hear` gave it. It is not changed.
+            noise: (B, Z) standard normal, for samples. A policy that always samples draws what it isn't given.
 
         Raises:
-            EnvironmentMismatchError: an observation of another shape, or one that is not finite.
+            ConfigError: a memory of other rows.
+            EnvironmentMismatchError: an action is not finite; the message names the row, and what to look at.
         """
-        observation = np.asarray(observation, dtype=np.float32)
-        if observation.shape != (self.observation_dim,):
-            raise EnvironmentMismatchError(
-                f"observation has shape {observation.shape}; this policy was trained on ({self.observation_dim},)"
-            )
-        if not np.isfinite(observation).all():
-            index = int(np.flatnonzero(~np.isfinite(observation))[0])
-            raise EnvironmentMismatchError(f"observation[{index}] is {observation[index]}; check that sensor")
-        return self.act(torch.from_numpy(observation).unsqueeze(0)).squeeze(0).numpy()
+        rows = len(observations)
+        if any(len(value) != rows for value in memory.values()):
+            sizes = {name: len(value) for name, value in memory.items()}
+            raise ConfigError(f"{rows} observations were given with the memory of other rows: {sizes}")
+        parts = [(observations, memory, noise)]
+        if self.always_samples:
+            if noise is None:
+                noise, memory = self._drawn(rows, memory)
+            parts = _split(observations, memory, noise.to(observations.device))
+        found = [self.step(*part) for part in parts]
+        actions, memory = found[0] if len(found) == 1 else _joined(found)
+        if not self.discrete and not bool(actions.isfinite().all()):
+            raise self._not_finite(observations, actions)
+        return actions, memory
+
+    def _drawn(self, rows: int, memory: Memory) -> tuple[Tensor, Memory]:
+        """(rows, Z) noise of this call, and the memory with one more counted."""
+        if DRAWS not in memory:
+            raise ConfigError("this policy draws noise, counted in the memory that begin() gives: pass that, or noise")
+        draws = memory[DRAWS]
+        seed, count = draws[0].tolist()
+        noise = generator(seed, "policy", count).standard_normal((rows, self.noise_dim), dtype=np.float32)
+        return torch.from_numpy(noise), {**memory, DRAWS: draws + torch.tensor([0, 1])}
+
+    def _not_finite(self, observations: Tensor, actions: Tensor) -> EnvironmentMismatchError:
+        row = int((~actions.isfinite()).any(-1).nonzero()[0])
+        far = self.normalizer(observations[row]).abs().nan_to_num(nan=math.inf)
+        index = int(far.argmax())
+        return EnvironmentMismatchError(
+            f"the action is not finite: observation[{index}] is {float(observations[row, index]):g} in row {row}, "
+            f"{float(far[index]):g} deviations from the data; check that sensor, or the policy's weights"
+        )
+
+    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+        """The memory after the actions' outcome: needed by policies with a memory, harmless to others.
+
+        Args:
+            memory: as `act` gave it. It is not changed.
+            rewards: (B,) in the environment's units.
+            costs: (B,), zeros where there is no constraint.
+            ended: (B,) bool: those rows begin a new episode. A policy's own noise goes on.
+        """
+        return self.actor.hear(memory, rewards, costs, ended) if memory else memory
 
     def description(self) -> dict[str, Any]:
         """The architecture as JSON values: enough, with the tensors, to build the policy again."""
@@ -168,20 +227,16 @@ class Policy(nn.Module):
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
 
         def build() -> Policy:
-            actor = _actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
+            actor = actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
             low, high = (torch.tensor(meta[name], dtype=torch.float32) for name in ("action_low", "action_high"))
             normalizer = Normalizer(meta["observation_dim"], meta.get("observation_limit", math.inf))
-            return _class_for(actor, cls)(actor, normalizer, low, high)
+            return cls(actor, normalizer, low, high)
 
         try:
             policy = load_checked(_with(stem, ".safetensors"), tensors, meta, build)
         except (KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
         return policy.requires_grad_(False)
-
-    def example(self, rows: int = 2) -> dict[str, Tensor]:
-        """Inputs of `forward` by name, for exporters."""
-        return {"observations": torch.zeros(rows, self.observation_dim)}
 
     def export(self, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
         """Write the policy as ONNX (.onnx) or as a `torch.export` program (.pt2), by the path's ending.
@@ -190,6 +245,9 @@ class Policy(nn.Module):
         `sampling`, and always where the policy always samples.
         Output: `actions` (batch, A) in the environment's units. The batch size is free. Neither file needs
         surefoot to run.
+        A policy with a memory has the further inputs `ended` (batch,) bool, True at the first step of an episode; where
+        it needs them, `rewards` and `costs` (batch,) of the step before; and `memory.NAME`, zeros at first. Its further
+        outputs `memory.NAME.next` are the next step's inputs. A .pt2 file takes and gives the memory as one dict.
 
         Raises:
             ExportError: another ending, or the exporter failed.
@@ -200,23 +258,16 @@ class Policy(nn.Module):
         export(self, path, sampling=sampling)
 
 
-def _actor_class(kind: str) -> type[Actor]:
-    """The head of this kind; heads that few policies have are imported when one is read."""
-    if kind in _HOMES and kind not in ACTORS:
-        importlib.import_module(_HOMES[kind])
-    if kind not in ACTORS:
-        known = ", ".join(sorted({*ACTORS, *_HOMES}))
-        raise ConfigError(f"no actor of kind {kind!r} is known (known: {known}); import the module that defines it")
-    return ACTORS[kind]
+def _split(observations: Tensor, memory: Memory, noise: Tensor) -> list[tuple[Tensor, Memory, Tensor]]:
+    """Parts of at most `PART` rows."""
+    parts = zip(observations.split(PART), noise.split(PART), strict=True)
+    cut = {name: value.split(PART) for name, value in memory.items()}
+    return [(rows, {name: value[i] for name, value in cut.items()}, numbers) for i, (rows, numbers) in enumerate(parts)]
 
 
-def _class_for(actor: Actor, asked: type[Policy]) -> type[Policy]:
-    """The class of policy that a head needs: one that keeps the steps of the episode where it reads them."""
-    if not getattr(actor, "remembers", False):
-        return asked
-    from surefoot.core.episode_policy import EpisodePolicy
-
-    return asked if issubclass(asked, EpisodePolicy) else EpisodePolicy
+def _joined(parts: list[tuple[Tensor, Memory]]) -> tuple[Tensor, Memory]:
+    memory = {name: torch.cat([part[1][name] for part in parts]) for name in parts[0][1]}
+    return torch.cat([part[0] for part in parts]), memory
 
 
 def _stem(path: str | os.PathLike[str]) -> pathlib.Path:

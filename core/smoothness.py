@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev
 
+from surefoot.core.actor import Actor
 from surefoot.core.agent import Agent, Batch, Loss, Metrics, Update
 from surefoot.core.errors import ConfigError
 from surefoot.core.masked import reduce
@@ -141,8 +142,10 @@ def _without_mean(actor: object) -> str | None:
     """Why a policy head has no mean action as a function of one observation; None where it has."""
     if actor is None:
         return "it has no network `actor`"
-    if getattr(actor, "always_samples", False):
+    if not isinstance(actor, Actor):
+        return None
+    if actor.always_samples:
         return "its actions are always drawn, so there is no mean one that depends on the observation alone"
-    if getattr(actor, "remembers", False):
+    if actor.has_memory:
         return "its action depends on the steps before too, not on one observation"
     return None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from surefoot.core.actor import Actor
+from surefoot.core.memory import Memory, begun_anew
 
 TOKENS = 4
 """Of a step: return to go, cost to go, observation, action."""
@@ -69,12 +70,13 @@ class DecisionTransformerActor(Actor):
     """
 
     kind = "decision_transformer"
-    remembers: ClassVar[bool] = True
-    """Its policy keeps the steps of the episode (`core.episode_policy`)."""
+    needs_outcomes = True
     return_scale: Tensor
     cost_scale: Tensor
     target_return: Tensor
+    """() undiscounted return that an episode is asked for, in the environment's units; may be written anew."""
     target_cost: Tensor
+    """() undiscounted cost that it may have."""
 
     def __init__(
         self,
@@ -108,8 +110,9 @@ class DecisionTransformerActor(Actor):
         return self.width * (1 + 2 * self.layers)
 
     def description(self) -> dict[str, Any]:
-        """Context, width, layers and heads."""
-        return {"context": self.context, "width": self.width, "layers": self.layers, "heads": self.heads}
+        """Context, width, layers and heads, and the targets that an episode begins with."""
+        sizes = {"context": self.context, "width": self.width, "layers": self.layers, "heads": self.heads}
+        return {**sizes, "target_return": float(self.target_return), "target_cost": float(self.target_cost)}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
@@ -158,22 +161,42 @@ class DecisionTransformerActor(Actor):
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions at the first step of an episode."""
-        return self.act_in(self.first_window(observations), noise)
+        return self.step(observations, self.begin(len(observations)), noise)[0]
 
-    def first_window(self, observations: Tensor) -> dict[str, Tensor]:
-        """The window of an episode's first step, from (B, O) normalised observations."""
-        rows, context = len(observations), self.context
-        zeros = observations.new_zeros((rows, context))
-        window = {
-            "observations": observations.new_zeros((rows, context, observations.shape[-1])),
-            "actions": observations.new_zeros((rows, context, self.action_dim)),
+    def begin(self, rows: int) -> Memory:
+        """A `Window` whose only step is the present one, without its observation and action, and all targets left."""
+        zeros = self.target_return.new_zeros((rows, self.context))
+        return {
+            "observations": zeros.new_zeros((rows, self.context, self.of_observation.in_features)),
+            "actions": zeros.new_zeros((rows, self.context, self.action_dim)),
             "returns_to_go": zeros + self.target_return,
             "costs_to_go": zeros + self.target_cost,
             "timesteps": zeros,
             "mask": torch.cat([zeros[:, 1:], zeros[:, :1] + 1], 1),
         }
-        present = torch.cat([window["observations"][:, 1:], observations.unsqueeze(1)], 1)
-        return {**window, "observations": present}
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """(B, A) actions for the present (B, O) normalised observations, which enter the window."""
+        memory = {**memory, "observations": _with_last(memory["observations"], observations)}
+        return self.act_in(memory, noise), memory
+
+    def executed(self, memory: Memory, actions: Tensor) -> Memory:
+        """The window with the present step's action."""
+        return {**memory, "actions": _with_last(memory["actions"], actions)}
+
+    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+        """The window of the next step: what was earned and spent is subtracted from what is left."""
+        left = memory["returns_to_go"][:, -1] - rewards
+        cost_left = (memory["costs_to_go"][:, -1] - costs).clamp(min=0)
+        following = {"returns_to_go": left, "costs_to_go": cost_left, "timesteps": memory["timesteps"][:, -1] + 1}
+        following |= {"mask": torch.ones_like(left)}
+        following |= {name: torch.zeros_like(memory[name][:, -1]) for name in ("observations", "actions")}
+        rolled = {name: torch.cat([memory[name][:, 1:], value.unsqueeze(1)], 1) for name, value in following.items()}
+        return begun_anew({**memory, **rolled}, self.begin(1), ended)
+
+
+def _with_last(values: Tensor, last: Tensor) -> Tensor:
+    return torch.cat([values[:, :-1], last.unsqueeze(1)], 1)
 
 
 def time_features(timesteps: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from surefoot.core.errors import ConfigError, DeviceError, EnvironmentMismatchError, nearest
+from surefoot.core.memory import Memory, PolicyLike, Reactive
 from surefoot.core.policy import Policy
 from surefoot.envs.interface import Array, as_numpy, step_values
 from surefoot.envs.names import gymnasium_id, is_native
@@ -121,58 +122,54 @@ def _stepped(policy: Policy | Act, env_id: str, seeds: Array, steps: int | None,
         if steps is None and env.max_episode_steps is None:
             raise ConfigError(f"{env_id} has no time limit; say after how many steps an episode is cut off")
         limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
-        act, remembers = policy, None
-        if isinstance(policy, Policy):
-            policy.reset(int(seeds[0]))  # of its own noise, where it has some: these seeds give these episodes
-            act = _act(policy)
-            remembers = policy if hasattr(policy, "begin") and hasattr(policy, "after_step") else None
-        return Stepper(env, limit, env_id, remembers).run(act, [int(seed) for seed in seeds])
+        seed = int(seeds[0])  # of the policy's own noise, where it has some: these seeds give these episodes
+        acting = policy if isinstance(policy, Policy) else Function(policy)
+        memory = policy.begin(len(seeds), seed) if isinstance(policy, Policy) else {}
+        return Stepper(env, limit, env_id).run(acting, memory, [int(seed) for seed in seeds])
     finally:
         env.close()
 
 
-def _act(policy: Policy) -> Act:
-    def act(observations: Array) -> Array:
-        return policy.act(torch.from_numpy(observations.astype(np.float32))).numpy()
+class Function(Reactive):
+    """A function of observations with the face of a policy."""
 
-    return act
+    def __init__(self, function: Act) -> None:
+        self.function = function
+
+    def actions(self, observations: torch.Tensor) -> torch.Tensor:
+        """What the function gives."""
+        return torch.as_tensor(self.function(observations.numpy()))
 
 
 class Stepper:
-    """Steps a vector environment until each row's episode has ended, and sums up what happens.
+    """Steps a vector environment until each row's episode has ended, and sums up what happens."""
 
-    `remembers` is a policy that is told what its actions brought (`begin`, `after_step`), or None.
-    """
-
-    def __init__(self, env: Any, limit: int, env_id: str, remembers: Any = None) -> None:
+    def __init__(self, env: Any, limit: int, env_id: str) -> None:
         count = env.num_envs
-        self.env, self.limit, self.env_id, self.remembers = env, limit, env_id, remembers
+        self.env, self.limit, self.env_id = env, limit, env_id
         self.returns, self.lengths = np.zeros(count), np.zeros(count, np.int64)
         self.costs, self.margins = np.zeros(count), np.full(count, np.inf)
         self.terminated, self.diverged = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self.constrained = True
 
-    def run(self, act: Act, seeds: list[int]) -> EpisodeBatch:
-        """Step until every row's episode has ended."""
+    def run(self, policy: PolicyLike, memory: Memory, seeds: list[int]) -> EpisodeBatch:
+        """Step until every row's episode has ended; `memory` is the policy's at the first step."""
         env, began = self.env, time.perf_counter()
         observations, _ = env.reset(seed=seeds)
         space = env.single_action_space
-        chosen = isinstance(space, gymnasium.spaces.Discrete)
-        if self.remembers is not None:
-            self.remembers.begin(env.num_envs)
+        discrete = isinstance(space, gymnasium.spaces.Discrete)
         for _ in range(self.limit):
-            actions = np.asarray(act(observations))
-            if not chosen:
+            chosen, memory = policy.act(torch.from_numpy(np.asarray(observations, np.float32)), memory)
+            actions = chosen.cpu().numpy()
+            if not discrete:
                 actions = np.clip(actions.astype(np.float32), space.low, space.high)
             if not np.isfinite(actions).all():
                 raise EnvironmentMismatchError(f"{self.env_id}: an action is not finite; check the policy's weights")
             moved = env.active.copy()
             observations, rewards, terminations, truncations, info = env.step(actions)
             costs = self._add(moved, as_numpy(rewards), info)
-            if self.remembers is not None:
-                heard = (as_numpy(rewards), costs, terminations | truncations)
-                self.remembers.after_step(*(torch.from_numpy(np.asarray(v)).float() for v in heard[:2]),
-                                          torch.from_numpy(np.asarray(heard[2], np.bool_)))  # fmt: skip
+            heard = (torch.from_numpy(np.asarray(value)).float() for value in (as_numpy(rewards), costs))
+            memory = policy.hear(memory, *heard, torch.from_numpy(np.asarray(terminations | truncations, np.bool_)))
             self.terminated |= moved & terminations
             env.active[:] = moved & ~(terminations | truncations)
             if not env.active.any():

@@ -5,43 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.memory import Memory, PolicyLike, Reactive
 from surefoot.envs.vector import PausableVectorEnv, check_spaces, make_vec
 
 Array = np.ndarray[Any, Any]
 
 UNLIMITED_EPISODE_STEPS = 100_000  # an episode this long in an environment without a time limit is an error
-
-
-class PolicyLike(Protocol):
-    """What evaluation needs of a policy: batches in, actions in the environment's own units out."""
-
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
-        """(N, observation dim) float32 on the CPU -> (N, action dim)."""
-        ...
-
-    def reset(self) -> None:
-        """Forget what earlier evaluations left behind; called once before the first step."""
-        ...
-
-
-@runtime_checkable
-class RemembersEpisodes(Protocol):
-    """A policy whose actions depend on what it met in the episode, one history a row."""
-
-    def begin(self, rows: int) -> None:
-        """All rows are at the first step of an episode; called once, after `reset`."""
-        ...
-
-    def after_step(self, rewards: torch.Tensor, costs: torch.Tensor, ended: torch.Tensor) -> None:
-        """What the last actions brought: (rows,) float32 rewards and costs, and bool where a new episode begins."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,35 +61,37 @@ class Episodes:
         return cls(returns, lengths, costs, violations, action_changes)
 
 
-class RandomPolicy:
-    """Uniform actions between the bounds; `reset` starts its random numbers again, so evaluations repeat."""
+class RandomPolicy(Reactive):
+    """Uniform actions between the bounds; `begin` starts its random numbers again, so evaluations repeat."""
 
     def __init__(self, low: Array, high: Array, seed: int = 0) -> None:
         self.low, self.high, self.seed = low, high, seed
-        self.reset()
+        self.begin(0)
 
-    def reset(self) -> None:
+    def begin(self, rows: int) -> Memory:
         """Start the random numbers again."""
         self._generator = np.random.default_rng(self.seed)
+        return {}
 
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def actions(self, observations: torch.Tensor) -> torch.Tensor:
         """(N, observation dim) -> (N, action dim) float32, uniform in [low, high]."""
         size = (len(observations), len(self.low))
         return torch.from_numpy(self._generator.uniform(self.low, self.high, size).astype(np.float32))
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(Reactive):
     """A behaviour of `envs.behaviours` (numpy, given a generator) with the face of a policy."""
 
     def __init__(self, behaviour: Callable[[Array, np.random.Generator], Array], seed: int = 0) -> None:
         self.behaviour, self.seed = behaviour, seed
-        self.reset()
+        self.begin(0)
 
-    def reset(self) -> None:
+    def begin(self, rows: int) -> Memory:
         """Start the random numbers again."""
         self._generator = np.random.default_rng(self.seed)
+        return {}
 
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def actions(self, observations: torch.Tensor) -> torch.Tensor:
         """(N, observation dim) -> (N, action dim) float32."""
         return torch.from_numpy(self.behaviour(observations.numpy(), self._generator).astype(np.float32))
 
@@ -197,6 +175,7 @@ class _Rollout:
         self.episodes, self.num_envs = episodes, num_envs
         rows = len(policies) * num_envs
         self.seeds: list[int] = []  # of each episode's reset
+        self.memories: list[Memory] = []  # of each policy
         self.column = np.arange(rows) % num_envs
         self.quota = (episodes - self.column + num_envs - 1) // num_envs
         self.finished = np.zeros(rows, dtype=np.int64)
@@ -230,10 +209,7 @@ class _Rollout:
         observations, _ = self.vector.reset(seed=[self.seeds[e] for e in self.column])
         self._seed_next(np.arange(len(self.column)))
         self._refuse_non_finite("observation", observations)
-        for policy in self.policies:
-            policy.reset()
-            if isinstance(policy, RemembersEpisodes):
-                policy.begin(self.num_envs)
+        self.memories = [policy.begin(self.num_envs) for policy in self.policies]
         while self.vector.active.any():
             self._act(observations)
             self._add_changes()
@@ -273,7 +249,9 @@ class _Rollout:
                 continue
             if self.watch is not None:
                 self.watch(p, observations[rows][self.vector.active[rows]])
-            chosen = policy.act(torch.from_numpy(observations[rows].astype(np.float32))).cpu().numpy()
+            seen = torch.from_numpy(observations[rows].astype(np.float32))
+            actions, self.memories[p] = policy.act(seen, self.memories[p])
+            chosen = actions.cpu().numpy()
             if chosen.shape != self.actions[rows].shape or (self.discrete and chosen.dtype.kind not in "iu"):
                 raise EnvironmentMismatchError(
                     f"policy {p} gave {chosen.dtype} actions of shape {chosen.shape} where {self.env_id} takes "
@@ -304,12 +282,11 @@ class _Rollout:
         self.step_violations += self.latest_costs > 0
 
     def _tell(self, rewards: Array, ended: Array) -> None:
-        """Policies that remember their episodes hear what their actions brought."""
+        """Policies hear what their actions brought."""
         for p, policy in enumerate(self.policies):
-            if not isinstance(policy, RemembersEpisodes):
-                continue
             rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
-            policy.after_step(
+            self.memories[p] = policy.hear(
+                self.memories[p],
                 torch.from_numpy(rewards[rows].astype(np.float32)),
                 torch.from_numpy(self.latest_costs[rows].astype(np.float32)),
                 torch.from_numpy(ended[rows].astype(np.bool_)),

@@ -88,8 +88,13 @@ def fitted_q_estimate(policy: Policy, dataset: Dataset, steps: int, seed: int, d
     low, high = policy.action_low.numpy(), policy.action_high.numpy()
     middle, half = (high + low) / 2, (high - low) / 2
 
+    memory = policy.begin(len(dataset.observations))
+
     def scaled(observations: Array) -> Array:
-        return ((policy.act(torch.from_numpy(observations)).numpy() - middle) / half).astype(np.float32)
+        nonlocal memory
+        rows = {name: value[: len(observations)] for name, value in memory.items()}
+        actions, memory = policy.act(torch.from_numpy(observations), rows)
+        return ((actions.numpy() - middle) / half).astype(np.float32)
 
     spec = Spec.of(dataset, low, high)
     normalizer = policy.normalizer.__class__(spec.observation_dim)

@@ -5,32 +5,19 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.control_loop import ControlLoop
 from surefoot.core.export import export
+from surefoot.core.memory import Memory
 from surefoot.core.policy import Policy
 from surefoot.safe.filters import SafetyFilter
 from surefoot.safe.model import Model
 
 
-def forgetful(policy: Any) -> None:
-    """Make sure that a policy does not remember its own actions, which a filter would change behind its back.
-
-    Raises:
-        ConfigError: it does.
-    """
-    if hasattr(policy, "after_step"):
-        raise ConfigError(
-            "this policy remembers the actions that it gave (cdt does), and a filter carries out others: filter a "
-            "policy that looks at the last observation only"
-        )
-
-
-class FilteredPolicy(nn.Module):
-    """Any policy behind any filter; used like the policy.
+class FilteredPolicy(ControlLoop, nn.Module):
+    """Any policy behind any filter; used like the policy, whose memory is told the actions that are carried out.
 
     Counts since construction or `clear`: `actions` taken, `changed` by the filter, `short` where no action kept its
     condition.
@@ -39,16 +26,13 @@ class FilteredPolicy(nn.Module):
         policy: whose actions are filtered.
         safety: the filter.
         model: gives the state of an observation; None: the filter looks at observations themselves.
-
-    Raises:
-        ConfigError: the policy remembers its episode (cdt).
     """
 
     def __init__(self, policy: Policy, safety: SafetyFilter, model: Model | None) -> None:
         super().__init__()
-        forgetful(policy)
         self.policy, self.safety, self.model = policy, safety, model
         self.clear()
+        self.reset()
 
     def clear(self) -> None:
         """Set the counts to 0."""
@@ -74,6 +58,24 @@ class FilteredPolicy(nn.Module):
         """Whether the policy has no action without noise."""
         return self.policy.always_samples
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether the policy's actions depend on more than the present observation and noise."""
+        return self.policy.has_memory
+
+    @property
+    def needs_outcomes(self) -> bool:
+        """Whether the policy's next action depends on rewards or costs."""
+        return self.policy.needs_outcomes
+
+    def begin(self, rows: int, seed: int = 0) -> Memory:
+        """The policy's memory of rows at the first step of an episode."""
+        return self.policy.begin(rows, seed)
+
+    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+        """The policy's memory after what the actions brought."""
+        return self.policy.hear(memory, rewards, costs, ended)
+
     def states(self, observations: Tensor) -> Tensor:
         """(N, S) states that the filter sees: float64, and float32 in an exported file, whose runtimes want it."""
         if self.model is None:
@@ -81,8 +83,14 @@ class FilteredPolicy(nn.Module):
         return self.model.state_of(observations if torch.compiler.is_compiling() else observations.double())
 
     def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """(N, A) filtered actions, without counting."""
+        """(N, A) filtered actions at the first step of an episode, without counting."""
         return self._filtered(observations, self.policy(observations, noise))[0]
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """(N, A) filtered actions and the new memory, without counting: what exported files compute."""
+        actions, memory = self.policy.step(observations, memory, noise)
+        actions = self._filtered(observations, actions)[0]
+        return actions, self.policy.executed(memory, actions)
 
     def _filtered(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         states = self.states(observations)
@@ -90,34 +98,14 @@ class FilteredPolicy(nn.Module):
         return torch.where(changed[:, None], chosen.to(actions.dtype), actions), changed, short
 
     @torch.no_grad()
-    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """(N, A) actions for (N, O) observations, counted."""
-        actions, changed, short = self._filtered(observations, self.policy.act(observations, noise))
+    def act(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """(N, A) actions for (N, O) observations, counted, and the new memory; see `Policy.act`."""
+        actions, memory = self.policy.act(observations, memory, noise)
+        actions, changed, short = self._filtered(observations, actions)
         self.actions += len(actions)
         self.changed += int(changed.sum())
         self.short += int(short.sum())
-        return actions
-
-    def reset(self, seed: int = 0) -> None:
-        """Begin an episode."""
-        self.policy.reset(seed)
-
-    def select_action(self, observation: np.ndarray) -> np.ndarray:
-        """One action (A,) for one observation (O,), counted: for a control loop.
-
-        Raises:
-            EnvironmentMismatchError: an observation of another shape, or one that is not finite.
-        """
-        given = torch.from_numpy(self.policy.select_action(observation))[None]
-        seen = torch.from_numpy(np.asarray(observation, dtype=np.float32))[None]
-        with torch.no_grad():
-            actions, changed, short = self._filtered(seen, given)
-        self.actions, self.changed, self.short = self.actions + 1, self.changed + int(changed), self.short + int(short)
-        return actions[0].numpy()
-
-    def example(self, rows: int = 2) -> dict[str, Tensor]:
-        """The policy's inputs by name, for exporters."""
-        return self.policy.example(rows)
+        return actions, self.policy.executed(memory, actions)
 
     def description(self) -> dict[str, Any]:
         """The policy's, and which filter it carries."""

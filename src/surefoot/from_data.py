@@ -13,7 +13,6 @@ from surefoot.core.learner import Learner
 from surefoot.core.random import generator
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
-from surefoot.evaluation.rollout import RemembersEpisodes
 from surefoot.offline.fitted_q import fitted_q_estimate
 from surefoot.run import split
 from surefoot.seeds import SeedTrainer
@@ -69,7 +68,7 @@ class DataTrainer(SeedTrainer):
         agent = self.learner.extract(position)
         policy = agent.policy()
         found: dict[str, Any] = {"validation": validation_losses(agent, self.held_out)}
-        if isinstance(policy, RemembersEpisodes):  # fitted Q needs an action for a state alone
+        if policy.has_memory:  # fitted Q needs an action for a state alone
             return found
         estimate = fitted_q_estimate(policy, self.dataset, steps, self.seeds[position])
         return {**found, "fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from surefoot.core.errors import CheckpointError, ConfigError, nearest
+from surefoot.core.memory import Memory, PolicyLike
 from surefoot.core.policy import Policy
-from surefoot.envs.episodes import Act, EpisodeBatch, Stepper
+from surefoot.envs.episodes import Act, EpisodeBatch, Function, Stepper
 from surefoot.envs.interface import Array, as_numpy, step_values
 from surefoot.envs.vector import make_vec
 from surefoot.reach import SafeSet, load_safe_set, reach
-from surefoot.safe.filtered import FilteredPolicy, forgetful
+from surefoot.safe.filtered import FilteredPolicy
 from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive
 from surefoot.safe.margins import Margin, needed_margin
 from surefoot.safe.reachability.files import load
@@ -163,33 +164,36 @@ class Watch:
 
 
 class _Watched(Stepper):
-    """The sums of a stepper, with an eye on the filter's promises."""
+    """The sums of a stepper and a filtered policy in one, with an eye on the filter's promises."""
 
-    def __init__(self, env: Any, limit: int, env_id: str, act: Act, chosen: Shield, watch: Watch, seeds: Array) -> None:
+    def __init__(
+        self, env: Any, limit: int, env_id: str, policy: PolicyLike, chosen: Shield, watch: Watch, seeds: Array
+    ) -> None:
         super().__init__(env, limit, env_id)
-        self.act, self.chosen, self.watch, self.seeds = act, chosen, watch, seeds
+        self.policy, self.chosen, self.watch, self.seeds = policy, chosen, watch, seeds
+        self.begin, self.hear = policy.begin, policy.hear
         self.promised: Array | None = None
         self.violated = np.zeros(env.num_envs, np.bool_)
         self.states = np.zeros((env.num_envs, 0))
         self.taken = np.zeros((env.num_envs, 0))
 
-    def actions(self, observations: Array) -> Array:
+    def act(self, observations: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, Memory]:
         """Filtered actions; rows whose episode is over get any."""
-        given = np.asarray(self.act(observations), dtype=np.float32)
-        states = self.chosen.safe_set.model.state_of(torch.from_numpy(observations).double())
+        chosen, memory = self.policy.act(observations, memory)
+        given = chosen.to(torch.float32)
+        states = self.chosen.safe_set.model.state_of(observations.double())
         if self.promised is None:
             self.promised = self.chosen.safety.promises(states).numpy()
-        rows = np.flatnonzero(self.env.active)
+        rows = torch.from_numpy(np.flatnonzero(self.env.active))
         with torch.no_grad():
-            found = self.chosen.safety(states[rows], torch.from_numpy(given[rows]).double())
-        actions = given.copy()
-        changed = found.changed.numpy()
-        actions[rows[changed]] = found.actions.numpy()[changed]
+            found = self.chosen.safety(states[rows], given[rows].double())
+        actions = given.clone()
+        actions[rows[found.changed]] = found.actions[found.changed].to(torch.float32)
         self.watch.actions += len(rows)
-        self.watch.changed += int(changed.sum())
+        self.watch.changed += int(found.changed.sum())
         self.watch.short += int(found.short.sum())
-        self.states, self.taken = states.numpy(), actions
-        return actions
+        self.states, self.taken = states.numpy(), actions.numpy()
+        return actions, self.policy.executed(memory, actions) if isinstance(self.policy, Policy) else memory
 
     def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> Array:
         cost = super()._add(moved, rewards, info)
@@ -228,22 +232,14 @@ def shielded_episodes(
     """One episode behind the filter from each seed, stepped from python; `watch` is added to.
 
     Arguments as of `run_episodes`; the filter knows the system without the gap.
-
-    Raises:
-        ConfigError: the policy remembers its episode (cdt).
     """
-    forgetful(policy)
-
-    def act(observations: Array) -> Array:
-        if isinstance(policy, Policy):
-            return policy.act(torch.from_numpy(observations.astype(np.float32))).numpy()
-        return policy(observations)
-
     env: Any = make_vec(env_id, len(seeds), **({} if gap is None else {"gap": gap}))
     try:
         limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
-        stepper = _Watched(env, limit, env_id, act, chosen, watch, seeds)
-        batch = stepper.run(stepper.actions, [int(seed) for seed in seeds])
+        acting = policy if isinstance(policy, Policy) else Function(policy)
+        memory = policy.begin(len(seeds), int(seeds[0])) if isinstance(policy, Policy) else {}
+        stepper = _Watched(env, limit, env_id, acting, chosen, watch, seeds)
+        batch = stepper.run(stepper, memory, [int(seed) for seed in seeds])
         stepper.finish()
         return batch
     finally:

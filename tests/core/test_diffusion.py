@@ -245,12 +245,11 @@ def seen_by(rows: int) -> Tensor:
 @pytest.mark.parametrize("kind", ["mlp", "residual"])
 def test_the_policy_draws_its_own_noise_by_seed_and_call(kind: str) -> None:
     tested, rows = policy(kind), seen_by(2000)
-    first, second = tested.act(rows), tested.act(rows)
+    first, memory = tested.act(rows, tested.begin(2000))
+    second, _ = tested.act(rows, memory)
     assert (first - second).abs().max() > 0.1
-    tested.reset()
-    assert torch.equal(tested.act(rows), first)
-    tested.reset(1)
-    assert (tested.act(rows) - first).abs().max() > 0.1
+    assert torch.equal(tested.act(rows, tested.begin(2000))[0], first)
+    assert (tested.act(rows, tested.begin(2000, seed=1))[0] - first).abs().max() > 0.1
     tested.reset(0)
     actions = np.stack([tested.select_action(rows[0].numpy()) for _ in range(20)])
     assert actions.shape == (20, 2)
@@ -261,8 +260,8 @@ def test_the_policy_draws_its_own_noise_by_seed_and_call(kind: str) -> None:
 def test_noise_that_is_given_decides_alone_in_whatever_parts_it_is_worked_on() -> None:
     tested, rows = policy("mlp"), seen_by(1500)
     noise = torch.randn(1500, tested.noise_dim)
-    whole = tested.act(rows, noise)
-    assert torch.equal(tested.act(rows, noise), whole)
+    whole, _ = tested.act(rows, tested.begin(1500), noise)
+    assert torch.equal(tested.act(rows, {}, noise)[0], whole)
     torch.testing.assert_close(whole, tested(rows, noise), rtol=1e-5, atol=1e-5)  # in one part
     with pytest.raises(ConfigError, match="no action without noise"):
         tested(rows)
@@ -273,7 +272,7 @@ def test_a_saved_diffusion_policy_acts_the_same_bit_for_bit(kind: str, tmp_path:
     saved, rows = policy(kind), seen_by(30)
     saved.save(tmp_path / "p")
     loaded = Policy.load(tmp_path / "p")
-    assert torch.equal(loaded.act(rows), saved.act(rows))
+    assert torch.equal(loaded.act(rows, loaded.begin(30))[0], saved.act(rows, saved.begin(30))[0])
     assert loaded.description() == saved.description() == json.loads((tmp_path / "p.json").read_text())
 
 
@@ -290,7 +289,7 @@ def test_exported_diffusion_policies_take_noise_and_give_the_same_actions(
     assert [i.name for i in session.get_inputs()] == ["observations", "noise"]
     for batch in (1, 7):
         rows, noise = seen_by(batch), torch.randn(batch, tested.noise_dim)
-        expected = tested.act(rows, noise)
+        expected = tested(rows, noise)
         (found,) = session.run(None, {"observations": rows.numpy(), "noise": noise.numpy()})
         assert found.shape == (batch, 2)
         assert np.abs(found - expected.numpy()).max() < 1e-5

@@ -67,9 +67,9 @@ def test_onnx_gives_the_same_actions_for_any_batch_size(kind: str, sampling: boo
         given = {"observations": rows.numpy(), **({"noise": noise.numpy()} if sampling else {})}
         (found,) = running.run(None, given)
         assert found.shape == (batch, 2)
-        assert np.abs(found - tested.act(rows, noise if sampling else None).numpy()).max() < 1e-5
+        assert np.abs(found - tested(rows, noise if sampling else None).numpy()).max() < 1e-5
         if sampling:
-            assert np.abs(found - tested.act(rows).numpy()).max() > 1e-2  # the noise does something
+            assert np.abs(found - tested(rows).numpy()).max() > 1e-2  # the noise does something
 
 
 def test_onnx_runs_where_neither_surefoot_nor_torch_is_installed(tmp_path: pathlib.Path) -> None:
@@ -81,7 +81,7 @@ def test_onnx_runs_where_neither_surefoot_nor_torch_is_installed(tmp_path: pathl
         "found = session.run(None, {'observations': given})[0]"
     )
     found = apart(tmp_path, rows, body, ("surefoot", "torch"))
-    assert np.abs(found - tested.act(rows).numpy()).max() < 1e-5
+    assert np.abs(found - tested(rows).numpy()).max() < 1e-5
 
 
 def test_onnx_uses_standard_operators_and_says_what_it_is(tmp_path: pathlib.Path) -> None:
@@ -106,7 +106,7 @@ def test_torch_export_runs_where_surefoot_is_not_installed(tmp_path: pathlib.Pat
         "found = program(torch.from_numpy(given)).numpy()"
     )
     found = apart(tmp_path, rows, body, ("surefoot",))
-    assert np.abs(found - tested.act(rows).numpy()).max() < 1e-5
+    assert np.abs(found - tested(rows).numpy()).max() < 1e-5
 
 
 @pytest.mark.parametrize(("kind", "sampling"), [("deterministic", False), ("tanh_gaussian", True)])
@@ -116,7 +116,7 @@ def test_torch_export_has_a_free_batch_and_takes_noise(kind: str, sampling: bool
     program = torch.export.load(path).module()
     for batch in (1, 7):
         given = (observations(batch), torch.randn(batch, 2))[: 1 + sampling]
-        torch.testing.assert_close(program(*given), tested.act(*given), rtol=0, atol=1e-5)
+        torch.testing.assert_close(program(*given), tested(*given), rtol=0, atol=1e-5)
 
 
 def test_another_ending_is_refused(tmp_path: pathlib.Path) -> None:
@@ -144,9 +144,9 @@ def test_an_export_that_does_not_fit_on_the_disk_leaves_the_old_file(ending: str
 
 def test_exporting_leaves_the_policy_as_it_was(tmp_path: pathlib.Path) -> None:
     tested, rows = policy("gaussian"), observations(3)
-    before = tested.act(rows)
+    before = tested(rows)
     tested.export(tmp_path / "p.onnx")
-    assert torch.equal(tested.act(rows), before)
+    assert torch.equal(tested(rows), before)
 
 
 @pytest.mark.parametrize("ending", [".onnx", ".pt2"])

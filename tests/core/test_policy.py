@@ -26,12 +26,12 @@ def test_actions_are_normalised_observations_through_the_actor_scaled_to_the_bou
     normal = (rows - torch.tensor([1.0, -20.0, 300.0])) / torch.tensor([0.5, 3.0, 100.0])
     inner = tested.actor.act(normal)
     expected = torch.stack([2 * inner[:, 0], 5 + 5 * inner[:, 1]], 1)  # [-2, 2] and [0, 10]
-    torch.testing.assert_close(tested.act(rows), expected)
+    torch.testing.assert_close(tested(rows), expected)
 
 
 @pytest.mark.parametrize("kind", CONTINUOUS)
 def test_actions_never_leave_the_bounds_whatever_the_noise(kind: str) -> None:
-    actions = policy(kind).act(observations(200) * 10, torch.randn(200, 2) * 10)
+    actions = policy(kind)(observations(200) * 10, torch.randn(200, 2) * 10)
     assert (actions[:, 0].abs() <= 2).all()
     assert ((actions[:, 1] >= 0) & (actions[:, 1] <= 10)).all()
 
@@ -39,7 +39,7 @@ def test_actions_never_leave_the_bounds_whatever_the_noise(kind: str) -> None:
 def test_a_policy_of_choices_gives_the_number_of_the_likeliest() -> None:
     tested, rows = policy("categorical"), observations(20)
     normal = (rows - torch.tensor([1.0, -20.0, 300.0])) / torch.tensor([0.5, 3.0, 100.0])
-    choices = tested.act(rows)
+    choices = tested(rows)
     assert choices.dtype == torch.int64
     assert torch.equal(choices, tested.actor(normal).argmax(-1))
     assert set(choices.tolist()) == {0, 1}
@@ -68,7 +68,7 @@ def test_select_action_is_one_row_of_act_as_float32() -> None:
             action = tested.select_action(given)
             assert action.shape == (2,)
             assert action.dtype == np.float32
-            np.testing.assert_allclose(action, tested.act(row.unsqueeze(0))[0].numpy(), rtol=1e-6)
+            np.testing.assert_allclose(action, tested(row.unsqueeze(0))[0].numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(2,), (4,), (1, 3), (), (0,)])
@@ -87,11 +87,11 @@ def test_a_policy_is_a_copy_that_training_does_not_change() -> None:
     actor = DeterministicActor(3, 2, (8,))
     taken = Policy.of(actor, Normalizer(3), torch.full((2,), -1.0), torch.ones(2))
     rows = torch.randn(4, 3)
-    before = taken.act(rows)
+    before = taken(rows)
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.add_(1)
-    assert torch.equal(taken.act(rows), before)
+    assert torch.equal(taken(rows), before)
     assert not any(parameter.requires_grad for parameter in taken.parameters())
     assert all(parameter.requires_grad for parameter in actor.parameters())
 
@@ -104,8 +104,8 @@ def test_a_saved_policy_acts_the_same_bit_for_bit(kind: str, name: str, tmp_path
     stem = "policy.v1" if name == "policy.v1" else "p"
     assert sorted(os.listdir(tmp_path)) == [f"{stem}.json", f"{stem}.safetensors"]
     loaded = Policy.load(tmp_path / name)
-    assert torch.equal(loaded.act(rows), saved.act(rows))
-    assert torch.equal(loaded.act(rows, noise), saved.act(rows, noise))
+    assert torch.equal(loaded(rows), saved(rows))
+    assert torch.equal(loaded(rows, noise), saved(rows, noise))
     assert loaded.description() == saved.description() == json.loads((tmp_path / f"{stem}.json").read_text())
 
 
@@ -115,7 +115,7 @@ def test_a_policy_with_a_running_normaliser_comes_back(tmp_path: pathlib.Path) -
     saved = Policy.of(DeterministicActor(3, 2, (8,)), running, torch.full((2,), -1.0), torch.ones(2))
     saved.save(tmp_path / "p")
     rows = observations(5)
-    assert torch.equal(Policy.load(tmp_path / "p").act(rows), saved.act(rows))
+    assert torch.equal(Policy.load(tmp_path / "p")(rows), saved(rows))
 
 
 def test_a_damaged_or_missing_half_of_a_policy_is_refused(tmp_path: pathlib.Path) -> None:
@@ -225,7 +225,7 @@ def test_a_policy_with_layer_norms_is_the_same_after_saving(tmp_path: pathlib.Pa
     policy.save(tmp_path / "policy")
     observations = 1e-3 * torch.randn(7, 3)
     again = Policy.load(tmp_path / "policy")
-    assert torch.equal(again.act(observations), policy.act(observations))
+    assert torch.equal(again(observations), policy(observations))
     told = "norm_epsilon" in (tmp_path / "policy.json").read_text()
     assert told == (epsilon != 1e-5)  # files without it, older ones too, have torch's default
 
@@ -262,7 +262,7 @@ def test_files_written_before_actors_described_themselves_still_load(kind: str, 
     checkpoint.save(tmp_path / "p.safetensors", tested.state_dict(), {"kind": "policy", **described})
     (tmp_path / "p.json").write_text(json.dumps(described))
     loaded = Policy.load(tmp_path / "p")
-    assert torch.equal(loaded.act(rows), tested.act(rows))
+    assert torch.equal(loaded(rows), tested(rows))
     assert tested.description() == described
 
 

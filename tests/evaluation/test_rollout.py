@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.memory import Memory, Reactive
 from surefoot.envs.systems.pendulum import Pendulum
 from surefoot.evaluation import Episodes, RandomPolicy, ScriptedPolicy, evaluate
 
@@ -41,7 +42,7 @@ class Walk(gymnasium.Env):
 gymnasium.register("SurefootWalk-v0", entry_point=Walk)
 
 
-class Net:
+class Net(Reactive):
     """A small random network; keeps the shapes of the batches it was given."""
 
     def __init__(self, seed: int, observation_dim: int = 3, scale: float = 2.0) -> None:
@@ -50,16 +51,17 @@ class Net:
         self.second = torch.randn(64, 1, generator=generator) * 0.3
         self.scale, self.shapes, self.resets = scale, set(), 0
 
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def actions(self, observations: torch.Tensor) -> torch.Tensor:
         self.shapes.add((tuple(observations.shape), observations.dtype))
         return self.scale * torch.tanh(torch.relu(observations @ self.first) @ self.second)
 
-    def reset(self) -> None:
+    def begin(self, rows: int) -> Memory:
         self.resets += 1
+        return {}
 
 
 class Constant(Net):
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def actions(self, observations: torch.Tensor) -> torch.Tensor:
         return torch.full((len(observations), 1), self.scale)
 
 
@@ -142,7 +144,7 @@ def test_non_finite_and_misshapen_actions_are_refused() -> None:
         evaluate([Constant(0), Constant(0, scale=float("nan"))], "Pendulum-v1", episodes=4)
 
     class Wide(Net):
-        def act(self, observations: torch.Tensor) -> torch.Tensor:
+        def actions(self, observations: torch.Tensor) -> torch.Tensor:
             return torch.zeros(len(observations), 6)
 
     with pytest.raises(EnvironmentMismatchError, match=r"shape \(4, 6\).*\(4, 1\)"):
@@ -160,17 +162,14 @@ def test_vectors_of_numbers_are_no_choices() -> None:
         evaluate([Constant(0)], "CartPole-v1", episodes=1)
 
 
-class Pushing:
+class Pushing(Reactive):
     """Always pushes the cart to one side."""
 
     def __init__(self, choice: int) -> None:
         self.choice = choice
 
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def actions(self, observations: torch.Tensor) -> torch.Tensor:
         return torch.full((len(observations),), self.choice)
-
-    def reset(self) -> None:
-        pass
 
 
 def test_choices_are_counted_step_by_step() -> None:
@@ -192,9 +191,9 @@ def test_progress_counts_every_episode_and_torch_gets_its_threads_back() -> None
     during = []
 
     class Watching(Constant):
-        def act(self, observations: torch.Tensor) -> torch.Tensor:
+        def actions(self, observations: torch.Tensor) -> torch.Tensor:
             during.append(torch.get_num_threads())
-            return super().act(observations)
+            return super().actions(observations)
 
     evaluate(
         [Watching(0), Constant(1)],

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 
 from surefoot.core.errors import ConfigError
+from surefoot.core.memory import Memory, Reactive
 from surefoot.evaluation import Episodes, Safety, evaluate, load_runs, safety, tables
 from surefoot.evaluation.report import render
 
@@ -44,19 +45,16 @@ class Counter:
     def __init__(self) -> None:
         self.heard: list[tuple[list[float], list[float], list[bool]]] = []
 
-    def reset(self) -> None:
-        self.steps = torch.zeros(0)
+    def begin(self, rows: int) -> Memory:
+        return {"steps": torch.zeros(rows)}
 
-    def begin(self, rows: int) -> None:
-        self.steps = torch.zeros(rows)
+    def act(self, observations: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, Memory]:
+        return (memory["steps"] % 2).unsqueeze(1), memory
 
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
-        return (self.steps % 2).unsqueeze(1)
-
-    def after_step(self, rewards: torch.Tensor, costs: torch.Tensor, ended: torch.Tensor) -> None:
+    def hear(self, memory: Memory, rewards: torch.Tensor, costs: torch.Tensor, ended: torch.Tensor) -> Memory:
         assert (rewards.dtype, costs.dtype, ended.dtype) == (torch.float32, torch.float32, torch.bool)
         self.heard.append((rewards.tolist(), costs.tolist(), ended.tolist()))
-        self.steps = torch.where(ended, torch.zeros(()), self.steps + 1)
+        return {"steps": torch.where(ended, torch.zeros(()), memory["steps"] + 1)}
 
 
 def test_a_policy_with_a_memory_hears_of_each_step_and_each_new_episode() -> None:
@@ -75,11 +73,8 @@ def test_a_policy_with_a_memory_hears_of_each_step_and_each_new_episode() -> Non
 
 
 def test_policies_with_and_without_a_memory_stand_side_by_side() -> None:
-    class Still:
-        def reset(self) -> None:
-            pass
-
-        def act(self, observations: torch.Tensor) -> torch.Tensor:
+    class Still(Reactive):
+        def actions(self, observations: torch.Tensor) -> torch.Tensor:
             return torch.zeros(len(observations), 1)
 
     alone = evaluate([Counter()], "SurefootToll-v0", episodes=5, num_envs=2)[0]

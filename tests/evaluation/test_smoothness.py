@@ -14,6 +14,7 @@ import torch
 from gymnasium import spaces
 
 from surefoot.core.errors import CheckpointError
+from surefoot.core.memory import Reactive
 from surefoot.evaluation import Episodes, Met, evaluate, load_runs, smoothness, tables
 from surefoot.evaluation.report import render
 from surefoot.evaluation.smoothness import evenly
@@ -45,18 +46,15 @@ class Clock(gymnasium.Env[Any, Any]):
 gymnasium.register("SurefootClock-v0", entry_point=Clock)
 
 
-class Ramp:
+class Ramp(Reactive):
     """Actions t times (1, 1), which the bounds cut at (2, 8)."""
 
-    def reset(self) -> None:
-        pass
-
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def actions(self, observations: torch.Tensor) -> torch.Tensor:
         return observations[:, :1].expand(-1, 2)
 
 
 class Still(Ramp):
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def actions(self, observations: torch.Tensor) -> torch.Tensor:
         return torch.ones(len(observations), 2)
 
 
@@ -81,7 +79,7 @@ def test_an_episodes_action_change_is_the_one_worked_out_by_hand() -> None:
 
 def test_numbered_choices_have_no_action_change() -> None:
     class Left(Ramp):
-        def act(self, observations: torch.Tensor) -> torch.Tensor:
+        def actions(self, observations: torch.Tensor) -> torch.Tensor:
             return torch.zeros(len(observations), dtype=torch.int64)
 
     (found,) = evaluate([Left()], "CartPole-v1", episodes=2)
@@ -103,9 +101,9 @@ def test_observations_met_are_an_even_sample_of_those_that_each_policy_acted_on(
         def __init__(self, position: int) -> None:
             self.position = position
 
-        def act(self, observations: torch.Tensor) -> torch.Tensor:
+        def actions(self, observations: torch.Tensor) -> torch.Tensor:
             seen[self.position].append(observations.clone())
-            return super().act(observations)
+            return super().actions(observations)
 
     evaluate([Notes(0), Notes(1)], "SurefootClock-v0", episodes=9, num_envs=1, watch=met)
     for policy in (0, 1):

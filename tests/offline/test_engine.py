@@ -187,7 +187,7 @@ def test_extracted_agents_act_as_in_the_learner_and_make_policies(variant: str) 
         agent = trained.extract(position)
         own = trained.agents_parameters(position)
         assert all(torch.equal(value, own[name]) for name, value in agent.state_dict().items())
-        torch.testing.assert_close(agent.policy().act(observations), agent.act(observations))
+        torch.testing.assert_close(agent.policy()(observations), agent.act(observations))
     assert not torch.equal(trained.extract(0).act(observations), trained.extract(1).act(observations))
 
 

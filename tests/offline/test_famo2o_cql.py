@@ -124,11 +124,11 @@ def test_its_policy_acts_as_the_agent_does_and_comes_back_from_its_file(tmp_path
     observations, noise = torch.randn(40, 3), torch.randn(40, 2)
     policy = agent.policy()
     assert isinstance(policy.actor, TanhFamilyActor)
-    torch.testing.assert_close(policy.act(observations), agent.act(observations).detach())
-    torch.testing.assert_close(policy.act(observations, noise), agent.act(observations, noise).detach())
+    torch.testing.assert_close(policy(observations), agent.act(observations).detach())
+    torch.testing.assert_close(policy(observations, noise), agent.act(observations, noise).detach())
     policy.save(tmp_path / "family")
     again = Policy.load(tmp_path / "family")
-    assert torch.equal(again.act(observations), policy.act(observations))
+    assert torch.equal(again(observations), policy(observations))
     assert again.actor.coefficients == (0.5, 1.5)  # type: ignore[union-attr]
 
 

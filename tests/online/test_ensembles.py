@@ -392,7 +392,7 @@ def test_a_policy_with_layer_norm_is_saved_and_read(tmp_path: Any) -> None:
     policy = agent.policy()
     policy.save(tmp_path / "policy")
     observations = torch.randn(5, 1)
-    assert torch.equal(Policy.load(tmp_path / "policy").act(observations), policy.act(observations))
+    assert torch.equal(Policy.load(tmp_path / "policy")(observations), policy(observations))
 
 
 def test_the_temperature_falls_where_the_entropy_is_above_its_target_whatever_its_form() -> None:

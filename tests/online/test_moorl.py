@@ -140,7 +140,7 @@ def test_the_meta_policy_acts_and_is_what_the_run_gives() -> None:
     assert not torch.equal(meta, inner)
     assert torch.equal(agent.act(observations), meta)
     assert torch.equal(agent.explore(observations, torch.zeros(5, 1)), meta)
-    torch.testing.assert_close(trained.learner.extract(0).policy().act(observations), 4 * meta / 4)
+    torch.testing.assert_close(trained.learner.extract(0).policy()(observations), 4 * meta / 4)
 
 
 def test_in_what_portions_it_runs_changes_nothing() -> None:

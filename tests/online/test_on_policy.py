@@ -125,7 +125,7 @@ def test_policies_that_hold_their_noise_are_evaluated_inside_native_systems_and_
     with pytest.raises(ConfigError, match="state-dependent noise"):
         native_policy(policy, sampling=True)
     inside = run_episodes(policy, "native/pendulum", np.arange(4), steps=50)
-    stepped = run_episodes(lambda o: policy.act(torch.from_numpy(o).float()).numpy(), "native/pendulum", np.arange(4),
+    stepped = run_episodes(lambda o: policy(torch.from_numpy(o).float()).numpy(), "native/pendulum", np.arange(4),
                            steps=50)  # fmt: skip
     np.testing.assert_allclose(inside.returns, stepped.returns, rtol=1e-4)
 

@@ -346,9 +346,9 @@ def test_policies_of_ppo_come_back_from_their_files(tmp_path: Any) -> None:
         policy.save(tmp_path / env_id)
         again = type(policy).load(tmp_path / env_id)
         observations = 50 * torch.randn(40, policy.observation_dim)
-        assert torch.equal(again.act(observations), policy.act(observations))
+        assert torch.equal(again(observations), policy(observations))
         noise = torch.randn(40, policy.action_dim)
-        assert torch.equal(again.act(observations, noise), policy.act(observations, noise))
+        assert torch.equal(again(observations, noise), policy(observations, noise))
         assert again.discrete == (env_id == "CartPole-v1")
         assert isinstance(again.select_action(np.zeros(policy.observation_dim)), np.ndarray | np.generic)
 

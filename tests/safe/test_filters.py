@@ -284,7 +284,7 @@ def test_a_filtered_policy_acts_and_counts(line_grid):
     model, solution = line_grid
     both = FilteredPolicy(policy(), LeastRestrictive(model, solution.value, 0.01), model)
     seen = torch.tensor([[0.0, 0.0], [0.5, 0.98]])
-    actions = both.act(seen)
+    actions = both.act(seen, {})[0]
     assert actions[0] > 0.5
     assert actions[1] == -1.0
     assert (both.actions, both.changed) == (2, 1)
@@ -334,7 +334,7 @@ def test_a_filter_exported_as_a_program_gives_the_same_actions(kind, line_grid, 
     both.export(tmp_path / "both.pt2")
     program = torch.export.load(tmp_path / "both.pt2").module()
     many = seen_by_the_exported()
-    acted = both.act(many)
+    acted, _ = both.act(many, {})
     assert 0 < both.changed < 64
     assert torch.allclose(program(many), acted, atol=ROUNDING)
 
@@ -348,7 +348,7 @@ def test_a_filter_exported_as_onnx_gives_the_same_actions(kind, line_grid, tmp_p
     session = runtime.InferenceSession(tmp_path / "both.onnx")
     many = seen_by_the_exported()
     given = session.run(None, {"observations": many.numpy()})[0]
-    acted = both.act(many)
+    acted, _ = both.act(many, {})
     assert 0 < both.changed < 64
     assert np.allclose(given, acted.numpy(), atol=ROUNDING)
 
@@ -370,11 +370,3 @@ def test_what_can_not_filter_is_refused():
         LearnedValue(lambda a, b: a, torch.zeros(1, 1), float("nan"))
     with pytest.raises(ConfigError, match="no state of the box is safe"):
         needed_margin(LeastRestrictive(model, lambda s: s[:, 0] * 0 + 1, 0.0), model.grid())
-
-
-def test_a_policy_that_remembers_its_actions_is_not_filtered() -> None:
-    class Remembers(torch.nn.Module):
-        def after_step(self) -> None: ...
-
-    with pytest.raises(ConfigError, match="remembers the actions"):
-        FilteredPolicy(Remembers(), None, None)  # type: ignore[arg-type]

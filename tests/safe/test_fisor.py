@@ -248,8 +248,8 @@ def test_slips_5_and_6_the_averaged_network_acts_without_dropout() -> None:
     made = agent(network="residual", dropout=0.5)
     seen, numbers = torch.randn(20, 3), torch.randn(20, made.actor.noise_dim)
     policy = made.policy()
-    first = policy.act(seen, numbers)
-    assert torch.equal(policy.act(seen, numbers), first)
+    first = policy(seen, numbers)
+    assert torch.equal(policy(seen, numbers), first)
     actor = policy.actor
     assert isinstance(actor, DiffusionActor)
     for (name, own), (_, average) in zip(
@@ -259,7 +259,7 @@ def test_slips_5_and_6_the_averaged_network_acts_without_dropout() -> None:
     with torch.no_grad():
         for parameter in made.noise_network.parameters():
             parameter.normal_()
-    assert torch.equal(made.policy().act(seen, numbers), first)
+    assert torch.equal(made.policy()(seen, numbers), first)
     masked = made.average_noise_network(torch.ones(1, 2), seen[:1], torch.zeros(1), torch.zeros(1, 16))
     assert not torch.equal(masked, made.average_noise_network(torch.ones(1, 2), seen[:1], torch.zeros(1)))
 

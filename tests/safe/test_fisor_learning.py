@@ -80,7 +80,7 @@ def walked(agent: FISOR) -> np.ndarray:
     policy = agent.policy()
     x, places = torch.linspace(-0.9, 0.15, 64).unsqueeze(1), []
     for _ in range(40):
-        x = moved(x, policy.act(x), torch.where)
+        x = moved(x, policy(x), torch.where)
         places.append(x.squeeze(1).numpy())
     return np.array(places)
 

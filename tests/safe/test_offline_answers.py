@@ -67,7 +67,7 @@ def chosen(agent: Agent) -> float:
     policy = agent.policy()
     rows = torch.zeros(512, 1)
     noise = torch.randn(512, policy.noise_dim, generator=torch.Generator().manual_seed(0))
-    return float(policy.act(rows, noise).mean())
+    return float(policy(rows, noise).mean())
 
 
 @pytest.mark.parametrize("kind", [BCQLag, BEARLag])
@@ -129,7 +129,7 @@ def test_cpqs_values_come_through_affordable_actions_only(limit: float, road: st
     assert worth[road] == pytest.approx(0.9 * value + (0.06 if road == "C" else -0.06), abs=0.2)
     if road == "C":
         assert worth["B"] == pytest.approx(-0.06, abs=0.2)
-    action = float(found.policy().act(a))
+    action = float(found.policy()(a))
     assert action > 0.1 if road == "C" else action < -0.1
 
 
@@ -200,7 +200,7 @@ def test_bc_safe_clones_the_cheap_and_bc_the_rest_by_mode() -> None:
     for mode, answer in answers.items():
         options = {"hidden": (8,), "normalization": "none", "cost_limit": 25.0, "learning_rate": 1e-2, "mode": mode}
         found = trained(BCSafe(ONE, **options).fresh(0), data, 200)
-        assert float(found.policy().act(torch.zeros(1, 1))) == pytest.approx(answer, abs=0.1), mode
+        assert float(found.policy()(torch.zeros(1, 1))) == pytest.approx(answer, abs=0.1), mode
     with pytest.raises(DataError, match="none of 20 episodes is boundary"):
         BCSafe(ONE, mode="boundary").prepare(data)
 
@@ -229,19 +229,19 @@ def test_cdt_does_what_it_is_asked_for() -> None:
     agent = CDT(ONE, **options, cost_limit=2.0, normalization="none", max_gradient_norm=5.0).fresh(0)
     found = trained(agent, data, 500)
     policy: Any = found.policy()
-    assert (float(policy.target_return), float(policy.target_cost)) == (2.0, 2.0)
+    assert (float(policy.actor.target_return), float(policy.actor.target_cost)) == (2.0, 2.0)
 
     def taken(target: float, first: float, left: float) -> float:
         """The second action, after `first`, which left so much of the target."""
         window = {
             "observations": torch.zeros(1, 2, 1),
-            "past_actions": torch.tensor([[[first], [0.0]]]),
+            "actions": torch.tensor([[[first], [0.0]]]),
             "returns_to_go": torch.tensor([[target, left]]),
             "costs_to_go": torch.tensor([[target, left]]),
             "timesteps": torch.tensor([[0.0, 1.0]]),
             "mask": torch.ones(1, 2),
         }
-        return float(policy(*window.values()))
+        return float(policy.actor.act_in(window))
 
     for target, first, left, answer in (
         (2.0, 0.5, 1.0, 0.5),

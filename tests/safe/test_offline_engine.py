@@ -75,16 +75,16 @@ def test_policies_are_read_back_as_they_were_written(variant: str, tmp_path: pat
     again = Policy.load(tmp_path / "policy")
     assert type(again) is type(policy)
     observations = torch.randn(5, 3)
-    expected = policy.act(observations)
-    torch.testing.assert_close(again.act(observations), expected, rtol=0, atol=0)
+    expected = policy(observations)
+    torch.testing.assert_close(again(observations), expected, rtol=0, atol=0)
     own = agent.act(agent.normalizer(observations)).clamp(-1, 1)
     torch.testing.assert_close(expected, own)
     if policy.noise_dim:
         noise = torch.randn(5, policy.noise_dim)
         for each in (policy, again):
             each.reset()
-        drawn = policy.act(observations, noise)
-        assert torch.equal(again.act(observations, noise), drawn)
+        drawn = policy(observations, noise)
+        assert torch.equal(again(observations, noise), drawn)
         assert not torch.equal(drawn, expected)
 
 
@@ -95,7 +95,7 @@ def test_exported_policies_take_any_number_of_rows(variant: str, tmp_path: pathl
     program = torch.export.load(tmp_path / "policy.pt2").module()
     for rows in (1, 7):
         observations = torch.randn(rows, 3)
-        torch.testing.assert_close(program(observations), policy.act(observations), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(program(observations), policy(observations), rtol=1e-5, atol=1e-6)
 
 
 def test_a_policy_of_two_networks_is_exported_as_onnx_for_any_number_of_rows(tmp_path: pathlib.Path) -> None:
@@ -107,7 +107,7 @@ def test_a_policy_of_two_networks_is_exported_as_onnx_for_any_number_of_rows(tmp
     for rows in (1, 7):
         observations = torch.randn(rows, 3)
         (given,) = session.run(None, {"observations": observations.numpy()})
-        assert np.allclose(given, policy.act(observations).numpy(), atol=1e-5)
+        assert np.allclose(given, policy(observations).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag"])

@@ -57,19 +57,19 @@ def test_policies_act_as_the_stream_would_without_exploring(
     for stream in range(2):
         policy = agent.policy(stream)
         expected = greedy(agent, stream, observations)
-        torch.testing.assert_close(policy.act(observations.float()), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(policy(observations.float()), expected, rtol=1e-4, atol=1e-4)
         policy.save(tmp_path / "policy")
         loaded = Policy.load(tmp_path / "policy")
         assert loaded.description() == policy.description()
-        assert torch.equal(loaded.act(observations.float()), policy.act(observations.float()))
+        assert torch.equal(loaded(observations.float()), policy(observations.float()))
         noise = torch.randn(50, problem.action_dim)
-        assert torch.equal(loaded.act(observations.float(), noise), policy.act(observations.float(), noise))
-    before, network = policy.act(observations.float()), f"{agent.policy_network}_weights"
+        assert torch.equal(loaded(observations.float(), noise), policy(observations.float(), noise))
+    before, network = policy(observations.float()), f"{agent.policy_network}_weights"
     weights = getattr(agent, network).clone()
     samples = Samples(problem, streams=2, seed=4)
     samples.run(agent, 1, 10)
     assert not torch.equal(getattr(agent, network)[1], weights[1])
-    assert torch.equal(policy.act(observations.float()), before)  # it does not learn on
+    assert torch.equal(policy(observations.float()), before)  # it does not learn on
 
 
 def test_samples_of_a_policy_are_the_streams_own() -> None:
@@ -80,7 +80,7 @@ def test_samples_of_a_policy_are_the_streams_own() -> None:
     count, normal = agent.observation_count, agent.in_noise[1:2]
     assert float(count[1]) > 50
     after = agent.policy(1)  # its statistics have seen the observation
-    taken = after.act(torch.from_numpy(observation).float().unsqueeze(0), normal)
+    taken = after(torch.from_numpy(observation).float().unsqueeze(0), normal)
     np.testing.assert_allclose(taken[0], agent.answer()[1], rtol=1e-4, atol=1e-5)
     assert isinstance(policy.actor, SoftplusGaussianActor)
 
@@ -105,7 +105,7 @@ def test_exported_policies_give_the_same_actions(
     if sampling:
         inputs["noise"] = np.random.default_rng(0).normal(size=(20, problem.action_dim)).astype(np.float32)
     (actions,) = session.run(None, inputs)
-    expected = policy.act(*(torch.from_numpy(value) for value in inputs.values()))
+    expected = policy(*(torch.from_numpy(value) for value in inputs.values()))
     np.testing.assert_allclose(actions, expected.numpy(), rtol=1e-5, atol=1e-5)
 
 

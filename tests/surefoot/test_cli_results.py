@@ -43,13 +43,13 @@ def test_an_exported_policy_acts_as_the_runs_policy(
     path = tmp_path / f"policy{ending}"
     assert main(["export", str(finished_run), "-o", str(path), "--seed", "5"]) == 0
     observations = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-    wanted = surefoot.load_policy(finished_run, 5).act(observations)
+    wanted = surefoot.load_policy(finished_run, 5)(observations)
     if ending == ".pt2":
         found = torch.export.load(path).module()(observations)
     else:
-        found = surefoot.load_policy(path).act(observations)
+        found = surefoot.load_policy(path)(observations)
     torch.testing.assert_close(found, wanted)
-    assert not torch.allclose(wanted, surefoot.load_policy(finished_run, 0).act(observations))
+    assert not torch.allclose(wanted, surefoot.load_policy(finished_run, 0)(observations))
 
 
 def test_the_report_is_one_html_file_and_its_table_is_printed(

@@ -80,7 +80,7 @@ def test_seed_two_of_three_is_the_same_as_seed_two_alone(three_seeds: Run, tmp_p
 
 def test_the_policy_of_a_run_acts_in_the_environments_units(three_seeds: Run) -> None:
     policy = three_seeds.policy(1)
-    actions = policy.act(torch.from_numpy(pendulum().observations[:100]))
+    actions = policy(torch.from_numpy(pendulum().observations[:100]))
     assert float(actions.abs().max()) <= 2
     assert policy.action_high.tolist() == [2.0]
     with pytest.raises(CheckpointError, match="no seed 7"):
