@@ -18,10 +18,10 @@ _HOMES = {
     "diffusion": "surefoot.core.diffusion",
     "perturbed": "surefoot.core.vae",
     "decision_transformer": "surefoot.core.transformer",
-    "history": "surefoot.core.remembering",
-    "gru": "surefoot.core.remembering",
-    "chunk": "surefoot.core.remembering",
-    "held_noise": "surefoot.core.remembering",
+    "history": "surefoot.core.memory_actors",
+    "gru": "surefoot.core.memory_actors",
+    "chunk": "surefoot.core.memory_actors",
+    "held_noise": "surefoot.core.memory_actors",
 }
 """Kind of actor -> module that defines it, of those that are not in `core.actors`."""
 

@@ -28,18 +28,9 @@ def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = Fal
         raise ExportError(f"{path}: can export to .onnx or .pt2, not {path.suffix!r}")
     if sampling and policy.noise_dim == 0:
         raise ExportError("this policy is deterministic: it has no sampling form; export it without sampling")
-    inputs: dict[str, Any] = {"observations": torch.zeros(2, policy.observation_dim)}
-    module: nn.Module = policy.eval()
-    names: list[str] = []
-    if policy.has_memory:
-        memory = {name: value for name, value in policy.begin(2).items() if name != DRAWS}
-        names = list(memory)
-        inputs |= {"memory": memory, "ended": torch.zeros(2, dtype=torch.bool)}
-        if policy.needs_outcomes:
-            inputs |= {"rewards": torch.zeros(2), "costs": torch.zeros(2)}
-        module = _OneStep(policy)
-    if sampling or policy.always_samples:
-        inputs["noise"] = torch.zeros(2, policy.noise_dim)
+    inputs = example(policy, sampling)
+    names = list(inputs.get("memory", ()))
+    module: nn.Module = _OneStep(policy).eval() if names else policy.eval()
     batch = torch.export.Dim("batch", min=1)
     shapes = {name: {key: {0: batch} for key in names} if name == "memory" else {0: batch} for name in inputs}
     with written_aside(path) as aside, _as_export_error(path), _without_registration_notes():
@@ -50,6 +41,19 @@ def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = Fal
             aside.write_bytes(whole.getvalue())
         else:
             aside.write_bytes(_onnx(policy, module, inputs, shapes, names))
+
+
+def example(policy: Policy, sampling: bool = False) -> dict[str, Any]:
+    """Inputs of an exported file by name, of 2 rows; `memory` is a dict of them."""
+    inputs: dict[str, Any] = {"observations": torch.zeros(2, policy.observation_dim)}
+    if policy.has_memory:
+        memory = {name: value for name, value in policy.begin(2).items() if name != DRAWS}
+        inputs |= {"memory": memory, "ended": torch.zeros(2, dtype=torch.bool)}
+        if policy.needs_outcomes:
+            inputs |= {"rewards": torch.zeros(2), "costs": torch.zeros(2)}
+    if sampling or policy.always_samples:
+        inputs["noise"] = torch.zeros(2, policy.noise_dim)
+    return inputs
 
 
 def _arguments(inputs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -148,7 +148,7 @@ class Policy(ControlLoop, nn.Module):
         if any(len(value) != rows for value in memory.values()):
             sizes = {name: len(value) for name, value in memory.items()}
             raise ConfigError(f"{rows} observations were given with the memory of other rows: {sizes}")
-        parts = [(observations, memory, noise)]
+        parts: list[tuple[Tensor, Memory, Tensor | None]] = [(observations, memory, noise)]
         if self.always_samples:
             if noise is None:
                 noise, memory = self._drawn(rows, memory)
@@ -258,7 +258,7 @@ class Policy(ControlLoop, nn.Module):
         export(self, path, sampling=sampling)
 
 
-def _split(observations: Tensor, memory: Memory, noise: Tensor) -> list[tuple[Tensor, Memory, Tensor]]:
+def _split(observations: Tensor, memory: Memory, noise: Tensor) -> list[tuple[Tensor, Memory, Tensor | None]]:
     """Parts of at most `PART` rows."""
     parts = zip(observations.split(PART), noise.split(PART), strict=True)
     cut = {name: value.split(PART) for name, value in memory.items()}

@@ -168,8 +168,9 @@ class Stepper:
             moved = env.active.copy()
             observations, rewards, terminations, truncations, info = env.step(actions)
             costs = self._add(moved, as_numpy(rewards), info)
-            heard = (torch.from_numpy(np.asarray(value)).float() for value in (as_numpy(rewards), costs))
-            memory = policy.hear(memory, *heard, torch.from_numpy(np.asarray(terminations | truncations, np.bool_)))
+            earned, spent = (torch.from_numpy(np.asarray(value)).float() for value in (as_numpy(rewards), costs))
+            ended = torch.from_numpy(np.asarray(terminations | truncations, np.bool_))
+            memory = policy.hear(memory, earned, spent, ended)
             self.terminated |= moved & terminations
             env.active[:] = moved & ~(terminations | truncations)
             if not env.active.any():

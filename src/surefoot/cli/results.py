@@ -177,6 +177,7 @@ def export(arguments: argparse.Namespace) -> int:
     import warnings
 
     import surefoot
+    from surefoot.core.export import example
 
     path = pathlib.Path(arguments.output)
     if path.suffix not in (".onnx", ".pt2", ".safetensors"):
@@ -193,10 +194,12 @@ def export(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters' own, about torch's internals
         policy.export(path, sampling=arguments.sampling)
-    shapes = {name: ", ".join(map(str, value.shape[1:])) for name, value in policy.example().items()}
-    inputs = ", ".join(f"{name} (batch, {shape})" for name, shape in shapes.items())
-    sampling = arguments.sampling or policy.always_samples
-    noise = f" and noise (batch, {policy.noise_dim}), standard normal" if sampling else ""
+    inputs = example(policy, arguments.sampling)
+    memory = {f"memory.{name}": value for name, value in inputs.pop("memory", {}).items()}
+    shapes = {name: ", ".join(["batch", *map(str, value.shape[1:])]) for name, value in {**inputs, **memory}.items()}
+    listed = ", ".join(f"{name} ({shape})" for name, shape in shapes.items() if name != "noise")
+    noise = f" and noise ({shapes['noise']}), standard normal" if "noise" in shapes else ""
     given = "choices (batch), int64" if policy.discrete else f"actions (batch, {policy.action_dim}), float32"
-    print(f"policy: {output.short(path)}\n{inputs}{noise} -> {given}")
+    following = ", " + ", ".join(f"{name}.next" for name in memory) if memory else ""
+    print(f"policy: {output.short(path)}\n{listed}{noise} -> {given}{following}")
     return 0
