@@ -53,8 +53,14 @@ OPTIONS: dict[str, Kind] = {
     "reward_critic_hidden": _WIDTHS,
     "reward_critic_members": _COUNT,
     "reward_critic_layer_norm": Flag(),
+    "target_return": Number(),
+    "target_cost": Number(),
+    "length": _COUNT,
+    "chunk": _COUNT,
+    "hold_steps": _COUNT,
 }
 """What the options of our own heads are; those of others' heads are theirs to check."""
+OPTIONS["inner"] = Record({"actor": Text(200)}, OPTIONS, others=True)  # a head within a head
 _BOUNDS = Many(Number(), 1)
 POLICY = Record(
     {
