@@ -13,8 +13,10 @@ from surefoot.core.random import Noise
 from surefoot.core.vae import VAE, Perturbation, PerturbedActor
 from surefoot.safe.cost_critics import (
     AssignedMultiplier,
-    LagrangianAgent,
-    LagrangianConfig,
+    CostCriticAgent,
+    CostCriticConfig,
+    check_lagrangian,
+    mixed_td_loss,
     repeated,
     rows_of,
 )
@@ -22,20 +24,23 @@ from surefoot.safe.multipliers import pid
 
 
 @dataclasses.dataclass(frozen=True)
-class BCQLagConfig(LagrangianConfig):
+class BCQLagConfig(CostCriticConfig):
     """Settings of BCQ-Lagrangian; the numbers are OSRL's."""
 
+    mixing: float = 0.75  # weight of the careful one of two critics in the targets
+    gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
     perturbation: float = 0.05  # phi: how far an action may be moved
     latent_limit: float = 0.5  # latents that actions are decoded from are clamped to this
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         self.check("bcq_lag")
+        check_lagrangian("bcq_lag", self.mixing, self.gains)
         require(0 <= self.perturbation <= 1, "bcq_lag", "perturbation", self.perturbation, "in [0, 1]")
         require(self.latent_limit > 0, "bcq_lag", "latent_limit", self.latent_limit, "> 0")
 
 
-class BCQLag(LagrangianAgent):
+class BCQLag(CostCriticAgent):
     r"""BCQ (Fujimoto, Meger and Precup, 2019) with a cost critic and a multiplier, as OSRL combines them.
 
     .. math::
@@ -74,7 +79,7 @@ class BCQLag(LagrangianAgent):
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD errors of both pairs of critics, at n drawn next actions."""
         actions = self._drawn(batch["next_observations"], noise["next_latent"], self.target_perturbation)
-        return self.td_loss(batch, actions)
+        return mixed_td_loss(self, batch, actions, self.config.mixing)
 
     def multiplier_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """The PID's step, from the mean cost value of the policy's actions."""

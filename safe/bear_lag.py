@@ -14,9 +14,11 @@ from surefoot.core.random import Noise
 from surefoot.core.vae import VAE
 from surefoot.safe.cost_critics import (
     AssignedMultiplier,
+    CostCriticAgent,
+    CostCriticConfig,
     Dual,
-    LagrangianAgent,
-    LagrangianConfig,
+    check_lagrangian,
+    mixed_td_loss,
     repeated,
     rows_of,
 )
@@ -24,9 +26,11 @@ from surefoot.safe.multipliers import pid
 
 
 @dataclasses.dataclass(frozen=True)
-class BEARLagConfig(LagrangianConfig):
+class BEARLagConfig(CostCriticConfig):
     """Settings of BEAR-Lagrangian; the numbers are OSRL's."""
 
+    mixing: float = 0.75  # weight of the careful one of two critics in the targets
+    gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
     largest_discrepancy: float = 0.05  # of the policy's actions from the data's, as `discrepancy` measures it
     kernel_width: float = 50.0  # sigma of exp(-|x - y|^2 / (2 sigma))
     latent_limit: float = 0.5  # latents that actions are decoded from are clamped to this
@@ -35,6 +39,7 @@ class BEARLagConfig(LagrangianConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         self.check("bear_lag")
+        check_lagrangian("bear_lag", self.mixing, self.gains)
         require(self.largest_discrepancy >= 0, "bear_lag", "largest_discrepancy", self.largest_discrepancy, ">= 0")
         require(self.kernel_width > 0, "bear_lag", "kernel_width", self.kernel_width, "> 0")
 
@@ -57,7 +62,7 @@ def discrepancy(first: Tensor, second: Tensor, width: float) -> Tensor:
     return (kernel(first, first) + kernel(second, second) - 2 * kernel(first, second) + 1e-6).sqrt()
 
 
-class BEARLag(LagrangianAgent):
+class BEARLag(CostCriticAgent):
     r"""BEAR (Kumar et al., 2019) with a cost critic and a multiplier, as OSRL combines them.
 
     .. math::
@@ -91,7 +96,7 @@ class BEARLag(LagrangianAgent):
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD errors of both pairs of critics, at n next actions of the target policy."""
         actions = self._sampled(self.target_actor, batch["next_observations"], noise["next_action"])
-        return self.td_loss(batch, actions.flatten(0, 1))
+        return mixed_td_loss(self, batch, actions.flatten(0, 1), self.config.mixing)
 
     def multiplier_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """The PID's step, from the mean cost value of the policy's actions."""

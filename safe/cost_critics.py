@@ -154,6 +154,12 @@ class CostCriticAgent(ThresholdAgent):
         """(B,) what (E, B) cost critics are taken to say."""
         return ensembles.maximum(costs) if self.config.careful_costs else ensembles.minimum(costs)
 
+    def values(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) value and cost value of (B, A) actions."""
+        pairs = joined(observations, actions)
+        costs = self.cost_critic(pairs)
+        return ensembles.minimum(self.critic(pairs)), self.believed(costs)
+
     def vae_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Reconstruction of the data's actions, and the divergence of their codes from the prior."""
         encoded, weight = noise["encoded"], self.config.kl_weight
@@ -161,43 +167,24 @@ class CostCriticAgent(ThresholdAgent):
         return loss, {"reconstruction": error}
 
 
-@dataclasses.dataclass(frozen=True)
-class LagrangianConfig(CostCriticConfig):
-    """What BCQ-Lagrangian and BEAR-Lagrangian have in common; the numbers are OSRL's."""
-
-    mixing: float = 0.75  # weight of the careful one of two critics in the targets
-    gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
-
-    def check(self, name: str) -> None:
-        """Refuse values out of range; `name` is the algorithm's."""
-        super().check(name)
-        require(0 <= self.mixing <= 1, name, "mixing", self.mixing, "in [0, 1]")
-        check_gains(name, self.gains)
+def check_lagrangian(name: str, mixing: float, gains: tuple[float, ...]) -> None:
+    """Refuse settings of BCQ-Lagrangian or BEAR-Lagrangian, by `name`, that are out of range."""
+    require(0 <= mixing <= 1, name, "mixing", mixing, "in [0, 1]")
+    check_gains(name, gains)
 
 
-class LagrangianAgent(CostCriticAgent):
-    """One whose critics' targets mix both of a pair over several next actions, and whose costs a PID weighs."""
-
-    config: LagrangianConfig
-
-    def td_loss(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Metrics]:
-        """Squared TD errors of both pairs of critics, at (n B, A) next actions: the best reward's, the mean cost's."""
-        c, count, following = self.config, self.config.sampled_actions, batch["next_observations"]
-        pairs = joined(following, actions)
-        next_q = mixed(self.target_critic(pairs), c.mixing, lowest=True).unflatten(0, (count, -1)).amax(0)
-        dear = mixed(self.target_cost_critic(pairs), c.mixing, lowest=not c.careful_costs)
-        next_cost = dear.unflatten(0, (count, -1)).mean(0)
-        target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
-        cost_target = td_target(batch["costs"], batch["terminations"], next_cost, c.discount)
-        q, cost_q = self.critic(batch["observation_actions"]), self.cost_critic(batch["observation_actions"])
-        loss = (q - target).square().mean(-1).sum() + (cost_q - cost_target).square().mean(-1).sum()
-        return loss, {"q": q, "cost_q": cost_q}
-
-    def values(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) value and cost value of (B, A) actions."""
-        pairs = joined(observations, actions)
-        costs = self.cost_critic(pairs)
-        return ensembles.minimum(self.critic(pairs)), self.believed(costs)
+def mixed_td_loss(agent: CostCriticAgent, batch: Batch, actions: Tensor, mixing: float) -> tuple[Tensor, Metrics]:
+    """Squared TD errors of both pairs of critics, at (n B, A) next actions: the best reward's, the mean cost's."""
+    c, count, following = agent.config, agent.config.sampled_actions, batch["next_observations"]
+    pairs = joined(following, actions)
+    next_q = mixed(agent.target_critic(pairs), mixing, lowest=True).unflatten(0, (count, -1)).amax(0)
+    dear = mixed(agent.target_cost_critic(pairs), mixing, lowest=not c.careful_costs)
+    next_cost = dear.unflatten(0, (count, -1)).mean(0)
+    target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
+    cost_target = td_target(batch["costs"], batch["terminations"], next_cost, c.discount)
+    q, cost_q = agent.critic(batch["observation_actions"]), agent.cost_critic(batch["observation_actions"])
+    loss = (q - target).square().mean(-1).sum() + (cost_q - cost_target).square().mean(-1).sum()
+    return loss, {"q": q, "cost_q": cost_q}
 
 
 def joined(observations: Tensor, actions: Tensor) -> Tensor:
