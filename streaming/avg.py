@@ -15,17 +15,21 @@ from surefoot.core.agent import require
 from surefoot.core.distributions import gaussian_log_density, tanh_log_determinant
 from surefoot.streaming import statistics
 from surefoot.streaming.agent import StreamingAgent
-from surefoot.streaming.config import StreamingConfig
+from surefoot.streaming.config import check_streaming
 from surefoot.streaming.network import SLOPE, Layers
 
 LOG_STD_RANGE = (-20.0, 2.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class AVGConfig(StreamingConfig):
+class AVGConfig:
     """Settings of AVG; the defaults are those published for Hopper and Walker2d. It needs tuning for each suite."""
 
     hidden: tuple[int, ...] | None = (256, 256)
+    discount: float = 0.99
+    normalise_observations: bool = True
+    official_time_limit: bool = False  # treat truncation as an end, without bootstrapping, as the official code does
+    observation_limit: float | None = None  # after 100 samples, skip one further from the mean, in deviations
     actor_learning_rate: float = 1.1e-5
     critic_learning_rate: float = 7.7e-5
     temperature: float = 0.3  # weight of the entropy
@@ -34,7 +38,7 @@ class AVGConfig(StreamingConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        super().__post_init__()
+        check_streaming(self)
         for field in ("actor_learning_rate", "critic_learning_rate", "epsilon"):
             require(0 < getattr(self, field) < float("inf"), "avg", field, getattr(self, field), "> 0")
         require(0 <= self.temperature < float("inf"), "avg", "temperature", self.temperature, ">= 0")
@@ -87,7 +91,7 @@ class AVG(StreamingAgent):
         "halfcheetah": {"actor_learning_rate": 6.3e-3, "critic_learning_rate": 8.7e-3, "temperature": 0.07},
         "dog": {"actor_learning_rate": 6e-6, "critic_learning_rate": 8e-5, "temperature": 0.009, "discount": 0.95},
     }
-    config: AVGConfig
+    config: AVGConfig  # type: ignore[assignment]
 
     actor_weights: Tensor
     actor_second: Tensor

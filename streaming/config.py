@@ -14,34 +14,28 @@ OFFICIAL = {"min_nonzero": 0, "official_time_limit": True}
 """What the official code does otherwise than these defaults, for every agent."""
 
 
+def check_streaming(config: Any) -> None:
+    """Refuse what is out of range of a config's settings that every agent has which learns from one transition."""
+    name, limit = algorithm_of(config), config.observation_limit
+    widths = "None, or a tuple of whole numbers >= 1"
+    require(config.hidden is None or _are_widths(config.hidden), name, "hidden", config.hidden, widths)
+    require(limit is None or 0 < limit < float("inf"), name, "observation_limit", limit, "> 0, or None")
+    known = limit is None or config.normalise_observations
+    require(known, name, "observation_limit", limit, "None where observations are not normalised")
+
+
 @dataclasses.dataclass(frozen=True)
-class StreamingConfig:
-    """Settings of all that learn from one transition at a time."""
+class StreamConfig:
+    """Settings of the stream-x agents.
+
+    Source: Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (2024).
+    """
 
     hidden: tuple[int, ...] | None = None  # None: (32, 32) where actions are choices, else (128, 128)
     discount: float = 0.99
     normalise_observations: bool = True
     official_time_limit: bool = False  # treat truncation as an end, without bootstrapping, as the official code does
     observation_limit: float | None = None  # after 100 samples, skip one further from the mean, in deviations
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        name = algorithm_of(self)
-        widths = "None, or a tuple of whole numbers >= 1"
-        require(self.hidden is None or _are_widths(self.hidden), name, "hidden", self.hidden, widths)
-        limit = self.observation_limit
-        require(limit is None or 0 < limit < float("inf"), name, "observation_limit", limit, "> 0, or None")
-        known = limit is None or self.normalise_observations
-        require(known, name, "observation_limit", limit, "None where observations are not normalised")
-
-
-@dataclasses.dataclass(frozen=True)
-class StreamConfig(StreamingConfig):
-    """Settings of the stream-x agents.
-
-    Source: Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (2024).
-    """
-
     decay: float = 0.8  # lambda of the eligibility traces; the larger it is, the smaller the steps
     kappa_critic: float = 2.0  # a step moves the value network by at most 1 / kappa, in the L1 norm
     optimizer: str = "obgd"  # obgd, adaptive (Adaptive ObGD) or sgd (no bound: for ablations)
@@ -57,7 +51,7 @@ class StreamConfig(StreamingConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        super().__post_init__()
+        check_streaming(self)
         name = algorithm_of(self)
         for field in ("decay", "sparsity"):
             require(0 <= getattr(self, field) <= 1, name, field, getattr(self, field), "in [0, 1]")
@@ -74,7 +68,7 @@ def _are_widths(hidden: Any) -> bool:
     return all(isinstance(w, int | np.integer) and not isinstance(w, bool) and w >= 1 for w in hidden)
 
 
-def hidden_of(config: StreamingConfig, problem: Spec) -> tuple[int, ...]:
+def hidden_of(config: StreamConfig, problem: Spec) -> tuple[int, ...]:
     """Widths of the hidden layers for a problem: the config's, or the paper's for this kind of actions."""
     if config.hidden is not None:
         return tuple(int(width) for width in config.hidden)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from surefoot.core.agent import algorithm_of, require
 from surefoot.streaming.stream_ac import StreamAC, StreamACConfig
-from surefoot.streaming.stream_q import StreamQ, StreamQConfig
+from surefoot.streaming.stream_q import EpsilonConfig, StreamQ, check_trace_cut
 
 EPSILON = 1e-8
 
@@ -31,9 +31,10 @@ class IntentionalACConfig(StreamACConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class IntentionalQConfig(StreamQConfig):
+class IntentionalQConfig(EpsilonConfig):
     """Settings of intentional Q. Those of ObGD (kappa, step_size, optimizer, ...) have no effect."""
 
+    trace_cut: str = "watkins"  # watkins: before a step from an exploratory action; official: after it, one late
     eta_critic: float = 0.25  # intended share of the TD error that a step removes
     clip: float = 20.0  # TD errors are clipped at so many root mean squares of past ones
     clip_decay: float = 0.9998  # of the averages over past TD errors
@@ -41,6 +42,7 @@ class IntentionalQConfig(StreamQConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
+        check_trace_cut(self)
         _check(self, ("eta_critic", "clip"))
 
 

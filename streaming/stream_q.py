@@ -44,7 +44,13 @@ class StreamQConfig(EpsilonConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        require(self.trace_cut in TRACE_CUTS, "stream_q", "trace_cut", self.trace_cut, "watkins or official")
+        check_trace_cut(self)
+
+
+def check_trace_cut(config: Any) -> None:
+    """Refuse another word."""
+    known = config.trace_cut in TRACE_CUTS
+    require(known, algorithm_of(config), "trace_cut", config.trace_cut, "watkins or official")
 
 
 class EpsilonGreedyAgent(TraceAgent):

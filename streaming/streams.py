@@ -17,7 +17,7 @@ from surefoot.core.agent import Agent, DatasetLike, Spec, require
 from surefoot.core.errors import ConfigError
 from surefoot.core.random import generator
 from surefoot.streaming import kernel, statistics
-from surefoot.streaming.config import StreamingConfig, hidden_of
+from surefoot.streaming.config import StreamConfig, hidden_of
 from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT
 from surefoot.streaming.network import Layers
 from surefoot.streaming.noise import ExplorationNoise
@@ -28,7 +28,7 @@ DTYPES = (torch.float32, torch.float64)
 class Streams(Agent):
     """K independent streams: buffers, noise, normalised observations. Subclasses act and learn."""
 
-    config: StreamingConfig
+    config: StreamConfig
     acts = True
     data = "refused"
     reads = ()
