@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +20,8 @@ class Loop(Protocol):
     learner: Learner
     step: int
     """Environment steps taken so far by each seed, all its N environments together."""
+    pause: Callable[[], None] | None
+    """Called between steps, where `state` may be; `run` is left by what it raises."""
 
     def run(self, steps: int) -> dict[str, list[float]]:
         """Go on until each seed has taken at least `steps` more environment steps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ class OffPolicyLoop:
     `updates_per_step` per transition since the first `initial_steps`. Which of both comes next follows from how many
     were taken, so that it does not matter in what portions `run` is called.
     """
+
+    pause: Callable[[], None] | None = None
+    """Called between steps, where `state` may be; `run` is left by what it raises."""
 
     def __init__(
         self,
@@ -163,6 +166,8 @@ class OffPolicyLoop:
     @torch.no_grad()
     def _act(self) -> None:
         """One step of every environment."""
+        if self.pause is not None:
+            self.pause()
         number = self.step // self.num_envs
         if self.step < self.config.initial_steps and self.config.initial_actions == "uniform":
             actions = self._draw("initial_actions", number)

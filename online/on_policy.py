@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ from surefoot.online.on_policy_agent import OnPolicyAgent
 
 class OnPolicyLoop:
     """Trains S agents of one kind on blocks of T steps in N environments each."""
+
+    pause: Callable[[], None] | None = None
+    """Called between steps, where `state` may be; `run` is left by what it raises."""
 
     def __init__(
         self,
@@ -115,6 +118,8 @@ class OnPolicyLoop:
         """
         target, sums, count = self.step + steps, dict[str, list[float]](), 0
         while self.step < target:
+            if self.pause is not None:
+                self.pause()
             self.step += self.blocks.warm_up() * self.config.num_envs
             result = self._block()
             count += 1

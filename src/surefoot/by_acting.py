@@ -40,6 +40,7 @@ class ActingTrainer(SeedTrainer):
 
     def advance(self, steps: int) -> dict[str, list[float]]:
         """Act and learn for at least `steps` environment steps."""
+        self.loop.pause = self.pause
         return self.loop.run(steps)
 
     def state(self, position: int) -> dict[str, Tensor]:

@@ -79,10 +79,14 @@ class StreamingTrainer(SeedTrainer):
             errors[t] = td_errors
             if "cost" in done.info:
                 has_costs, costs[t] = True, done.info["cost"]
+            if self.asked_to_stop():
+                steps = t + 1
+                break
         self.taken += steps
         self._check_finite()
         block = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
         block |= {"costs": costs} if has_costs else {}
+        block, errors = {name: column[:steps] for name, column in block.items()}, errors[:steps]
         self.episodes.add_block({name: torch.from_numpy(v.T.copy()).unsqueeze(-1) for name, v in block.items()})
         found = {"td_error": np.abs(errors).mean(0).tolist(), **self.episodes.take()}
         new = agent.skipped - skipped

@@ -1,7 +1,7 @@
 """What can be said on the command line: structured configs from the algorithms' dataclasses, presets, checks.
 
-A default has one home: the algorithm's dataclass, or `TrainConfig` here. Presets hold only what differs. Of
-an option's possible sources the later wins: dataclass, `algo.preset`, `preset`, the command line.
+A default has one home: the algorithm's dataclass, `plan.Settings`, or `TrainConfig` here. Presets hold only what
+differs. Of an option's possible sources the later wins: dataclass, `algo.preset`, `preset`, the command line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import importlib.resources
 import inspect
-import math
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.experiment.trust import allow
-from surefoot.grammar import WHOLE_NUMBERS, hydra_errors, parse
-from surefoot.plan import agent_class, folder_name
+from surefoot.grammar import hydra_errors, parse
+from surefoot.plan import Settings, agent_class, folder_name
 from surefoot.registry import ALGORITHMS, check_parts
 
 PRIMARY = "surefoot_train"
@@ -33,33 +32,28 @@ VERSION_BASE = "1.3"
 """The Hydra whose behaviour we rely on (`hydra.main`'s version_base)."""
 
 
-@dataclasses.dataclass
-class TrainConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(Settings):
     """What `surefoot train` takes beside `algo` and its options."""
 
     dataset: str | None = None  # a path, an embedded name, d4rl/<id> or minari/<id>; what acts may do without
     env: str | None = None  # gymnasium id or module:Id; none: no simulator; not given: the dataset's
     envs: int | None = None  # environments that each seed acts in: another word for algo.num_envs
-    gap: str | None = None  # altered dynamics of what it acts in, as gravity2; it is evaluated without
-    steps: int = 100_000  # gradient steps, or steps in the environment where the algorithm acts
     seeds: Any = 3  # how many (0, 1, ...), or which: [0,5]
-    batch_size: int = 256  # transitions per step
-    episodes: int = 50  # of the final evaluation, per seed
-    evaluate_every: int = 0  # steps between evaluations; 0: a tenth of steps
-    evaluate_episodes: int = 10  # of those, per seed
-    device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
-    strict: bool = False  # refuse oddities in the data that are otherwise counted and told
-    view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
-    init: str | None = None  # run folder whose trained networks are the start
     preset: str | None = None  # named settings of a domain, listed below
     out: str | None = None  # run folder; not given: runs/<algo>-<dataset or env>-<time>
     logger: str | None = None  # tensorboard or wandb, beside the run folder's own metrics.jsonl
-    kernels: bool = True  # our CPU kernels; false: plain autograd
-    compiled: bool = False  # torch.compile
-    mixed_precision: bool = False  # bfloat16 where it is safe
-    jacobian_penalty: float = 0.0  # weight of |d mean action / d observation|^2 in the policy's loss: smoother actions
+
+    def __post_init__(self) -> None:
+        """Check these too."""
+        super().__post_init__()
+        if self.envs is not None and not 1 <= self.envs <= MOST_ENVIRONMENTS:
+            raise ConfigError(f"envs={self.envs}: must be a whole number from 1 to {MOST_ENVIRONMENTS:,}")
+        if self.logger is not None and self.logger not in LOGGERS:
+            raise ConfigError(f"logger={self.logger!r} is unknown: {nearest(self.logger, LOGGERS)}")
 
 
+MOST_ENVIRONMENTS = 10**7
 LOGGERS = ("tensorboard", "wandb")
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(TrainConfig))
 
@@ -86,10 +80,10 @@ def register() -> None:
     store = ConfigStore.instance()
     for name, agent in ALGORITHMS.items():
         store.store(group="algo", name=name, node=algorithm_schema(agent), provider="surefoot")
-    primary = {"defaults": ["_self_", {"algo": "iql"}], **OmegaConf.structured(TrainConfig)}
+    defaults = ["_self_", {"algo": "iql"}]
     hints = typing.get_type_hints(TrainConfig)
     fields: list[Any] = [
-        ("defaults", list[Any], dataclasses.field(default_factory=lambda: list(primary["defaults"]))),
+        ("defaults", list[Any], dataclasses.field(default_factory=lambda: list(defaults))),
         ("algo", Any, None),
         *((field.name, hints[field.name], field) for field in dataclasses.fields(TrainConfig)),
     ]
@@ -173,10 +167,9 @@ def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
     config = configure(agent, {**preset, **options})
     fields = {key: values[key] for key in FIELDS}
     fields |= {key: value for key, value in run_preset.items() if key not in said}
-    fields["seeds"] = seeds_of(fields["seeds"])
+    fields = dataclasses.asdict(TrainConfig(**fields))
     if fields["dataset"] is None and agent.data == "required":
         fields["dataset"] = DEFAULT_DATASET
-    check_fields(fields)
     environment = None if str(fields["env"]).lower() == "none" else fields["env"]
     if agent.acts and fields["dataset"] is not None and fields["env"] is None:
         environment = "the dataset's"
@@ -198,40 +191,6 @@ def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(config).items()
     }
-
-
-def seeds_of(value: Any) -> tuple[int, ...]:
-    """A count or a list of seeds as a tuple of seeds.
-
-    >>> seeds_of(3), seeds_of([0, 5])
-    ((0, 1, 2), (0, 5))
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value < 1:
-            raise ConfigError(f"seeds={value}: train at least 1 seed")
-        return tuple(range(value))
-    whole = isinstance(value, list | tuple) and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
-    if not whole or not value or min(value) < 0 or len(set(value)) != len(value):
-        raise ConfigError(
-            f"seeds={value}: give a count, as in seeds=3, or different numbers from 0 on, as in seeds=[0,5]"
-        )
-    return tuple(value)
-
-
-def check_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse values of `TrainConfig` that are out of range."""
-    for name in WHOLE_NUMBERS:
-        least = 0 if name == "evaluate_every" else 1
-        if fields[name] is not None and fields[name] < least:
-            raise ConfigError(f"{name}={fields[name]}: must be at least {least}")
-    if not 0 <= fields["jacobian_penalty"] < math.inf:
-        raise ConfigError(f"jacobian_penalty={fields['jacobian_penalty']}: must be a number from 0 on, as in 0.01")
-    if fields["device"] not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"device={fields['device']!r} is unknown: give auto, cpu or cuda")
-    if fields["view"] not in ("corrected", "d4rl"):
-        raise ConfigError(f"view={fields['view']!r} is unknown: give corrected or d4rl")
-    if fields["logger"] is not None and fields["logger"] not in LOGGERS:
-        raise ConfigError(f"logger={fields['logger']!r} is unknown: {nearest(fields['logger'], LOGGERS)}")
 
 
 def presets() -> dict[str, dict[str, Any]]:

@@ -108,8 +108,8 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
                 text = f"{key}={quoted(home)}"
             elif multirun and len(parts) > 1 and any(map(exists, parts)):
                 text = f"{key}=" + ",".join(quoted(part) if exists(part) else part for part in parts)
-        elif key in WHOLE_NUMBERS and re.fullmatch(r"\d+(\.\d*)?e\d", value.lower()) and float(value).is_integer():
-            text = f"{key}={float(value):.0f}"
+        elif key in WHOLE_NUMBERS and re.fullmatch(r"\d+(\.\d*)?e\d{1,2}", value.lower()):
+            text = f"{key}={float(value):.0f}" if float(value).is_integer() else text
         ready.append(text)
     return ready
 

@@ -19,43 +19,70 @@ TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 """Initial states of evaluations during training, and of the final one."""
 
 
+MOST_SEEDS = 10_000
+RANGES = {
+    "steps": (1, 10**12),
+    "batch_size": (1, 10**7),
+    "episodes": (1, 10**7),
+    "evaluate_every": (0, 10**12),
+    "evaluate_episodes": (1, 10**7),
+}
+"""Whole numbers of a run -> the least and the most."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a run takes beside algorithm, dataset and environment: the one home of these defaults and their checks.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    steps: int = 100_000  # gradient steps, or steps in the environment where the algorithm acts; for each seed
+    seeds: tuple[int, ...] = (0, 1, 2)  # which; also given as how many (0, 1, ...)
+    batch_size: int = 256  # transitions per step
+    episodes: int = 50  # of the final evaluation, per seed
+    evaluate_every: int = 0  # steps between evaluations and checkpoints; 0: a tenth of steps
+    evaluate_episodes: int = 10  # of those, per seed
+    device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
+    strict: bool = False  # refuse oddities in the data that are otherwise counted and told
+    view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
+    init: str | None = None  # run folder whose trained networks are the start
+    gap: str | None = None  # altered dynamics of what it acts in, as gravity2; it is evaluated without
+    kernels: bool = True  # our CPU kernels; false: plain autograd
+    compiled: bool = False  # torch.compile
+    mixed_precision: bool = False  # bfloat16 where it is safe
+    jacobian_penalty: float = 0.0  # weight of |d mean action / d observation|^2 in the policy's loss: smoother actions
+    patience: float = 600.0  # seconds that one call of an environment may take before the run stops; 0: for ever
+
+    def __post_init__(self) -> None:
+        """Check everything; `seeds` becomes a tuple."""
+        object.__setattr__(self, "seeds", seeds_of(self.seeds))
+        for name, (least, most) in RANGES.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise ConfigError(f"{name}={value}: must be a whole number from {least} to {most:,}")
+        for name, example in (("jacobian_penalty", "0.01"), ("patience", "600 seconds")):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name}={value}: must be a number from 0 on, as in {example}")
+        for name, words in (("device", ("auto", "cpu", "cuda")), ("view", ("corrected", "d4rl"))):
+            if getattr(self, name) not in words:
+                *others, last = words
+                raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: give {', '.join(others)} or {last}")
+
+
+SHARED: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Settings))
+
+
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(Settings):
     """A training run. Two runs of one plan on one machine give the same numbers."""
 
     algorithm: str  # name, or module:Class of an agent of the user's own
     config: dict[str, Any]  # every option of the algorithm, resolved
     dataset: str | None = None  # path or catalogue id, as the user gave it; None: the algorithm needs none
     environment: str | None = None  # gymnasium id, or None: no simulator
-    steps: int = 100_000  # training steps, or steps in the environment where the algorithm acts; for each seed
-    seeds: tuple[int, ...] = (0, 1, 2)
-    batch_size: int = 256
-    episodes: int = 50  # of the final evaluation, for each seed
-    evaluate_every: int = 0  # steps between evaluations and checkpoints; 0: a tenth of `steps`
-    evaluate_episodes: int = 10  # of an evaluation during training
-    device: str = "auto"  # auto, cpu or cuda
-    strict: bool = False  # refuse oddities in the data that are otherwise counted and accepted
-    view: str = "corrected"  # of D4RL files: corrected, or d4rl (as its qlearning_dataset)
-    init: str | None = None  # run folder that the networks start from
-    gap: str | None = None  # preset of altered dynamics of what it acts in; it is evaluated without
-    kernels: bool = True  # the CPU's measured kernels; off: plain PyTorch
-    compiled: bool = False  # torch.compile
-    mixed_precision: bool = False  # matrix products in bfloat16
-    jacobian_penalty: float = 0.0  # weight of the squared Jacobian of the policy's mean action in its loss
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        for field, least in (("steps", 1), ("batch_size", 1), ("episodes", 1), ("evaluate_episodes", 1)):
-            if getattr(self, field) < least:
-                raise ConfigError(f"{field} is {getattr(self, field)}, must be at least {least}")
-        if self.evaluate_every < 0:
-            raise ConfigError(f"evaluate_every is {self.evaluate_every}, must be 0 or more")
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
-            raise ConfigError(f"seeds are {list(self.seeds)}; give at least one, all different and not negative")
-        if not 0 <= self.jacobian_penalty < math.inf:
-            raise ConfigError(f"jacobian_penalty is {self.jacobian_penalty}, must be a number from 0 on")
-        if self.device not in {"auto", "cpu", "cuda"}:
-            raise ConfigError(f"device is {self.device!r}, must be auto, cpu or cuda")
 
     @property
     def interval(self) -> int:
@@ -93,6 +120,26 @@ class Plan:
             return cls(**{**value, "seeds": tuple(value.get("seeds", (0,)))})
         except TypeError as error:
             raise ConfigError(f"the plan is incomplete: {error}") from error
+
+
+def seeds_of(value: Any) -> tuple[int, ...]:
+    """A count or a list of seeds as a tuple of seeds.
+
+    >>> seeds_of(3), seeds_of([0, 5])
+    ((0, 1, 2), (0, 5))
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= MOST_SEEDS:
+            raise ConfigError(f"seeds={value}: train at least 1 seed, and at most {MOST_SEEDS:,}")
+        return tuple(range(value))
+    whole = isinstance(value, list | tuple) and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
+    if not whole or not value or min(value) < 0 or max(value) >= 2**63 or len(set(value)) != len(value):
+        raise ConfigError(
+            f"seeds={value}: give a count, as in seeds=3, or different numbers from 0 on, as in seeds=[0,5]"
+        )
+    if len(value) > MOST_SEEDS:
+        raise ConfigError(f"seeds are {len(value):,}; train at most {MOST_SEEDS:,} at once")
+    return tuple(value)
 
 
 def folder_name(algorithm: str, where: str | None) -> str:

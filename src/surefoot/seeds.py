@@ -21,6 +21,7 @@ from surefoot.core.smoothness import measured
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Met, evaluate
 from surefoot.evaluation.smoothness import evenly
+from surefoot.experiment.stopping import Stopped
 from surefoot.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.run import Run, read_columns
 from surefoot.start import initialise_from
@@ -29,7 +30,12 @@ from surefoot.streaming.agent import StreamingAgent
 Send = Callable[[dict[str, Any]], None]
 
 
-def seed_trainer(run: Run, seeds: list[int], send: Send) -> SeedTrainer:
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
+def seed_trainer(run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never) -> SeedTrainer:
     """The trainer for the kind of algorithm that a run has."""
     from surefoot.by_acting import ActingTrainer
     from surefoot.by_streaming import StreamingTrainer
@@ -37,8 +43,8 @@ def seed_trainer(run: Run, seeds: list[int], send: Send) -> SeedTrainer:
 
     agent = agent_class(run.plan.algorithm)
     if issubclass(agent, StreamingAgent):
-        return StreamingTrainer(run, seeds, send)
-    return ActingTrainer(run, seeds, send) if agent.acts else DataTrainer(run, seeds, send)
+        return StreamingTrainer(run, seeds, send, asked_to_stop)
+    return (ActingTrainer if agent.acts else DataTrainer)(run, seeds, send, asked_to_stop)
 
 
 class SeedTrainer:
@@ -50,14 +56,24 @@ class SeedTrainer:
 
     learner: Learner
 
-    def __init__(self, run: Run, seeds: list[int], send: Send) -> None:
-        """Read the data, build the agents, take up the checkpoints."""
+    def __init__(self, run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never) -> None:
+        """Read the data, build the agents, take up the checkpoints.
+
+        Args:
+            run: to be trained.
+            seeds: which of it.
+            send: called with each event.
+            asked_to_stop: asked between training steps; when it says so, `train` and `finish` raise `Stopped`.
+        """
+        self.asked_to_stop = asked_to_stop
         self.run, self.plan, self.seeds, self.send = run, run.plan, seeds, send
         self.device = training.resolve_device(self.plan.device)
         self.spec = run.spec
         self.dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
         self.metrics: list[dict[str, Any]] = []
         self.seconds = 0.0
+        self.due = False
+        """Whether an evaluation and a checkpoint come before the next training step."""
         self.begin()
         self._restore()
 
@@ -78,8 +94,8 @@ class SeedTrainer:
         return self.learner.step
 
     def advance(self, steps: int) -> dict[str, list[float]]:
-        """Take `steps` steps or a few more; name -> a number per seed."""
-        return self.learner.run(steps)
+        """Take `steps` steps or a few more, calling `pause` between them; name -> a number per seed."""
+        return self.learner.run(steps, self.pause)
 
     def state(self, position: int) -> dict[str, Tensor]:
         """Everything that seed `position` needs to go on."""
@@ -96,6 +112,11 @@ class SeedTrainer:
     def extras(self, position: int) -> dict[str, Any]:
         """More of a seed's result, after its last evaluation."""
         return {}
+
+    def pause(self) -> None:
+        """Raise `Stopped` if the run is asked to stop; to be called where `state` may be."""
+        if self.asked_to_stop():
+            raise Stopped
 
     # -- for subclasses ----------------------------------------------------------------------------------
 
@@ -162,21 +183,42 @@ class SeedTrainer:
                 )
             states.append(tensors)
             steps.add(meta["step"])
+            self.due = bool(meta.get("due"))
             self.metrics += meta["metrics"]
             self.seconds = max(self.seconds, meta["seconds"])
         if len(steps) > 1:  # killed between two seeds' checkpoints: begin them all again
-            self.metrics, self.seconds = [], 0.0
+            self.metrics, self.seconds, self.due = [], 0.0, False
             return
         self.go_on(states, steps.pop())
 
     def train(self) -> None:
-        """Train to the end, evaluating and saving on the way."""
+        """Train to the end, evaluating and saving on the way.
+
+        Raises:
+            Stopped: it was asked for; a checkpoint of where it stands is written.
+        """
+        try:
+            self._train()
+        except Stopped:
+            if self.step > 0 and self._is_finite():
+                self._save()
+            raise
+
+    def _is_finite(self) -> bool:
+        """Whether all weights are finite: what was learned since the last check may not be."""
+        states = [self.state(position) for position in range(len(self.seeds))]
+        return all(bool(v.isfinite().all()) for one in states for n, v in one.items() if n.startswith("agent/"))
+
+    def _train(self) -> None:
         plan = self.plan
         chunk = min(5000, max(50, plan.steps // 200))
         warm_up = int(plan.config.get("initial_steps") or 0)  # much quicker than what follows
         if plan.init is not None and plan.environment is not None and self.step == 0:
             self._evaluate()  # so that curves begin where the other run ended
+        if self.due:
+            self._evaluate_and_save()
         while self.step < plan.steps:
+            self.pause()
             before = self.step
             upto = min(plan.steps, *((before // k + 1) * k for k in (chunk, plan.interval)))
             start = time.perf_counter()
@@ -200,9 +242,14 @@ class SeedTrainer:
                     }
                 )
             if self.step // plan.interval > before // plan.interval or self.step >= plan.steps:
-                if plan.environment is not None:
-                    self._evaluate()
-                self._save()
+                self.due = True
+                self._evaluate_and_save()
+
+    def _evaluate_and_save(self) -> None:
+        if self.plan.environment is not None:
+            self._evaluate()
+        self.due = False
+        self._save()
 
     def record(self, seed: int, kind: str, values: dict[str, Any]) -> None:
         """Keep a line of metrics."""
@@ -214,7 +261,11 @@ class SeedTrainer:
     def _evaluate(self) -> None:
         assert self.plan.environment is not None
         found = evaluate(
-            self._policies(), self.plan.environment, self.plan.evaluate_episodes, seed=TRAINING_EVALUATION_SEED
+            self._policies(),
+            self.plan.environment,
+            self.plan.evaluate_episodes,
+            seed=TRAINING_EVALUATION_SEED,
+            progress=lambda *unused: self.pause(),
         )
         for seed, episodes in zip(self.seeds, found, strict=True):
             mean = float(episodes.returns.mean())
@@ -228,6 +279,7 @@ class SeedTrainer:
                 "algorithm": self.plan.algorithm,
                 "seed": seed,
                 "step": self.step,
+                "due": self.due,
                 "seconds": self.seconds,
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
             }
@@ -239,7 +291,16 @@ class SeedTrainer:
         found: list[Any] = [None] * len(self.seeds)
         if plan.environment is not None:
             met = Met(len(policies))
-            found = list(evaluate(policies, plan.environment, plan.episodes, seed=FINAL_EVALUATION_SEED, watch=met))
+            found = list(
+                evaluate(
+                    policies,
+                    plan.environment,
+                    plan.episodes,
+                    seed=FINAL_EVALUATION_SEED,
+                    watch=met,
+                    progress=lambda *unused: self.pause(),
+                )
+            )
             seen = [met.of(position) for position in range(len(policies))]
         else:
             assert self.dataset is not None  # an agent learns from one or the other

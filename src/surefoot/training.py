@@ -27,11 +27,12 @@ from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
+from surefoot.experiment.stopping import resumable
 from surefoot.experiment.trust import allow, demand, refuse_links
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.plan import Plan, name_of
+from surefoot.plan import Plan, name_of, seeds_of
 from surefoot.problem import dataset_of, pose, training_environment
 from surefoot.run import IN_MEMORY, Run, describe_machine, load_agent, write_columns
 from surefoot.start import start_notes
@@ -45,8 +46,8 @@ def fit(
     dataset: Dataset | None = None,
     *,
     env: str | None = "auto",
-    steps: int = 100_000,
-    seeds: int | Sequence[int] = 3,
+    steps: int = Plan.steps,
+    seeds: int | Sequence[int] = Plan.seeds,
     out: str | os.PathLike[str] | None = None,
     progress: bool = True,
     listener: Listener | None = None,
@@ -88,7 +89,7 @@ def fit(
         dataset=None if dataset is None else _source(dataset),
         environment=(None if dataset is None else dataset.env_id) if env == "auto" else env,
         steps=steps,
-        seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+        seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
         **options,
     )
     with claim_new(out) if out is not None else claim_named(plan.label) as claim:
@@ -130,8 +131,10 @@ def train(
         allow(name)
     if plan.init is not None:
         demand(Run.open(plan.init).plan.algorithm, plan.init, trust)
-    with contextlib.nullcontext(folder) if isinstance(folder, Claim) else claim_new(folder) as claim:
+    with contextlib.ExitStack() as stack:
+        claim = folder if isinstance(folder, Claim) else stack.enter_context(claim_new(folder))
         listen = listener or _silent
+        stack.enter_context(resumable(claim.folder))
         run = _begin(plan, claim.folder, dataset, listen, built_for)
         try:
             return _carry_out(run, listen, claim)
@@ -235,7 +238,7 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
         refuse_links(run.folder, trust)
         for name in names_in(run.plan):
             demand(name, run.folder / "config.json", trust)
-        with claim_begun(run.folder) as claim:
+        with claim_begun(run.folder) as claim, resumable(run.folder):
             if not run.complete:  # nor made so by whoever held it until now
                 return _go_on(run, tell, claim)
     tell({"kind": "note", "text": f"{run.folder} is complete already"})

@@ -1,8 +1,9 @@
 """One process that trains some seeds of a run: `python -P -m surefoot.worker RUN SEED[,SEED...] LOCK MODULES`.
 
-Events go to standard output as JSON lines, all else to the seed's log. The process ends when its standard
-input does, that is, when its parent ends, however that ends. It begins to watch before it imports anything
-heavy, so that a parent killed early leaves nothing behind either.
+Events go to standard output as JSON lines, all else to the seed's log. Asked to stop, by a byte on standard input or by
+SIGTERM, it writes a checkpoint at the next training step and ends. It ends at once when its standard input does, that
+is, when its parent ends, however that ends. It begins to listen before it imports anything heavy, so that a parent
+killed early leaves nothing behind either.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ import threading
 import traceback
 from typing import Any
 
+STOP = b"s"
+"""What the parent writes to ask for a checkpoint and the end."""
 
-def end_with_parent() -> None:
-    """Watch standard input from a thread, and end the process when it closes."""
+
+def listen_to_parent(stop: threading.Event) -> None:
+    """Watch standard input from a thread: set `stop` when asked to, and end the process when it closes."""
 
     def wait() -> None:
         while os.read(0, 1):  # not sys.stdin: its lock, held by a daemon thread, aborts the interpreter's exit
-            pass
+            stop.set()
         os._exit(3)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -30,31 +34,52 @@ def end_with_parent() -> None:
 
 def main(arguments: list[str]) -> int:
     """Train the seeds named on the command line; exit code 0, 2 after an error of the user's, 1 after a bug."""
-    end_with_parent()
+    from surefoot.experiment.stopping import Stopped, listen_to_signals
+
+    stop = threading.Event()
+    listen_to_parent(stop)
+    listen_to_signals(stop)
     os.set_inheritable(int(arguments[2]), False)  # the run's lock is ours, and no simulator's that we start
-    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    channel, writing = os.fdopen(os.dup(1), "w", buffering=1), threading.Lock()
     os.dup2(2, 1)  # what libraries print belongs in the log, not among the events
 
     def send(event: dict[str, Any]) -> None:
-        channel.write(json.dumps(event) + "\n")
+        with writing:
+            channel.write(json.dumps(event) + "\n")
 
     import torch
 
     from surefoot.core import kernels
     from surefoot.core.errors import SimulatorError, SurefootError
     from surefoot.experiment import trust
+    from surefoot.experiment.watchdog import Watchdog, stack_of_main_thread
     from surefoot.run import Run
     from surefoot.seeds import seed_trainer
 
     trust.take_over(json.loads(arguments[3]))
     torch.set_num_threads(1)
     kernels.keep_memory()
+    run, seeds = Run.open(pathlib.Path(arguments[0])), [int(s) for s in arguments[1].split(",")]
+    name = f"seed {seeds[0]}"
+
+    def give_up(text: str) -> None:
+        print(stack_of_main_thread(), file=sys.stderr, flush=True)
+        send({"kind": "error", "type": SimulatorError.__name__, "text": f"{name}: {text}"})
+        os._exit(2)
+
+    def mention(text: str) -> None:
+        send({"kind": "note", "text": f"{name}: {text}"})
+
+    watchdog = Watchdog(run.plan.patience, mention, give_up)
+    watchdog.start()
     try:
-        trainer = seed_trainer(Run.open(pathlib.Path(arguments[0])), [int(s) for s in arguments[1].split(",")], send)
+        trainer = seed_trainer(run, seeds, send, stop.is_set)
         gc.freeze()
         send({"kind": "ready", "seeds": trainer.seeds, "step": trainer.step})
         trainer.train()
         trainer.finish()
+    except Stopped:
+        send({"kind": "stopped", "seeds": seeds})
     except SurefootError as error:
         if isinstance(error, SimulatorError):
             traceback.print_exc()
@@ -65,6 +90,7 @@ def main(arguments: list[str]) -> int:
         send({"kind": "error", "type": "unexpected", "text": f"{type(error).__name__}: {error}"})
         return 1
     finally:
+        watchdog.stop()
         gc.unfreeze()  # or cycles that were frozen outlive the interpreter, and the log calls them leaked
     return 0
 

@@ -15,9 +15,11 @@ from typing import Any
 
 from surefoot.core import errors
 from surefoot.core.errors import SurefootError
+from surefoot.experiment.stopping import Terminated, signals_wait
 from surefoot.experiment.trust import for_workers
 from surefoot.plan import Plan
 from surefoot.run import Run
+from surefoot.worker import STOP
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -69,10 +71,10 @@ class _Worker:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         given = json.dumps(for_workers(names_in(run.plan)))
         arguments = [str(run.folder), ",".join(map(str, seeds)), str(lock), given]
-        with open(self.log, "ab") as log:
+        with open(self.log, "ab") as log, signals_wait():
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "surefoot.worker", *arguments],
-                stdin=subprocess.PIPE,  # held open while we live: see surefoot.worker
+                stdin=subprocess.PIPE,  # held open while we live, and where we ask it to stop: see surefoot.worker
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=(lock,),
@@ -88,7 +90,15 @@ class _Worker:
         self.process.wait()
         inbox.put((self, None))
 
+    def ask_to_stop(self) -> None:
+        """Let it write a checkpoint at the next training step and end."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(STOP)
+            self.process.stdin.flush()
+
     def stop(self) -> None:
+        """End it at once."""
         self.process.kill()
         self.process.wait()
 
@@ -114,12 +124,32 @@ def work(run: Run, groups: list[list[int]], tell: Listener, lock: int) -> None:
                     )
             elif event["kind"] == "error":
                 raise _as_error(event, worker)
+            elif event["kind"] == "stopped":  # by a signal that was sent to it
+                raise Terminated
             else:
                 measured = measured or event["kind"] == "ready"
                 tell(event)
+    except (KeyboardInterrupt, Terminated):
+        _let_end(alive, inbox, tell)
+        raise
     finally:
         for worker in alive:
             worker.stop()
+
+
+def _let_end(alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None]], tell: Listener) -> None:
+    """Wait until each worker has written a checkpoint and ended; a second Ctrl-C is raised here."""
+    tell({"kind": "note", "text": "stopping: each seed writes a checkpoint first (Ctrl-C again: end at once)"})
+    for worker in alive:
+        worker.ask_to_stop()
+    while alive:
+        worker, event = inbox.get()
+        if event is None:
+            alive.discard(worker)
+        elif event["kind"] == "error":
+            raise _as_error(event, worker)
+        elif event["kind"] != "stopped":
+            tell(event)
 
 
 def _as_error(event: Event, worker: _Worker) -> Exception:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 from small_runs import TINY
@@ -16,6 +17,7 @@ from small_runs import TINY
 from surefoot.cli import main
 from surefoot.cli import train as train_command
 from surefoot.core.agent import Spec
+from surefoot.core.errors import ConfigError
 from surefoot.plan import Plan
 from surefoot.problem import training_environment
 
@@ -242,6 +244,24 @@ def test_listed_algorithms_share_an_option_that_the_default_one_lacks(
     assert main(["train", "-q", "-m", "algo=sac,td3", "out=sweep", "episodes=1", "evaluate_episodes=1", *options]) == 0
     configs = [json.loads(path.read_text())["plan"]["config"] for path in tmp_path.glob("sweep/*/config.json")]
     assert [(c["initial_steps"], c["hidden"]) for c in configs] == [(50, [8, 8])] * 2
+
+
+def test_a_job_of_a_multirun_that_fails_by_a_bug_is_listed_and_the_command_ends_with_code_1(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from surefoot.cli import sweep
+
+    def fail(request: Any, *unused: object, **also: object) -> None:
+        raise ZeroDivisionError("of all things") if request.fields["seeds"] == (5,) else ConfigError("a mistake")
+
+    monkeypatch.setattr(sweep, "train_one", fail)
+    folder = tmp_path / "sweep"
+    arguments = ["-m", "algo=bc", f"dataset={dataset_path}", "seeds=1,[5]", f"out={folder}", *TINY, "--quiet"]
+    assert main(["train", *arguments]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert "job 0 failed: a mistake" in printed
+    assert "job 1 failed: ZeroDivisionError: of all things" in printed
+    assert json.loads((folder / "01-failed.json").read_text())["unexpected"]
 
 
 def test_a_failing_job_of_a_multirun_is_told_and_does_not_stop_the_others(

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from surefoot import config
 from surefoot.data import CATALOGUE
 from surefoot.generate import EMBEDDED
+from surefoot.plan import SHARED
 from surefoot.registry import ALGORITHMS
 
 WIDTH = 110
@@ -48,7 +49,7 @@ def section(title: str, lines: Iterable[str]) -> str:
 
 def fields() -> list[str]:
     """The fields of `TrainConfig` with their defaults."""
-    rows = config.described(config.TrainConfig)
+    rows = sorted(config.described(config.TrainConfig), key=lambda row: row["name"] in SHARED)
     return columns([(f"{row['name']}={shown(row['default'])}", row["what"]) for row in rows])
 
 

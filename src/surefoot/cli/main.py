@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -23,19 +24,11 @@ examples:
   surefoot report RUN... -o report.html
   surefoot export RUN -o policy.onnx
 
-exit codes: 0 done, 2 something in the command or the data is wrong, 130 interrupted, 1 a bug of ours
+exit codes: 0 done, 2 something in the command or the data is wrong, 130 interrupted, 143 terminated, 1 a bug of ours
 """
 
 
 COMMANDS = ("algorithms", "certify", "datasets", "envs", "evaluate", "export", "reach", "report", "rollout", "train")
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while a run was training; it can be resumed."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
-        self.folder = folder
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,12 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SurefootError as error:
         print(f"surefoot: error: {error}", file=sys.stderr)
         return 2
-    except Interrupted as error:
-        print(f"\ninterrupted; resume with: surefoot train --resume {error.folder}", file=sys.stderr)
-        return 130
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        print(f"\n{str(error) or 'interrupted'}", file=sys.stderr)
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -69,8 +59,10 @@ def dispatch(arguments: list[str]) -> int:
     """Find the command and run it."""
     if arguments[:1] == ["train"]:  # its overrides may stand anywhere among the options
         from surefoot.cli import train
+        from surefoot.experiment.stopping import terminable
 
-        return train.run(arguments[1:])
+        with terminable():
+            return train.run(arguments[1:])
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         raise ConfigError(f"unknown command {arguments[0]!r}: {nearest(arguments[0], COMMANDS)}")
     parser = build_parser()

@@ -7,7 +7,9 @@ import itertools
 import os
 import pathlib
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -15,8 +17,11 @@ from surefoot import config, grammar
 from surefoot.cli import output
 from surefoot.cli.train import Style, train_one
 from surefoot.core.errors import ConfigError, SurefootError
+from surefoot.core.files import read_json, write_json
 from surefoot.experiment.folders import claim_named, claim_new
 
+FAILED = "-failed.json"
+"""Behind a job's number: the name of the file that says why it failed."""
 # Job folders are the run folders that we make ourselves, and the log is ours too.
 HYDRA_SETTINGS = (
     "hydra.sweep.subdir=.",
@@ -50,17 +55,24 @@ def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style, trust: b
 
     application = hydra.main(version_base=config.VERSION_BASE, config_path=None, config_name=config.PRIMARY)(job)
     arguments = [*_swept(rest), f"hydra.sweep.dir={grammar.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
-    failure: SurefootError | None = None
+    ended_early: Exception | None = None
     with command_line(arguments), grammar.hydra_errors():
         try:
             application()
         except SurefootError as error:
-            failure = error
+            ended_early = error
+        except Exception as error:  # a launcher's, such as that of a job's process which was killed
+            ended_early = error
+    failed = [read_json(path) for path in sorted(folder.glob(f"*{FAILED}"))]
     finished = sorted(path.parent for path in folder.glob("*/summary.json"))
-    if finished:
-        show(folder, finished, style)
-    if failure is not None:
-        raise failure
+    if finished or failed:
+        show(folder, finished, failed, style)
+    if any(job["unexpected"] for job in failed) or not isinstance(ended_early, SurefootError | None):
+        if not failed:
+            raise ended_early or AssertionError
+        return 1
+    if ended_early is not None:
+        raise ended_early
     return 0
 
 
@@ -87,9 +99,14 @@ def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style, trust: bool =
         request = config.resolve(cfg, list(settings.overrides.task))
         with claim_new(folder / f"{number:02}-{request.label}") as claim:
             return str(train_one(request, style, claim, label=f"#{number} ", trust=trust).folder)
-    except SurefootError as error:
-        print(f"surefoot: job {number} failed: {error}", file=sys.stderr)
-        raise SurefootError(f"job {number} of the sweep in {folder}: {error}") from None  # plain: it may be pickled
+    except Exception as error:
+        unexpected = not isinstance(error, SurefootError)
+        if unexpected:
+            traceback.print_exc()
+        text = f"{type(error).__name__}: {error}" if unexpected else str(error)
+        print(f"surefoot: job {number} failed: {text}", file=sys.stderr)
+        write_json(folder / f"{number:02}{FAILED}", {"job": number, "error": text, "unexpected": unexpected})
+        raise SurefootError(f"job {number} of the sweep in {folder}: {text}") from None  # plain: it may be pickled
 
 
 def sweep_out(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -122,27 +139,32 @@ def check_combinations(overrides: Sequence[str]) -> None:
 @contextlib.contextmanager
 def command_line(arguments: Sequence[str]) -> Iterator[None]:
     """Arguments for `hydra.main`, which reads them from `sys.argv`, and errors raised instead of printed."""
-    before, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    settings = {"HYDRA_FULL_ERROR": "1", "PYTHONSAFEPATH": "1"}  # launchers' processes import nothing from here either
+    before, variables = sys.argv, {name: os.environ.get(name) for name in settings}
     sys.argv = [before[0], *arguments]
-    os.environ["HYDRA_FULL_ERROR"] = "1"
+    os.environ.update(settings)
     try:
         yield
     finally:
         sys.argv = before
-        if full is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full
+        for name, value in variables.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
-def show(folder: pathlib.Path, finished: Sequence[pathlib.Path], style: Style) -> None:
-    """The sweep's table."""
+def show(
+    folder: pathlib.Path, finished: Sequence[pathlib.Path], failed: Sequence[dict[str, Any]], style: Style
+) -> None:
+    """The sweep's table, and the jobs that are not in it."""
     if style.json:
-        output.print_json(
-            {"sweep": str(folder), "runs": [str(path) for path in finished], "rows": output.rows_json(finished)}
-        )
+        runs, rows = [str(path) for path in finished], output.rows_json(finished) if finished else []
+        output.print_json({"sweep": str(folder), "runs": runs, "rows": rows, "failed": list(failed)})
         return
     print()
-    output.print_runs(finished)
+    if finished:
+        output.print_runs(finished)
+    for job in failed:
+        print(f"job {job['job']} failed: {job['error']}")
     print(f"\n{'sweep folder:':<17}{output.short(folder)}")
     print(f"\nnext:\n  surefoot report {output.typed(folder)}/*/ -o report.html")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
-from surefoot.cli.main import Interrupted, Parser
+from surefoot.cli.main import Parser
 from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,23 +108,21 @@ def train_one(
 
     Raises:
         SurefootError: anything that the user can mend.
-        Interrupted: Ctrl-C after training had begun.
+        Interrupted, Terminated: Ctrl-C or SIGTERM after training had begun.
     """
     from surefoot.generate import environment_of
-    from surefoot.plan import Plan
+    from surefoot.plan import SHARED, Plan
     from surefoot.training import train
 
     fields = request.fields
     if dataset is None and fields["dataset"] is not None:
         dataset = load(request, style)
-    same = ("steps", "seeds", "batch_size", "episodes", "evaluate_every", "evaluate_episodes", "device", "strict")
-    engine = ("kernels", "compiled", "mixed_precision", "jacobian_penalty")
     plan = Plan(
         algorithm=request.algorithm,
         config=request.options,
         dataset=None if dataset is None else source(fields["dataset"]),
         environment=fields["env"] if dataset is None else environment_of(dataset, fields["env"], trust),
-        **{name: fields[name] for name in (*same, "view", "init", "gap", *engine)},
+        **{name: fields[name] for name in SHARED},
     )
     place = plan.environment or "without a simulator"
     if plan.gap is not None:
@@ -135,23 +133,8 @@ def train_one(
         from surefoot.loggers import make_logger
 
         listeners.append(make_logger(fields["logger"], claim.folder))
-    with style.watcher(label, title) as watcher, interruptible(claim.folder):
+    with style.watcher(label, title) as watcher:
         return train(plan, claim, dataset=dataset, listener=to_all([watcher, *listeners]), trust=trust)
-
-
-class interruptible:
-    """Ctrl-C inside becomes `Interrupted` where the run folder can be resumed."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, kind: type[BaseException] | None, *unused: object) -> None:
-        """Name the folder to resume."""
-        if kind is KeyboardInterrupt and (self.folder / "config.json").is_file():
-            raise Interrupted(output.typed(self.folder)) from None
 
 
 def to_all(listeners: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
@@ -206,7 +189,7 @@ def _resume(text: str, style: Style, trust: bool) -> int:
     from surefoot.training import resume
 
     folder = pathlib.Path(text)
-    with style.watcher() as watcher, interruptible(folder):
+    with style.watcher() as watcher:
         finished = resume(folder, listener=watcher, trust=trust)
     _present([finished.folder], finished, style)
     return 0

@@ -1,0 +1,92 @@
+"""How a run is stopped so that it can be resumed: Ctrl-C and SIGTERM in the parent, a request in its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+class Stopped(BaseException):
+    """Raised in a worker between two training steps, once it was asked to stop."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a run was training; its checkpoints are written, and it can be resumed."""
+
+
+class Terminated(SystemExit):
+    """SIGTERM; where a run was training, its checkpoints are written, and standard error says how to resume it."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM inside raises `Terminated`, once, where nobody else handles it."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def handle(*unused: object) -> None:
+        signal.signal(signal.SIGTERM, _nothing)  # what follows is to end in peace
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def resumable(folder: pathlib.Path) -> Iterator[None]:
+    """Ctrl-C or SIGTERM inside says how to go on with the run in `folder`, where that is possible.
+
+    Raises:
+        Interrupted: Ctrl-C after the run had begun.
+        Terminated: SIGTERM.
+    """
+    with terminable():
+        try:
+            yield
+        except (KeyboardInterrupt, Terminated) as error:
+            if not (folder / "config.json").is_file():
+                raise
+            advice = f"resume with: surefoot train --resume {shlex.quote(str(folder))}"
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(f"interrupted; {advice}") from None
+            print(f"terminated; {advice}", file=sys.stderr)
+            raise
+
+
+def listen_to_signals(stop: threading.Event) -> None:
+    """In a worker: SIGTERM asks it to stop; Ctrl-C, which a terminal sends to parent and workers, is the parent's."""
+
+    def handle(*unused: object) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, _nothing)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+@contextlib.contextmanager
+def signals_wait() -> Iterator[None]:
+    """A process started inside gets SIGINT and SIGTERM when it has called `listen_to_signals`, and not before."""
+    before: Any = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _nothing(*unused: object) -> None:
+    """A handler that does nothing; unlike SIG_IGN it is not inherited by programs that are started."""
