@@ -86,7 +86,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, features) in [-1, 1] of (B, *shape) uint8 images."""
-        values = channels_first(images, self.array).float() / 255 - 0.5
+        values = channels_first(images, self.array).float().mul_(1 / 255).sub_(0.5)
         return torch.tanh(self.norm(self.linear(self.convolutions(values).flatten(1))))
 
 

@@ -166,11 +166,8 @@ class Spec:
         return self.observations[VECTOR].shape[0]
 
     def described(self) -> str:
-        """The observations in a few words, for messages: "3 numbers", or "image (64, 64, 3) and state (2,)"."""
-        if self.one_vector:
-            return f"{self.observation_dim} numbers"
-        parts = [f"{key} {array.shape}" for key, array in self.observations.items()]
-        return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+        """The observations in a few words, for messages."""
+        return in_words(self.observations)
 
     def columns(self, name: str = VECTOR) -> dict[str, tuple[tuple[int, ...], str]]:
         """Column -> shape of a row and dtype, as stores, files and batches hold observations.
@@ -230,6 +227,14 @@ class Spec:
         low = np.full(size, -1.0) if low is None else np.broadcast_to(np.asarray(low, np.float64), (size,))
         high = np.full(size, 1.0) if high is None else np.broadcast_to(np.asarray(high, np.float64), (size,))
         return cls(dataset.arrays, size, tuple(low.tolist()), tuple(high.tolist()))
+
+
+def in_words(arrays: Mapping[str, Array]) -> str:
+    """Named arrays for messages: "3 numbers", or "image (64, 64, 3) and state (2,)"."""
+    if VECTOR in arrays:
+        return f"{arrays[VECTOR].shape[0]} numbers"
+    parts = [f"{key} {array.shape}" for key, array in arrays.items()]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def arrays_to_json(arrays: Mapping[str, Array]) -> dict[str, Any]:

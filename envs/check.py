@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.envs.check_vector import Finding, Level, check_vector
 from surefoot.envs.interface import Array
+from surefoot.envs.spaces import ADVICE, arrays_of
 from surefoot.envs.vector import DISCRETE_SPACES, make_vec
 
 STEPS = 300
@@ -109,12 +110,14 @@ class Checker:
                          "set it in __init__ to one of gymnasium.spaces (not of the old package gym)")  # fmt: skip
                 return False
         observation, action = self.env.observation_space, self.env.action_space
-        if isinstance(observation, gymnasium.spaces.Dict):
+        images = 0
+        try:
+            images = sum(array.image for array in arrays_of(observation).values())
+        except EnvironmentMismatchError as error:
+            self.say("error", str(error).removesuffix(f": {ADVICE}"), ADVICE)
+        if isinstance(observation, gymnasium.spaces.Dict) and not images:
             self.say("warning", f"observations are a Dict of {', '.join(observation)}",
                      "surefoot concatenates them; wrap it in FlattenObservation to choose the order")  # fmt: skip
-        elif not isinstance(observation, gymnasium.spaces.Box) or len(observation.shape) != 1:
-            self.say("error", f"observations are {observation}, and surefoot reads vectors (a one-dimensional Box)",
-                     "wrap the environment in gymnasium.wrappers.FlattenObservation")  # fmt: skip
         elif observation.dtype == np.float64:
             self.say("warning", "observations are float64, and surefoot stores and learns from float32",
                      "declare and return float32 unless the environment needs more digits")  # fmt: skip
@@ -182,7 +185,7 @@ class Checker:
     def check_observation(self, observation: Any, which: str) -> None:
         """Shape, dtype, finite numbers and bounds of one observation."""
         space = self.env.observation_space
-        if not isinstance(space, gymnasium.spaces.Box):
+        if not isinstance(space, gymnasium.spaces.Box) or space.dtype == np.uint8:
             if observation not in space:
                 self.say("error", f"{which} is not in {space}", "return what the space declares")
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from surefoot.core.errors import SurefootError
 from surefoot.envs.interface import Array, as_numpy, autoreset_mode, final_observations, step_values
+from surefoot.envs.spaces import mapped
 
 Level = Literal["error", "warning"]
 
@@ -54,7 +56,7 @@ class VectorChecker:
         self.check_mode()
         observations, _ = self.env.reset(seed=self.seed)
         again, _ = self.env.reset(seed=self.seed)
-        if not np.array_equal(as_numpy(observations), as_numpy(again)):
+        if not _equal(observations, again):
             self.say("error", "two resets with the same seed give other observations",
                      "draw everything from generators that reset(seed=...) seeds")  # fmt: skip
         if not self.check_numbers(again, "the first observations"):
@@ -109,12 +111,20 @@ class VectorChecker:
 
     def check_numbers(self, observations: Any, which: str) -> bool:
         """Shape and finiteness of observations."""
-        wanted = tuple(self.env.observation_space.shape or ())
-        if tuple(np.shape(observations)) != wanted:
-            self.say("error", f"{which} have shape {tuple(np.shape(observations))}, and the space has {wanted}",
+        space = self.env.observation_space
+        if isinstance(space, Mapping) and not (isinstance(observations, Mapping) and set(observations) == set(space)):
+            self.say("error", f"{which} are no Dict of {', '.join(space)}", "return what the space declares")
+            return False
+        fine = mapped(lambda own, values: self._check_array(own, values, which), space, observations)
+        return all(fine.values()) if isinstance(fine, dict) else bool(fine)
+
+    def _check_array(self, space: Any, values: Any, which: str) -> bool:
+        wanted = tuple(space.shape or ())
+        if tuple(np.shape(values)) != wanted:
+            self.say("error", f"{which} have shape {tuple(np.shape(values))}, and the space has {wanted}",
                      "make observation_space batch_space(single_observation_space, num_envs)")  # fmt: skip
             return False
-        if not np.isfinite(as_numpy(observations)).all():
+        if not np.isfinite(as_numpy(values)).all():
             self.say("error", f"{which} are not all finite",
                      "truncate the episode of a row whose simulation diverges")  # fmt: skip
         return True
@@ -137,13 +147,14 @@ class VectorChecker:
             self.say("error", f"row {int(ended.argmax())} ended in step {step} without info['final_obs']",
                      "save the last observation before the reset, all rows in info['final_obs']")  # fmt: skip
             return
-        final = as_numpy(final_observations(observations, info))
-        if final.shape != np.shape(observations):
-            self.say("error", f"final_obs of step {step} has shape {final.shape}", "give one row for each environment")
-        elif not np.array_equal(final[~ended], as_numpy(observations)[~ended]):
+        final, observations = mapped(as_numpy, final_observations(observations, info)), mapped(as_numpy, observations)
+        if mapped(np.shape, final) != mapped(np.shape, observations):
+            self.say("error", f"final_obs of step {step} has shape {mapped(np.shape, final)}",
+                     "give one row for each environment")  # fmt: skip
+        elif not _equal(final, observations, ~ended):
             self.say("error", f"final_obs of step {step} differs from the observations in rows that did not end",
                      "copy the observations there")  # fmt: skip
-        elif np.array_equal(final[ended], as_numpy(observations)[ended]) and not getattr(self.env, "inserts_rows", 0):
+        elif _equal(final, observations, ended) and not getattr(self.env, "inserts_rows", 0):
             self.say("warning", f"final_obs of step {step} is the reset observation",
                      "save the last observation before the row is reset")  # fmt: skip
 
@@ -171,3 +182,9 @@ class VectorChecker:
 
             return torch.as_tensor(actions, device=getattr(self.env, "device", "cpu"))
         return actions
+
+
+def _equal(first: Any, second: Any, rows: Any = slice(None)) -> bool:
+    """Whether two observations of all environments are the same in these rows, in all their arrays."""
+    same = mapped(lambda a, b: np.array_equal(as_numpy(a)[rows], as_numpy(b)[rows]), first, second)
+    return all(same.values()) if isinstance(same, dict) else bool(same)

@@ -13,6 +13,14 @@ PREFIX = "native/"
 """Of the names on the command line: `native/quadrotor-2d` is `surefoot/Quadrotor2D-v0`."""
 _GYM_ID = re.compile(r'^    gym_id(?:: [^=]+)? = "(surefoot/[\w-]+-v\d+)"$', re.MULTILINE)
 
+PIXELS: Mapping[str, tuple[str, str, bool]] = {
+    "native/pendulum-pixels": ("surefoot/PendulumPixels-v0", "native/pendulum", False),
+    "native/pendulum-camera": ("surefoot/PendulumCamera-v0", "native/pendulum", True),
+    "native/cartpole-balance-pixels": ("surefoot/CartPoleBalancePixels-v0", "native/cartpole-balance", False),
+    "native/cartpole-balance-camera": ("surefoot/CartPoleBalanceCamera-v0", "native/cartpole-balance", True),
+}
+"""Name on the command line -> gymnasium id, the native system that is drawn, and whether its velocities are given."""
+
 
 @functools.cache
 def native_ids() -> Mapping[str, str]:
@@ -33,8 +41,10 @@ def gymnasium_id(env_id: str) -> str:
     if not env_id.startswith(PREFIX):
         return env_id
     name = env_id.replace("_", "-")
+    if name in PIXELS:
+        return PIXELS[name][0]
     if name not in native_ids():
-        raise ConfigError(f"there is no system {env_id!r}; {nearest(env_id, list(native_ids()))}")
+        raise ConfigError(f"there is no system {env_id!r}; {nearest(env_id, [*native_ids(), *PIXELS])}")
     return native_ids()[name]
 
 

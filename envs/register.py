@@ -10,13 +10,21 @@ from __future__ import annotations
 import gymnasium
 
 from surefoot.envs.mujoco.tasks import TASKS, VELOCITY_LIMITS
-from surefoot.envs.names import native_ids
+from surefoot.envs.names import PIXELS, native_ids
 
 
 def register() -> None:
     """Register all ids that aren't registered yet; calling it again changes nothing."""
     _register_native()
+    _register_pixels()
     _register_mujoco()
+
+
+def _register_pixels() -> None:
+    """`surefoot/PendulumPixels-v0`, ...: native systems seen by a camera; `...Camera`: one frame and velocities."""
+    for gym_id, system, velocities in PIXELS.values():
+        kwargs = {"system": system, "velocities": velocities, "frames": 1 if velocities else 3}
+        _add(gym_id, kwargs, None, "surefoot.envs.pixels:make_single", "surefoot.envs.pixels:make")
 
 
 def _register_native() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from surefoot.core.errors import EnvironmentMismatchError, SimulatorError, SurefootError
+from surefoot.envs.spaces import mapped
 
 Array = np.ndarray[Any, Any]
 
@@ -72,8 +73,7 @@ class PausingVectorEnv(SyncVectorEnv):
         self.next_seeds: list[int | None] = [None] * self.num_envs
         self.max_episode_steps = time_limit(self.envs[0])
         """Time limit of an episode, that of the first sub-environment."""
-        self._shape = self.single_observation_space.shape or ()
-        self._last: Array = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
+        self._last: Any = mapped(lambda space: np.zeros(space.shape or (), space.dtype), self.observation_space)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all sub-environments (or those of `options["reset_mask"]`) and activate them all."""
@@ -82,57 +82,67 @@ class PausingVectorEnv(SyncVectorEnv):
         options = dict(options or {})
         mask = options.pop("reset_mask", np.ones(self.num_envs, np.bool_))
         for i in np.flatnonzero(mask).tolist():
-            self._last[i] = self._reset(i, None if seeds[i] is None else int(seeds[i]), options or None)
+            self._reset(i, None if seeds[i] is None else int(seeds[i]), options or None)
         self.active[:] = True
-        return self._last.copy(), {}
+        return mapped(np.copy, self._last), {}
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Step the active rows: (N, ...) observations, (N,) rewards, terminations, truncations, and info."""
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         terminations, truncations = np.zeros((2, self.num_envs), dtype=np.bool_)
         info: dict[str, Any] = {}
-        final: dict[int, Array] = {}
+        final: dict[int, Any] = {}
         for i in np.flatnonzero(self.active).tolist():
             with own_errors(self.envs[i], "step"):
                 result = self.envs[i].step(actions[i])
                 if not (isinstance(result, tuple) and len(result) == 5):
                     raise self._wrong(i, "step", f"{kind(result)}", "return observation, reward, both flags and info")
-                self._last[i] = self._observation(i, "step", result[0])
+                self._see(i, "step", result[0])
                 rewards[i] = self._number(i, "a reward of", result[1], NUMBERS, "return float(reward)")
                 terminations[i] = self._number(i, "terminated =", result[2], FLAGS, "return bool(...)")
                 truncations[i] = self._number(i, "truncated =", result[3], FLAGS, "return bool(...)")
                 self._note(info, i, result[4])
             if terminations[i] or truncations[i]:
-                final[i] = self._last[i].copy()
-                self._last[i] = self._reset(i, self.next_seeds[i], None)
+                final[i] = mapped(lambda rows, row=i: rows[row].copy(), self._last)
+                self._reset(i, self.next_seeds[i], None)
         if final:
-            info["final_obs"], info["_final_obs"] = self._last.copy(), terminations | truncations
+            info["final_obs"], info["_final_obs"] = mapped(np.copy, self._last), terminations | truncations
             for i, observation in final.items():
-                info["final_obs"][i] = observation
+                _write(info["final_obs"], i, observation)
         info["valid"] = self.active.copy()
-        return self._last.copy(), rewards, terminations, truncations, info
+        return mapped(np.copy, self._last), rewards, terminations, truncations, info
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close all sub-environments."""
         for env in self.envs:
             close(env)
 
-    def _reset(self, i: int, seed: int | None, options: dict[str, Any] | None) -> Array:
+    def _reset(self, i: int, seed: int | None, options: dict[str, Any] | None) -> None:
         with own_errors(self.envs[i], "reset"):
             result = self.envs[i].reset(seed=seed, options=options)
             if not (isinstance(result, tuple) and len(result) == 2):
                 raise self._wrong(i, "reset", kind(result), "return observation and info")
-            return self._observation(i, "reset", result[0])
+            self._see(i, "reset", result[0])
 
-    def _observation(self, i: int, call: str, value: Any) -> Array:
+    def _see(self, i: int, call: str, observation: Any) -> None:
+        """Keep what row i observes."""
+        if isinstance(self._last, dict) and not (
+            isinstance(observation, Mapping) and set(observation) == set(self._last)
+        ):
+            what = f"an observation of {kind(observation)} where a Dict of {', '.join(self._last)} is declared"
+            raise self._wrong(i, call, what, "make the observation space and the observations agree")
+        checked = mapped(lambda rows, value: self._observation(i, call, rows, value), self._last, observation)
+        _write(self._last, i, checked)
+
+    def _observation(self, i: int, call: str, rows: Array, value: Any) -> Array:
         found = np.asarray(value)
-        if found.shape != self._shape:
-            declared = f"where {self._shape} is declared"
+        if found.shape != rows.shape[1:]:
+            declared = f"where {rows.shape[1:]} is declared"
             what = f"an observation of shape {found.shape} {declared}"
             raise self._wrong(i, call, what, "make the observation space and the observations agree")
-        whole = self._last.dtype.kind in "iu"
+        whole = rows.dtype.kind in "iu"
         if found.dtype.kind not in "biuf" or (whole and found.dtype.kind == "f" and (found % 1 != 0).any()):
-            what = f"observations that are {found.dtype} where {self._last.dtype} is declared"
+            what = f"observations that are {found.dtype} where {rows.dtype} is declared"
             raise self._wrong(i, call, what, "make the observation space and the observations agree")
         return found
 
@@ -161,6 +171,11 @@ class PausingVectorEnv(SyncVectorEnv):
 
     def _wrong(self, i: int, call: str, what: str, advice: str) -> SimulatorError:
         return SimulatorError(f"{name_of(self.envs[i])}: its {call} gave {what}; {advice} (surefoot envs check)")
+
+
+def _write(rows: Any, i: int, observation: Any) -> None:
+    """Put an observation into row i."""
+    mapped(lambda whole, part: whole.__setitem__(i, part), rows, observation)
 
 
 def name_of(env: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -13,30 +14,48 @@ from surefoot.core.spec import IMAGE, VECTOR, Array
 ADVICE = "wrap the environment in gymnasium.wrappers.FlattenObservation, or give images as uint8"
 
 
-def arrays_of(space: gymnasium.Space[Any]) -> dict[str, Array]:
+def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """What a function makes of observations: of an array, or of each array of a Dict by itself.
+
+    Args:
+        function: takes as many arrays as there are observations.
+        first: arrays of either kind, or spaces.
+        others: with the same keys.
+    """
+    if isinstance(first, Mapping):
+        return {key: function(value, *(other[key] for other in others)) for key, value in first.items()}
+    return function(first, *others)
+
+
+def arrays_of(space: gymnasium.Space[Any], name: str = "") -> dict[str, Array]:
     """Key -> shape and dtype, as `Spec.observations`.
 
     A one-dimensional Box is a vector, whatever its dtype; a uint8 Box of two to four dimensions is an image, or some
     stacked frames of one (`core.spec.Array` has the layouts); a Dict may hold both kinds.
 
+    Args:
+        space: of one environment.
+        name: of the environment, for messages.
+
     Raises:
         EnvironmentMismatchError: another space.
     """
+    who = f"{name}: " if name else ""
     if isinstance(space, gymnasium.spaces.Dict):
         found = {}
         for key, part in space.items():
             array = _array(part)
             if array is None:
                 raise EnvironmentMismatchError(
-                    f"the observation {key!r} is {part}, and agents read vectors and uint8 images in a Dict: {ADVICE}"
+                    f"{who}the observation {key!r} is {part}, and agents read vectors and uint8 images: {ADVICE}"
                 )
             found[str(key)] = array
         return found
     array = _array(space)
     if array is None:
         raise EnvironmentMismatchError(
-            f"observations are {space}, and agents read vectors (a one-dimensional Box), uint8 images or a Dict of "
-            f"them: {ADVICE}"
+            f"{who}observations are {space}, and agents read vectors (a one-dimensional Box), uint8 images or a Dict "
+            f"of them: {ADVICE}"
         )
     return {IMAGE if array.image else VECTOR: array}
 

@@ -9,16 +9,20 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
+from surefoot.core.spec import VECTOR, in_words
+from surefoot.core.spec import Array as NamedArray
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
 from surefoot.envs.names import gymnasium_id
 from surefoot.envs.side_by_side import PausableVectorEnv, PausingVectorEnv, close, name_of, time_limit
+from surefoot.envs.spaces import arrays_of
 
 Array = np.ndarray[Any, Any]
 
@@ -33,13 +37,19 @@ class EnvironmentDescription:
     """What a policy needs to know of an environment; all in the environment's own units."""
 
     env_id: str
-    observation_dim: int
+    observations: Mapping[str, NamedArray]
+    """As `Spec.observations`."""
     action_dim: int
     action_low: Array  # (action dim,) float32
     action_high: Array  # (action dim,) float32
     max_episode_steps: int | None
     simulator: str | None = None
     """Name and version of what computes the physics, such as "mujoco 4.0.0", where it matters to repeat a run."""
+
+    @property
+    def observation_dim(self) -> int | None:
+        """Width of an observation that is one vector; None of others."""
+        return self.observations[VECTOR].shape[0] if VECTOR in self.observations else None
 
 
 def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
@@ -126,9 +136,9 @@ def describe(env_id: str, **kwargs: Any) -> EnvironmentDescription:
     env = _make(gymnasium_id(env_id), kwargs)
     try:
         low, high = _action_bounds(env_id, env.action_space)
-        observation_dim = check_observations(env_id, env.observation_space)
+        observations = arrays_of(env.observation_space, env_id)
         simulator = _simulator(env)
-        return EnvironmentDescription(env_id, observation_dim, len(low), low, high, time_limit(env), simulator)
+        return EnvironmentDescription(env_id, observations, len(low), low, high, time_limit(env), simulator)
     finally:
         close(env)
 
@@ -149,7 +159,7 @@ def action_bounds(env_id: str, **kwargs: Any) -> tuple[Array, Array]:
 
 def check_spaces(
     env: str | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any] | PausableVectorEnv,
-    observation_dim: int,
+    observations: int | Mapping[str, NamedArray],
     action_dim: int,
     discrete: bool = False,
 ) -> None:
@@ -157,7 +167,7 @@ def check_spaces(
 
     Args:
         env: id of an environment, or one that is made.
-        observation_dim: width of an observation.
+        observations: width of an observation, or its arrays as in `Spec.observations`.
         action_dim: width of an action, or the number of choices.
         discrete: actions are choices.
 
@@ -168,7 +178,7 @@ def check_spaces(
     if isinstance(env, str):
         made = _make(gymnasium_id(env), {})
         try:
-            check_spaces(made, observation_dim, action_dim, discrete)
+            check_spaces(made, observations, action_dim, discrete)
         finally:
             close(made)
         return
@@ -186,24 +196,17 @@ def check_spaces(
         width = int(action_space.n)
     else:
         width = len(_action_bounds(name, action_space)[0])
-    found = (check_observations(name, observation_space), width)
-    wanted_dims = (observation_dim, action_dim)
-    for what, wanted, has in zip(("observations", "actions"), wanted_dims, found, strict=True):
+    given = {VECTOR: NamedArray((observations,))} if isinstance(observations, int) else observations
+    found = arrays_of(observation_space, name)
+    for what, wanted, has in (
+        ("observations", in_words(given), in_words(found)),
+        ("actions", f"{action_dim} numbers", f"{width} numbers"),
+    ):
         if wanted != has:
             raise EnvironmentMismatchError(
-                f"{what} don't fit: {name} has shape ({has},), the dataset or policy has shape ({wanted},); "
+                f"{what} don't fit: {name} has {has}, the dataset or policy {wanted}; "
                 "choose the environment that the data was recorded in with env=ID"
             )
-
-
-def check_observations(name: str, space: gymnasium.Space[Any]) -> int:
-    """Width of an environment's observations; an EnvironmentMismatchError where they are no vectors."""
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.shape[0] < 1:
-        raise EnvironmentMismatchError(
-            f"{name}: observations are {space}, and surefoot reads vectors (a one-dimensional Box): "
-            "wrap the environment in gymnasium.wrappers.FlattenObservation"
-        )
-    return int(space.shape[0])
 
 
 def check_actions(name: str, space: gymnasium.Space[Any]) -> int:
@@ -264,9 +267,14 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Dict observations as one vector, in the order of `GOAL_KEYS` or, for other keys, alphabetical."""
+    """Dict observations as one vector, in the order of `GOAL_KEYS` or, for other keys, alphabetical.
+
+    A Dict with an image stays one.
+    """
     space = env.observation_space
-    if not isinstance(space, gymnasium.spaces.Dict):
+    if not isinstance(space, gymnasium.spaces.Dict) or any(
+        part.dtype == np.uint8 and len(part.shape or ()) > 1 for part in space.values()
+    ):
         return env
     goal = set(space.spaces) <= set(GOAL_KEYS)
     keys = [key for key in GOAL_KEYS if key in space.spaces] if goal else sorted(space.spaces)

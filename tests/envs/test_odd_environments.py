@@ -136,7 +136,7 @@ def test_actions_that_agents_can_t_give_are_refused(space: Any, words: str) -> N
 
 
 def test_no_observation_at_all_is_refused() -> None:
-    with pytest.raises(EnvironmentMismatchError, match="reads vectors"):
+    with pytest.raises(EnvironmentMismatchError, match="read vectors"):
         describe("SurefootOdd-v0", observations=spaces.Box(-1, 1, (0,), np.float32))
 
 

@@ -182,7 +182,9 @@ def test_a_plan_that_only_a_worker_finds_bad_leaves_no_folder_behind(tmp_path: p
 
 def test_an_agent_of_another_problem_and_unknown_options_are_refused(tmp_path: pathlib.Path) -> None:
     other = SAC(Spec(7, 2, (-1.0,) * 2, (1.0,) * 2), hidden=(8,))
-    with pytest.raises(EnvironmentMismatchError, match="observation_dim 7 against 3 and action_dim 2 against 1"):
+    with pytest.raises(
+        EnvironmentMismatchError, match="observations 7 numbers against 3 numbers and action_dim 2 against 1"
+    ):
         fit(other, env=ENV, steps=200, out=tmp_path / "run", **FAST)
     with pytest.raises(ConfigError, match="make the agent with num_envs="):
         fit(sac(), env=ENV, steps=200, out=tmp_path / "run", envs=4, **FAST)

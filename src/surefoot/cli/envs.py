@@ -37,11 +37,13 @@ def _add(commands: Any, name: str, function: Any, what: str) -> argparse.Argumen
 
 def list_all(arguments: argparse.Namespace) -> int:
     """Native systems, then the other ids that surefoot registers."""
-    from surefoot.envs.names import native_ids
+    from surefoot.envs.names import PIXELS, native_ids
     from surefoot.envs.systems import SYSTEMS
 
     rows = [_row(known()) for known in SYSTEMS.values()]
-    rows += [_mujoco_row(env_id) for env_id in _registered() if env_id not in native_ids().values()]
+    drawn = {gym_id: name for name, (gym_id, *_) in PIXELS.items()}
+    others = [env_id for env_id in _registered() if env_id not in native_ids().values()]
+    rows += [_pixel_row(drawn[env_id]) if env_id in drawn else _mujoco_row(env_id) for env_id in others]
     rows = [row for row in rows if arguments.pattern in row["name"] or arguments.pattern in row["gymnasium_id"]]
     if arguments.json:
         output.print_json(rows)
@@ -69,6 +71,23 @@ def _row(system: System) -> dict[str, Any]:
         "actions": len(system.actions),
         "steps": system.max_steps,
         "constraint": system.margin_of,
+    }
+
+
+def _pixel_row(name: str) -> dict[str, Any]:
+    from surefoot.envs.names import PIXELS
+    from surefoot.envs.systems import system
+
+    gym_id, alias, velocities = PIXELS[name]
+    drawn = system(alias)
+    return {
+        "name": name,
+        "gymnasium_id": gym_id,
+        "what": f"{alias} seen by a camera: " + ("a frame and the velocities" if velocities else "three frames"),
+        "observations": None,
+        "actions": len(drawn.actions),
+        "steps": drawn.max_steps,
+        "constraint": drawn.margin_of,
     }
 
 
@@ -158,9 +177,11 @@ def _describe(env_id: str) -> dict[str, Any]:
 
     found = describe(env_id)
     gaps = gaps_of(found.env_id)
+    arrays = [{"key": key, "shape": str(a.shape), "dtype": a.dtype} for key, a in found.observations.items()]
     return {
         "name": found.env_id,
         "observation_dim": found.observation_dim,
+        **({"observations": arrays} if found.observation_dim is None else {}),
         "action_dim": found.action_dim,
         "action_low": found.action_low.tolist(),
         "action_high": found.action_high.tolist(),

@@ -1,0 +1,149 @@
+"""Native systems seen by a camera: what is drawn, stacked, paused and restored; the system beneath is the same."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import surefoot.envs  # noqa: F401  registers the ids
+from surefoot.core.errors import ConfigError
+from surefoot.core.spec import Array
+from surefoot.envs import describe, make_vec
+from surefoot.envs.check import check_environment
+from surefoot.envs.interface import final_observations
+from surefoot.envs.names import PIXELS
+from surefoot.envs.native import NativeVectorEnv
+from surefoot.envs.pixels import PixelVectorEnv, draw, pendulum
+from surefoot.envs.spaces import mapped
+
+
+@pytest.mark.parametrize("name", list(PIXELS))
+def test_every_id_keeps_the_contract_as_one_environment_and_as_many(name: str) -> None:
+    assert check_environment(PIXELS[name][0], steps=210) == []
+
+
+def test_ids_say_which_arrays_they_give() -> None:
+    assert describe("native/pendulum-pixels").observations == {"image": Array((3, 64, 64), "uint8")}
+    both = describe("native/pendulum-camera")
+    assert both.observations == {"image": Array((64, 64), "uint8"), "velocity": Array((1,))}
+    assert both.observation_dim is None
+    assert gymnasium.make("surefoot/PendulumPixels-v0").reset(seed=0)[0].shape == (3, 64, 64)
+
+
+def test_rewards_ends_and_velocities_are_those_of_the_system_beneath() -> None:
+    seen, plain = PixelVectorEnv("native/pendulum", 3, velocities=True, frames=1), NativeVectorEnv("native/pendulum", 3)
+    seen.reset(seed=4)
+    plain.reset(seed=4)
+    actions = np.random.default_rng(0).uniform(-2, 2, (205, 3, 1)).astype(np.float32)
+    for action in actions:
+        observations, *numbers, _ = seen.step(action)
+        expected, *others, _ = plain.step(action)
+        np.testing.assert_array_equal(observations["velocity"], expected[:, 2:])
+        for a, b in zip(numbers, others, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.7, math.pi / 2, -2.0])
+def test_the_rod_is_drawn_where_it_hangs(angle: float) -> None:
+    image = draw(pendulum(torch.tensor([[math.cos(angle), math.sin(angle), 0.0]])), 64)[0].double()
+    down, right = torch.meshgrid(torch.arange(64) + 0.5, torch.arange(64) + 0.5, indexing="ij")
+    weight = image / image.sum()
+    centre = (float((right * weight).sum()) / 64, float((down * weight).sum()) / 64)
+    assert centre == pytest.approx((0.5 + 0.19 * math.sin(angle), 0.5 - 0.19 * math.cos(angle)), abs=0.01)
+    area = 0.38 * 0.09 + math.pi * 0.045**2  # a rectangle with two half discs
+    assert float(image.sum()) / 255 / 64**2 == pytest.approx(area, rel=0.02)
+
+
+def test_frames_are_stacked_from_the_oldest_to_the_newest_and_begin_anew_with_an_episode() -> None:
+    env = PixelVectorEnv("native/pendulum", 2, max_episode_steps=4)
+    first, _ = env.reset(seed=1)
+    assert np.array_equal(first[:, 0], first[:, 2])
+    before = first
+    for _ in range(4):
+        after, _, _, truncations, info = env.step(np.ones((2, 1), np.float32))
+        final: Any = final_observations(after, info)
+        assert np.array_equal(final[:, :2], before[:, 1:])
+        assert not np.array_equal(final[:, 2], before[:, 2])
+        before = after
+    assert truncations.all()
+    assert np.array_equal(after[:, 0], after[:, 2])
+    assert not np.array_equal(after, final)
+
+
+def test_a_paused_row_keeps_its_image() -> None:
+    env = PixelVectorEnv("native/pendulum", 2)
+    before, _ = env.reset(seed=1)
+    env.active[0] = False
+    after, *_ = env.step(np.ones((2, 1), np.float32))
+    assert np.array_equal(after[0], before[0])
+    assert not np.array_equal(after[1], before[1])
+
+
+def test_a_saved_state_goes_on_to_the_same_images() -> None:
+    env, other = (PixelVectorEnv("native/cartpole-balance", 2, tensors="torch") for _ in range(2))
+    env.reset(seed=3)
+    for _ in range(5):
+        env.step(torch.ones(2, 1))
+    other.reset(seed=9)
+    other.set_state(env.get_state())
+    for _ in range(3):
+        assert torch.equal(env.step(torch.ones(2, 1))[0], other.step(torch.ones(2, 1))[0])
+
+
+def test_thousands_of_frames_come_a_second() -> None:
+    env = PixelVectorEnv("native/pendulum", 16)
+    env.reset(seed=0)
+    begun = time.thread_time()
+    for _ in range(20):
+        env.step(np.zeros((16, 1), np.float32))
+    assert 20 * 16 / (time.thread_time() - begun) > 2000
+
+
+def test_other_systems_and_sizes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="has no scene to draw"):
+        PixelVectorEnv("native/acrobot")
+    with pytest.raises(ConfigError, match="size is 4"):
+        PixelVectorEnv("native/pendulum", size=4)
+
+
+class Looking(gymnasium.Env[Any, Any]):
+    """Gives an image and a vector, as a user's environment would."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"camera": gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8), "state": gymnasium.spaces.Box(-1, 1, (2,))}
+    )
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self._seen(), 0.0, False, self.time == 3, {}
+
+    def _seen(self) -> Any:
+        return {"camera": np.full((8, 8, 3), self.time, np.uint8), "state": np.full(2, self.time / 9, np.float32)}
+
+
+def test_a_users_dict_with_an_image_stays_one_side_by_side() -> None:
+    gymnasium.register("Looking-v0", Looking)
+    env: Any = make_vec("Looking-v0", 2)
+    first, _ = env.reset(seed=0)
+    assert mapped(np.shape, first) == {"camera": (2, 8, 8, 3), "state": (2, 2)}
+    for time_step in (1, 2, 3):
+        after, _, _, truncations, info = env.step(np.zeros((2, 1)))
+        final: Any = final_observations(after, info)
+        assert (final["camera"] == time_step).all()
+    assert truncations.all()
+    assert not after["camera"].any()
