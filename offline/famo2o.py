@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import FamilyActor, GaussianActor, embedded
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.networks import Critic, Value
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
@@ -47,32 +47,20 @@ class FamO2OConfig:
         require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
 
 
-class FamilyAgent(Agent):
-    """An agent whose `actor` also reads a coefficient, which its `balance` picks for each state."""
-
-    balance: Any
-
-    def make_family(self) -> FamilyActor:
-        """Policy and balance model as one head, weights drawn anew."""
-        raise TypeError(f"{type(self).__name__} must define make_family")
-
-    def widened(self, observations: Tensor, coefficients: Tensor) -> Tensor:
-        """(B, O + 6) what the universal policy reads at (B, O) observations and (B,) coefficients."""
-        return torch.cat([observations, embedded(coefficients)], -1)
-
-    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """(B, A) actions at the coefficients that the balance model's means stand for; mean ones without `noise`."""
-        return self.actor.act(self.widened(observations, self.balance(observations)), noise)
-
-    def policy(self) -> Policy:
-        """A copy of policy and balance model together."""
-        with torch.random.fork_rng(devices=[]):
-            family = self.make_family()
-        family.member, family.balance = self.actor, self.balance  # type: ignore[assignment]
-        return Policy.of(family, self.normalizer, self.action_low, self.action_high)
+def widened(observations: Tensor, coefficients: Tensor) -> Tensor:
+    """(B, O + 6) what a universal policy reads at (B, O) observations and (B,) coefficients."""
+    return torch.cat([observations, embedded(coefficients)], -1)
 
 
-class FamO2O(FamilyAgent, IQL):
+def family_policy(agent: Any) -> Policy:
+    """A copy of the `actor` and `balance` of an agent together, as the head that its `make_family` draws anew."""
+    with torch.random.fork_rng(devices=[]):
+        family = agent.make_family()
+    family.member, family.balance = agent.actor, agent.balance
+    return Policy.of(family, agent.normalizer, agent.action_low, agent.action_high)
+
+
+class FamO2O(IQL):
     r"""FamO2O of Wang et al., "Train Once, Get a Family" (NeurIPS 2023), its IQL variant (LeapLabTHU/FamO2O, jax_iql).
 
     Value and critics are IQL's. The universal policy reads the state and an embedding of a coefficient beta, drawn
@@ -128,7 +116,7 @@ class FamO2O(FamilyAgent, IQL):
         """Entropy, weighted, and value of the universal policy's action at the coefficients picked."""
         observations = batch["observations"]
         coefficients, log_density = self.balance.sample(observations, noise["choice"])
-        action = self.actor.act(self.widened(observations, coefficients), noise["action"])
+        action = self.actor.act(widened(observations, coefficients), noise["action"])
         q = ensembles.minimum(self.target_critic(torch.cat([observations, action], -1)))
         loss = (self.temperature() * log_density - q).mean()
         return loss, {"coefficient": coefficients, "balance_entropy": -log_density}
@@ -142,7 +130,7 @@ class FamO2O(FamilyAgent, IQL):
         """Negative log-density of the data's actions, each weighted by exp(its own coefficient times advantage)."""
         coefficients = self.coefficients(batch, noise).detach()
         weight = self.weights(batch["target_q"] - self.value(batch["observations"]), coefficients)
-        observations = self.widened(batch["observations"], coefficients)
+        observations = widened(batch["observations"], coefficients)
         return -(weight * self.actor.log_density(observations, batch["actions"])).mean(), {"weight": weight}
 
     def weights(self, advantages: Tensor, coefficients: Tensor) -> Tensor:
@@ -162,3 +150,11 @@ class FamO2O(FamilyAgent, IQL):
             Update(self.actor_loss, ("actor",), adam, together=True, noise={"coefficient": self.coefficient_noise}),
             Update(self.critic_loss, ("critic",), adam, then=targets),
         ]
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions at the coefficients that the balance model's means stand for; mean ones without `noise`."""
+        return self.actor.act(widened(observations, self.balance(observations)), noise)
+
+    def policy(self) -> Policy:
+        """A copy of policy and balance model together."""
+        return family_policy(self)

@@ -11,9 +11,10 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhFamilyActor
 from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.offline.cql import CQL, CQLConfig
-from surefoot.offline.famo2o import FamilyAgent
+from surefoot.offline.famo2o import family_policy, widened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ class FamO2OCQLConfig(CQLConfig):
         require(0 <= low <= high, name, "coefficients", self.coefficients, "(low, high) with 0 <= low <= high")
 
 
-class FamO2OCQL(FamilyAgent, CQL):
+class FamO2OCQL(CQL):
     r"""FamO2O of Wang et al., "Train Once, Get a Family" (NeurIPS 2023), its CQL variant (LeapLabTHU/FamO2O, jax_cql).
 
     CQL whose universal policy reads the state and an embedding of a coefficient beta, drawn uniformly from the range at
@@ -78,7 +79,7 @@ class FamO2OCQL(FamilyAgent, CQL):
 
     def policy_input(self, batch: Batch, noise: dict[str, Tensor], where: str) -> Tensor:
         """(B, O + 6) observations, and the embedding of a coefficient for each."""
-        return self.widened(batch[where], self.coefficients(batch, noise, where))
+        return widened(batch[where], self.coefficients(batch, noise, where))
 
     def weighed(self, values: Tensor, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) values of the policy's actions, each times the coefficient that the policy read."""
@@ -88,7 +89,7 @@ class FamO2OCQL(FamilyAgent, CQL):
         """Minus the value of the universal policy's action at the coefficient picked."""
         observations = batch["observations"]
         coefficients = self.balance(observations)
-        action, _ = self.actor.sample(self.widened(observations, coefficients), noise["action"])
+        action, _ = self.actor.sample(widened(observations, coefficients), noise["action"])
         q = ensembles.minimum(self.critic(torch.cat([observations, action], -1)))
         return -q.mean(), {"coefficient": coefficients}
 
@@ -102,6 +103,14 @@ class FamO2OCQL(FamilyAgent, CQL):
         ]
         adam, action = Adam(self.config.balance_learning_rate), {"action": Noise("normal", self.spec.action_dim)}
         return [*more, Update(self.balance_loss, ("balance",), adam, noise=action, together=True)]
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions at the coefficients that the balance model's means stand for; mean ones without `noise`."""
+        return self.actor.act(widened(observations, self.balance(observations)), noise)
+
+    def policy(self) -> Policy:
+        """A copy of policy and balance model together."""
+        return family_policy(self)
 
 
 NAMES = {"observations": "coefficient", "next_observations": "next_coefficient"}

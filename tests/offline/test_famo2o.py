@@ -20,6 +20,7 @@ from surefoot.core.policy import Policy
 from surefoot.core.random import Stream
 from surefoot.data.store import Store
 from surefoot.offline import IQL, FamO2O
+from surefoot.offline.famo2o import widened
 from surefoot.online import FamO2OOnline
 
 ROWS = 5
@@ -308,7 +309,7 @@ def test_a_larger_coefficient_is_nearer_to_the_best_action_and_the_balance_model
     learner.run(1500)
     seen = torch.rand(500, 2, generator=source) * 2 - 1
     with torch.no_grad():
-        means = [float(agent.actor.act(agent.widened(seen, torch.full((500,), c))).mean()) for c in (0.3, 3.0, 5.7)]
+        means = [float(agent.actor.act(widened(seen, torch.full((500,), c))).mean()) for c in (0.3, 3.0, 5.7)]
         picked, done = float(agent.balance(seen).mean()), float(agent.act(seen).mean())
     expected = [weighted_mean(c) for c in (0.3, 3.0, 5.7)]
     assert expected == sorted(expected)

@@ -21,6 +21,7 @@ from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
 from surefoot.data.store import Store
 from surefoot.offline import CQL, FamO2OCQL
+from surefoot.offline.famo2o import widened
 
 # -- against numbers found another way -----------------------------------------------------------------------
 
@@ -200,7 +201,7 @@ def test_a_larger_coefficient_is_nearer_to_the_best_action_and_the_balance_model
     seen, noise = torch.rand(4000, 2, generator=source) * 2 - 1, torch.randn(4000, 1, generator=source)
     wanted = (0.3, 1.0, 3.7)
     with torch.no_grad():
-        means = [float(agent.actor.act(agent.widened(seen, torch.full((4000,), c)), noise).mean()) for c in wanted]
+        means = [float(agent.actor.act(widened(seen, torch.full((4000,), c)), noise).mean()) for c in wanted]
         picked = float(agent.balance(seen).mean())
     expected = [best_mean(c) for c in wanted]
     assert expected == sorted(expected)
