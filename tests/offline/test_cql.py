@@ -186,6 +186,22 @@ def pairs(agent: CQL, plain: Plain) -> list[tuple[str, Tensor, Tensor]]:
     return found
 
 
+@pytest.mark.parametrize("kind", [CQL, CalQL])
+def test_layer_norms_add_to_the_variance_what_flaxs_do(kind: type[CQL]) -> None:
+    agent = prepared(kind, layer_norm_actor=True, layer_norm_critic=True)
+    pairs = 1e-3 * torch.randn(ROWS, 5, dtype=torch.float64)
+    with torch.no_grad():
+        for mlp in (agent.actor.mlp, agent.critic.mlp):
+            mlp.biases[0].mul_(1e-3)  # variances near the epsilon, so that it matters which
+        critics = agent.critic(pairs)
+        for member in range(2):
+            flaxs, torchs = (layers(agent.critic.mlp, member, epsilon)(pairs)[:, 0] for epsilon in (1e-6, 1e-5))
+            torch.testing.assert_close(critics[member], flaxs, rtol=1e-12, atol=1e-12)
+            assert (critics[member] - torchs).abs().max() > 1e-3
+        means = layers(agent.actor.mlp, epsilon=1e-6)(pairs[:, :3])
+        torch.testing.assert_close(agent.actor.mlp(pairs[:, :3]), means, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
