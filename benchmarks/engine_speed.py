@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.files import write_json
+from surefoot.core.sources import Uniform
 from surefoot.cuda_ext import native, why_not_native
 from surefoot.workers import at_once
 
@@ -61,7 +62,7 @@ def learner(algorithm: str, options: dict[str, Any], seed: int) -> Any:
     spec = Spec(OBSERVATION, ACTION, (-1.0,) * ACTION, (1.0,) * ACTION)
     agent = agent_class(algorithm)(spec, **options).fresh(seed)
     table = kernels.KernelTable("benchmark")
-    return Learner([agent], [seed], store.gather, len(store), batch_size=BATCH, table=table)
+    return Learner([agent], [seed], Uniform(store), batch_size=BATCH, table=table)
 
 
 def measure_ours(algorithm: str, preset: str | None, updates: int, seed: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ import h5py
 import numpy as np
 
 from surefoot.core.errors import SurefootError
+from surefoot.core.sources import Uniform
 from surefoot.data import load, save, validate
 
 SECONDS = 20.0  # no damaged file may take longer
@@ -191,7 +192,7 @@ def our_checkpoint(folder: pathlib.Path) -> list[pathlib.Path]:
     columns["terminations"], columns["next_observations"] = small_arrays()["terminals"], columns["observations"]
     store = Store.pack(columns)
     agent = IQL(Spec(5, 2, (-1.0, -1.0), (1.0, 1.0)), hidden=(8, 8))
-    learner = Learner([agent], [0], store.gather, len(store), batch_size=16)
+    learner = Learner([agent], [0], Uniform(store), batch_size=16)
     learner.run(5)
     path = folder / "checkpoint.safetensors"
     checkpoint.save(path, learner.state(0), {"kind": "checkpoint", "algorithm": "iql", "seed": 0, "step": 5})

@@ -27,6 +27,7 @@ from torch import Tensor
 from surefoot.core import kernels
 from surefoot.core.agent import Update
 from surefoot.core.learner import Learner
+from surefoot.core.sources import Uniform
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.systems import system
 from surefoot.generate import generate
@@ -120,8 +121,7 @@ def cell(name: str, setting: Setting, seed: int, transitions: int = TRANSITIONS)
     learner = Learner(
         [agent],
         [seed],
-        store.gather,
-        len(store),
+        Uniform(store),
         batch_size=setting.batch_size,
         planned_steps=setting.steps,
         table=kernels.load_table(),

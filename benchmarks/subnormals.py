@@ -24,6 +24,7 @@ from surefoot.core import kernels
 from surefoot.core.agent import Spec
 from surefoot.core.files import write_json
 from surefoot.core.learner import Learner
+from surefoot.core.sources import Uniform
 from surefoot.data.store import Store
 from surefoot.offline.cql import CQL
 
@@ -48,7 +49,7 @@ def learner(factor: float) -> Learner:
     with torch.no_grad():
         for critic in (agent.critic, agent.target_critic):
             critic.mlp.weights[-1].mul_(factor)
-    return Learner([agent], [0], store.gather, ROWS, planned_steps=1_000_000, table=kernels.load_table())
+    return Learner([agent], [0], Uniform(store.gather, ROWS), planned_steps=1_000_000, table=kernels.load_table())
 
 
 def rate(made: Learner, steps: int, flushed: bool) -> float:

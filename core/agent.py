@@ -7,7 +7,7 @@ import difflib
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,16 @@ from surefoot.core.features import encoder_of
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.spec import DatasetLike as DatasetLike
 from surefoot.core.spec import Spec as Spec
 
-Batch = dict[str, Tensor]
-"""Key -> tensor whose first dimension is the batch."""
 Metrics = dict[str, Tensor]
 """Name -> a tensor that a loss had at hand, of any shape; the Learner averages it when it logs."""
-Loss = Callable[[Batch, dict[str, Tensor]], tuple[Tensor, Metrics]]
+Loss = Callable[[Any, dict[str, Tensor]], tuple[Tensor, Metrics]]
+"""(batch, noise) -> (scalar, metrics); the batch of an update of several sources is a dict of batches."""
+Change = Callable[[Any, dict[str, Tensor]], tuple[dict[str, Tensor], Metrics]]
+"""(batch, noise) -> (full name of a parameter or buffer -> new tensor, metrics)."""
 
 
 SCHEDULES = ("constant", "cosine", "linear", "adaptive")
@@ -55,7 +57,7 @@ class Adam:
 class Descent:
     """Plain gradient descent: parameter -= learning_rate * gradient, without a memory or a schedule.
 
-    At a rate of 1 a loss whose gradient is parameter - new makes the parameter `new`: how a rule sets it.
+    At a rate of 1 a loss whose gradient is parameter - new makes the parameter `new`: how a loss sets it.
     """
 
     learning_rate: float = 1.0
@@ -71,23 +73,87 @@ class Update:
     trains: tuple[str, ...]
     """Names of the networks that it changes; no other gets a gradient, so losses need not detach them."""
     optimizer: Adam | Descent = Adam()
+    source: str | tuple[str, ...] = MAIN
+    """Where its rows come from; of several, the loss is given a dict of batches by their names."""
     every: int = 1
     """Taken at training steps every, 2 every, ... (1 is the first)."""
     repeat: int = 1
     """Times in a row, each on rows of its own."""
     rows: int | None = None
-    """Batch size, where it differs from the run's."""
+    """Batch size, of each of its sources, where it differs from the run's."""
     then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     """Target network -> (network, rate): target += rate * (network - target) after the step."""
     together: bool = False
     """Differentiated at the same parameters as the last due update before it, not at those that it made."""
     noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
-    """Random numbers that the loss is handed, by name."""
+    """Random numbers that the loss is handed, by name: for each row of its sources, one source after another."""
 
     @property
     def name(self) -> str:
         """The loss's name."""
         return self.loss.__name__  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources that it reads."""
+        return (self.source,) if isinstance(self.source, str) else self.source
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A change of an agent's tensors that is no gradient step: a natural gradient, a multiplier, a copy.
+
+    It stands in the same ordered list as the updates, and is taken at its place.
+    """
+
+    change: Change | None = None
+    """A bound method `change(batch, noise) -> (new tensors, metrics)` of the agent; None: only `then`."""
+    changes: tuple[str, ...] = ()
+    """Names of the networks or buffers whose tensors `change` may give."""
+    on: Literal["step", "block", "episodes"] = "step"
+    """When it is taken. "step": in each training step. "block": once for each block of an on-policy loop, on all its
+    rows, flattened; the updates on either side of it each take all their epochs. "episodes": when episodes of the
+    agent's own policy have ended; the batch has () `cost` and `length`, means over the last `cost_window` of them."""
+    source: str = MAIN
+    """Of a rule of training steps: where its rows come from. Of one on blocks: the columns that the losses read, which
+    it may change too, or "block": the block itself, (T, N, ...), as `columns` is given it."""
+    rows: int | None = None
+    """Of a rule of training steps: batch size, where it differs from the run's."""
+    every: int = 1
+    """Of a rule of training steps: as `Update.every`."""
+    then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """Network -> (network, rate): first += rate * (second - first), in this order, after `change`."""
+    noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
+    """Of a rule of training steps: random numbers that `change` is handed, by name."""
+
+    @property
+    def name(self) -> str:
+        """The change's name, or that of the networks that it copies to."""
+        return ", ".join(self.then) if self.change is None else self.change.__name__  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the Learner's sources that it reads."""
+        return (self.source,) if self.on == "step" and self.change is not None else ()
+
+
+def in_groups(entries: Sequence[Update | Rule]) -> tuple[list[list[Update | Rule]], list[int | Rule]]:
+    """An agent's list, parted by its rules on blocks.
+
+    Returns:
+        Groups: what a training step does, in order. And what is done with a block: numbers of groups, and the rules.
+    """
+    groups: list[list[Update | Rule]] = []
+    sequence: list[int | Rule] = []
+    for entry in entries:
+        if isinstance(entry, Rule) and entry.on == "block":
+            sequence.append(entry)
+        elif isinstance(entry, Update) or entry.on == "step":
+            if not sequence or isinstance(sequence[-1], Rule):
+                sequence.append(len(groups))
+                groups.append([])
+            groups[-1].append(entry)
+    return groups, sequence
 
 
 class Agent(nn.Module):
@@ -112,7 +178,7 @@ class Agent(nn.Module):
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None
-    """Episodes whose mean cost `observe_costs` is given while it acts; None for agents without a constraint."""
+    """Episodes whose mean cost rules on "episodes" are given while it acts; None for agents without a constraint."""
     inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
     """What a run that it starts from must give, by attribute; all else is taken where it fits."""
     inherits_moments: ClassVar[tuple[str, ...]] = ()
@@ -203,37 +269,24 @@ class Agent(nn.Module):
         """What the user should hear of training on this dataset, before the first step; `prepare` has seen it."""
         return []
 
-    def batches(self, dataset: Any, store: Any) -> tuple[Callable[..., Batch], int]:
-        """What turns drawn numbers into batches, and how many numbers there are to draw from: here the store's rows.
-
-        An agent that learns from more than single rows, or draws some more often, gives its own.
-
-        Args:
-            dataset: as `prepare` gave it.
-            store: its valid rows, with the columns that the agent reads.
-        """
-        return store.gather, len(store)
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """The rows that its updates learn from, by the names that they use; here the data's, drawn uniformly."""
+        return {MAIN: Uniform(stores.data)}
 
     def annotate(self, batch: Batch) -> Batch:
-        """Quantities that several losses of one training step share, computed once without gradient."""
+        """Quantities that several losses share, computed once for each batch of the main source, without gradient."""
         return batch
 
-    def observe_costs(self, cost: Tensor, length: Tensor) -> dict[str, Tensor]:
-        """Buffers to be changed, by full name, after new episodes of its own policy: how a multiplier is stepped.
-
-        Args:
-            cost: () mean undiscounted cost of the last `cost_window` episodes, NaN where none has ended yet.
-            length: () their mean number of steps.
-        """
-        raise TypeError(f"{type(self).__name__} must define observe_costs")
-
-    def updates(self) -> Sequence[Update]:
-        """The optimiser steps of one training step, in order."""
+    def updates(self) -> Sequence[Update | Rule]:
+        """The optimiser steps and rules of one training step, in order."""
         raise TypeError(f"{type(self).__name__} must define updates")
 
     def copies(self) -> dict[str, str]:
         """Network -> the network that it follows slowly and starts equal to."""
-        return {target: source for update in self.updates() for target, (source, _) in update.then.items()}
+        entries = self.updates()
+        trained = {name for entry in entries if isinstance(entry, Update) for name in entry.trains}
+        pairs = ((target, source) for entry in entries for target, (source, _) in entry.then.items())
+        return {target: source for target, source in pairs if target not in trained}
 
     def forward(self, method: str | Callable[..., Any], *arguments: Any) -> Any:
         """Call a method by name, or a function of this agent: how `torch.func.functional_call` reaches the losses."""

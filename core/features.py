@@ -27,7 +27,7 @@ from surefoot.core.random import Noise
 from surefoot.core.spec import Spec
 
 if TYPE_CHECKING:
-    from surefoot.core.agent import Agent, Batch, Loss, Metrics, Update
+    from surefoot.core.agent import Agent, Batch, Loss, Metrics, Rule, Update
 
 OBSERVATIONS = ("observations", "next_observations")
 SHIFT = "shift"
@@ -101,8 +101,8 @@ def _with_actions(batch: Batch) -> Batch:
     return batch
 
 
-def training_encoder(agent: Agent, updates: Sequence[Update]) -> list[Update]:
-    """The agent's updates, the encoder trained by those that it is trained along with; as they are without one.
+def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Update | Rule]:
+    """The agent's updates and rules, the encoder trained by those that it is trained along with; as they are without one.
 
     Raises:
         ConfigError: no update trains any of `TRAINED_WITH`.
@@ -110,18 +110,26 @@ def training_encoder(agent: Agent, updates: Sequence[Update]) -> list[Update]:
     if agent.encoder is None:
         return list(updates)
     found = {SHIFT: Noise("uniform", 4)} if agent.config.shift > 0 and agent.encoder.images else {}
-    own = [dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found}) for u in updates]
+    own = [
+        dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found}) if hasattr(u, "trains") else u
+        for u in updates
+    ]
     if not any(True for _ in agent.encoder.parameters()):
         return own
-    beside = next((name for name in TRAINED_WITH if any(name in u.trains for u in updates)), None)
+    beside = next((name for name in TRAINED_WITH if any(name in trained(u) for u in updates)), None)
     if beside is None:
         raise ConfigError(f"{agent.name} trains none of {', '.join(TRAINED_WITH)}, so nothing would train its encoder")
     return [
         dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"))
-        if beside in u.trains
+        if beside in trained(u)
         else u
         for u in own
     ]
+
+
+def trained(entry: Update | Rule) -> tuple[str, ...]:
+    """Networks that an update trains; none, of a rule."""
+    return getattr(entry, "trains", ())
 
 
 def _without(name: str, loss: Loss) -> Loss:

@@ -19,16 +19,17 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
 from surefoot.core import kernels, native
-from surefoot.core.agent import Agent, Batch, Metrics, Update
+from surefoot.core.agent import Agent, Metrics, Rule, Update, in_groups
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.features import encoded, training_encoder
 from surefoot.core.optimizer import Network, Optimizer
-from surefoot.core.random import Noise, Rows, Stream, UniformRows
+from surefoot.core.random import Noise, Stream
 from surefoot.core.smoothness import penalised
+from surefoot.core.sources import MAIN, Batch, Source, as_sources
 from surefoot.core.tape import Recorder, Tape
 
-Gather = Callable[[Tensor], Batch]
-"""Row indices (S, B) or (B,) -> a batch whose tensors start with the same dimensions."""
+Batches = dict[str, Batch]
+"""Source -> batch of one training step."""
 
 
 class Learner:
@@ -38,8 +39,7 @@ class Learner:
         self,
         agents: Sequence[Agent],
         seeds: Sequence[int],
-        gather: Gather,
-        population: int | Rows,
+        sources: Mapping[str, Source] | Source,
         *,
         batch_size: int = 256,
         planned_steps: int = 1_000_000,
@@ -57,9 +57,8 @@ class Learner:
         Args:
             agents: S agents of one class and config.
             seeds: S numbers that fix each agent's batches and noise.
-            gather: row indices -> batch, on `device`; a method of an object with `workspace(rows)`, as of a
-                `Store`, is handed one on a CPU as second argument, and so fills the same memory at every step.
-            population: rows that are drawn from uniformly, or what says which rows a step learns from.
+            sources: where rows come from, by the names that the updates use; one alone is the main one. A source
+                with `workspace(rows)` is handed one on a CPU, and so fills the same memory at every step.
             batch_size: rows per update, unless the update says otherwise.
             planned_steps: training steps that the schedules count on.
             device: where parameters live.
@@ -70,19 +69,24 @@ class Learner:
             mixed_precision: matrix products in bfloat16; parameters and optimisers stay as they are.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action (`core.smoothness`).
             log_length: training steps between checks that all losses are finite, at most.
+
+        Raises:
+            ConfigError: agents and seeds, or updates, networks and sources, that don't go together.
         """
         self.agent, self.seeds = agents[0], list(seeds)
         self.device, self.dtype = torch.device(device), dtype
-        self.gather, self.mixed_precision = gather, mixed_precision
+        self.mixed_precision = mixed_precision
         self.stacked = stacked if stacked is not None else len(agents) > 1 or self.device.type == "cuda"
         if len(agents) != len(self.seeds) or (len(agents) > 1 and not self.stacked):
             raise ConfigError(f"{len(agents)} agents and {len(self.seeds)} seeds don't go together")
-        if isinstance(population, int) and population < 1:
-            raise ConfigError("there is no row to train on")
         for agent in agents:
             agent.to(self.device, dtype)
-        self.updates = training_encoder(self.agent, penalised(self.agent, self.agent.updates(), jacobian_penalty))
-        self.rows = max((u.rows or batch_size) * u.repeat for u in self.updates)
+        self.order = training_encoder(self.agent, penalised(self.agent, self.agent.updates(), jacobian_penalty))
+        """Updates and rules as the agent gives them; an update may stand there twice."""
+        self.updates: list[Update] = []
+        for entry in self.order:
+            if isinstance(entry, Update) and entry not in self.updates:
+                self.updates.append(entry)
         self.batch_size, self.planned_steps, self.log_length = batch_size, planned_steps, log_length
         self.step = 0
         self.networks, self._buffers = self._take_over(agents)
@@ -95,18 +99,14 @@ class Learner:
             Optimizer(u.optimizer, [self.networks[n] for n in u.trains], planned_steps // u.every * u.repeat, fused)
             for u in self.updates
         ]
-        noises: dict[str, Noise] = {}
-        for update in self.updates:
-            for name, noise in update.noise.items():
-                if noises.setdefault(name, noise) != noise:
-                    raise ConfigError(
-                        f"{self.agent.name}: {update.name} reads {name!r} as {noise}, and another update as "
-                        f"{noises[name]}; give one of them another name"
-                    )
-        self.stream = Stream(self.seeds, self.rows, noises, self.device, dtype)
-        self.drawn: Rows = (
-            UniformRows(self.seeds, population, self.rows, self.device) if isinstance(population, int) else population
-        )
+        self.sources = as_sources(sources)
+        self._rows_of = self._count_rows()
+        for name, rows in self._rows_of.items():
+            self.sources[name].bind(self.seeds, rows, self.device)
+        self.stream = self._noise_stream()
+        groups, self.sequence = in_groups(self.order)
+        """What is done with a block: groups of updates by their numbers, for `run`, and rules on blocks."""
+        self._groups = [[self.updates.index(e) if isinstance(e, Update) else e for e in group] for group in groups]
         self._compute = [self._loss_function(u) for u in self.updates]
         if compiled:
             self._compute = [torch.compile(f) for f in self._compute]
@@ -115,8 +115,8 @@ class Learner:
         self._metrics: dict[str, Tensor] = {}
         self._graphs: dict[int, _Graph] = {}
         self._tapes: dict[int, _Taped] | None = {} if fused else None
-        maker = getattr(getattr(gather, "__self__", None), "workspace", None) if fused else None
-        self._space = None if maker is None else maker(self.rows)
+        makers = {name: getattr(self.sources[name], "workspace", None) if fused else None for name in self._rows_of}
+        self._spaces = {name: maker(self._rows_of[name]) for name, maker in makers.items() if maker is not None}
 
     def _take_over(self, agents: Sequence[Agent]) -> tuple[dict[str, Network], dict[str, Tensor]]:
         """The agents' networks in flat storage, by attribute name, and their (S, ...) buffers."""
@@ -128,11 +128,46 @@ class Learner:
             buffers = {name: value.unsqueeze(0) for name, value in self.agent.named_buffers()}
         return {name: Network(group) for name, group in groups.items()}, {n: v.detach() for n, v in buffers.items()}
 
+    def _count_rows(self) -> dict[str, int]:
+        """Source -> rows that it gives a training step: the most that one of its readers sees."""
+        found: dict[str, int] = {}
+        for entry in self.order:
+            repeat = entry.repeat if isinstance(entry, Update) else 1
+            for name in entry.sources:
+                if name not in self.sources:
+                    raise ConfigError(
+                        f"{self.agent.name}: {entry.name} reads the source {name!r}; there are {sorted(self.sources)}"
+                    )
+                found[name] = max(found.get(name, 0), (entry.rows or self.batch_size) * repeat)
+        return found
+
+    def _noise_stream(self) -> Stream:
+        """The random numbers of all entries by name, as many rows as the entry with the most reads."""
+        noises: dict[str, Noise] = {}
+        rows: dict[str, int] = {}
+        for entry in self.order:
+            repeat = entry.repeat if isinstance(entry, Update) else 1
+            for name, noise in entry.noise.items():
+                if noises.setdefault(name, noise) != noise:
+                    raise ConfigError(
+                        f"{self.agent.name}: {entry.name} reads {name!r} as {noise}, and another update as "
+                        f"{noises[name]}; give one of them another name"
+                    )
+                rows[name] = max(rows.get(name, 0), (entry.rows or self.batch_size) * repeat * len(entry.sources))
+        return Stream(self.seeds, rows, noises, self.device, self.dtype)
+
     def _check_names(self) -> None:
-        for update in self.updates:
-            for name in (*update.trains, *update.then, *(source for source, _ in update.then.values())):
-                if name not in self.networks:
-                    raise ConfigError(f"{update.name}: no network {name!r}; there are {sorted(self.networks)}")
+        for entry in self.order:
+            known = set(self.networks)
+            names = [*entry.then, *(source for source, _ in entry.then.values())]
+            if isinstance(entry, Update):
+                names += entry.trains
+            else:
+                names += entry.changes
+                known |= {name.split(".")[0] for name in self._buffers}
+            for name in names:
+                if name not in known:
+                    raise ConfigError(f"{entry.name}: no network {name!r}; there are {sorted(self.networks)}")
         names = [update.name for update in self.updates]
         if len(set(names)) < len(names):  # reports and saved optimisers go by the loss's name
             raise ConfigError(f"{self.agent.name}: two updates have the same loss, {sorted(names)}")
@@ -207,10 +242,49 @@ class Learner:
 
             return vmap(one)(self._named(), self._buffers, *arguments)
 
-    def observe_costs(self, cost: Tensor, length: Tensor) -> None:
-        """Let each agent change its buffers by (S,) mean cost and length of its last episodes."""
-        for name, value in self.apply("observe_costs", cost, length).items():
-            self._buffers[name].copy_(value)
+    def episodes_ended(self, cost: Tensor, length: Tensor) -> None:
+        """Take the rules on episodes, by (S,) mean cost and length of each agent's last ones; NaN where none ended."""
+        for entry in self.order:
+            if isinstance(entry, Rule) and entry.on == "episodes":
+                self.obey(entry, {"cost": cost, "length": length})
+
+    @torch.no_grad()
+    def obey(
+        self, rule: Rule, batch: Mapping[str, Tensor], noise: Mapping[str, Tensor] | None = None
+    ) -> tuple[dict[str, Any], Metrics]:
+        """Take a rule, seed by seed: it may decide by the numbers that it sees.
+
+        Args:
+            rule: of the agent.
+            batch: name -> (S, ...).
+            noise: name -> (S, ...).
+
+        Returns:
+            What it gave that is no tensor of the agent, such as columns of a block or a batch to add to a source, and
+            its metrics: name -> (S, ...).
+        """
+        rest: dict[str, list[Any]] = {}
+        told: dict[str, list[Tensor]] = {}
+        if rule.change is not None:
+            for position in range(len(self.seeds)):
+                one = {name: value[position] for name, value in batch.items()}
+                numbers = {name: value[position] for name, value in (noise or {}).items()}
+                own = self.agents_parameters(position)
+                with kernels.use(self.slots):
+                    changed, metrics = functional_call(self.agent, own, (rule.change, one, numbers))
+                for name, value in changed.items():
+                    if name not in own:
+                        rest.setdefault(name, []).append(value)
+                    elif name.split(".")[0] in rule.changes:
+                        own[name].copy_(value)
+                    else:
+                        raise ConfigError(f"{self.agent.name}: {name!r} is not among what {rule.name} says it changes")
+                for name, value in metrics.items():
+                    told.setdefault(name, []).append(value)
+        for target, (source, rate) in rule.then.items():
+            self.networks[target].value.lerp_(self.networks[source].value, rate)
+        stacked = {name: tree_map(lambda *values: torch.stack(values), *given) for name, given in rest.items()}
+        return stacked, {name: torch.stack(values) for name, values in told.items()}
 
     def _named(self) -> dict[str, Tensor]:
         return {
@@ -229,7 +303,7 @@ class Learner:
             self._trained = names
         return [p for name in names for p in self._parameters[name]]
 
-    def _gradients(self, index: int, batch: Batch, noise: dict[str, Tensor]) -> None:
+    def _gradients(self, index: int, batch: Any, noise: dict[str, Tensor]) -> None:
         """Evaluate loss `index` and leave its gradients in the networks' storage."""
         update = self.updates[index]
         trained = self._only(update.trains)
@@ -257,36 +331,49 @@ class Learner:
             self.optimizers[index].step(averages)
 
     def _slice(self, batch: Batch, start: int, rows: int) -> Batch:
-        if start == 0 and rows == self.rows:
-            return batch
+        """Rows from `start` on, of what begins with the rows (after the seeds, where agents are stacked)."""
         dim = 1 if self.stacked else 0
-        return {key: value.narrow(dim, start, rows) for key, value in batch.items()}
+        return {
+            key: value if start == 0 and value.shape[dim] == rows else value.narrow(dim, start, rows)
+            for key, value in batch.items()
+        }
 
-    def _one_step(self, indices: Tensor, noise: dict[str, Tensor], due: Sequence[int]) -> None:
-        """All updates that are due, on the rows `indices` (S, rows)."""
-        batch = self._batch(indices if self.stacked else indices[0])
+    def _part(self, update: Update, batches: Batches, turn: int) -> Any:
+        """What the loss of an update is given at one of its turns."""
+        rows = update.rows or self.batch_size
+        parts = {name: self._slice(batches[name], turn * rows, rows) for name in update.sources}
+        return parts[update.source] if isinstance(update.source, str) else parts
+
+    def _one_step(self, indices: dict[str, Tensor], noise: dict[str, Tensor], due: Sequence[int]) -> None:
+        """Updates that are due one after another, on the rows that each source's `indices` (S, rows) name."""
+        batches = self._gathered(indices)
         if not self.stacked:
             noise = {name: value[0] for name, value in noise.items()}
-        if self._tapes is None or not self._repeat(batch, noise, due):
-            self._work(batch, noise, due)
+        if self._tapes is None or not self._repeat(batches, noise, due):
+            self._work(batches, noise, due)
 
-    def _batch(self, indices: Tensor) -> Batch:
-        if self._space is None:
-            return self.gather(indices)
-        return self.gather(indices, self._space)  # type: ignore[call-arg]
+    def _gathered(self, indices: dict[str, Tensor]) -> Batches:
+        """The batch of each source; in memory of its own, where the source has some."""
+        found = {}
+        for name, rows in indices.items():
+            own = rows if self.stacked else rows[0]
+            space = self._spaces.get(name)
+            gather = self.sources[name].gather
+            found[name] = gather(own) if space is None else gather(own, space)
+        return found
 
-    def _repeat(self, batch: Batch, noise: dict[str, Tensor], due: Sequence[int]) -> bool:
+    def _repeat(self, batches: Batches, noise: dict[str, Tensor], due: Sequence[int]) -> bool:
         """Run the tape of these updates, recorded when they are first due; False where there is none."""
         assert self._tapes is not None
         key = sum(1 << index for index in due)
-        inputs = [*batch.values(), *noise.values()]
+        inputs = [*(value for batch in batches.values() for value in batch.values()), *noise.values()]
         taped = self._tapes.get(key)
         if taped is None:
             before = self._metrics
             self._metrics = {}
             recorder = Recorder(inputs)
             with recorder.watching():
-                self._work(batch, noise, due)
+                self._work(batches, noise, due)
             taped = self._tapes[key] = _Taped(recorder.tape(), self._metrics, recorder.problem)
             self._metrics = before
         if taped.tape is None or not taped.tape.run(inputs):
@@ -304,25 +391,28 @@ class Learner:
         }
         return {names: problem for names, problem in named.items() if problem}
 
-    def _work(self, batch: Batch, noise: dict[str, Tensor], due: Sequence[int]) -> None:
-        """All updates that are due, on a batch."""
-        with torch.no_grad():
-            if self.stacked:
-                shift = {} if self.agent.encoder is None else noise
-                batch = self._annotate_stacked(self._named(), self._buffers, batch, shift)
-            else:
-                batch = self._annotated(batch, noise)
+    def _work(self, batches: Batches, noise: dict[str, Tensor], due: Sequence[int]) -> None:
+        """Updates that are due one after another, on the batches of their sources."""
+        if MAIN in batches:
+            with torch.no_grad():
+                main = batches[MAIN]
+                if self.stacked:
+                    shift = {} if self.agent.encoder is None else noise
+                    main = self._annotate_stacked(self._named(), self._buffers, main, shift)
+                else:
+                    main = self._annotated(main, noise)
+            batches = {**batches, MAIN: main}
         waiting: list[int] = []
         for index in due:
             update = self.updates[index]
             if waiting and not update.together:
                 self._flush(waiting)
-            rows = update.rows or self.batch_size
+            rows = (update.rows or self.batch_size) * len(update.sources)
             for turn in range(update.repeat):
-                part, own = self._slice(batch, turn * rows, rows), self._slice(noise, turn * rows, rows)
+                numbers = {name: noise[name] for name in update.noise}
                 if turn > 0:
                     self._flush(waiting)
-                self._gradients(index, part, {name: own[name] for name in update.noise})
+                self._gradients(index, self._part(update, batches, turn), self._slice(numbers, turn * rows, rows))
                 waiting.append(index)
         self._flush(waiting)
 
@@ -331,12 +421,13 @@ class Learner:
             self._apply(index)
         waiting.clear()
 
-    def run(self, steps: int, before: Callable[[], None] | None = None) -> dict[str, list[float]]:
+    def run(self, steps: int, before: Callable[[], None] | None = None, group: int = 0) -> dict[str, list[float]]:
         """Take `steps` training steps.
 
         Args:
             steps: how many.
             before: called before each of them, e.g. to act in an environment and to add to what is sampled.
+            group: which updates, where rules on blocks part them into several groups: a number of `sequence`.
 
         Returns:
             Name -> a number per seed: each loss averaged over these steps, each metric at the last one.
@@ -360,7 +451,7 @@ class Learner:
                     if before is not None:
                         before()
                     with subnormals:
-                        taken.append(self._advance())
+                        taken.append(self._advance(group))
                     rows[row] = losses
                 self._check_finite(log[:part], self.step - part)
                 mask = torch.tensor(taken, dtype=torch.float64, device=self.device).unsqueeze(-1)
@@ -373,21 +464,61 @@ class Learner:
                 result[name] = value.reshape(len(self.seeds), -1).double().mean(1).tolist()
         return result
 
-    def _advance(self) -> list[bool]:
-        indices, noise = self.drawn.at(self.step), self.stream.at(self.step)
-        due = [i for i, u in enumerate(self.updates) if (self.step + 1) % u.every == 0]
-        for index in due:
-            self.optimizers[index].before()
-        if self.device.type == "cuda":
-            self._replay(indices, noise, due)
-        else:
-            self._one_step(indices, noise, due)
-        for index in due:
-            self.optimizers[index].taken += self.updates[index].repeat
-        self.step += 1
-        return [i in due for i in range(len(self.updates))]
+    def _advance(self, group: int) -> list[bool]:
+        """One training step: what is due of a group, in its order; says which updates were."""
+        number = self.step + 1
+        due: list[list[int] | Rule] = []  # updates that follow each other are taken at once
+        for entry in self._groups[group]:
+            if isinstance(entry, Rule):
+                if number % entry.every == 0:
+                    due.append(entry)
+            elif number % self.updates[entry].every == 0:
+                if due and isinstance(due[-1], list):
+                    due[-1].append(entry)
+                else:
+                    due.append([entry])
+        noise = self.stream.at(self.step)
+        taken = [False] * len(self.updates)
+        for part in due:
+            if isinstance(part, Rule):
+                self._obey_in_step(part, noise)
+                continue
+            for index in part:
+                self.optimizers[index].before()
+                taken[index] = True
+            names = {name: None for index in part for name in self.updates[index].sources}
+            indices = {name: self.sources[name].rows(self.step) for name in names}
+            if self.device.type == "cuda":
+                self._replay(indices, noise, part)
+            else:
+                self._one_step(indices, noise, part)
+            for index in part:
+                self.optimizers[index].taken += self.updates[index].repeat
+        self.step = number
+        return taken
 
-    def _replay(self, indices: Tensor, noise: dict[str, Tensor], due: Sequence[int]) -> None:
+    def _obey_in_step(self, rule: Rule, noise: dict[str, Tensor]) -> None:
+        """Take a rule of training steps on rows of its source."""
+        batch: Batch = {}
+        if rule.change is not None:
+            rows = rule.rows or self.batch_size
+            indices = self.sources[rule.source].rows(self.step)[:, :rows]
+            batch = self.sources[rule.source].gather(indices if self.stacked else indices[0])
+            noise = {name: noise[name][:, :rows] for name in rule.noise}
+            if not self.stacked:
+                batch = {name: value.unsqueeze(0) for name, value in batch.items()}
+        rest, metrics = self.obey(rule, batch, noise)
+        for name, value in rest.items():
+            add = getattr(self.sources.get(name), "add", None)
+            if add is None:
+                raise ConfigError(
+                    f"{self.agent.name}: the rule {rule.name} gives {name!r}, which is neither a tensor of the agent "
+                    "nor a source that rows can be added to"
+                )
+            add(value)
+        self._metrics.update(metrics)
+
+    def _replay(self, indices: dict[str, Tensor], noise: dict[str, Tensor], due: Sequence[int]) -> None:
         """On a GPU a training step is one CUDA graph per set of due updates: small networks are launch-bound."""
         key = sum(1 << index for index in due)
         graph = self._graphs.get(key)
@@ -531,14 +662,15 @@ class _Taped(NamedTuple):
 class _Graph:
     """A captured training step: static inputs, replayed."""
 
-    def __init__(self, indices: Tensor, noise: dict[str, Tensor]) -> None:
-        self.indices = indices.clone()
+    def __init__(self, indices: dict[str, Tensor], noise: dict[str, Tensor]) -> None:
+        self.indices = {name: value.clone() for name, value in indices.items()}
         self.noise = {name: value.clone() for name, value in noise.items()}
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm = 0
 
-    def run(self, learner: Learner, indices: Tensor, noise: dict[str, Tensor], due: Sequence[int]) -> None:
-        self.indices.copy_(indices)
+    def run(self, learner: Learner, indices: dict[str, Tensor], noise: dict[str, Tensor], due: Sequence[int]) -> None:
+        for name, value in indices.items():
+            self.indices[name].copy_(value)
         for name, value in noise.items():
             self.noise[name].copy_(value)
         if self.graph is not None:

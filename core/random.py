@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from typing import Literal, Protocol
+from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import torch
@@ -53,57 +54,28 @@ class Noise:
         return (uniform < self.keep).astype(np.float32) / np.float32(self.keep)
 
 
-class Rows(Protocol):
-    """Which rows each training step learns from."""
-
-    def at(self, step: int) -> Tensor:
-        """(S, rows) int64 indices of training step `step` >= 0; the same whenever and wherever they are asked for."""
-        ...
-
-
-class UniformRows:
-    """Rows drawn uniformly, with replacement, from a population that does not change."""
-
-    def __init__(self, seeds: list[int], population: int, rows: int, device: torch.device) -> None:
-        """Draw `rows` of `population` rows a step.
-
-        Args:
-            seeds: S, a stream each.
-            population: rows to draw from.
-            rows: rows per step.
-            device: where the indices go.
-        """
-        self.seeds, self.population, self.rows, self.device = seeds, population, rows, device
-        self._block = -1
-        self._steps: tuple[Tensor, ...] = ()
-
-    def at(self, step: int) -> Tensor:
-        """(S, rows) int64 indices of training step `step` >= 0."""
-        block, offset = divmod(step, STEPS_PER_BLOCK)
-        if block != self._block:
-            shape = (STEPS_PER_BLOCK, self.rows)
-            drawn = [generator(s, "batch", block).integers(0, self.population, shape) for s in self.seeds]
-            self._steps = torch.from_numpy(np.stack(drawn)).to(self.device).unbind(1)
-            self._block = block
-        return self._steps[offset]
-
-
 class Stream:
     """The noise of each training step, for S seeds at once."""
 
     def __init__(
-        self, seeds: list[int], rows: int, noises: dict[str, Noise], device: torch.device, dtype: torch.dtype
+        self,
+        seeds: list[int],
+        rows: int | Mapping[str, int],
+        noises: Mapping[str, Noise],
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         """Draws `noises` for each of `rows` rows a step.
 
         Args:
             seeds: a stream each.
-            rows: rows per step.
+            rows: rows per step, of each name or of all.
             noises: name -> what to draw.
             device: where the tensors go.
             dtype: of the noise.
         """
-        self.seeds, self.rows, self.noises = seeds, rows, noises
+        self.seeds, self.noises = seeds, dict(noises)
+        self.rows = {name: rows if isinstance(rows, int) else rows[name] for name in noises}
         self.device, self.dtype = device, dtype
         self._block = -1
         self._noise: dict[str, Tensor] = {}
@@ -116,8 +88,8 @@ class Stream:
         return {name: value[:, offset] for name, value in self._noise.items()}
 
     def _fill(self, block: int) -> None:
-        shape = (STEPS_PER_BLOCK, self.rows)
         for name, noise in self.noises.items():
+            shape = (STEPS_PER_BLOCK, self.rows[name])
             drawn = [noise.draw(generator(s, name, block), shape) for s in self.seeds]
             self._noise[name] = torch.from_numpy(np.stack(drawn)).to(self.device, self.dtype)
         self._block = block

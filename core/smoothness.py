@@ -17,11 +17,12 @@ from torch import Tensor
 from torch.func import jacrev
 
 from surefoot.core.actor import Actor
-from surefoot.core.agent import Agent, Batch, Loss, Metrics, Update
+from surefoot.core.agent import Agent, Batch, Loss, Metrics, Rule, Update
 from surefoot.core.errors import ConfigError
 from surefoot.core.masked import reduce
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
+from surefoot.core.sources import joined
 
 Act = Callable[[Tensor], Tensor]
 """(B, O) normalised observations -> (B, A) mean actions, each row by itself."""
@@ -73,7 +74,7 @@ def measured(policy: Policy, observations: Tensor) -> float | None:
     return float(squared_jacobian(policy.actor.act, policy.normalizer(observations)).double().mean())
 
 
-def check_penalty(agent: Agent, updates: Sequence[Update] | None = None) -> None:
+def check_penalty(agent: Agent, updates: Sequence[Update | Rule] | None = None) -> None:
     """Make sure that a penalty can reach the agent's policy.
 
     Args:
@@ -88,7 +89,7 @@ def check_penalty(agent: Agent, updates: Sequence[Update] | None = None) -> None
         raise ConfigError(f"jacobian_penalty: {agent.name} can't have one, {reason}; leave it out")
 
 
-def penalised(agent: Agent, updates: Sequence[Update], weight: float) -> list[Update]:
+def penalised(agent: Agent, updates: Sequence[Update | Rule], weight: float) -> list[Update | Rule]:
     """The agent's updates; to the loss of each that trains `actor` the penalty is added, under the same name.
 
     Args:
@@ -107,7 +108,7 @@ def penalised(agent: Agent, updates: Sequence[Update], weight: float) -> list[Up
     noise = {NOISE: Noise("normal", agent.spec.observation_dim)}
     return [
         dataclasses.replace(u, loss=_with_penalty(agent, u.loss, weight), noise={**u.noise, **noise})
-        if "actor" in u.trains
+        if isinstance(u, Update) and "actor" in u.trains
         else u
         for u in updates
     ]
@@ -117,14 +118,15 @@ def _with_penalty(agent: Agent, loss: Loss, weight: float) -> Loss:
     @functools.wraps(loss)
     def both(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         value, metrics = loss(batch, {name: numbers for name, numbers in noise.items() if name != NOISE})
-        terms = squared_jacobian_estimate(agent.mean_action, batch["observations"], noise[NOISE])
-        penalty = reduce(terms, batch.get("mask"))
+        rows = batch if "observations" in batch else joined(batch)
+        terms = squared_jacobian_estimate(agent.mean_action, rows["observations"], noise[NOISE])
+        penalty = reduce(terms, rows.get("mask"))
         return value + weight * penalty, {**metrics, "jacobian": penalty}
 
     return both
 
 
-def _why_not(agent: Agent, updates: Sequence[Update] | None) -> str | None:
+def _why_not(agent: Agent, updates: Sequence[Update | Rule] | None) -> str | None:
     if type(agent).updates is Agent.updates:
         return "it learns from one sample at a time and has no batches whose loss a penalty could be added to"
     if agent.spec.discrete:
@@ -132,10 +134,12 @@ def _why_not(agent: Agent, updates: Sequence[Update] | None) -> str | None:
     reason = _without_mean(getattr(agent, "actor", None))
     if reason is not None:
         return reason
-    if not any("actor" in update.trains for update in (agent.updates() if updates is None else updates)):
-        by_itself = "its policy is stepped by a natural gradient, not by the gradient of a loss"
-        return by_itself if hasattr(agent, "policy_step") else "no loss of it trains a network `actor` that acts"
-    return None
+    entries = agent.updates() if updates is None else updates
+    if any(isinstance(entry, Update) and "actor" in entry.trains for entry in entries):
+        return None
+    if any(isinstance(entry, Rule) and "actor" in entry.changes for entry in entries):
+        return "its policy is stepped by a natural gradient, not by the gradient of a loss"
+    return "no loss of it trains a network `actor` that acts"
 
 
 def _without_mean(actor: object) -> str | None:

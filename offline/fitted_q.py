@@ -14,6 +14,7 @@ from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
 from surefoot.core.learner import Learner
 from surefoot.core.networks import Critic
 from surefoot.core.policy import Policy
+from surefoot.core.sources import Uniform
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import discounted_returns, scale_actions
@@ -111,7 +112,7 @@ def fitted_q_estimate(policy: Policy, dataset: Dataset, steps: int, seed: int, d
         torch.manual_seed(seed)
         agent = FittedQ(spec, discount=discount)
     store = store_from_dataset(ready, agent.reads)
-    learner = Learner([agent], [seed], store.gather, len(store), planned_steps=steps)
+    learner = Learner([agent], [seed], Uniform(store), planned_steps=steps)
     first = ready.episode_starts[:-1]
     pairs = torch.from_numpy(np.concatenate([ready.observations[first], scaled(dataset.observations[first])], 1))
 

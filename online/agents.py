@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 from torch import Tensor
 
 from surefoot.core.agent import Agent, algorithm_of, require
+from surefoot.core.errors import ConfigError
+from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-
-if TYPE_CHECKING:
-    from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.replay import FinishedReplay, Mixture, Replay
 
 INITIAL_ACTIONS = ("uniform", "policy")
 
@@ -62,12 +63,24 @@ class OffPolicyAgent(Agent):
     batch_size: int = 256
     """Rows of one critic step; the loop sets it before it asks for `updates`."""
 
-    @classmethod
-    def loop_class(cls) -> type[OffPolicyLoop]:
-        """What trains it."""
-        from surefoot.online.off_policy import OffPolicyLoop
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """The replay buffer, or, with an `offline_fraction`, rows of the data and of the buffer in every batch.
 
-        return OffPolicyLoop
+        Raises:
+            ConfigError: a dataset that the agent does not keep, or none where it does.
+        """
+        fraction = self.config.offline_fraction
+        replay = (FinishedReplay if "returns_to_go" in self.reads else Replay)(stores.replay)
+        if stores.data is None:
+            if fraction > 0:
+                raise ConfigError(f"{self.name} draws {fraction:g} of each batch from a dataset: give dataset=")
+            return {MAIN: replay}
+        if fraction == 0:
+            raise ConfigError(
+                f"{self.name} keeps no offline data: leave dataset= out, or set algo.offline_fraction to the part of "
+                "each batch that is to come from it"
+            )
+        return {MAIN: Mixture(stores.data, replay, fraction)}
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """A dataset as rows to learn from beside the replay buffer: actions scaled, rewards and observations too."""

@@ -71,8 +71,8 @@ class DynamicsGap(nn.Module):
         """() cross-entropies of the first and of the second discriminator; the sum of both trains both.
 
         Args:
-            observation_actions: (B, O + A), rows that are real and simulated by turns, the first one real.
-            next_observations: (B, O).
+            observation_actions: (2 B, O + A), the first half real and the other simulated.
+            next_observations: (2 B, O).
         """
         pair = self.pair_odds(observation_actions)
         both = pair + self.log_ratio(observation_actions, next_observations)
@@ -97,15 +97,9 @@ class DynamicsGap(nn.Module):
         return -ratio.unflatten(-1, (-1, count)).mean(-1)
 
 
-def halves(rows: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """The real and the simulated rows of a batch in which they lie by turns along `dim`, the first one real."""
-    real, simulated = rows.unflatten(dim, (-1, 2)).unbind(dim % rows.dim() + 1)
-    return real, simulated
-
-
 def cross_entropy(odds: Tensor) -> Tensor:
-    """() of log-odds (B,) of being real, rows by turns real and simulated: the sum of the means of both classes."""
-    real, simulated = halves(odds)
+    """() of log-odds (2 B,) of being real, the real rows first: the sum of the means of both classes."""
+    real, simulated = odds.chunk(2)
     return nn.functional.softplus(-real).mean() + nn.functional.softplus(simulated).mean()
 
 
@@ -202,7 +196,7 @@ def estimate_gap(
     loss = torch.zeros(())
     for _ in range(steps):
         drawn = [side[torch.from_numpy(source.integers(0, len(side), rows))] for side in sides]
-        batch = torch.stack(drawn, 1).flatten(0, 1)
+        batch = torch.cat(drawn)
         batch = batch + input_noise * torch.from_numpy(source.standard_normal(batch.shape, dtype=np.float32))
         pair, loss = network.losses(*_split(batch, sizes[0]))
         adam.zero_grad()

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics, Update, require
+from surefoot.core import ensembles
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.random import Noise
+from surefoot.core.sources import Source, Stores, joined
+from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.online.dynamics_gap import (
     SPREADS,
+    DynamicsGap,
     clipped_gap,
-    halves,
     importance_weights,
     log_shares,
     spread_of,
 )
-from surefoot.online.hybrid import Hybrid, HybridConfig
+from surefoot.online.hybrid import (
+    BOTH,
+    SIMULATED,
+    HybridConfig,
+    Parts,
+    discriminator_loss,
+    discriminator_update,
+    half_of,
+    hybrid_sources,
+)
+from surefoot.online.sac import SAC
 
 MOST_PENALTY = 1000.0
 """The difference of values that the penalty weighs is clipped there (t6-thu/H2O)."""
@@ -43,7 +58,7 @@ class H2OConfig(HybridConfig):
         require(self.gap_spread in SPREADS, "h2o", "gap_spread", self.gap_spread, " or ".join(SPREADS))
 
 
-class H2O(Hybrid):
+class H2O(SAC):
     r"""H2O of Niu et al., "When to Trust Your Simulator" (NeurIPS 2022), as t6-thu/H2O has it.
 
     .. math::
@@ -60,12 +75,16 @@ class H2O(Hybrid):
     name = "h2o"
     Config = H2OConfig
     PRESETS = {"official": {"gap_spread": "zero_rows"}}  # noqa: RUF012
+    data = "required"
+    wants_gap: ClassVar[bool] = True
     config: H2OConfig
     spread: Tensor
 
     def build(self) -> None:
         """SAC's networks, the discriminators, and the spread of next observations."""
         super().build()
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        self.dynamics = DynamicsGap(*sizes, c.discriminator_hidden, c.discriminator_bound)
         self.register_buffer("spread", torch.ones(self.spec.observation_dim))
 
     def prepare(self, dataset: Dataset) -> Dataset:
@@ -74,29 +93,79 @@ class H2O(Hybrid):
         self.spread.copy_(torch.from_numpy(spread_of(prepared.observations[prepared.valid], self.config.gap_spread)))
         return prepared
 
-    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Real and simulated rows."""
+        return hybrid_sources(self.name, stores)
+
+    def discriminator_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Cross-entropies of telling real from simulated rows, their inputs blurred."""
+        return discriminator_loss(self.dynamics, parts, self.config.discriminator_noise * noise["blur"])
+
+    def temperature_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
+        """SAC's, on all rows."""
+        return super().temperature_loss(joined(parts), noise)
+
+    def actor_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
+        """SAC's, on all rows."""
+        return super().actor_loss(joined(parts), noise)
+
+    def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
         """Squared TD errors, those of simulated rows weighted, and the penalty on values where the gap is wide."""
+        batch = joined(parts)
         q, target = self.critic(batch["observation_actions"]), self.targets(batch, noise)
-        gap, weight = self.gap_and_weight(batch, noise["next_observation"])
-        real, simulated = halves((q - target).square(), -1)
+        gap, weight = self.gap_and_weight(parts[SIMULATED], noise["next_observation"])
+        real, simulated = (q - target).square().chunk(2, -1)
         errors = real.mean(-1) + (weight * simulated).mean(-1)
-        penalty = gap_penalty(*halves(q, -1), gap, self.config.use_variant)
+        penalty = gap_penalty(*q.chunk(2, -1), gap, self.config.use_variant)
         loss = (errors + self.config.penalty_weight * penalty).sum()
         return loss, {"q": q, "gap": clipped_gap(gap), "weight": weight, "penalty": penalty}
 
-    def gap_and_weight(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(B / 2,) gap estimates, not clipped, and importance weights of the simulated rows, without gradient."""
+    def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """(B,) reward and value of a next action, with or without its entropy."""
+        if self.config.entropy_backup:
+            return super().targets(batch, noise)
+        following = batch["next_observations"]
+        action = self.actor.act(following, noise["next_action"])
+        next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1)))
+        return td_target(batch["rewards"], batch["terminations"], next_q, self.config.discount)
+
+    def gap_and_weight(self, simulated: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) gap estimates, not clipped, and importance weights of B simulated rows, without gradient.
+
+        Args:
+            simulated: the rows.
+            noise: (2 B, N O) standard normal, of which the second half is read.
+        """
+        pairs, following = simulated["observation_actions"], simulated["next_observations"]
         with torch.no_grad():
-            pairs, following = (halves(batch[key])[1] for key in ("observation_actions", "next_observations"))
-            gap = self.dynamics.gap(pairs, following, halves(noise)[1], self.spread)
+            gap = self.dynamics.gap(pairs, following, noise.chunk(2)[1], self.spread)
             weight = importance_weights(self.dynamics.log_ratio(pairs, following))
         return gap, weight if self.config.weigh else torch.ones_like(weight)
 
-    def updates(self) -> list[Update]:
-        """Discriminators; then temperature, actor and critics; then targets."""
-        drawn = Noise("normal", self.config.gap_draws * self.spec.observation_dim)
-        rows = self.batch_size
-        return [self.discriminator_update(rows), *self.agents_updates(rows, next_observation=drawn)]
+    def updates(self) -> list[Update | Rule]:
+        """Discriminators; then temperature, actor and critics at the same parameters; then targets.
+
+        The order is that of t6-thu/H2O.
+        """
+        c, size, rows = self.config, self.spec.action_dim, half_of(self.batch_size, self.name)
+        action = {"action": Noise("normal", size)}
+        next_noise = {
+            "next_action": Noise("normal", size),
+            "next_observation": Noise("normal", c.gap_draws * self.spec.observation_dim),
+        }
+        temperature, actor, critic = (
+            Adam(rate) for rate in (c.temperature_learning_rate, c.actor_learning_rate, c.critic_learning_rate)
+        )
+        targets, learned = {"target_critic": ("critic", c.target_rate)}, c.learn_temperature
+        weigh = [Update(self.temperature_loss, ("temperature",), temperature, BOTH, rows=rows, noise=action)]
+        return [
+            discriminator_update(self.discriminator_loss, c, self.spec),
+            *weigh[: int(learned)],
+            Update(self.actor_loss, ("actor",), actor, BOTH, rows=rows, noise=action, together=learned),
+            Update(
+                self.critic_loss, ("critic",), critic, BOTH, rows=rows, then=targets, noise=next_noise, together=True
+            ),
+        ]
 
 
 def gap_penalty(real_values: Tensor, simulated_values: Tensor, gap: Tensor, mean: bool = False) -> Tensor:

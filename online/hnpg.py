@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.networks import Value, pairs
 from surefoot.core.random import Noise
@@ -63,7 +63,6 @@ class HNPG(TRPO):
     Config = HNPGConfig
     data = "required"
     chooses = False
-    critic_first = True
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     inherits = ("actor", "normalizer")
     config: HNPGConfig
@@ -135,7 +134,11 @@ class HNPG(TRPO):
     def _pairs(self, observations: Tensor, actions: Tensor) -> Tensor:
         return pairs(observations, actions.clamp(-1, 1))
 
-    def policy_step(self, batch: Batch) -> tuple[dict[str, Tensor], Metrics]:
+    def step_by_new_values(self, block: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """The policy's step on columns that the critic as it is now gives."""
+        return self.policy_step({name: column.flatten(0, 1) for name, column in self.columns(block).items()}, noise)
+
+    def policy_step(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """TRPO's, from the block's rows and, where wanted, the data's states."""
         names = ("observations", "actions", "advantages", "behaviour")
         rows = {name: batch[name] for name in (*names, "mask") if name in batch}
@@ -146,7 +149,7 @@ class HNPG(TRPO):
                 added["mask"] = torch.ones_like(batch["mask"])
             rows = {name: torch.cat([value, added[name]]) for name, value in rows.items()}
         rows["advantages"] = normalise(rows["advantages"], rows.get("mask"))
-        return super().policy_step(rows)
+        return super().policy_step(rows, noise)
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared errors: of the block's returns, and of what the data's transitions lead to."""
@@ -160,9 +163,12 @@ class HNPG(TRPO):
         backed_up = (data_q - target).square().mean()
         return met + c.data_weight * backed_up, {"return_error": met, "data_error": backed_up, "q": q}
 
-    def updates(self) -> list[Update]:
-        """The critic; the actor is stepped after it, by `policy_step`."""
+    def updates(self) -> list[Update | Rule]:
+        """The critic, then the actor."""
         c = self.config
         targets = {"target_critic": ("critic", c.target_rate)}
         noise = {"next_action": Noise("normal", self.spec.action_dim)}
-        return [Update(self.critic_loss, ("critic",), Adam(c.learning_rate), then=targets, noise=noise)]
+        return [
+            Update(self.critic_loss, ("critic",), Adam(c.learning_rate), then=targets, noise=noise),
+            Rule(self.step_by_new_values, ("actor",), on="block", source="block"),
+        ]

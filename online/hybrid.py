@@ -1,28 +1,36 @@
-"""`Hybrid`: SAC on real data and a simulator that is wrong, with discriminators that say how wrong. Base of H2O, DARC.
+"""What H2O and DARC share: SAC on real data and a simulator that is wrong, with discriminators that say how wrong.
 
-Every batch is half real (the dataset's rows) and half simulated (the replay buffer's), by turns, the first row real.
+Losses are given the real rows (the dataset's) and the simulated ones (the replay buffer's) apart, as many of each.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Loss, Metrics, Spec, Update, algorithm_of, require
 from surefoot.core.errors import ConfigError
 from surefoot.core.random import Noise
-from surefoot.online.dynamics_gap import DynamicsGap, halves
-from surefoot.online.sac import SAC, SACConfig
+from surefoot.core.sources import Batch, Source, Stores, Uniform, joined
+from surefoot.online.dynamics_gap import DynamicsGap
+from surefoot.online.replay import Replay
+from surefoot.online.sac import SACConfig
+
+REAL, SIMULATED = "real", "simulated"
+BOTH = (REAL, SIMULATED)
+"""Sources of the agent's losses."""
+TO_TELL_APART = ("discriminators_real", "discriminators_simulated")
+"""Sources of the discriminators: rows of their own."""
+Parts = dict[str, Batch]
+"""Source -> batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HybridConfig(SACConfig):
     """What hybrid agents add to SAC's settings, and where their defaults differ; those of t6-thu/H2O."""
 
-    offline_fraction: float = 0.5  # of each batch, real rows; the method wants exactly half
     initial_steps: int = 1_000  # environment steps before the first update
     initial_actions: str = "policy"  # of those steps: uniform over the action space, or the policy's own
     critic_loss_over: str = "sum"  # the critics' losses are summed
@@ -36,9 +44,8 @@ class HybridConfig(SACConfig):
         """Refuse values out of range, and SAC's variants that the method has no place for."""
         super().__post_init__()
         name = algorithm_of(self)
-        half = self.offline_fraction == 0.5
-        require(half, name, "offline_fraction", self.offline_fraction, "0.5: real and simulated rows are set in pairs")
-        require(self.critic_steps == 1, name, "critic_steps", self.critic_steps, "1")
+        fraction = self.offline_fraction
+        require(fraction == 0, name, "offline_fraction", fraction, "0: half of the rows are real in any case")
         require(self.critic_loss_over == "sum", name, "critic_loss_over", self.critic_loss_over, "sum")
         require(self.discriminator_rows >= 1, name, "discriminator_rows", self.discriminator_rows, ">= 1")
         require(self.discriminator_noise >= 0, name, "discriminator_noise", self.discriminator_noise, ">= 0")
@@ -46,71 +53,50 @@ class HybridConfig(SACConfig):
         require(bound is None or bound > 0, name, "discriminator_bound", bound, "> 0, or null for none")
 
 
-class Hybrid(SAC):
-    """SAC with the discriminators of `online.dynamics_gap`, stepped before everything else on rows of their own."""
+def hybrid_sources(name: str, stores: Stores) -> Mapping[str, Source]:
+    """Real and simulated rows for the agent, and others for the discriminators.
 
-    data = "required"
-    wants_gap = True
-    config: HybridConfig
+    Raises:
+        ConfigError: there is no data.
+    """
+    if stores.data is None:
+        raise ConfigError(f"{name} learns from real data beside a simulator: give dataset=")
+    real = {one: Uniform(stores.data, stream=one) for one in (REAL, TO_TELL_APART[0])}
+    simulated = {one: Replay(stores.replay, one) for one in (SIMULATED, TO_TELL_APART[1])}
+    return {**real, **simulated}
 
-    def build(self) -> None:
-        """SAC's networks and the discriminators."""
-        super().build()
-        c = self.config
-        sizes = (self.spec.observation_dim, self.spec.action_dim)
-        self.dynamics = DynamicsGap(*sizes, c.discriminator_hidden, c.discriminator_bound)
 
-    def discriminator_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Cross-entropies of telling real from simulated rows, their inputs blurred."""
-        rows = 2 * self.config.discriminator_rows
-        own = {name: value[-rows:] for name, value in batch.items()}  # the first rows are the agent's
-        blur = self.config.discriminator_noise * noise["blur"][-rows:]
-        size = self.spec.observation_dim + self.spec.action_dim
-        pair, transition = self.dynamics.losses(
-            own["observation_actions"] + blur[:, :size], own["next_observations"] + blur[:, size:]
+def half_of(batch_size: int, name: str) -> int:
+    """Rows of each kind in a batch.
+
+    Raises:
+        ConfigError: an odd number of rows, which real and simulated ones can't share equally.
+    """
+    if batch_size % 2:
+        raise ConfigError(
+            f"{name} learns from batches that are half real and half simulated, and batch_size={batch_size} is odd: "
+            "give an even one"
         )
-        return pair + transition, {"pair_loss": pair, "transition_loss": transition}
+    return batch_size // 2
 
-    def discriminator_update(self, agent_rows: int) -> Update:
-        """Their step, on rows that lie behind the `agent_rows` that the other losses see.
 
-        Raises:
-            ConfigError: an odd number of rows, which real and simulated ones can't share equally.
-        """
-        if agent_rows % 2:
-            raise ConfigError(
-                f"{self.name} learns from batches that are half real and half simulated, and batch_size={agent_rows} "
-                "is odd: give an even one"
-            )
-        c, width = self.config, 2 * self.spec.observation_dim + self.spec.action_dim
-        return Update(
-            self.discriminator_loss,
-            ("dynamics",),
-            Adam(c.discriminator_learning_rate),
-            rows=agent_rows + 2 * c.discriminator_rows,
-            noise={"blur": Noise("normal", width)},
-        )
+def discriminator_loss(dynamics: DynamicsGap, parts: Parts, blur: Tensor) -> tuple[Tensor, Metrics]:
+    """Cross-entropies of telling real from simulated rows, their inputs blurred.
 
-    def agents_updates(self, rows: int, **critic_noise: Noise) -> list[Update]:
-        """Temperature, actor and critics at the same parameters, then the targets' average: the order of t6-thu/H2O.
+    Args:
+        dynamics: both discriminators.
+        parts: B real and B simulated rows.
+        blur: (2 B, O + A + O) what is added to their (s, a, s'), of the real rows first.
+    """
+    rows = joined(parts, *TO_TELL_APART)
+    width = rows["observation_actions"].shape[-1]
+    pairs, following = rows["observation_actions"] + blur[:, :width], rows["next_observations"] + blur[:, width:]
+    pair, transition = dynamics.losses(pairs, following)
+    return pair + transition, {"pair_loss": pair, "transition_loss": transition}
 
-        Args:
-            rows: of each loss's batch.
-            critic_noise: what the critics' loss reads beside SAC's own noise.
-        """
-        wanted = {"critic_loss": 2, "actor_loss": 1, "temperature_loss": 0}
-        own = sorted(super().updates(), key=lambda update: wanted[update.name])
-        changed: list[Update] = []
-        for update in own:
-            noise: dict[str, Any] = dict(update.noise)
-            if update.name == "critic_loss":
-                noise |= critic_noise
-            changed.append(dataclasses.replace(update, rows=rows, together=bool(changed), noise=noise))
-        return changed
 
-    def simulated_ratio(self, batch: Batch) -> Tensor:
-        """(B / 2,) log p_real/p_sim of the simulated rows of a batch."""
-        with torch.no_grad():
-            return self.dynamics.log_ratio(
-                *(halves(batch[key])[1] for key in ("observation_actions", "next_observations"))
-            )
+def discriminator_update(loss: Loss, config: HybridConfig, spec: Spec) -> Update:
+    """Their step, before everything else, on rows of their own."""
+    noise = {"blur": Noise("normal", 2 * spec.observation_dim + spec.action_dim)}
+    adam = Adam(config.discriminator_learning_rate)
+    return Update(loss, ("dynamics",), adam, TO_TELL_APART, rows=config.discriminator_rows, noise=noise)

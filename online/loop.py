@@ -89,9 +89,10 @@ def make_loop(
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
     shared["jacobian_penalty"] = jacobian_penalty
     if isinstance(agents[0], OffPolicyAgent):
-        loop = agents[0].loop_class()
+        from surefoot.online.off_policy import OffPolicyLoop
+
         shared["mixed_precision"] = mixed_precision
-        return loop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
+        return OffPolicyLoop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
     if mixed_precision:
         refuse_mixed_precision(agents[0])
     if isinstance(agents[0], OnPolicyAgent):

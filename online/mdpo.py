@@ -83,5 +83,5 @@ class MDPO(OnPolicyAgent):
         adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule="linear", max_gradient_norm=c.max_gradient_norm)
         return [
             Update(self.critic_loss, ("value",), adam),
-            Update(self.policy_loss, ("actor",), adam, every=c.steps_per_block // c.policy_steps, rows=c.rows),
+            Update(self.policy_loss, ("actor",), adam, "block", every=c.steps_per_block // c.policy_steps, rows=c.rows),
         ]

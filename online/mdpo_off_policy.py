@@ -10,13 +10,12 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.distributions import gaussian_log_density, tanh_log_determinant
 from surefoot.core.networks import Critic, Value
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import td_target
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.off_policy import OffPolicyLoop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +70,6 @@ class MDPOOffPolicy(OffPolicyAgent):
         self.target_value = copy.deepcopy(self.value).requires_grad_(False)
         self.critic = Critic(*sizes, c.hidden, 2)
 
-    @classmethod
-    def loop_class(cls) -> type[OffPolicyLoop]:
-        """What trains it."""
-        return MirrorLoop
-
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance of both critics to the average value that follows."""
         following = self.target_value(batch["next_observations"])
@@ -105,27 +99,13 @@ class MDPOOffPolicy(OffPolicyAgent):
         small = mean.square().mean() + log_std.square().mean()
         return (held - q).mean() + c.regularisation * small, {"divergence": log_density - proximal_log_density}
 
-    def updates(self) -> list[Update]:
-        """All at the same parameters, then the value's average."""
+    def updates(self) -> list[Update | Rule]:
+        """All at the same parameters, then the value's average; now and then the policy becomes the proximal one."""
         adam, action = Adam(self.config.learning_rate), {"action": Noise("normal", self.spec.action_dim)}
         targets = {"target_value": ("value", self.config.target_rate)}
         return [
             Update(self.actor_loss, ("actor",), adam, noise=action),
             Update(self.critic_loss, ("critic",), adam, together=True),
             Update(self.value_loss, ("value",), adam, together=True, then=targets, noise=action),
+            Rule(every=self.config.refresh_every, then={"proximal_actor": ("actor", 1.0)}),
         ]
-
-
-class MirrorLoop(OffPolicyLoop):
-    """`OffPolicyLoop` that makes the present policy the proximal one before every so many training steps."""
-
-    agent: MDPOOffPolicy
-
-    def _act_until_due(self) -> None:
-        super()._act_until_due()
-        self._refresh()
-
-    @torch.no_grad()
-    def _refresh(self) -> None:
-        if self.learner.step % self.agent.config.refresh_every == 0:
-            self.learner.networks["proximal_actor"].value.copy_(self.learner.networks["actor"].value)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from surefoot.core.agent import require
+from surefoot.core.agent import Rule, Update, require
 from surefoot.core.errors import ConfigError
 from surefoot.core.policy import Policy
-from surefoot.core.random import STEPS_PER_BLOCK, generator
-from surefoot.data.collect import TransitionBuffer
-from surefoot.data.dataset import Dataset
-from surefoot.data.store import Batch, Store, Workspace, store_from_dataset
-from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.online.replay import ReplayRows
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.online.replay import Alternation, Replay, alternating_choices, drawn_choices
 from surefoot.online.sac import SAC, SACConfig
 
 SELECTORS = ("random", "alternate")
@@ -67,7 +61,6 @@ class MOORL(SAC):
         "k10": {"inner_steps": 10, "updates_per_step": 10.0},
     }
     data = "required"
-    META = {"meta_actor": "actor", "meta_critic": "critic"}  # noqa: RUF012
     config: MOORLConfig
 
     def build(self) -> None:
@@ -76,14 +69,24 @@ class MOORL(SAC):
         self.meta_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.meta_critic = copy.deepcopy(self.critic).requires_grad_(False)
 
-    def copies(self) -> dict[str, str]:
-        """SAC's targets, and the meta-parameters."""
-        return {**super().copies(), **self.META}
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """The data or the replay buffer, one of them for all steps of an iteration.
 
-    @classmethod
-    def loop_class(cls) -> type[OffPolicyLoop]:
-        """What trains it."""
-        return ReptileLoop
+        Raises:
+            ConfigError: there is no data.
+        """
+        if stores.data is None:
+            raise ConfigError("moorl learns from data and from what it meets: give dataset=")
+        c = self.config
+        choose = alternating_choices if c.selector == "alternate" else drawn_choices(c.data_probability)
+        return {MAIN: Alternation(stores.data, Replay(stores.replay), c.inner_steps, choose)}
+
+    def updates(self) -> list[Update | Rule]:
+        """SAC's; after K training steps the meta-parameters go part of the way, and the inner ones begin there."""
+        c = self.config
+        meta = {"meta_actor": ("actor", c.meta_rate), "meta_critic": ("critic", c.meta_rate)}
+        begin = {"actor": ("meta_actor", 1.0), "critic": ("meta_critic", 1.0)}
+        return [*super().updates(), Rule(every=c.inner_steps, then={**meta, **begin})]
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions of the meta-policy; mean ones without `noise`."""
@@ -96,109 +99,3 @@ class MOORL(SAC):
     def policy(self) -> Policy:
         """A copy of the meta-policy that stands on its own."""
         return Policy.of(self.meta_actor, self.normalizer, self.action_low, self.action_high)
-
-
-class ReptileLoop(OffPolicyLoop):
-    """`OffPolicyLoop` whose batches are of one source each, and which steps the meta-parameters between iterations."""
-
-    agent: MOORL
-
-    def run(self, steps: int) -> dict[str, list[float]]:
-        """As `OffPolicyLoop.run`; an iteration that has ended is taken into the meta-parameters."""
-        result = super().run(steps)
-        self._step_meta()
-        return result
-
-    def _act_until_due(self) -> None:
-        self._step_meta()
-        super()._act_until_due()
-
-    def _act(self) -> None:
-        self._step_meta()
-        super()._act()
-
-    @torch.no_grad()
-    def _step_meta(self) -> None:
-        """Reptile's step, between two iterations; whoever comes first does it, and a second time changes nothing."""
-        if self.learner.step % self.agent.config.inner_steps:
-            return
-        for meta, inner in self.agent.META.items():
-            theta, reached = self.learner.networks[meta].value, self.learner.networks[inner].value
-            theta.lerp_(reached, self.agent.config.meta_rate)
-            reached.copy_(theta)
-
-    def _sources(self, rows: int, dataset: Dataset | None) -> tuple[Any, ReplayRows]:
-        if dataset is None:
-            raise ConfigError("moorl learns from data and from what it meets: give dataset=")
-        store = store_from_dataset(dataset, self.agent.reads, self.device)
-        buffer = self.experience.buffer
-        return Tasks(store, buffer).gather, TaskRows(
-            self.seeds, buffer, rows, self.device, len(store), self.agent.config
-        )
-
-
-class TaskRows(ReplayRows):
-    """Rows of the data or of the replay buffer, all of a training step from one of them, as the iteration says.
-
-    Row i of the data is i; row i of the buffer is i + the number of the data's rows.
-    """
-
-    def __init__(
-        self,
-        seeds: list[int],
-        buffer: TransitionBuffer,
-        rows: int,
-        device: torch.device,
-        dataset_rows: int,
-        config: MOORLConfig,
-    ) -> None:
-        super().__init__(seeds, buffer, rows, device, dataset_rows)
-        self.config = config
-        self._tasks: tuple[Tensor, ...] = ()
-        self._tasks_block = -1
-
-    def from_data(self, iteration: int) -> Tensor:
-        """(S,) bool: whether an iteration of each seed learns from the data."""
-        block, offset = divmod(iteration, STEPS_PER_BLOCK)
-        if block != self._tasks_block:
-            if self.config.selector == "alternate":
-                first = np.arange(block * STEPS_PER_BLOCK, (block + 1) * STEPS_PER_BLOCK) % 2 == 0
-                chosen = np.stack([first] * len(self.seeds))
-            else:
-                drawn = [generator(seed, "task", block).random(STEPS_PER_BLOCK) for seed in self.seeds]
-                chosen = np.stack(drawn) < self.config.data_probability
-            self._tasks = torch.from_numpy(chosen).to(self.device).unbind(1)
-            self._tasks_block = block
-        return self._tasks[offset]
-
-    def at(self, step: int) -> Tensor:
-        """(S, rows) int64 indices of training step `step` >= 0."""
-        self.from_dataset = self.from_data(step // self.config.inner_steps).unsqueeze(1)
-        rows = super().at(step)
-        return torch.where(self.from_dataset, rows, rows + self.dataset_rows)
-
-
-class Tasks:
-    """A dataset and a replay buffer end to end, as `TaskRows` numbers them."""
-
-    def __init__(self, dataset: Store, buffer: TransitionBuffer) -> None:
-        self.dataset, self.buffer = dataset, buffer
-
-    def workspace(self, rows: int) -> Workspace:
-        """Buffers for `gather` with indices of this shape, as `Store.workspace`."""
-        return self.buffer.workspace(rows)
-
-    def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
-        """The rows at `indices` (..., rows): looked up in both, without asking on the CPU in which they are."""
-        count = len(self.dataset)
-        ours = self.dataset.gather_groups(indices.clamp(max=count - 1))
-        met = self.buffer.gather_groups((indices - count).clamp(min=0))
-        groups = {}
-        for key, rows in ours.items():
-            of_data = (indices < count).view(*indices.shape, *[1] * (rows.dim() - indices.dim()))
-            groups[key] = torch.where(of_data, rows, met[key])
-        if out is None:
-            return self.buffer.split(groups)
-        for key, rows in groups.items():
-            out.buffers[key].copy_(rows)
-        return dict(out.batch)

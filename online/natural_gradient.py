@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core import kernels
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio
 from surefoot.core.value_learning import value_loss
@@ -63,7 +64,7 @@ class TRPO(OnPolicyAgent):
         kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
         return {**kept, **columns}
 
-    def policy_step(self, batch: Batch) -> tuple[dict[str, Tensor], Metrics]:
+    def policy_step(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The actor's new parameters by their full names, from all rows of a block; the old ones where no step is good.
 
         Source: Schulman et al., section 6 and appendix C.
@@ -84,9 +85,12 @@ class TRPO(OnPolicyAgent):
         mask, value = batch.get("mask"), self.value(batch["observations"])
         return reduce(value_loss(value, batch["returns"], mask=mask), mask), {"value": value}
 
-    def updates(self) -> list[Update]:
-        """The critic; the actor is stepped before, by `policy_step`."""
-        return [Update(self.critic_loss, ("value",), Adam(self.config.learning_rate))]
+    def updates(self) -> list[Update | Rule]:
+        """The actor on the whole block, then the critic."""
+        return [
+            Rule(self.policy_step, ("actor",), on="block"),
+            Update(self.critic_loss, ("value",), Adam(self.config.learning_rate)),
+        ]
 
 
 class Surface:
@@ -115,7 +119,8 @@ class Surface:
         return {f"actor.{name}": part for name, part in self._parts(flat).items()}
 
     def _outputs(self, flat: Tensor) -> Any:
-        return functional_call(self.actor, self._parts(flat), (self.batch["observations"],))
+        with kernels.use(None):  # their backward can't be differentiated again
+            return functional_call(self.actor, self._parts(flat), (self.batch["observations"],))
 
     def surrogate(self, flat: Tensor, advantages: Tensor) -> Tensor:
         """() mean of rho A."""

@@ -14,12 +14,12 @@ from surefoot.core import kernels
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.random import STEPS_PER_BLOCK, generator
+from surefoot.core.sources import Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.acting import check_spec
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import Experience
-from surefoot.online.replay import FinishedRows, Mixture, ReplayRows, places_from_dataset
 
 FEW_ROWS = 16
 """Below it the native MLP, which works on panels of 32 rows, is slower than plain PyTorch."""
@@ -64,8 +64,7 @@ class OffPolicyLoop:
             table: measured kernels for the CPU; None runs plain PyTorch.
             compiled: pass each loss through `torch.compile`.
             mixed_precision: matrix products of the losses in bfloat16; acting stays in float32.
-            dataset: rows beside the replay buffer's, where the agent's `offline_fraction` says so; what
-                `agent.prepare` returned.
+            dataset: what `agent.prepare` returned, for agents whose sources are made of data too.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
 
         Raises:
@@ -97,13 +96,11 @@ class OffPolicyLoop:
             self.agent.returns_to_go,
             self.agent.cost_window,
         )
-        rows = max((u.rows or batch_size) * u.repeat for u in self.agent.updates())
-        gather, drawn = self._sources(rows, dataset)
+        data = None if dataset is None else store_from_dataset(dataset, self.agent.reads, self.device)
         self.learner = Learner(
             agents,
             seeds,
-            gather,
-            drawn,
+            self.agent.sources(Stores(dataset, data, self.experience.buffer)),
             batch_size=batch_size,
             planned_steps=max(1, self.config.training_steps(whole_steps)),
             device=self.device,
@@ -114,25 +111,6 @@ class OffPolicyLoop:
         )
         self._drawn: dict[str, tuple[int, Tensor]] = {}
         self._read_transforms()
-
-    def _sources(self, rows: int, dataset: Dataset | None) -> tuple[Any, ReplayRows]:
-        """What batches are gathered from, and which rows."""
-        fraction, buffer = self.config.offline_fraction, self.experience.buffer
-        name = self.agent.name
-        kind = FinishedRows if "returns_to_go" in self.agent.reads else ReplayRows
-        if dataset is None:
-            if fraction > 0:
-                raise ConfigError(f"{name} draws {fraction:g} of each batch from a dataset: give dataset=")
-            return buffer.gather, kind(self.seeds, buffer, rows, self.device)
-        if fraction == 0:
-            raise ConfigError(
-                f"{name} keeps no offline data: leave dataset= out, or set algo.offline_fraction to the part of each "
-                "batch that is to come from it"
-            )
-        store = store_from_dataset(dataset, self.agent.reads, self.device)
-        places = places_from_dataset(rows, fraction, self.device)
-        drawn = kind(self.seeds, buffer, rows, self.device, len(store), places)
-        return Mixture(store, buffer, places).gather, drawn
 
     def run(self, steps: int) -> dict[str, list[float]]:
         """Go on until at least `steps` more environment steps of each seed are taken.
@@ -177,7 +155,7 @@ class OffPolicyLoop:
         self.step += self.num_envs
         costs = self.experience.fresh_costs()
         if costs is not None and self.step > self.config.initial_steps:
-            self.learner.observe_costs(*costs)
+            self.learner.episodes_ended(*costs)
 
     def _explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""

@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from surefoot.core import kernels
+from surefoot.core.agent import Rule, in_groups
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.normalizer import RunningMoments
 from surefoot.core.policy_gradient import adaptive_lr, kl_stop
 from surefoot.core.random import generator
+from surefoot.core.sources import MAIN
 from surefoot.core.value_learning import explained_variance
 from surefoot.data.dataset import Dataset
-from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
+from surefoot.data.store import OBSERVATION_ACTIONS, Store, Workspace, store_from_dataset
 from surefoot.envs.acting import check_spec
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.on_policy_agent import OnPolicyAgent
@@ -82,23 +83,22 @@ class OnPolicyLoop:
         inserts_rows = bool(getattr(env, "inserts_rows", False))
         shapes = _column_shapes(self.agent, inserts_rows)
         self.store = Store.allocate(len(seeds) * c.rows, shapes, self.device)
-        whole = any(update.rows == c.rows for update in self.agent.updates())
-        self.minibatches = Minibatches(self.seeds, c.rows, c.parts, self.device, whole)
+        self.minibatches = Minibatches(self.store, c.rows, c.parts)
         self.planned_blocks = math.ceil(planned_steps / c.rows)
+        self.groups = len(in_groups(self.agent.updates())[0])
         self.learner = Learner(
             agents,
             seeds,
-            self.store.gather,
-            self.minibatches,
+            {MAIN: self.minibatches, "block": WholeBlock(self.minibatches)},
             batch_size=c.rows // c.parts,
-            planned_steps=self.planned_blocks * c.steps_per_block * self.agent.turns,
+            planned_steps=self.planned_blocks * c.steps_per_block * self.groups,
             device=self.device,
             table=table,
             compiled=compiled,
             jacobian_penalty=jacobian_penalty,
         )
         self._adapts = any(update.optimizer.schedule == "adaptive" for update in self.learner.updates)
-        targets = [self.agent.stop_at(turn) for turn in range(self.agent.turns)]
+        targets = [self.agent.stop_at(group) for group in range(self.groups)]
         self._stops = not self._adapts and any(target is not None for target in targets)
         if self.learner.stacked and (self._adapts or self._stops):
             for optimizer in self.learner.optimizers:
@@ -136,20 +136,21 @@ class OnPolicyLoop:
         if c.normalise_rewards:
             block["rewards"] = self.rewards(block)
         if self.blocks.recent is not None:  # before the policy's steps
-            self.learner.observe_costs(*self.blocks.recent.means())
+            self.learner.episodes_ended(*self.blocks.recent.means())
         block |= self._data_rows() | self._noise()
         if self.agent.anneals:
             done = min(self.blocks_done, self.planned_blocks - 1) / self.planned_blocks
             block["progress"] = torch.full_like(block["rewards"], done)
-        columns = self._write(block)
-        if self.agent.critic_first:
-            result = self._learn() | self._step_policies(self.learner.apply("columns", block))
-        else:
-            result = self._step_policies(columns) | self._learn()
-        result |= self._explained(columns)
-        for turn in range(1, self.agent.turns):
-            columns = self._keep(self.learner.apply("next_columns", columns))
-            result |= {f"{name}_{turn + 1}": values for name, values in self._learn(turn).items()}
+        columns = self.learner.apply("columns", block)
+        for name, column in columns.items():  # row s T N + t N + e is step t of environment e of seed s
+            self.store[name].copy_(column.flatten(0, 2))
+        result = self._explained(columns)
+        for entry in self.learner.sequence:
+            if isinstance(entry, Rule):
+                result |= self._obey(entry, block)
+            else:
+                ending = f"_{entry + 1}" if entry else ""
+                result |= {f"{name}{ending}": values for name, values in self._learn(entry).items()}
         if "multiplier.value" in self.learner.buffers:
             result["multiplier"] = self.learner.buffers["multiplier.value"].tolist()
         self.blocks_done += 1
@@ -181,15 +182,6 @@ class OnPolicyLoop:
             found[name] = torch.from_numpy(drawn).to(self.device).transpose(1, 2)
         return found
 
-    def _write(self, block: Block) -> Block:
-        """Columns that the losses read into the store: row s T N + t N + e is step t of environment e of seed s."""
-        return self._keep(self.learner.apply("columns", block))
-
-    def _keep(self, columns: Block) -> Block:
-        for name, column in columns.items():
-            self.store[name].copy_(column.flatten(0, 2))
-        return columns
-
     def _explained(self, columns: Block) -> dict[str, list[float]]:
         """How much of the returns' variance the critic said beforehand, of each seed; nothing where there is none."""
         if not {"values", "returns"} <= columns.keys():
@@ -198,26 +190,22 @@ class OnPolicyLoop:
         each = zip(*(columns[name] for name in names), strict=True)
         return {"explained_variance": torch.stack([explained_variance(*one) for one in each]).tolist()}
 
-    def _step_policies(self, columns: Block) -> dict[str, list[float]]:
-        """Where agents step their actors by themselves, on whole blocks: do so for each seed."""
-        if not hasattr(self.agent, "policy_step"):
-            return {}
-        found: dict[str, list[float]] = {}
-        for position in range(len(self.seeds)):
-            batch = {name: column[position].flatten(0, 1) for name, column in columns.items()}
-            own = self.learner.agents_parameters(position)
-            changed, metrics = functional_call(self.agent, own, ("policy_step", batch))
-            for name, value in changed.items():
-                own[name].copy_(value)
-            for name, value in metrics.items():
-                found.setdefault(name, []).append(float(value))
-        return found
+    def _obey(self, rule: Rule, block: Block) -> dict[str, list[float]]:
+        """Take a rule on the block, or on the columns that the losses read, which it may change."""
+        keys = [key for key in self.store.keys if key != OBSERVATION_ACTIONS]
+        columns = {key: self.store[key].unflatten(0, (len(self.seeds), -1)) for key in keys}
+        changed, metrics = self.learner.obey(rule, block if rule.source == "block" else columns)
+        for name, value in changed.items():
+            if name not in columns:
+                raise ConfigError(f"{self.agent.name}: {rule.name} gives {name!r}, which is no tensor or column of it")
+            columns[name].copy_(value)
+        return {name: value.tolist() for name, value in metrics.items()}
 
-    def _learn(self, turn: int = 0) -> dict[str, list[float]]:
-        """All epochs of a turn on what the store holds."""
-        c, learner, turns = self.config, self.learner, self.agent.turns
+    def _learn(self, group: int) -> dict[str, list[float]]:
+        """All epochs of a group of updates on what the store holds."""
+        c, learner = self.config, self.learner
         epochs = c.steps_per_block // c.parts
-        done = self.blocks_done * turns + turn
+        done = self.blocks_done * self.groups + group
         self.minibatches.begin(learner.step, done * epochs)
         for update, optimizer in zip(learner.updates, learner.optimizers, strict=True):
             optimizer.taken = done * c.steps_per_block // update.every  # whatever was stopped early
@@ -225,18 +213,18 @@ class OnPolicyLoop:
                 optimizer.active.fill_(True)
         before = self._adapt if self._adapts else None
         if not self._stops:
-            taken = learner.run(c.steps_per_block, before)
+            taken = learner.run(c.steps_per_block, before, group)
             if self._adapts:
                 self._adapt()
             return taken
         result: dict[str, list[float]] = {}
         going = [True] * len(self.seeds)
         for epoch in range(epochs):
-            found = learner.run(c.parts, before)
+            found = learner.run(c.parts, before, group)
             for name, values in found.items():
                 kept = result.get(name, values)
                 result[name] = [new if on else old for new, old, on in zip(values, kept, going, strict=True)]
-            stopped = kl_stop(learner.metric("kl_k3"), self.agent.stop_at(turn))
+            stopped = kl_stop(learner.metric("kl_k3"), self.agent.stop_at(group))
             going = [on and not stop for on, stop in zip(going, stopped.tolist(), strict=True)]
             if epoch + 1 < epochs and not any(going):
                 break
@@ -284,44 +272,76 @@ class OnPolicyLoop:
 
 
 class Minibatches:
-    """Rows of a block in random order, without replacement: each epoch is a permutation, cut into equal parts."""
+    """Source of a block's rows in random order, without replacement: each epoch is a permutation, cut into parts."""
 
-    def __init__(self, seeds: list[int], rows: int, parts: int, device: torch.device, whole: bool = False) -> None:
-        """Share `rows` rows of each seed out.
+    seeds: list[int]
+    device: torch.device
+
+    def __init__(self, store: Store, rows: int, parts: int) -> None:
+        """Share out blocks.
 
         Args:
-            seeds: S, a stream of permutations each.
-            rows: of a seed's block; seed s has rows s `rows` to (s + 1) `rows` - 1.
+            store: of S blocks; seed s has rows s `rows` to (s + 1) `rows` - 1.
+            rows: of a seed's block.
             parts: minibatches of an epoch; divides `rows`.
-            device: where the indices go.
-            whole: behind a minibatch come all the other rows, for updates that read the whole block.
         """
-        self.seeds, self.rows, self.parts, self.device, self.whole = seeds, rows, parts, device, whole
+        self.store, self.block_rows, self.parts = store, rows, parts
         self.first = 0
         self._first_epoch = 0
         self._epoch = -1
-        self._order: tuple[Tensor, ...] = ()
+        self._order = torch.zeros(0)
+
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Source.bind`; it gives `block_rows / parts` rows a step."""
+        self.seeds, self.device = list(seeds), device
 
     def begin(self, step: int, epoch: int) -> None:
         """Training step `step` is the first of epoch number `epoch` of the run."""
         self.first, self._first_epoch = step, epoch
 
-    def at(self, step: int) -> Tensor:
-        """(S, rows / parts) int64 indices of training step `step`, or (S, rows) where `whole`."""
+    def order(self, step: int) -> tuple[Tensor, int]:
+        """The permutation (S, rows of a block) of the epoch of a training step, and which part of it is that step's."""
         turn, part = divmod(step - self.first, self.parts)
         epoch = self._first_epoch + turn
         if epoch != self._epoch:
             drawn = []
             for position, seed in enumerate(self.seeds):
-                order = torch.from_numpy(generator(seed, "minibatches", epoch).permutation(self.rows))
-                drawn.append(order + position * self.rows)
-            order, size = torch.stack(drawn).to(self.device), self.rows // self.parts
-            if self.whole:
-                self._order = tuple(order.roll(-size * part, 1) for part in range(self.parts))
-            else:
-                self._order = tuple(part.contiguous() for part in order.split(size, 1))
+                order = torch.from_numpy(generator(seed, "minibatches", epoch).permutation(self.block_rows))
+                drawn.append(order + position * self.block_rows)
+            self._order = torch.stack(drawn).to(self.device)
+            self._parts = [one.contiguous() for one in self._order.split(self.block_rows // self.parts, 1)]
             self._epoch = epoch
-        return self._order[part]
+        return self._order, part
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows / parts) int64 indices of training step `step`."""
+        _, part = self.order(step)
+        return self._parts[part]
+
+    def gather(self, indices: Tensor, out: Workspace | None = None) -> dict[str, Tensor]:
+        """The rows at `indices`."""
+        return self.store.gather(indices, out)
+
+    def workspace(self, rows: int) -> Workspace:
+        """Memory for `gather`, as `Store.workspace`."""
+        return self.store.workspace(rows)
+
+
+class WholeBlock:
+    """Source of all rows of a block, those of the training step's minibatch first."""
+
+    def __init__(self, minibatches: Minibatches) -> None:
+        self.minibatches = minibatches
+        self.gather, self.workspace = minibatches.gather, minibatches.workspace
+
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Source.bind`."""
+        self.minibatches.bind(seeds, rows, device)
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows) int64 indices of training step `step`."""
+        order, part = self.minibatches.order(step)
+        return order.roll(-(order.shape[1] // self.minibatches.parts) * part, 1)
 
 
 class RewardScale:

@@ -127,12 +127,8 @@ class OnPolicyAgent(Agent):
     chooses = True
     acts = True
     data = "refused"
-    critic_first: ClassVar[bool] = False
-    """Whether `policy_step` comes after the critic's steps, on columns that are made anew by it."""
     anneals: ClassVar[bool] = False
     """Whether its blocks say how much of the run is over: `progress`, in [0, 1)."""
-    turns: ClassVar[int] = 1
-    """How often it learns from each block: all epochs, then, on what `next_columns` gives, all of them again."""
     actor: Any
     """`UnboundedGaussianActor` or `CategoricalActor`: the same calls, other outputs."""
 
@@ -208,12 +204,12 @@ class OnPolicyAgent(Agent):
         """
         raise TypeError(f"{type(self).__name__} must define columns")
 
-    def next_columns(self, columns: Batch) -> Batch:
-        """What the losses read in the second of two `turns`, of the columns that the first has learned from."""
-        raise TypeError(f"{type(self).__name__} must define next_columns")
+    def stop_at(self, group: int) -> float | None:
+        """The divergence that ends the epochs of a group of updates early, or that an adaptive rate aims at, or None.
 
-    def stop_at(self, turn: int) -> float | None:
-        """The divergence that ends the epochs of a turn early, or that an adaptive rate aims at; None for none."""
+        Args:
+            group: 0, or more where rules on blocks part the updates.
+        """
         return getattr(self.config, "target_kl", None)
 
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from typing import Any
 
-from surefoot.online.sac import SAC, SACConfig
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.networks import Critic, pairs
+from surefoot.core.random import Noise
+from surefoot.core.temperature import Temperature
+from surefoot.core.value_learning import td_target
+from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.sac import SACConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,27 +25,48 @@ class REDQConfig(SACConfig):
     """Settings of REDQ; the defaults are those of watchernyu/REDQ, where they differ from SAC's."""
 
     initial_steps: int = 5_000
-    critics: int = 10
-    critic_steps: int = 20
+    critics: int = 10  # E
+    subset: float = 2  # M: target critics, drawn anew for each critic step, of the target's minimum; 1.5: 1 or 2
+    critic_steps: int = 20  # critic steps per training step, each on a batch of its own
     critic_loss_over: str = "sum"
-    actor_value: str = "mean"
+    entropy_backup: bool = True  # whether the target's value counts the entropy
+    actor_value: str = "mean"  # min or mean over all critics
+    actor_rows: str = "last"  # of a training step's rows, the actor sees those of the last critic step, or all
+    temperature_at: str = "observations"  # the entropy is measured there, or at next_observations
+    critic_hidden: tuple[int, ...] | None = None  # of the critics, where it differs
+    layer_norm_actor: bool = False
+    layer_norm_critic: bool = False
     initialisation: str = "xavier"
 
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        name = algorithm_of(self)
+        require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
+        require(self.critic_steps >= 1, name, "critic_steps", self.critic_steps, ">= 1")
+        for field, known in (
+            ("actor_value", ("min", "mean")),
+            ("actor_rows", ("last", "all")),
+            ("temperature_at", ("observations", "next_observations")),
+        ):
+            require(getattr(self, field) in known, name, field, getattr(self, field), " or ".join(known))
 
-class REDQ(SAC):
+
+class REDQ(OffPolicyAgent):
     r"""REDQ of Chen, Wang, Zhou and Ross, "Randomized Ensembled Double Q-Learning" (ICLR 2021).
 
     .. math::
         y &= r + \gamma (1 - d)\, (\min_{i \in S} \hat Q_i(s', a') - \alpha \log\pi(a'|s')), \quad |S| = 2 \\
+        L_Q &= \textstyle\sum_i E\, (Q_i(s, a) - y)^2 \\
         L_\pi &= E\, [\alpha \log\pi(a|s) - \tfrac1{10} \textstyle\sum_i Q_i(s, a)]
 
     Each of the critic steps has a batch and a subset S of its own; actor and temperature learn from the last batch.
-    The presets have the target entropies that MBPO and REDQ use for gymnasium's tasks.
+    The temperature is SAC's. The presets have the target entropies that MBPO and REDQ use for gymnasium's tasks.
     """
 
     name = "redq"
-    Config = REDQConfig
-    PRESETS = {  # noqa: RUF012
+    Config: type = REDQConfig
+    PRESETS: dict[str, dict[str, Any]] = {  # noqa: RUF012
         "paper": {},
         "hopper": {"target_entropy": -1.0},
         "halfcheetah": {"target_entropy": -3.0},
@@ -40,3 +74,86 @@ class REDQ(SAC):
         "ant": {"target_entropy": -4.0},
         "humanoid": {"target_entropy": -2.0},
     }
+    config: REDQConfig
+
+    def build(self) -> None:
+        """Actor, critics with their targets, temperature."""
+        c, sizes = self.config, (self.features, self.spec.action_dim)
+        start = c.initialisation
+        self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, start, c.log_std_range, c.layer_norm_actor)
+        hidden = c.hidden if c.critic_hidden is None else c.critic_hidden
+        self.critic = Critic(*sizes, hidden, c.critics, start, c.layer_norm_critic)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.temperature = Temperature(c.temperature, c.temperature_form)
+
+    @property
+    def target_entropy(self) -> float:
+        """In nats, of actions in [-1, 1]."""
+        c = self.config
+        return c.target_entropy_per_dimension * self.spec.action_dim if c.target_entropy is None else c.target_entropy
+
+    def subset_noise(self) -> dict[str, Noise]:
+        """What `members` reads."""
+        return ensembles.subset_noise(self.config.critics, self.config.subset)
+
+    def members(self, noise: dict[str, Tensor]) -> Tensor | None:
+        """(M, E) the random subset of critics, the same for the whole batch; None where it is all of them."""
+        return ensembles.subset(noise["subset"], self.config.subset) if "subset" in noise else None
+
+    def next_values(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """(B,) soft value of a next action, the lowest of a random few critics."""
+        following = batch["next_observations"]
+        action, log_density = self.actor.sample(following, noise["next_action"])
+        next_q = ensembles.lowest(self.target_critic, pairs(following, action), self.members(noise))
+        return next_q - self.temperature() * log_density if self.config.entropy_backup else next_q
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared distance of all critics to the targets."""
+        c, next_values = self.config, self.next_values(batch, noise)
+        target = td_target(batch["rewards"], batch["terminations"], next_values, c.discount)
+        q = self.critic(batch["observation_actions"])
+        return ensembles.critic_loss(q, target, c.critic_loss_over), {"q": q}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Entropy, weighted, and value of the policy's own actions, reparameterised."""
+        observations = self.actors_rows(batch["observations"])
+        action, log_density = self.actor.sample(observations, self.actors_rows(noise["action"]))
+        q = self.critic(torch.cat([observations, action], -1))
+        value = ensembles.minimum(q) if self.config.actor_value == "min" else q.mean(0)
+        return (self.temperature() * log_density - value).mean(), {"entropy": -log_density}
+
+    def temperature_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Lowers the temperature where the policy's entropy is above its target."""
+        observations = self.actors_rows(batch[self.config.temperature_at])
+        _, log_density = self.actor.sample(observations, self.actors_rows(noise["action"]))
+        return self.temperature.loss(log_density, self.target_entropy), {"temperature": self.temperature()}
+
+    def actors_rows(self, values: Tensor) -> Tensor:
+        """Of (B, ...) rows of a training step, those that the actor learns from."""
+        steps = self.config.critic_steps
+        every = steps == 1 or self.config.actor_rows == "all"
+        return values if every else values[-(values.shape[0] // steps) :]
+
+    def updates(self) -> list[Update | Rule]:
+        """Critics, each step with its target average; then actor and temperature at the same parameters."""
+        c, size = self.config, self.spec.action_dim
+        rows = self.batch_size * c.critic_steps
+        action = {"action": Noise("normal", size)}
+        critic = Update(
+            self.critic_loss,
+            ("critic",),
+            Adam(c.critic_learning_rate),
+            repeat=c.critic_steps,
+            rows=self.batch_size,
+            then={"target_critic": ("critic", c.target_rate)},
+            noise={"next_action": Noise("normal", size), **self.subset_noise()},
+        )
+        actor = Update(self.actor_loss, ("actor",), Adam(c.actor_learning_rate), rows=rows, noise=action)
+        if not c.learn_temperature:
+            return [critic, actor]
+        adam = Adam(c.temperature_learning_rate)
+        return [
+            critic,
+            actor,
+            Update(self.temperature_loss, ("temperature",), adam, rows=rows, noise=action, together=True),
+        ]

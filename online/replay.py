@@ -1,9 +1,8 @@
-"""Which rows an off-policy agent learns from: of a replay buffer that grows, and of a dataset beside it."""
+"""Sources of off-policy agents: a replay buffer that grows, a dataset beside it, and both by turns or mixed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,64 +10,40 @@ from torch import Tensor
 
 from surefoot.core.errors import DataError
 from surefoot.core.random import STEPS_PER_BLOCK, generator
+from surefoot.core.sources import MAIN, Batch, Drawn
 from surefoot.data.collect import TransitionBuffer
 from surefoot.data.samplers import uniform_rows
-from surefoot.data.store import Batch, Store, Workspace
+from surefoot.data.store import Store, Workspace
 
 
-class ReplayRows:
+class Replay(Drawn):
     """Rows drawn uniformly, with replacement, from what is in the buffer when they are asked for.
 
     Row (t * S + s) * N + e of the buffer is step t of environment e of seed s; seed s learns from its own rows only.
-    Uniform numbers come from the counter stream of (seed, "batch", block) and are scaled to the present size, so
-    that a row depends on nothing but the seed, the training step and what the buffer holds.
+    Uniform numbers are scaled to the present size, so that a row depends on nothing but the seed, the training step and
+    what the buffer holds.
     """
 
-    def __init__(
-        self,
-        seeds: Sequence[int],
-        buffer: TransitionBuffer,
-        rows: int,
-        device: torch.device,
-        dataset_rows: int = 0,
-        from_dataset: Tensor | None = None,
-    ) -> None:
-        """Draw `rows` rows a training step.
+    def __init__(self, buffer: TransitionBuffer, stream: str = MAIN) -> None:
+        super().__init__(stream)
+        self.buffer = buffer
 
-        Args:
-            seeds: S, a stream each.
-            buffer: of S * N rows a step.
-            rows: rows per training step.
-            device: where the indices go.
-            dataset_rows: size of the dataset, where some places of a batch are rows of one.
-            from_dataset: (rows,) bool, those places.
-        """
-        self.seeds, self.buffer, self.rows, self.device = list(seeds), buffer, rows, device
-        self.num_envs = buffer.num_envs // len(self.seeds)
-        self.dataset_rows, self.from_dataset = dataset_rows, from_dataset
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Source.bind`."""
+        super().bind(seeds, rows, device)
+        self.num_envs = self.buffer.num_envs // len(self.seeds)
         self._first = torch.arange(len(self.seeds), device=device).unsqueeze(1) * self.num_envs
-        self._block = -1
-        self._uniform: tuple[Tensor, ...] = ()
 
-    def at(self, step: int) -> Tensor:
+    def rows(self, step: int) -> Tensor:
         """(S, rows) int64 indices of training step `step` >= 0.
 
         Raises:
             DataError: the buffer holds no transition of some seed.
         """
-        block, offset = divmod(step, STEPS_PER_BLOCK)
-        if block != self._block:
-            shape = (STEPS_PER_BLOCK, self.rows)
-            drawn = [generator(seed, "batch", block).random(shape) for seed in self.seeds]
-            self._uniform = torch.from_numpy(np.stack(drawn)).to(self.device).unbind(1)
-            self._block = block
-        uniform = self._uniform[offset]
-        rows = self._of_buffer(uniform)
-        if self.from_dataset is None:
-            return rows
-        return torch.where(self.from_dataset, uniform_rows(uniform, self.dataset_rows), rows)
+        return self.of_buffer(self.drawn(step))
 
-    def _of_buffer(self, uniform: Tensor) -> Tensor:
+    def of_buffer(self, uniform: Tensor) -> Tensor:
+        """(S, rows) rows of the buffer for (S, rows) float64 numbers in [0, 1)."""
         if len(self.buffer) == 0:
             raise DataError("there are no rows to sample from: act in the environment before the first training step")
         if not self.buffer.all_valid:
@@ -89,13 +64,22 @@ class ReplayRows:
         step = torch.div(rows, self.num_envs, rounding_mode="floor")
         return step * self.buffer.num_envs + self._first + (rows - step * self.num_envs)
 
+    def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
+        """The rows at `indices`."""
+        return self.buffer.gather(indices, out)
 
-class FinishedRows(ReplayRows):
+    def workspace(self, rows: int) -> Workspace:
+        """Memory for `gather`, as `Store.workspace`."""
+        return self.buffer.workspace(rows)
+
+
+class FinishedReplay(Replay):
     """Rows of episodes that are over, drawn uniformly: those whose returns-to-go are known."""
 
     _begun = False
 
-    def _of_buffer(self, uniform: Tensor) -> Tensor:
+    def of_buffer(self, uniform: Tensor) -> Tensor:
+        """As `Replay.of_buffer`."""
         known = self.buffer.valid & ~self.buffer["returns_to_go"][: len(self.buffer)].isnan()
         if not self._begun or known.device.type == "cpu":  # a GPU is asked once
             if not known.view(-1, len(self.seeds), self.num_envs).any(2).any(0).all():
@@ -107,52 +91,136 @@ class FinishedRows(ReplayRows):
         return self._of_valid(uniform, known)
 
 
-def places_from_dataset(rows: int, fraction: float, device: torch.device) -> Tensor:
-    """(rows,) bool: a `fraction` of places spread evenly, the first among them, so that every slice has its share.
+class _WithData(Drawn):
+    """Base of sources that give rows of a dataset and of a replay buffer."""
 
-    With 0.5 the dataset has the even places, as in ikostrikov/rlpd.
-    """
-    upto = np.ceil(np.arange(rows + 1) * fraction - 1e-9)
-    return torch.from_numpy(np.diff(upto) > 0).to(device)
-
-
-class Mixture:
-    """A dataset and a replay buffer as one source of batches: some places are rows of the one, some of the other."""
-
-    def __init__(self, dataset: Store, buffer: TransitionBuffer, from_dataset: Tensor) -> None:
+    def __init__(self, data: Store, replay: Replay) -> None:
         """Both must have been made with the same columns in the same order.
 
         Raises:
             DataError: they differ.
         """
-        if dataset.fields != buffer.fields:
+        super().__init__(replay.stream)
+        if data.fields != replay.buffer.fields:
             raise DataError(
-                f"the dataset's columns {', '.join(dataset.fields)} and the replay buffer's {', '.join(buffer.fields)} "
-                "are laid out differently: give the agent's `reads` in both"
+                f"the dataset's columns {', '.join(data.fields)} and the replay buffer's "
+                f"{', '.join(replay.buffer.fields)} are laid out differently: give the agent's `reads` in both"
             )
-        self.dataset, self.buffer = dataset, buffer
-        self._places = [from_dataset.nonzero().squeeze(1), (~from_dataset).nonzero().squeeze(1)]
-        self._parts: dict[int, list[Workspace]] = {}
+        self.data, self.replay = data, replay
+        self.buffer = replay.buffer
+
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Source.bind`."""
+        super().bind(seeds, rows, device)
+        self.replay.bind(seeds, rows, device)
 
     def workspace(self, rows: int) -> Workspace:
-        """Buffers for `gather` with indices of this shape, as `Store.workspace`."""
+        """Memory for `gather`, as `Store.workspace`."""
         return self.buffer.workspace(rows)
 
+
+class Mixture(_WithData):
+    """A fixed share of each batch from a dataset, evenly spread; the other rows from a replay buffer."""
+
+    def __init__(self, data: Store, replay: Replay, share: float) -> None:
+        """Give `share`, in (0, 1), of the rows from `data`: with 0.5 the even places, as in ikostrikov/rlpd."""
+        super().__init__(data, replay)
+        self.share = share
+
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Source.bind`."""
+        super().bind(seeds, rows, device)
+        self.from_data = even_places(rows, self.share, device)
+        self._places = [self.from_data.nonzero().squeeze(1), (~self.from_data).nonzero().squeeze(1)]
+        self._order = torch.argsort(torch.cat(self._places))
+        self._parts: dict[int, list[Workspace]] = {}
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows) int64 indices, each into what its place belongs to."""
+        uniform = self.drawn(step)
+        return torch.where(self.from_data, uniform_rows(uniform, len(self.data)), self.replay.of_buffer(uniform))
+
     def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
-        """The rows at `indices` (..., rows), each of the source that its place belongs to."""
-        sources: tuple[Any, Any] = (self.dataset, self.buffer)
+        """The rows at `indices` (..., rows)."""
+        tables: tuple[Store | TransitionBuffer, ...] = (self.data, self.buffer)
         if out is None:
-            groups = [s.gather_groups(indices[..., p]) for s, p in zip(sources, self._places, strict=True)]
-            order = torch.argsort(torch.cat(self._places))
+            groups = [t.gather_groups(indices[..., p]) for t, p in zip(tables, self._places, strict=True)]
             dim = indices.dim() - 1
-            return self.buffer.split({k: torch.cat([g[k] for g in groups], dim).index_select(dim, order)
+            return self.buffer.split({k: torch.cat([g[k] for g in groups], dim).index_select(dim, self._order)
                                       for k in groups[0]})  # fmt: skip
         parts = self._parts.get(id(out))
         if parts is None:
             sizes = [len(places) for places in self._places]
-            parts = self._parts[id(out)] = [s.workspace(n) for s, n in zip(sources, sizes, strict=True)]
-        for source, places, part in zip(sources, self._places, parts, strict=True):
-            source.gather(indices[places], part)
+            parts = self._parts[id(out)] = [t.workspace(n) for t, n in zip(tables, sizes, strict=True)]
+        for table, places, part in zip(tables, self._places, parts, strict=True):
+            table.gather(indices[places], part)
             for key, rows in part.buffers.items():
                 out.buffers[key].index_copy_(0, places, rows)
         return dict(out.batch)
+
+
+class Alternation(_WithData):
+    """Batches of one origin each, the dataset or the replay buffer.
+
+    Row i of the data is i; row i of the buffer is i + the number of the data's rows.
+    """
+
+    def __init__(self, data: Store, replay: Replay, every: int, choose: Callable[[int, int], np.ndarray]) -> None:
+        """Choose anew after each `every` training steps.
+
+        Args:
+            data: one of the two.
+            replay: the other.
+            every: training steps in a row on one origin.
+            choose: (seed, block) -> bool for each of the `STEPS_PER_BLOCK` choices of a block: whether it is the data.
+        """
+        super().__init__(data, replay)
+        self.every, self.choose = every, choose
+        self._chosen: tuple[Tensor, ...] = ()
+        self._chosen_block = -1
+
+    def from_data(self, choice: int) -> Tensor:
+        """(S,) bool: whether a choice of each seed is the data."""
+        block, offset = divmod(choice, STEPS_PER_BLOCK)
+        if block != self._chosen_block:
+            chosen = np.stack([self.choose(seed, block) for seed in self.seeds])
+            self._chosen = torch.from_numpy(chosen).to(self.device).unbind(1)
+            self._chosen_block = block
+        return self._chosen[offset]
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows) int64 indices of training step `step` >= 0."""
+        uniform, count = self.drawn(step), len(self.data)
+        of_data = self.from_data(step // self.every).unsqueeze(1)
+        return torch.where(of_data, uniform_rows(uniform, count), self.replay.of_buffer(uniform) + count)
+
+    def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
+        """The rows at `indices` (..., rows): looked up in both, without asking on the CPU in which they are."""
+        count = len(self.data)
+        ours = self.data.gather_groups(indices.clamp(max=count - 1))
+        met = self.buffer.gather_groups((indices - count).clamp(min=0))
+        groups = {}
+        for key, rows in ours.items():
+            of_data = (indices < count).view(*indices.shape, *[1] * (rows.dim() - indices.dim()))
+            groups[key] = torch.where(of_data, rows, met[key])
+        if out is None:
+            return self.buffer.split(groups)
+        for key, rows in groups.items():
+            out.buffers[key].copy_(rows)
+        return dict(out.batch)
+
+
+def drawn_choices(probability: float) -> Callable[[int, int], np.ndarray]:
+    """For `Alternation`: the data with this probability, from the counter stream "task"."""
+    return lambda seed, block: generator(seed, "task", block).random(STEPS_PER_BLOCK) < probability
+
+
+def alternating_choices(seed: int, block: int) -> np.ndarray:
+    """For `Alternation`: by turns, the data first."""
+    return np.arange(block * STEPS_PER_BLOCK, (block + 1) * STEPS_PER_BLOCK) % 2 == 0
+
+
+def even_places(rows: int, share: float, device: torch.device) -> Tensor:
+    """(rows,) bool: a `share` of places spread evenly, the first among them, so that every slice has its share."""
+    upto = np.ceil(np.arange(rows + 1) * share - 1e-9)
+    return torch.from_numpy(np.diff(upto) > 0).to(device)

@@ -6,27 +6,27 @@ import dataclasses
 
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.online.sac import SAC, SACConfig
+from surefoot.online.redq import REDQ, REDQConfig
 from surefoot.online.wsrl import ENSEMBLE, WSRLConfig
+
+ONLY_WSRL = ("backup_actions", "subset_replacement")
+"""Options of WSRL that its baseline does not need."""
 
 
 @dataclasses.dataclass(frozen=True)
-class RLPDConfig(SACConfig):
-    """Settings of RLPD; the defaults are those of ikostrikov/rlpd on locomotion, where they differ from SAC's."""
+class RLPDConfig(REDQConfig):
+    """Settings of RLPD; the defaults are those of ikostrikov/rlpd on locomotion, where they differ from REDQ's."""
 
-    initial_steps: int = 5_000
     offline_fraction: float = 0.5
-    critics: int = 10
-    critic_steps: int = 20
     critic_loss_over: str = "mean"
-    actor_value: str = "mean"
     temperature_form: str = "exp"
     target_entropy_per_dimension: float = -0.5
     layer_norm_critic: bool = True
+    initialisation: str = "torch"
     rewards: str = "none"  # of the dataset and of the environment: none or minus_one
 
 
-class RLPD(SAC):
+class RLPD(REDQ):
     r"""RLPD of Ball, Smith, Kostrikov and Levine, "Efficient Online RL with Offline Data" (ICML 2023).
 
     The losses are REDQ's. Rows of the dataset have the even places of each batch and rows of the replay buffer the
@@ -42,7 +42,7 @@ class RLPD(SAC):
         "antmaze": {"hidden": (256, 256, 256), "entropy_backup": False, "subset": 1, "rewards": "minus_one"},
         "adroit": {"hidden": (256, 256, 256), "entropy_backup": False},
         "wsrl": {
-            **{field.name: field.default for field in dataclasses.fields(WSRLConfig)},
+            **{field.name: field.default for field in dataclasses.fields(WSRLConfig) if field.name not in ONLY_WSRL},
             **ENSEMBLE,
             "offline_fraction": 0.5,
         },

@@ -6,20 +6,29 @@ import dataclasses
 import math
 from typing import Any
 
-from surefoot.core.agent import require
-from surefoot.online.sac import SAC, SACConfig
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.agent import Batch, Rule, Update, require
+from surefoot.core.networks import pairs
+from surefoot.core.random import Noise
+from surefoot.online.redq import REDQ, REDQConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class WSRLConfig(SACConfig):
+class WSRLConfig(REDQConfig):
     """Settings of WSRL: those of zhouzypaul/wsrl, with the two plain critics of `CQLConfig`'s default."""
 
     initial_steps: int = 5_000  # warm-up by the pre-trained policy, frozen
     initial_actions: str = "policy"  # and nothing else
     replay_capacity: int = 2_000_000
+    critics: int = 2
+    subset_replacement: bool = False  # draw them with replacement, as zhouzypaul/wsrl does
     critic_steps: int = 4
     critic_loss_over: str = "mean"
     entropy_backup: bool = False
+    backup_actions: int = 1  # next actions that are drawn for a target, which takes the best of their values
+    actor_value: str = "min"
     actor_rows: str = "all"
     temperature_form: str = "softplus"
     temperature_at: str = "next_observations"
@@ -33,13 +42,18 @@ class WSRLConfig(SACConfig):
         super().__post_init__()
         needed = "policy: random actions would throw away what the pre-training is for"
         require(self.initial_actions == "policy", "wsrl", "initial_actions", self.initial_actions, needed)
+        whole = not self.subset_replacement or self.subset == int(self.subset)
+        require(whole, "wsrl", "subset", self.subset, "a whole number with subset_replacement")
+        require(self.backup_actions >= 1, "wsrl", "backup_actions", self.backup_actions, ">= 1")
+        alone = self.backup_actions == 1 or not self.entropy_backup
+        require(alone, "wsrl", "backup_actions", self.backup_actions, "1, or entropy_backup false")
 
 
 ENSEMBLE: dict[str, Any] = {"critics": 10, "layer_norm_actor": True, "layer_norm_critic": True}
 """What zhouzypaul/wsrl adds in every domain."""
 
 
-class WSRL(SAC):
+class WSRL(REDQ):
     r"""WSRL of Zhou et al., "Efficient Online RL Fine-Tuning Need Not Retain Offline Data" (ICLR 2025).
 
     A run of `cql` or `calql` with the same preset gives all networks: actor, critics, their targets and the
@@ -69,3 +83,30 @@ class WSRL(SAC):
         "wsrl-antmaze": {**ENSEMBLE, "critic_hidden": (256, 256, 256, 256), "backup_actions": 10},
         "repository": {**ENSEMBLE, "subset_replacement": True},  # with its draw of critics, some of them twice
     }
+    config: WSRLConfig
+
+    def subset_noise(self) -> dict[str, Noise]:
+        """What `members` reads."""
+        c = self.config
+        return ensembles.subset_noise(c.critics, c.subset, c.subset_replacement)
+
+    def members(self, noise: dict[str, Tensor]) -> Tensor | None:
+        """As REDQ's; with replacement, where it is asked for."""
+        c = self.config
+        return ensembles.subset(noise["subset"], c.subset, c.subset_replacement) if "subset" in noise else None
+
+    def next_values(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """(B,) value of a next action, or the best of some, valued by the lowest of some critics."""
+        c, following = self.config, batch["next_observations"]
+        if c.backup_actions == 1:
+            return super().next_values(batch, noise)
+        draws = noise["next_action"].unflatten(-1, (c.backup_actions, -1)).movedim(-2, 0)
+        actions, _ = self.actor.sample(following, draws)
+        return ensembles.lowest(self.target_critic, pairs(following, actions), self.members(noise)).amax(0)
+
+    def updates(self) -> list[Update | Rule]:
+        """REDQ's, with the noise of several next actions."""
+        critic, *others = super().updates()
+        assert isinstance(critic, Update)
+        several = Noise("normal", self.config.backup_actions * self.spec.action_dim)
+        return [dataclasses.replace(critic, noise={**critic.noise, "next_action": several}), *others]

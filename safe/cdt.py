@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,16 +14,16 @@ from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.distributions import gaussian_entropy, gaussian_log_density
 from surefoot.core.errors import DataError
 from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.temperature import Temperature
 from surefoot.core.transformer import DecisionTransformerActor
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import prepare
-from surefoot.data.samplers import Chain, Weighted, Windows
-from surefoot.data.store import Store, segment_ids
+from surefoot.data.samplers import Windows
+from surefoot.data.sources import WindowSource
+from surefoot.data.store import segment_ids
 from surefoot.safe.costs import checked_costs, cost_notes
 
-DRAWS = 1 << 40
-"""Numbers that stand for rows drawn by weight: the share of a row is right within its 10^-12."""
 CEILING = 70.0
 """OSRL's: an episode is sampled in proportion to what its cost leaves of this."""
 
@@ -147,13 +147,14 @@ class CDT(Agent):
         )
         return [*cost_notes(dataset, self.name), text]
 
-    def batches(self, dataset: Dataset, store: Store) -> tuple[Callable[..., Batch], int]:
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of K steps: an episode is drawn by what its cost leaves of the ceiling, then any row, their end."""
+        dataset: Dataset = stores.dataset
         ids = dataset.episode_ids[dataset.valid]
         by_episode = episode_weights(dataset, self.config.ceiling, self.name)
-        weights = torch.from_numpy(by_episode[ids] / np.bincount(ids)[ids]).to(store.device)
-        chain = Chain.from_segments(segment_ids(dataset), store.device)
-        return WindowGather(store, Weighted(weights), chain, Windows(self.config.context, "left")), DRAWS
+        weights = torch.from_numpy(by_episode[ids] / np.bincount(ids)[ids])
+        windows = Windows(self.config.context, "left")
+        return {MAIN: WindowSource(stores.data, segment_ids(dataset), windows, weights)}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Negative log-density of the windows' actions and of their violations, and the entropy, weighted."""
@@ -173,22 +174,6 @@ class CDT(Agent):
         adam = Adam(c.learning_rate, weight_decay=c.weight_decay, max_gradient_norm=c.max_gradient_norm)
         keep = {"dropout": Noise("keep", self.actor.masks_dim, 1 - c.dropout)} if c.dropout > 0 else {}
         return [Update(self.actor_loss, ("actor", "temperature"), adam, noise=keep)]
-
-
-@dataclasses.dataclass(frozen=True)
-class WindowGather:
-    """Numbers in [0, DRAWS) -> batches of windows, (..., K, ...) with a `mask` (..., K)."""
-
-    store: Store
-    weighted: Weighted
-    chain: Chain
-    windows: Windows
-
-    def __call__(self, numbers: Tensor) -> Batch:
-        """The windows that int64 `numbers` stand for."""
-        window = self.windows(self.weighted(numbers.double() / DRAWS), self.chain)
-        batch = self.store.gather(window.rows)
-        return {**batch, "mask": window.mask.to(batch["observations"].dtype)}
 
 
 def episode_weights(dataset: Dataset, ceiling: float, algorithm: str) -> Array:

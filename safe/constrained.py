@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.networks import Value
 from surefoot.core.value_learning import gae, value_loss
@@ -132,10 +132,14 @@ class PenalisedAgent(ConstrainedAgent):
         super().build()
         self.multiplier = HeldMultiplier(self.config.rule)  # type: ignore[attr-defined]
 
-    def observe_costs(self, cost: Tensor, length: Tensor) -> dict[str, Tensor]:
-        """One step of the multiplier."""
-        stepped = self.multiplier.stepped(cost, self.config.cost_limit)  # type: ignore[attr-defined]
-        return {f"multiplier.{name}": value for name, value in stepped.items()}
+    def step_multiplier(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """One step of the multiplier, by the cost of the last episodes."""
+        stepped = self.multiplier.stepped(batch["cost"], self.config.cost_limit)  # type: ignore[attr-defined]
+        return {f"multiplier.{name}": value for name, value in stepped.items()}, {}
+
+    def updates(self) -> list[Update | Rule]:
+        """The multiplier, then the algorithm's own."""
+        return [Rule(self.step_multiplier, ("multiplier",), on="episodes"), *super().updates()]
 
     def advantages(self, block: Mapping[str, Tensor]) -> Batch:
         """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.online.natural_gradient import TRPO, Surface, TRPOConfig, conjugate_gradient, fisher_product
 from surefoot.safe.constrained import ConstrainedAgent, ConstraintConfig, nan_keeps
 
@@ -63,10 +63,11 @@ class CPO(ConstrainedAgent, TRPO):
         self.register_buffer("episode_cost", torch.tensor(0.0))
         self.register_buffer("episode_length", torch.tensor(1.0))
 
-    def observe_costs(self, cost: Tensor, length: Tensor) -> dict[str, Tensor]:
-        """Keep them for the policy's step; until the first episode has ended there is no cost."""
-        kept = {"episode_cost": (self.episode_cost, cost), "episode_length": (self.episode_length, length)}
-        return {name: nan_keeps(old, new) for name, (old, new) in kept.items()}
+    def keep_costs(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """What the last episodes cost, for the policy's step; until the first has ended there is no cost."""
+        kept = {"episode_cost": (self.episode_cost, batch["cost"])}
+        kept["episode_length"] = (self.episode_length, batch["length"])
+        return {name: nan_keeps(old, new) for name, (old, new) in kept.items()}, {}
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """TRPO's, and advantages and returns of costs."""
@@ -74,7 +75,7 @@ class CPO(ConstrainedAgent, TRPO):
         columns["cost_advantages"], columns["cost_returns"] = self.cost_advantages(block)
         return columns
 
-    def policy_step(self, batch: Batch) -> tuple[dict[str, Tensor], Metrics]:
+    def policy_step(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The actor's new parameters by their full names, from all rows of a block; the old ones where none is good."""
         c, surface = self.config, Surface(self.actor, batch)
         rewards, costs = batch["advantages"], batch["cost_advantages"]
@@ -110,9 +111,10 @@ class CPO(ConstrainedAgent, TRPO):
                 return tried, {"policy_gain": gain, "policy_cost": cost, "kl": far, "step_share": share}
         return start, {"policy_gain": nothing, "policy_cost": nothing, "kl": nothing, "step_share": nothing}
 
-    def updates(self) -> list[Update]:
-        """Both critics; the actor is stepped before, by `policy_step`."""
-        return [*super().updates(), self.cost_update(Adam(self.config.learning_rate))]
+    def updates(self) -> list[Update | Rule]:
+        """The actor on the whole block, then both critics."""
+        costs = Rule(self.keep_costs, ("episode_cost", "episode_length"), on="episodes")
+        return [costs, *super().updates(), self.cost_update(Adam(self.config.learning_rate))]
 
 
 def cpo_step(g: Tensor, b: Tensor, v: Tensor, p: Tensor, over: float, delta: float) -> tuple[Tensor, int]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics, require
+from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio, ratio_metrics
 from surefoot.safe.ppo_lag import PPOLag, PPOLagConfig
@@ -56,7 +55,6 @@ class CUP(PPOLag):
     name = "cup"
     Config = CUPConfig
     PRESETS = {name: one for name, one in PPOLag.PRESETS.items() if one.get("schedule") != "adaptive"}  # noqa: RUF012
-    turns: ClassVar[int] = 2
     config: CUPConfig
 
     def combined(self, rewards: Tensor, costs: Tensor, mask: Tensor | None) -> Tensor:
@@ -72,17 +70,22 @@ class CUP(PPOLag):
         columns["projecting"] = torch.zeros_like(block["costs"])
         return columns
 
-    def next_columns(self, columns: Batch) -> Batch:
-        """The same with the improved policy to project from; `projecting` is 1."""
-        behaviour = self.behaviour(columns["observations"])
-        return {**columns, "behaviour": behaviour, "projecting": torch.ones_like(columns["projecting"])}
+    def begin_projection(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """Columns with the improved policy to project from; `projecting` is 1."""
+        behaviour = self.behaviour(batch["observations"].unsqueeze(0)).squeeze(0)
+        return {"behaviour": behaviour, "projecting": torch.ones_like(batch["projecting"])}, {}
 
-    def stop_at(self, turn: int) -> float | None:
+    def updates(self) -> list[Update | Rule]:
+        """PPO-Lag's twice: to improve, and to project."""
+        multiplier, *steps = super().updates()
+        return [multiplier, *steps, Rule(self.begin_projection, on="block"), *steps]
+
+    def stop_at(self, group: int) -> float | None:
         """The divergence that ends the epochs: from the policy that acted, then from the improved one."""
-        return self.config.target_kl if turn == 0 else self.config.projection_kl
+        return self.config.target_kl if group == 0 else self.config.projection_kl
 
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """The loss of the turn that it is; `kl_k3` is the divergence that stops it."""
+        """To improve or to project; `kl_k3` is the divergence that ends the epochs."""
         c, mask, projecting = self.config, batch.get("mask"), batch["projecting"]
         outputs = self.actor(batch["observations"])
         log_ratios = log_ratio(self.actor.log_density(outputs, batch["actions"]), batch["behaviour_log_prob"], mask)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.core.agent import Adam, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Rule, Update, algorithm_of, require
 from surefoot.online.ppo import PPO, PPOConfig
 from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
 
@@ -51,11 +51,12 @@ class PPOLag(PenalisedAgent, PPO):
     }
     config: PPOLagConfig
 
-    def updates(self) -> list[Update]:
-        """Policy and both critics at the same parameters, each with its own gradient norm."""
+    def updates(self) -> list[Update | Rule]:
+        """The multiplier; then policy and both critics at the same parameters, each with its own gradient norm."""
         c = self.config
         adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule=c.schedule, max_gradient_norm=c.max_gradient_norm)
         return [
+            Rule(self.step_multiplier, ("multiplier",), on="episodes"),
             Update(self.policy_loss, ("actor",), adam),
             Update(self.critic_loss, ("value",), adam, together=True),
             dataclasses.replace(self.cost_update(adam), together=True),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.networks import Critic
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
@@ -58,8 +58,7 @@ class SACLag(SAC):
         """SAC's networks, cost critics with their targets, and the multiplier."""
         super().build()
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
-        hidden = c.hidden if c.critic_hidden is None else c.critic_hidden
-        self.cost_critic = Critic(*sizes, hidden, c.cost_critics, c.initialisation, c.layer_norm_critic)
+        self.cost_critic = Critic(*sizes, c.hidden, c.cost_critics)
         self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
         self.multiplier = HeldMultiplier(c.rule)
         self.cost_window = c.cost_window
@@ -76,15 +75,15 @@ class SACLag(SAC):
         """What costs that are the same everywhere make impossible."""
         return [*super().notes(dataset), *cost_notes(dataset, self.name)]
 
-    def observe_costs(self, cost: Tensor, length: Tensor) -> dict[str, Tensor]:
-        """One step of the multiplier."""
-        stepped = self.multiplier.stepped(cost, self.config.cost_limit)
-        return {f"multiplier.{name}": value for name, value in stepped.items()}
+    def step_multiplier(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """One step of the multiplier, by the cost of the last episodes."""
+        stepped = self.multiplier.stepped(batch["cost"], self.config.cost_limit)
+        return {f"multiplier.{name}": value for name, value in stepped.items()}, {}
 
     def cost_critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance of the cost critics to the cost of one next action; entropy costs nothing."""
         c, following = self.config, batch["next_observations"]
-        action, _ = self.actor.sample(following, noise["next_action"][..., : self.spec.action_dim])
+        action, _ = self.actor.sample(following, noise["next_action"])
         next_q = ensembles.maximum(self.target_cost_critic(torch.cat([following, action], -1)))
         target = td_target(batch["costs"], batch["terminations"], next_q, c.cost_discount)
         q = self.cost_critic(batch["observation_actions"])
@@ -92,26 +91,23 @@ class SACLag(SAC):
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """SAC's and the weighted cost of the policy's own actions, over 1 + lambda."""
-        observations = self._actors_rows(batch["observations"])
-        action, log_density = self.actor.sample(observations, self._actors_rows(noise["action"]))
+        observations = batch["observations"]
+        action, log_density = self.actor.sample(observations, noise["action"])
         pairs = torch.cat([observations, action], -1)
-        q = self.critic(pairs)
-        value = ensembles.minimum(q) if self.config.actor_value == "min" else q.mean(0)
-        weight = self.multiplier()
+        value, weight = ensembles.minimum(self.critic(pairs)), self.multiplier()
         terms = self.temperature() * log_density - value + weight * ensembles.maximum(self.cost_critic(pairs))
         return (terms / (1 + weight)).mean(), {"entropy": -log_density}
 
-    def updates(self) -> list[Update]:
-        """SAC's, with the cost critics' step after the critics'."""
+    def updates(self) -> list[Update | Rule]:
+        """SAC's, with the cost critics' step after the critics', and the multiplier."""
         c = self.config
         critic, *others = super().updates()
+        multiplier = Rule(self.step_multiplier, ("multiplier",), on="episodes")
         cost = Update(
             self.cost_critic_loss,
             ("cost_critic",),
             Adam(c.critic_learning_rate),
-            repeat=c.critic_steps,
-            rows=self.batch_size,
             then={"target_cost_critic": ("cost_critic", c.target_rate)},
-            noise={"next_action": critic.noise["next_action"]},  # the first of several
+            noise={"next_action": critic.noise["next_action"]},
         )
-        return [critic, cost, *others]
+        return [multiplier, critic, cost, *others]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.core.agent import Adam, Update, algorithm_of
+from surefoot.core.agent import Adam, Rule, Update, algorithm_of
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
 from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
 
@@ -37,8 +37,8 @@ class TRPOLag(PenalisedAgent, TRPO):
     Config = TRPOLagConfig
     config: TRPOLagConfig
 
-    def updates(self) -> list[Update]:
-        """Both critics; the actor is stepped before, by `policy_step`."""
+    def updates(self) -> list[Update | Rule]:
+        """The multiplier, the actor on the whole block, then both critics."""
         return [*super().updates(), self.cost_update(Adam(self.config.learning_rate))]
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from surefoot.core import kernels
-from surefoot.core.agent import Agent, Batch
+from surefoot.core.agent import Agent, Rule
 from surefoot.core.learner import Learner
 from surefoot.core.random import generator
+from surefoot.core.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.offline.fitted_q import fitted_q_estimate
@@ -25,8 +26,7 @@ VALIDATION_WINDOWS = 512
 class DataTrainer(SeedTrainer):
     """Trains agents on a dataset; without a simulator, a tenth of the episodes is held out to judge them by."""
 
-    gather: Callable[..., Batch]
-    population: int
+    sources: Mapping[str, Source]
     held_out: Dataset | None = None
 
     def begin(self) -> None:
@@ -37,7 +37,7 @@ class DataTrainer(SeedTrainer):
         agents = [self.fresh(seed) for seed in self.seeds]
         ready = self.prepared(agents, self.dataset)
         store = store_from_dataset(ready, agents[0].reads, self.device)
-        self.gather, self.population = agents[0].batches(ready, store)
+        self.sources = agents[0].sources(Stores(ready, store))
         self.learner = self._learner(agents, self.table(self._measure))
 
     def _measure(self, table: kernels.KernelTable) -> None:
@@ -48,8 +48,7 @@ class DataTrainer(SeedTrainer):
         return Learner(
             agents,
             self.seeds,
-            self.gather,
-            self.population,
+            self.sources,
             batch_size=self.plan.batch_size,
             planned_steps=self.plan.steps,
             device=self.device,
@@ -80,15 +79,21 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
     agent.normalizer.fixed = agent.rewards_fixed = True
     ready = agent.prepare(held_out)
     store = store_from_dataset(ready, agent.reads)
-    gather, population = agent.batches(ready, store)
-    rows = torch.arange(min(len(store), VALIDATION_ROWS))
-    if population != len(store):  # numbers that stand for more than a row: as many as fit, evenly
-        rows = torch.arange(VALIDATION_WINDOWS) * (population // VALIDATION_WINDOWS)
-    batch = agent.annotate(gather(rows))
+    batches = {}
+    for name, source in agent.sources(Stores(ready, store)).items():
+        rows = torch.arange(min(len(store), VALIDATION_ROWS))
+        if not isinstance(source, Uniform):
+            source.bind([0], VALIDATION_WINDOWS, torch.device("cpu"))
+            rows = source.rows(0)[0]
+        batches[name] = source.gather(rows)
+    if MAIN in batches:
+        batches[MAIN] = agent.annotate(batches[MAIN])
     losses = {}
     for update in agent.updates():
-        noise = {
-            name: torch.from_numpy(kind.draw(generator(0, name), (len(rows),))) for name, kind in update.noise.items()
-        }
-        losses[update.name] = float(update.loss(batch, noise)[0])
+        if isinstance(update, Rule):
+            continue
+        parts = {name: batches[name] for name in update.sources}
+        count = sum(len(next(iter(part.values()))) for part in parts.values())
+        noise = {name: torch.from_numpy(kind.draw(generator(0, name), (count,))) for name, kind in update.noise.items()}
+        losses[update.name] = float(update.loss(parts[update.source] if len(parts) == 1 else parts, noise)[0])  # type: ignore[index]
     return losses

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent
+from surefoot.core.agent import Agent, Update
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
@@ -92,7 +92,7 @@ def moments_from(agent: Agent, run: Run, seed: int) -> dict[str, Tensor]:
         return {}
     source, stems = run.plan.agent(run.spec), []
     for update in agent.updates():
-        for name in update.trains:
+        for name in update.trains if isinstance(update, Update) else ():
             mine, other = getattr(agent, name), getattr(source, name, None)
             if not (isinstance(mine, Temperature) and isinstance(other, Temperature) and mine.form != other.form):
                 stems.append(f"adam/{update.name}/{name}/")

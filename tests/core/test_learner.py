@@ -13,7 +13,16 @@ from surefoot.core.agent import Adam, Batch, Descent, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.learner import Learner
 from surefoot.core.optimizer import clip_per_seed
-from surefoot.core.random import Noise, Stream, UniformRows
+from surefoot.core.random import Noise, Stream
+from surefoot.core.sources import Uniform
+
+
+def drawn_rows(seeds: list[int], population: int, rows: int) -> Uniform:
+    """The rows that a `Learner` draws uniformly."""
+    source = Uniform(lambda indices: {}, population)
+    source.bind(seeds, rows, torch.device("cpu"))
+    return source
+
 
 Y = torch.tensor([3.0] * 8, dtype=torch.float64)  # every batch is the same: a is pulled to 3
 EXACT = {"rel": 1e-6}
@@ -154,7 +163,7 @@ def test_repeat_takes_several_steps_each_on_rows_of_its_own() -> None:
     trained.run(1)
     assert [name for name, *_ in trained.agent.seen] == ["a", "a", "a", "b"]
     assert [len(batch) for batch in batches] == [4, 4, 4]
-    indices = UniformRows([0], 1000, 12, torch.device("cpu")).at(0)[0]
+    indices = drawn_rows([0], 1000, 12).rows(0)[0]
     assert [y for batch in batches for y in batch] == rows[indices].tolist()
     hand = HandAdam(1.0)
     for batch, seen in zip(batches, trained.agent.seen, strict=False):
@@ -268,11 +277,11 @@ def test_gradients_are_clipped_over_all_networks_of_an_update_and_per_seed() -> 
     stacked = learner(agents, rows, seeds=[0, 1])
     stacked.run(6)
     for position, start in enumerate(starts):
-        drawn = UniformRows([position], 64, 4, torch.device("cpu"))
+        drawn = drawn_rows([position], 64, 4)
         parameters = [torch.nn.Parameter(torch.tensor([s], dtype=torch.float64)) for s in (start, start + 1)]
         adam = torch.optim.Adam(parameters, lr=0.1)
         for step in range(6):
-            y = rows[drawn.at(step)[0]]
+            y = rows[drawn.rows(step)[0]]
             adam.zero_grad()
             (((parameters[0] - y).abs() ** 3).mean() + 0.5 * parameters[1].square().sum()).backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -314,8 +323,8 @@ def bad_rows() -> torch.Tensor:
 @pytest.mark.parametrize("seeds", [[5], [2, 5, 3]])
 def test_divergence_names_loss_step_and_seed(seeds: list[int], log_length: int) -> None:
     rows = bad_rows()
-    drawn = UniformRows(seeds, 400, 4, torch.device("cpu"))
-    hits = ((drawn.at(step) == 7).any(1) for step in range(10_000))
+    drawn = drawn_rows(seeds, 400, 4)
+    hits = ((drawn.rows(step) == 7).any(1) for step in range(10_000))
     step, hit = next((number, row) for number, row in enumerate(hits, start=1) if row.any())
     seed = seeds[int(hit.nonzero()[0])]
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.random import STEPS_PER_BLOCK, Noise, Stream, UniformRows, generator
+from surefoot.core.random import STEPS_PER_BLOCK, Noise, Stream, generator
+from surefoot.core.sources import Uniform
 
 NOISES = {"smooth": Noise("normal", 3), "where": Noise("uniform", 1), "mask": Noise("keep", 4, keep=0.75)}
 
@@ -17,8 +18,10 @@ def stream(seeds: list[int], rows: int = 6) -> Stream:
     return Stream(seeds, rows, NOISES, torch.device("cpu"), torch.float32)
 
 
-def drawn(seeds: list[int], rows: int = 6, population: int = 1000) -> UniformRows:
-    return UniformRows(seeds, population, rows, torch.device("cpu"))
+def drawn(seeds: list[int], rows: int = 6, population: int = 1000) -> Uniform:
+    source = Uniform(lambda indices: {}, population)
+    source.bind(seeds, rows, torch.device("cpu"))
+    return source
 
 
 def test_equal_seed_purpose_and_block_give_equal_numbers() -> None:
@@ -42,7 +45,7 @@ def test_neighbouring_blocks_do_not_overlap_even_after_many_draws() -> None:
 def test_a_seed_draws_the_same_beside_others_as_alone() -> None:
     seeds = [5, 9, 2]
     for step in (0, 1, STEPS_PER_BLOCK - 1, STEPS_PER_BLOCK, 5 * STEPS_PER_BLOCK + 3):
-        indices, own = drawn(seeds).at(step), drawn([9]).at(step)
+        indices, own = drawn(seeds).rows(step), drawn([9]).rows(step)
         noise, own_noise = stream(seeds).at(step), stream([9]).at(step)
         assert indices.shape == (3, 6)
         assert torch.equal(indices[1], own[0])
@@ -54,20 +57,20 @@ def test_a_seed_draws_the_same_beside_others_as_alone() -> None:
 
 def test_steps_can_be_asked_for_in_any_order() -> None:
     forward, jumping = drawn([1]), drawn([1])
-    in_order = {step: forward.at(step).clone() for step in range(2 * STEPS_PER_BLOCK + 2)}
+    in_order = {step: forward.rows(step).clone() for step in range(2 * STEPS_PER_BLOCK + 2)}
     for step in (2 * STEPS_PER_BLOCK + 1, 0, STEPS_PER_BLOCK, STEPS_PER_BLOCK - 1):
-        assert torch.equal(jumping.at(step), in_order[step])
+        assert torch.equal(jumping.rows(step), in_order[step])
 
 
 def test_no_step_repeats_another_across_block_boundaries() -> None:
     source = drawn([1], population=10**9)
-    seen = torch.cat([source.at(step).reshape(1, -1) for step in range(3 * STEPS_PER_BLOCK)])
+    seen = torch.cat([source.rows(step).reshape(1, -1) for step in range(3 * STEPS_PER_BLOCK)])
     assert len(torch.unique(seen, dim=0)) == 3 * STEPS_PER_BLOCK
 
 
 def test_indices_cover_the_population_evenly() -> None:
     source = drawn([0], rows=64, population=8)
-    counts = torch.bincount(torch.cat([source.at(s).reshape(-1) for s in range(200)]), minlength=8)
+    counts = torch.bincount(torch.cat([source.rows(s).reshape(-1) for s in range(200)]), minlength=8)
     expected = 200 * 64 / 8
     assert counts.sum() == 200 * 64
     assert ((counts - expected).abs() < 5 * expected**0.5).all()

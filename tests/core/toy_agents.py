@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
 from surefoot.core.learner import Learner
 from surefoot.core.random import Noise
+from surefoot.core.sources import Uniform
 
 SPEC = Spec(1, 1, (-1.0,), (1.0,))
 
@@ -83,8 +84,7 @@ def learner(agents: Sequence[Agent], column: Tensor, seeds: Sequence[int] = (0,)
     return Learner(
         agents,
         seeds,
-        lambda indices: {"y": column[indices]},
-        len(column),
+        Uniform(lambda indices: {"y": column[indices]}, len(column)),
         **{"batch_size": 4, "dtype": torch.float64, **options},
     )
 

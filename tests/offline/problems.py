@@ -9,6 +9,7 @@ import torch
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.learner import Learner
+from surefoot.core.sources import Uniform
 from surefoot.data.store import Store
 from surefoot.offline import ALGORITHMS
 
@@ -60,9 +61,7 @@ def random_store(dtype: torch.dtype = torch.float32, rows: int = 200, device: st
 def learner(
     agents: Sequence[Agent], seeds: Sequence[int], store: Store, dtype: torch.dtype = torch.float32, **options: Any
 ) -> Learner:
-    return Learner(
-        agents, seeds, store.gather, len(store), **{"batch_size": 16, "planned_steps": 200, "dtype": dtype, **options}
-    )
+    return Learner(agents, seeds, Uniform(store), **{"batch_size": 16, "planned_steps": 200, "dtype": dtype, **options})
 
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:

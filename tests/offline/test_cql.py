@@ -18,6 +18,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
+from surefoot.core.sources import Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import returns_to_go
 from surefoot.data.store import Store
@@ -65,7 +66,9 @@ def prepared(kind: type[CQL], **options: Any) -> CQL:
 def trained(agent: Agent, rows: list[Rows]) -> Learner:
     """A Learner that is handed these batches one after the other."""
     feed = iter(rows)
-    return Learner([agent], [0], lambda _: next(feed), 1000, batch_size=ROWS, planned_steps=8, dtype=torch.float64)
+    return Learner(
+        [agent], [0], Uniform(lambda _: next(feed), 1000), batch_size=ROWS, planned_steps=8, dtype=torch.float64
+    )
 
 
 class Plain:
@@ -337,7 +340,7 @@ def played(kind: type[CQL], store: Store, **options: Any) -> tuple[CQL, Tensor]:
     rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 3e-3, "temperature_learning_rate": 3e-2}
     options = {"hidden": (32, 32), "sampled_actions": 4, "target_entropy": -3.0, **rates, **options}
     agent = kind(BANDIT, **options).fresh(0)
-    trains = Learner([agent], [0], store.gather, 2000, batch_size=64, table=KernelTable("test"))
+    trains = Learner([agent], [0], Uniform(store), batch_size=64, table=KernelTable("test"))
     trains.run(500)
     with torch.no_grad():
         return agent, agent.act(torch.rand(200, 2, generator=torch.Generator().manual_seed(4)) * 2 - 1).squeeze(1)

@@ -14,8 +14,16 @@ from surefoot.core.agent import Agent
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.kernels import KERNELS, NATIVE, PRODUCTS, Kernel, KernelTable
 from surefoot.core.learner import Learner
-from surefoot.core.random import UniformRows
+from surefoot.core.sources import Uniform
 from surefoot.offline import ALGORITHMS
+
+
+def drawn_rows(seeds: list[int], population: int, rows: int) -> Uniform:
+    """The rows that a `Learner` draws uniformly."""
+    source = Uniform(lambda indices: {}, population)
+    source.bind(seeds, rows, torch.device("cpu"))
+    return source
+
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")]
 SEEDS = [3, 0, 17]
@@ -169,8 +177,8 @@ def test_a_reward_that_is_not_finite_stops_training_by_name(algorithm: str, seed
     rewards = torch.randn(2000, dtype=torch.float64)
     rewards[1234] = torch.nan
     store = random_store(rows=2000, rewards=rewards)
-    drawn = UniformRows(seeds, 2000, 16, torch.device("cpu"))
-    hits = ((drawn.at(step) == 1234).any(1) for step in range(10_000))
+    drawn = drawn_rows(seeds, 2000, 16)
+    hits = ((drawn.rows(step) == 1234).any(1) for step in range(10_000))
     step, hit = next((number, row) for number, row in enumerate(hits, start=1) if row.any())
     seed = seeds[int(hit.nonzero()[0])]
     trained = learner(agents(algorithm, seeds), seeds, store)

@@ -18,6 +18,7 @@ from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
 from surefoot.core.random import Stream
+from surefoot.core.sources import Uniform
 from surefoot.data.store import Store
 from surefoot.offline import IQL, FamO2O
 from surefoot.offline.famo2o import widened
@@ -161,7 +162,9 @@ def assert_updates_equal(agent: Any, second: Second, steps: int = 3) -> None:
             value.data.add_(0.1)
     second.targets = [layers(agent.target_critic.mlp, i) for i in range(2)]
     given = [rows(seed) for seed in range(steps)]
-    learner = Learner([agent], [0], lambda indices: given[learner.step], 100, batch_size=ROWS, dtype=torch.float64)
+    learner = Learner(
+        [agent], [0], Uniform(lambda indices: given[learner.step], 100), batch_size=ROWS, dtype=torch.float64
+    )
     noises = {name: noise for update in agent.updates() for name, noise in update.noise.items()}
     stream = Stream([0], ROWS, noises, torch.device("cpu"), torch.float64)
     for step in range(steps):
@@ -253,7 +256,7 @@ def test_training_steps_run_from_a_tape() -> None:
     agent = FamO2O(spec(), hidden=(8, 6)).fresh(0)
     data = {name: value.float() for name, value in rows().items() if name != "observation_actions"}
     store = Store.pack(data)
-    trained = Learner([agent], [0], store.gather, len(store), batch_size=4, table=KernelTable("test"))
+    trained = Learner([agent], [0], Uniform(store), batch_size=4, table=KernelTable("test"))
     trained.run(5)
     assert trained.eager_because() == {}
 
@@ -305,7 +308,7 @@ def test_a_larger_coefficient_is_nearer_to_the_best_action_and_the_balance_model
         Spec(2, 1, (-1.0,), (1.0,)), hidden=(32, 32), learning_rate=3e-3, coefficients=(0.0, 6.0), expectile=0.7,
         target_rate=0.05, temperature=0.01, target_entropy=-1.0,
     ).fresh(0)  # fmt: skip
-    learner = Learner([agent], [0], store.gather, len(store), batch_size=64, table=KernelTable("test"))
+    learner = Learner([agent], [0], Uniform(store), batch_size=64, table=KernelTable("test"))
     learner.run(1500)
     seen = torch.rand(500, 2, generator=source) * 2 - 1
     with torch.no_grad():

@@ -19,6 +19,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
+from surefoot.core.sources import Uniform
 from surefoot.data.store import Store
 from surefoot.offline import CQL, FamO2OCQL
 from surefoot.offline.famo2o import widened
@@ -138,7 +139,7 @@ def test_training_steps_run_from_a_tape() -> None:
     agent = FamO2OCQL(Spec(3, 2, (-1.0,) * 2, (1.0,) * 2), hidden=(8, 6)).fresh(0)
     data = {name: value.float() for name, value in batches(1)[0].items() if name != "observation_actions"}
     store = Store.pack(data)
-    trains = Learner([agent], [0], store.gather, len(store), batch_size=4, table=KernelTable("test"))
+    trains = Learner([agent], [0], Uniform(store), batch_size=4, table=KernelTable("test"))
     trains.run(5)
     assert trains.eager_because() == {}
 
@@ -196,7 +197,7 @@ def test_a_larger_coefficient_is_nearer_to_the_best_action_and_the_balance_model
         balance_learning_rate=3e-3, temperature_learning_rate=0.0, coefficients=(0.0, 4.0), cql_weight=0.0,
         sampled_actions=1, initialisation="torch",
     ).fresh(0)  # fmt: skip
-    learner = Learner([agent], [0], store.gather, len(store), batch_size=128, table=KernelTable("test"))
+    learner = Learner([agent], [0], Uniform(store), batch_size=128, table=KernelTable("test"))
     learner.run(2000)
     seen, noise = torch.rand(4000, 2, generator=source) * 2 - 1, torch.randn(4000, 1, generator=source)
     wanted = (0.3, 1.0, 3.7)

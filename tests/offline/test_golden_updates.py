@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from surefoot.core.agent import Agent
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
+from surefoot.core.sources import Uniform
 from surefoot.offline import BC, IQL, RIQL, TD3BC
 
 ROWS, PLANNED, RATE = 5, 8, 3e-4
@@ -211,7 +212,12 @@ def trained(agent: Agent, rows: list[Rows]) -> Learner:
     """A Learner that is handed these batches one after the other, whatever rows it draws."""
     feed = iter(rows)
     return Learner(
-        [agent], [0], lambda indices: next(feed), 1000, batch_size=ROWS, planned_steps=PLANNED, dtype=torch.float64
+        [agent],
+        [0],
+        Uniform(lambda indices: next(feed), 1000),
+        batch_size=ROWS,
+        planned_steps=PLANNED,
+        dtype=torch.float64,
     )
 
 

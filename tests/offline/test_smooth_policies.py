@@ -17,6 +17,7 @@ from surefoot.core.agent import Agent
 from surefoot.core.kernels import KERNELS, NATIVE, PRODUCTS, Kernel, KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.smoothness import measured
+from surefoot.core.sources import MAIN, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.evaluation import evaluate
@@ -62,7 +63,7 @@ def test_the_penaltys_noise_changes_no_other_random_number(variant: str) -> None
     without = learner(agents(variant, [3]), [3], store)
     weighed = learner(agents(variant, [3]), [3], store, jacobian_penalty=0.1)
     for step in (0, 1, 40):
-        assert torch.equal(without.drawn.at(step), weighed.drawn.at(step))
+        assert torch.equal(without.sources[MAIN].rows(step), weighed.sources[MAIN].rows(step))
         before, after = without.stream.at(step), weighed.stream.at(step)
         assert set(after) - set(before) == {"jacobian"}
         assert all(torch.equal(before[name], after[name]) for name in before)
@@ -177,9 +178,7 @@ def trained(kind: type[Agent], dataset: Dataset, weight: float) -> tuple[float, 
     agent = kind(dataset, hidden=(32, 32)).fresh(0)
     ready = agent.prepare(dataset)
     store = store_from_dataset(ready, agent.reads)
-    made = Learner(
-        [agent], [0], store.gather, len(store), batch_size=64, jacobian_penalty=weight, table=Only(LIBRARIES[-1])
-    )
+    made = Learner([agent], [0], Uniform(store), batch_size=64, jacobian_penalty=weight, table=Only(LIBRARIES[-1]))
     made.run(1500)
     policy = made.extract(0).policy()
     (found,) = evaluate([policy], "SurefootTrembling-v0", episodes=20)

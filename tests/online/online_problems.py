@@ -227,8 +227,7 @@ def loop(algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), **options: Any
     loops = ("table", "batch_size", "dataset", "planned_steps", "jacobian_penalty")
     own = {name: options.pop(name) for name in loops if name in options}
     agent = ALGORITHMS[algorithm](spec(env), **{"hidden": (16, 16), "num_envs": env.num_envs // len(seeds), **options})
-    kind = agent.loop_class()  # type: ignore[attr-defined]
-    return kind([agent.fresh(seed) for seed in seeds], seeds, env, **{"planned_steps": 1000, **own})
+    return OffPolicyLoop([agent.fresh(seed) for seed in seeds], seeds, env, **{"planned_steps": 1000, **own})
 
 
 def parameters(of: OffPolicyLoop, position: int = 0) -> torch.Tensor:

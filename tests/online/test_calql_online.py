@@ -13,6 +13,7 @@ from online_problems import Constant, Counting, Inserting, Regulator, loop, para
 from surefoot.core.agent import Batch
 from surefoot.core.errors import DataError
 from surefoot.core.kernels import KernelTable
+from surefoot.core.sources import MAIN
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.generate import generate
 from surefoot.offline import CalQL
@@ -66,7 +67,7 @@ def test_only_steps_of_episodes_that_are_over_are_learned_from() -> None:
     trained.run(7)
     known = ~np.isnan(column(trained, "returns_to_go"))
     assert 0 < known.sum() < len(known)
-    drawn = torch.cat([trained.learner.drawn.at(step) for step in range(40)], 1)
+    drawn = torch.cat([trained.learner.sources[MAIN].rows(step) for step in range(40)], 1)
     assert set(drawn.flatten().tolist()) == set(np.flatnonzero(known).tolist())
     assert torch.equal(drawn % 2, torch.tensor([[0], [1]]).expand_as(drawn))
 
@@ -77,7 +78,7 @@ def test_rows_that_a_source_inserts_have_no_return_and_are_not_learned_from() ->
     found = column(trained, "returns_to_go")
     np.testing.assert_allclose(found[[0, 1, 2, 3, 4, 6, 7, 8]], [*FIVE, *THREE])
     assert np.isnan(found[[5, 9, 10]]).all()
-    drawn = torch.cat([trained.learner.drawn.at(step) for step in range(40)], 1)
+    drawn = torch.cat([trained.learner.sources[MAIN].rows(step) for step in range(40)], 1)
     assert set(drawn.flatten().tolist()) == {0, 1, 2, 3, 4, 6, 7, 8}
 
 
@@ -103,8 +104,8 @@ def test_the_losses_are_the_offline_ones_on_data_and_replay_by_turns() -> None:
     assert trained.learner.eager_because() == {}
     online, offline = trained.agent, CalQL(trained.agent.spec, hidden=(16, 16), sampled_actions=2, discount=0.5)
     offline.load_state_dict(online.state_dict())
-    rows = trained.learner.drawn.at(5)[0]
-    batch = trained.learner.gather(rows)
+    rows = trained.learner.sources[MAIN].rows(5)[0]
+    batch = trained.learner.sources[MAIN].gather(rows)
     assert not bool(batch["returns_to_go"].isnan().any())
     data = CalQLOnline(online.spec, discount=0.5).prepare(regulated())
     np.testing.assert_allclose(batch["returns_to_go"][::2], data.extras["returns_to_go"][rows[::2]], rtol=1e-6)

@@ -18,7 +18,6 @@ from surefoot.online.dynamics_gap import (
     DynamicsGap,
     clipped_gap,
     cross_entropy,
-    halves,
     importance_weights,
     log_shares,
     spread_of,
@@ -67,13 +66,7 @@ def test_the_losses_are_cross_entropies_and_the_second_reaches_the_first_network
     assert float(network.pair.biases[-1].grad.abs().sum()) > 0.1
 
 
-def test_real_rows_are_the_even_ones() -> None:
-    real, simulated = halves(torch.arange(6))
-    assert real.tolist() == [0, 2, 4]
-    assert simulated.tolist() == [1, 3, 5]
-    real, simulated = halves(torch.arange(8).view(2, 4), -1)
-    assert real.tolist() == [[0, 2], [4, 6]]
-    assert simulated.tolist() == [[1, 3], [5, 7]]
+def test_real_rows_come_first() -> None:
     odds = torch.tensor([30.0, -30.0])  # a real row taken for real and a simulated one for simulated
     assert float(cross_entropy(odds)) == pytest.approx(0, abs=1e-6)
     assert float(cross_entropy(-odds)) == pytest.approx(60)

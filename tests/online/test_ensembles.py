@@ -16,6 +16,7 @@ from surefoot.core.learner import Learner
 from surefoot.core.networks import Critic
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
+from surefoot.core.sources import MAIN, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import Store
 from surefoot.envs.vector import make_vec
@@ -79,9 +80,9 @@ def test_a_size_that_is_not_whole_is_the_next_smaller_or_larger_one(size: float,
 
 
 def test_a_subset_that_is_not_whole_and_several_next_actions_train_from_the_tape() -> None:
-    options = {"critics": 4, "subset": 1.5, "critic_steps": 2, "backup_actions": 3, "entropy_backup": False}
+    options = {"critics": 4, "subset": 1.5, "critic_steps": 2, "backup_actions": 3}
     env = make_vec("native/pendulum", 2)
-    made = loop("redq", env, table=kernels.KernelTable("test"), initial_steps=16, **options)
+    made = loop("wsrl", env, table=kernels.KernelTable("test"), initial_steps=16, **options)
     made.run(64)
     assert made.learner.eager_because() == {}
 
@@ -103,7 +104,7 @@ def test_the_largest_number_below_1_draws_the_last_member() -> None:
 def test_replacement_draws_among_as_few_critics_as_the_subset_has_too() -> None:
     assert not ensembles.subset_noise(2, 2)
     assert ensembles.subset_noise(2, 2, replacement=True)
-    for kind in (SAC, CQL):
+    for kind in (WSRL, CQL):
         agent = kind(spec(Constant()), hidden=(4,), subset_replacement=True)
         assert any("subset" in update.noise for update in agent.updates())
 
@@ -155,17 +156,22 @@ def test_the_best_of_several_next_actions_is_what_a_target_takes() -> None:
             action, _ = agent.actor.sample(seen, draw[None])
             values.append(agent.target_critic(torch.cat([seen, action], -1))[[1, 3]].min())
         expected.append(rows["rewards"][row] + 0.99 * (1 - rows["terminations"][row]) * max(values))
-    torch.testing.assert_close(agent.targets(rows, noise), torch.stack(expected))
-    lag = SACLag(agent.spec, hidden=(8, 8), backup_actions=3, entropy_backup=False).fresh(0).double()
-    Learner([lag], [0], lambda indices: rows, 6, dtype=torch.float64)  # all its losses read the same noise
-    first, _ = lag.actor.sample(rows["next_observations"], noise["next_action"][:, :2])
-    costs = lag.target_cost_critic(torch.cat([rows["next_observations"], first], -1)).amax(0)
+    found = rows["rewards"] + 0.99 * (1 - rows["terminations"]) * agent.next_values(rows, noise)
+    torch.testing.assert_close(found, torch.stack(expected))
+    with pytest.raises(ConfigError, match=r"wsrl\.backup_actions is 3, must be 1, or entropy_backup false"):
+        WSRL.configure(backup_actions=3, entropy_backup=True)
+
+
+def test_the_cost_critics_target_is_the_cost_of_one_next_action_without_entropy() -> None:
+    lag = SACLag(Spec(3, 2, (-1.0,) * 2, (1.0,) * 2), hidden=(8, 8)).fresh(0).double()
+    rows = {k: torch.from_numpy(v).double() for k, v in rows_of(6).items()}
+    noise = {"next_action": torch.randn(6, 2).double()}
+    action, _ = lag.actor.sample(rows["next_observations"], noise["next_action"])
+    costs = lag.target_cost_critic(torch.cat([rows["next_observations"], action], -1)).amax(0)
     rows |= {"costs": torch.rand(6).double(), "observation_actions": torch.randn(6, 5).double()}
     target = rows["costs"] + lag.config.cost_discount * (1 - rows["terminations"]) * costs
     error = (lag.cost_critic(rows["observation_actions"]) - target).square().mean(1)
     torch.testing.assert_close(lag.cost_critic_loss(rows, noise)[0], 0.5 * error.sum())
-    with pytest.raises(ConfigError, match=r"sac\.backup_actions is 3, must be 1, or entropy_backup false"):
-        SAC.configure(backup_actions=3)
 
 
 # -- identities ------------------------------------------------------------------------------------------------
@@ -185,17 +191,17 @@ def rows_of(count: int) -> dict[str, np.ndarray]:
 def trained(agent: Any, steps: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     store = Store.pack(rows_of(50), dtype=dtype)
     agent.batch_size = 8
-    learner = Learner([agent], [4], store.gather, len(store), batch_size=8, dtype=dtype)
+    learner = Learner([agent], [4], Uniform(store), batch_size=8, dtype=dtype)
     learner.run(steps)
     return torch.cat([v.reshape(-1) for v in learner.agents_parameters(0).values()])
 
 
 def test_redq_of_two_critics_and_one_step_is_sac() -> None:
     problem = Spec(3, 1, (-1.0,), (1.0,))
-    same = {"hidden": (8, 8), "initialisation": "torch"}
-    sac = SAC(problem, **same, critic_loss_over="sum").fresh(1)
-    redq = REDQ(problem, **same, critics=2, critic_steps=1, actor_value="min").fresh(1)
-    mean = REDQ(problem, **same, critics=2, critic_steps=1).fresh(1)
+    same: dict[str, Any] = {"hidden": (8, 8), "critics": 2, "critic_steps": 1, "initialisation": "torch"}
+    sac = SAC(problem, hidden=(8, 8), critic_loss_over="sum").fresh(1)
+    redq = REDQ(problem, **same, actor_value="min").fresh(1)
+    mean = REDQ(problem, **same).fresh(1)
     first, second, third = trained(sac, 20), trained(redq, 20), trained(mean, 20)
     assert torch.equal(first, second)
     assert not torch.allclose(first, third)  # up to the actor's mean
@@ -233,10 +239,6 @@ def test_wsrl_that_keeps_the_data_is_its_rlpd_baseline() -> None:
          (5000, "policy", 1e-4, 3e-4, 1e-4, 0.5, (256, 256))),
         ("redq", "hopper", (10, 2, False, "mean", "sum", True, -1.0, False, False, 20, "last", "log"),
          (5000, "uniform", 3e-4, 3e-4, 3e-4, 0.0, (256, 256))),
-        ("sac", "sb3", (2, 2, False, "min", "half_sum", True, -3.0, False, False, 1, "last", "log"),
-         (100, "uniform", 3e-4, 3e-4, 3e-4, 0.0, (256, 256))),
-        ("sac", "zoo", (2, 2, False, "min", "half_sum", True, -3.0, False, False, 1, "last", "log"),
-         (10_000, "uniform", 3e-4, 3e-4, 3e-4, 0.0, (256, 256))),
     ],
 )  # fmt: skip
 def test_presets_differ_as_table_1_7_says(
@@ -244,7 +246,8 @@ def test_presets_differ_as_table_1_7_says(
 ) -> None:
     agent: Any = ALGORITHMS[algorithm](Spec(4, 3, (-1.0,) * 3, (1.0,) * 3), preset=preset)
     c = agent.config
-    found = (c.critics, c.subset, c.subset_replacement, c.actor_value, c.critic_loss_over, c.entropy_backup,
+    replaced = getattr(c, "subset_replacement", False)
+    found = (c.critics, c.subset, replaced, c.actor_value, c.critic_loss_over, c.entropy_backup,
              agent.target_entropy, c.layer_norm_actor, c.layer_norm_critic, c.critic_steps, c.actor_rows,
              c.temperature_form)  # fmt: skip
     assert found == expected
@@ -259,16 +262,16 @@ def test_redqs_target_entropies_are_mbpos() -> None:
 
 
 def test_what_a_setting_cannot_be_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"redq\.subset is 1\.5, must be a whole number with subset_replacement"):
-        REDQ.configure(subset=1.5, subset_replacement=True)
+    with pytest.raises(ConfigError, match=r"wsrl\.subset is 1\.5, must be a whole number with subset_replacement"):
+        WSRL.configure(subset=1.5, subset_replacement=True)
     with pytest.raises(ConfigError, match=r"cql\.subset is 1\.5, must be a whole number"):
         CQL.configure(subset=1.5)
     with pytest.raises(ConfigError, match=r"sac\.discount is 'high', must be a number"):
         SAC.configure(discount="high")
-    with pytest.raises(ConfigError, match=r"sac\.critics is True, must be a whole number"):
-        SAC.configure(critics=True)
-    with pytest.raises(ConfigError, match=r"sac\.entropy_backup is 1, must be true or false"):
-        SAC.configure(entropy_backup=1)
+    with pytest.raises(ConfigError, match=r"redq\.critics is True, must be a whole number"):
+        REDQ.configure(critics=True)
+    with pytest.raises(ConfigError, match=r"redq\.entropy_backup is 1, must be true or false"):
+        REDQ.configure(entropy_backup=1)
     with pytest.raises(ConfigError, match=r"wsrl\.initial_actions is 'uniform', must be policy: random actions would"):
         WSRL.configure(initial_actions="uniform")
 
@@ -285,9 +288,9 @@ def test_every_preset_builds_and_names_what_it_inherits(algorithm: str) -> None:
 def test_the_actor_of_several_critic_steps_sees_the_last_rows_or_all() -> None:
     sizes = []
     for rows in ("last", "all"):
-        agent = SAC(spec(Constant()), hidden=(4,), critic_steps=4, actor_rows=rows)
+        agent = REDQ(spec(Constant()), hidden=(4,), critic_steps=4, actor_rows=rows)
         batch = {"observations": torch.arange(32.0)[:, None], "next_observations": torch.zeros(32, 1)}
-        seen = agent._actors_rows(batch["observations"])
+        seen = agent.actors_rows(batch["observations"])
         sizes.append((len(seen), float(seen[0])))
         _, metrics = agent.actor_loss(batch, {"action": torch.zeros(32, 1)})
         assert len(metrics["entropy"]) == len(seen)
@@ -337,15 +340,16 @@ def test_half_of_every_slice_of_a_batch_is_the_datasets() -> None:
     made.run(25)
     learner = made.learner
     for step in range(5):
-        indices = learner.drawn.at(step)
-        batch = learner.gather(indices[0])
+        indices = learner.sources[MAIN].rows(step)
+        batch = learner.sources[MAIN].gather(indices[0])
         from_data = batch["observations"][:, 0] > 50
         assert from_data.tolist() == [True, False] * 12
         torch.testing.assert_close(batch["observation_actions"][:, :1], batch["observations"])
-        again = made.learner.gather(indices[0], made.learner.gather.__self__.workspace(24))  # type: ignore[attr-defined, call-arg]
+        source: Any = learner.sources[MAIN]
+        again = source.gather(indices[0], source.workspace(24))
         for key, value in batch.items():
             assert torch.equal(value, again[key]), key
-    seen = torch.cat([learner.drawn.at(step)[0, ::2] for step in range(200)])
+    seen = torch.cat([learner.sources[MAIN].rows(step)[0, ::2] for step in range(200)])
     assert set(seen.tolist()) == set(range(200))
 
 

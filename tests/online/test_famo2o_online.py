@@ -13,6 +13,7 @@ from online_problems import RICCATI, Regulator, loop, parameters, regulators_gai
 from surefoot.core.agent import Spec
 from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
+from surefoot.core.sources import MAIN, Uniform
 from surefoot.data.store import Store
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.generate import generate
@@ -56,7 +57,7 @@ def test_the_other_losses_are_the_offline_ones() -> None:
     online, offline = trained.agent, FamO2O(trained.agent.spec, hidden=(16, 16), **SMALL)
     offline.load_state_dict(online.state_dict())
     assert [u.name for u in online.updates()] == [u.name for u in offline.updates()]
-    batch = online.annotate(trained.learner.gather(trained.learner.drawn.at(3)[0]))
+    batch = online.annotate(trained.learner.sources[MAIN].gather(trained.learner.sources[MAIN].rows(3)[0]))
     noise = {"choice": torch.randn(16, 1), "action": torch.randn(16, 1)}
     for mine, other in zip(online.updates(), offline.updates(), strict=True):
         if mine.name != "actor_loss":
@@ -115,7 +116,7 @@ def test_fine_tuning_brings_the_policy_to_the_regulators_gain(kind: type[FamO2OO
     offline = FamO2O(spec(env), **shape).fresh(0)
     store_of = offline.prepare(data)
     store = Store.pack({key: getattr(store_of, key) for key in FamO2O.reads})
-    Learner([offline], [0], store.gather, len(store), batch_size=128, table=KernelTable("test")).run(100)
+    Learner([offline], [0], Uniform(store), batch_size=128, table=KernelTable("test")).run(100)
     before = regulators_gain(offline)
     online = kind(spec(env), num_envs=8, initial_steps=400, updates_per_step=0.5, **shape)
     online.load_state_dict(offline.state_dict())

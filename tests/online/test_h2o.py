@@ -16,10 +16,12 @@ from surefoot.core import ensembles, kernels, native
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
+from surefoot.core.sources import Uniform, joined
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.generate import generate
 from surefoot.online import DARC, H2O
 from surefoot.online.h2o import gap_penalty
+from surefoot.online.hybrid import BOTH, SIMULATED, TO_TELL_APART
 from surefoot.online.off_policy import OffPolicyLoop
 
 # -- the penalty ----------------------------------------------------------------------------------------------
@@ -57,28 +59,45 @@ def test_the_penalty_is_clipped_at_a_thousand_and_then_pushes_nothing() -> None:
 OBSERVATIONS, ACTIONS, ROWS, DISCRIMINATED = 3, 2, 6, 2
 
 
-def agent_and_learner(kind: Any, **options: Any) -> tuple[Any, Learner, dict[str, Tensor]]:
-    """An agent in float64 that sees one made batch at every step."""
+def agent_and_learner(kind: Any, **options: Any) -> tuple[Any, Learner, dict[str, dict[str, Tensor]]]:
+    """An agent in float64 that sees the same made batches at every step: source -> batch."""
     small = {"hidden": (7, 5), "discriminator_hidden": (6,), "discriminator_rows": DISCRIMINATED}
     bounds = ((-1.0,) * ACTIONS, (1.0,) * ACTIONS)
     agent = kind(Spec(OBSERVATIONS, ACTIONS, *bounds), **{**small, **options}).fresh(5)
     agent.batch_size = ROWS
     if isinstance(agent, H2O):
         agent.spread.copy_(torch.tensor([0.5, 1.0, 2.0]))
-    count = max(update.rows for update in agent.updates())
     source = torch.Generator().manual_seed(8)
-    s, following = (torch.randn(count, OBSERVATIONS, generator=source, dtype=torch.float64) for _ in range(2))
-    a = torch.rand(count, ACTIONS, generator=source, dtype=torch.float64) * 2 - 1
-    batch = {
-        "observations": s,
-        "actions": a,
-        "rewards": torch.randn(count, generator=source, dtype=torch.float64),
-        "terminations": (torch.arange(count) % 3 == 1).double(),
-        "next_observations": following,
-        "observation_actions": torch.cat([s, a], 1),
+    parts = {}
+    for name, count in zip((*BOTH, *TO_TELL_APART), (ROWS, ROWS, DISCRIMINATED, DISCRIMINATED), strict=True):
+        s, following = (torch.randn(count, OBSERVATIONS, generator=source, dtype=torch.float64) for _ in range(2))
+        a = torch.rand(count, ACTIONS, generator=source, dtype=torch.float64) * 2 - 1
+        parts[name] = {
+            "observations": s,
+            "actions": a,
+            "rewards": torch.randn(count, generator=source, dtype=torch.float64),
+            "terminations": (torch.arange(count) % 3 == 1).double(),
+            "next_observations": following,
+            "observation_actions": torch.cat([s, a], 1),
+        }
+    sources = {name: Uniform(lambda indices, batch=batch: batch, 9) for name, batch in parts.items()}
+    learner = Learner([agent], [0], sources, batch_size=ROWS, dtype=torch.float64)
+    seen = next(update.rows for update in learner.updates if update.name == "critic_loss")
+    for name in BOTH:  # of both as many as a loss sees
+        parts[name] = {key: value[:seen] for key, value in parts[name].items()}
+    return agent, learner, parts
+
+
+def by_turns(first: Tensor, second: Tensor) -> Tensor:
+    return torch.stack([first, second], 1).flatten(0, 1)
+
+
+def in_turns(parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Real and simulated rows by turns, then those of the discriminators: how the reference reads them."""
+    pairs = (BOTH, TO_TELL_APART)
+    return {
+        key: torch.cat([by_turns(*(parts[name][key] for name in pair)) for pair in pairs]) for key in parts[BOTH[0]]
     }
-    learner = Learner([agent], [0], lambda indices: batch, count, batch_size=ROWS, dtype=torch.float64)
-    return agent, learner, batch
 
 
 class Reference:
@@ -111,7 +130,7 @@ class Reference:
     def discriminate(self, batch: dict[str, Tensor], blur: Tensor) -> None:
         rows = slice(-2 * self.c.discriminator_rows, None)
         s, a, following = (batch[k][rows] for k in ("observations", "actions", "next_observations"))
-        b = self.c.discriminator_noise * blur[rows]
+        b = self.c.discriminator_noise * blur
         split = [s + b[:, :OBSERVATIONS], a + b[:, OBSERVATIONS:-OBSERVATIONS], following + b[:, -OBSERVATIONS:]]
         loss = torch.zeros((), dtype=torch.float64)
         for first, label in ((0, 0), (1, 1)):
@@ -202,9 +221,9 @@ def test_full_updates_equal_the_second_implementation(kind: Any, options: dict[s
     reference = Reference(agent)
     before = networks(agent)
     for step in range(3):
-        noise = {name: value[0].clone() for name, value in learner.stream.at(step).items()}
+        noise = {name: by_turns(*value[0].chunk(2)) for name, value in learner.stream.at(step).items()}
         learner.run(1)
-        reference.step(batch, noise, kind.name)
+        reference.step(in_turns(batch), noise, kind.name)
         for mine, other in zip(networks(agent), reference.networks(), strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-10)
     for first, last in zip(before, networks(agent), strict=True):
@@ -215,11 +234,13 @@ def test_with_equal_gaps_and_weights_of_one_it_is_sac_without_entropy_in_the_tar
     agent, learner, batch = agent_and_learner(H2O, weigh=False, penalty_weight=0.3)
     for parameter in agent.dynamics.transition.parameters():  # cannot tell anything apart: u is 0, shares are equal
         parameter.data.zero_()
-    mine = {name: value[:ROWS] for name, value in batch.items()}
-    noise = {name: value[0, :ROWS] for name, value in learner.stream.at(0).items()}
-    loss, metrics = agent.critic_loss(mine, noise)
+    parts = {name: batch[name] for name in BOTH}
+    noise = {name: value[0] for name, value in learner.stream.at(0).items()}
+    loss, metrics = agent.critic_loss(parts, noise)
+    mine = joined(parts)
     q, target = agent.critic(mine["observation_actions"]), agent.targets(mine, noise)
-    pushed = torch.logsumexp(q[:, 1::2], 1) - math.log(ROWS // 2) - q[:, ::2].mean(1)
+    real, simulated = q.chunk(2, 1)
+    pushed = torch.logsumexp(simulated, 1) - math.log(ROWS // 2) - real.mean(1)
     expected = 2 * ensembles.critic_loss(q, target, "sum") + 0.3 * pushed.sum()
     torch.testing.assert_close(loss, expected)
     assert metrics["weight"].tolist() == [1.0] * (ROWS // 2)
@@ -229,13 +250,12 @@ def test_with_equal_gaps_and_weights_of_one_it_is_sac_without_entropy_in_the_tar
 def test_darc_learns_from_the_simulated_rows_at_corrected_rewards() -> None:
     agent, learner, batch = agent_and_learner(DARC)
     noise = {name: value[0] for name, value in learner.stream.at(0).items()}
-    mine = {name: value[: 2 * ROWS] for name, value in batch.items()}
-    drawn = {name: value[: 2 * ROWS] for name, value in noise.items() if name != "blur"}
-    loss, _ = agent.critic_loss(mine, drawn)
-    ratio = agent.dynamics.log_ratio(mine["observation_actions"][1::2], mine["next_observations"][1::2])
-    simulated = {name: value[1::2] for name, value in mine.items()}
+    loss, _ = agent.critic_loss({SIMULATED: batch[SIMULATED]}, noise)
+    simulated = dict(batch[SIMULATED])
+    assert len(simulated["rewards"]) == ROWS
+    ratio = agent.dynamics.log_ratio(simulated["observation_actions"], simulated["next_observations"])
     simulated["rewards"] = simulated["rewards"] + ratio
-    target = agent.targets(simulated, {name: value[1::2] for name, value in drawn.items()})
+    target = agent.targets(simulated, noise)
     q = agent.critic(simulated["observation_actions"])
     torch.testing.assert_close(loss, ensembles.critic_loss(q, target, "sum"))
 
@@ -243,30 +263,32 @@ def test_darc_learns_from_the_simulated_rows_at_corrected_rewards() -> None:
 # -- in the loop ----------------------------------------------------------------------------------------------
 
 
-def test_batches_are_data_and_simulated_rows_by_turns_and_the_discriminators_have_rows_of_their_own() -> None:
+def test_real_and_simulated_rows_come_apart_and_the_discriminators_have_rows_of_their_own() -> None:
     trained = hybrid_loop("h2o", data=regulated(count=50))
     trained.run(40)
     agent, learner = trained.agent, trained.learner
     assert [update.name for update in learner.updates] == [
         "discriminator_loss", "temperature_loss", "actor_loss", "critic_loss"
     ]  # fmt: skip
-    assert [update.rows for update in learner.updates] == [16 + 2 * 8, 16, 16, 16]
+    assert [update.rows for update in learner.updates] == [8, 8, 8, 8]
+    assert [update.sources for update in learner.updates] == [TO_TELL_APART, BOTH, BOTH, BOTH]
     assert [update.together for update in learner.updates] == [False, False, True, True]
-    batch = learner.gather(learner.drawn.at(7)[0])
-    data = agent.prepare(regulated(count=50)).observations[:, 0].tolist()
-    met = trained.experience.buffer["observations"][: len(trained.experience.buffer), 0].tolist()
-    rows = batch["observations"][:, 0].tolist()
-    assert len(rows) == 32
-    real, simulated = set(rows[::2]), set(rows[1::2])
-    assert real <= set(data)
-    assert simulated <= set(met)
-    assert not real & simulated
+    data = set(agent.prepare(regulated(count=50)).observations[:, 0].tolist())
+    met = set(trained.experience.buffer["observations"][: len(trained.experience.buffer), 0].tolist())
+    rows = {name: source.rows(7)[0] for name, source in learner.sources.items()}
+    found = {name: set(learner.sources[name].gather(rows[name])["observations"][:, 0].tolist()) for name in rows}
+    for real, simulated in (BOTH, TO_TELL_APART):
+        assert found[real] <= data
+        assert found[simulated] <= met
+        assert not found[real] & found[simulated]
+    assert not torch.equal(rows[BOTH[0]], rows[TO_TELL_APART[0]])
+    assert not torch.equal(rows[BOTH[1]], rows[TO_TELL_APART[1]])
 
 
 def test_the_data_are_packed_as_prepare_gave_them() -> None:
     data = generate("native/pendulum", 0, 400)
     trained = hybrid_loop("h2o", env=NativeVectorEnv("native/pendulum", 1), data=data)
-    packed = trained.learner.gather.__self__.dataset["actions"]  # type: ignore[attr-defined]
+    packed = trained.learner.sources[BOTH[0]].gather(torch.arange(400))["actions"]
     np.testing.assert_allclose(packed, np.clip(data.actions / 2, -1 + 1e-5, 1 - 1e-5), rtol=1e-6)  # bounds are +- 2
 
 
@@ -348,11 +370,10 @@ def test_a_killed_run_goes_on_bit_for_bit(algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (H2O, {"offline_fraction": 0.25}, "h2o.offline_fraction is 0.25, must be 0.5"),
+        (H2O, {"offline_fraction": 0.25}, "h2o.offline_fraction is 0.25, must be 0: half"),
         (H2O, {"gap_spread": "zeros"}, "h2o.gap_spread is 'zeros', must be data or zero_rows"),
         (H2O, {"penalty_weight": -1.0}, "h2o.penalty_weight is -1.0, must be >= 0"),
         (H2O, {"gap_draws": 0}, "h2o.gap_draws is 0, must be >= 1"),
-        (H2O, {"critic_steps": 2}, "h2o.critic_steps is 2, must be 1"),
         (H2O, {"critic_loss_over": "mean"}, "h2o.critic_loss_over is 'mean', must be sum"),
         (DARC, {"learn_from": "data"}, "darc.learn_from is 'data', must be simulated or both"),
         (DARC, {"discriminator_bound": 0.0}, "darc.discriminator_bound is 0.0, must be > 0, or null"),

@@ -18,6 +18,7 @@ from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.random import Stream, generator
+from surefoot.core.sources import Uniform
 from surefoot.envs import make_vec
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.generate import generate
@@ -63,7 +64,7 @@ def test_two_critic_steps_equal_the_second_implementation() -> None:
     actor, critic, target = (layers(n.mlp) for n in (agent.actor, agent.critic, agent.target_critic))
     log_std = agent.actor.log_std.detach().clone()
     adam = torch.optim.Adam(critic.parameters(), lr=1e-2)
-    learner = Learner([agent], [0], lambda indices: batch, 100, batch_size=6, dtype=torch.float64)
+    learner = Learner([agent], [0], Uniform(lambda indices: batch, 100), batch_size=6, dtype=torch.float64)
     noises = {name: noise for update in agent.updates() for name, noise in update.noise.items()}
     stream = Stream([0], 6, noises, torch.device("cpu"), torch.float64)
 
@@ -144,12 +145,12 @@ def test_the_policys_step_is_trpos_on_both_sets_of_rows_or_on_the_block_alone() 
         name: torch.cat([columns[name], columns[f"{'data' if name == 'observations' else 'resampled'}_{name}"]])
         for name in names
     }
-    hybrid_step = hybrid.agent.policy_step(columns)[0]
+    hybrid_step = hybrid.agent.policy_step(columns, {})[0]
     without = HNPG(hybrid.agent.spec, **SMALL, data_states=False)
     without.load_state_dict(hybrid.agent.state_dict())
-    for step, rows in ((hybrid_step, both), (without.policy_step(columns)[0], block_rows)):
+    for step, rows in ((hybrid_step, both), (without.policy_step(columns, {})[0], block_rows)):
         a = rows["advantages"]
-        expected = alone.policy_step({**rows, "advantages": (a - a.mean()) / (a.std() + 1e-8)})[0]
+        expected = alone.policy_step({**rows, "advantages": (a - a.mean()) / (a.std() + 1e-8)}, {})[0]
         for name, value in expected.items():
             torch.testing.assert_close(step[name], value, rtol=1e-4, atol=1e-6)
 
@@ -227,9 +228,9 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], message: str)
 class Backwards(HNPG):
     """HNPG that goes where its critic sees a loss."""
 
-    def policy_step(self, batch: Batch) -> tuple[dict[str, Tensor], Metrics]:
+    def policy_step(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         turned = {name: -value if name.endswith("advantages") else value for name, value in batch.items()}
-        return super().policy_step(turned)
+        return super().policy_step(turned, noise)
 
 
 LOCK: dict[str, Any] = {"num_envs": 50, "hidden": (32, 32), "discount": 1.0, "normalise_observations": False,

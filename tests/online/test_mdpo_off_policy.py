@@ -17,6 +17,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.random import Stream
+from surefoot.core.sources import Uniform
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import MDPOOffPolicy
 from surefoot.online.off_policy import OffPolicyLoop
@@ -72,7 +73,9 @@ def test_full_updates_equal_the_second_implementation() -> None:
         if name.startswith(("old", "target")):
             value.data.add_(0.1)
     second, given = Second(agent), batches(4, ROWS)
-    learner = Learner([agent], [0], lambda indices: given[learner.step], 100, batch_size=ROWS, dtype=torch.float64)
+    learner = Learner(
+        [agent], [0], Uniform(lambda indices: given[learner.step], 100), batch_size=ROWS, dtype=torch.float64
+    )
     noises = {name: noise for update in agent.updates() for name, noise in update.noise.items()}
     stream = Stream([0], ROWS, noises, torch.device("cpu"), torch.float64)
     for step in range(4):
@@ -190,9 +193,7 @@ def test_the_regulators_gain_is_riccatis(kind: Any) -> None:
         target_rate=0.1, learning_rate=3e-3, entropy_weight=0.1, divergence_weight=0.5, refresh_every=50,
         regularisation=0.0,
     )  # fmt: skip
-    going = agent.loop_class()(
-        [agent.fresh(0)], [0], env, planned_steps=9000, batch_size=128, table=KernelTable("test")
-    )
+    going = OffPolicyLoop([agent.fresh(0)], [0], env, planned_steps=9000, batch_size=128, table=KernelTable("test"))
     going.run(6000)
     gains = []
     for _ in range(8):

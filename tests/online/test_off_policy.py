@@ -15,6 +15,7 @@ from surefoot.core import kernels
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.random import generator
+from surefoot.core.sources import MAIN
 from surefoot.envs.acting import row_seeds
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.envs.vector import make_vec
@@ -59,10 +60,10 @@ def test_stored_transitions_are_the_real_steps_where_the_source_inserts_rows() -
     buffer = trained.experience.buffer
     assert int(buffer.valid.sum()) == env.real < len(buffer) == 80
     for step in range(30):
-        drawn = trained.learner.drawn.at(step)
+        drawn = trained.learner.sources[MAIN].rows(step)
         assert bool(buffer.valid[drawn].all())
         assert torch.equal(drawn % 2, torch.tensor([[0], [1]]).expand_as(drawn))  # each seed its own environment
-    seen = torch.cat([trained.learner.drawn.at(step) for step in range(40)], 1)
+    seen = torch.cat([trained.learner.sources[MAIN].rows(step) for step in range(40)], 1)
     assert set(seen.flatten().tolist()) == set(buffer.valid.nonzero().flatten().tolist())
 
 
@@ -70,7 +71,7 @@ def test_every_seed_learns_from_its_own_environments_only() -> None:
     trained = loop("sac", Counting(6), seeds=(3, 4), initial_steps=6)
     trained.run(60)
     for step in range(20):
-        drawn = trained.learner.drawn.at(step)
+        drawn = trained.learner.sources[MAIN].rows(step)
         assert drawn.shape == (2, 256)
         assert int(drawn.max()) < len(trained.experience.buffer)
         owner = drawn % 6 // 3
@@ -79,7 +80,7 @@ def test_every_seed_learns_from_its_own_environments_only() -> None:
     uniform = generator(4, "batch", 0).random((32, 256))[5]
     count = (uniform * (len(trained.experience.buffer) // 2)).astype(np.int64)
     expected = count // 3 * 6 + 3 + count % 3
-    np.testing.assert_array_equal(trained.learner.drawn.at(5)[1].numpy(), expected)
+    np.testing.assert_array_equal(trained.learner.sources[MAIN].rows(5)[1].numpy(), expected)
 
 
 def test_initial_actions_are_uniform_or_the_policys_own() -> None:

@@ -194,9 +194,7 @@ def test_full_updates_equal_the_second_implementation(kind: Any, options: dict[s
             value.data.add_(0.1)
     rows = ROWS * getattr(agent.config, "critic_steps", 1)
     given = batches(STEPS, rows)
-    learner = Learner(
-        [agent], [0], lambda indices: given[int(indices[0]) // 1000], At(rows), batch_size=ROWS, dtype=torch.float64
-    )
+    learner = Learner([agent], [0], Numbered(given), batch_size=ROWS, dtype=torch.float64)
     second = (SecondSAC if kind is SAC else SecondTD3)(agent)
     noises = {name: noise for update in agent.updates() for name, noise in update.noise.items()}
     stream = Stream([0], rows, noises, torch.device("cpu"), torch.float64)
@@ -206,14 +204,20 @@ def test_full_updates_equal_the_second_implementation(kind: Any, options: dict[s
         assert_same(agent, second)
 
 
-class At:
-    """Rows that say which batch a step has."""
+class Numbered:
+    """Source of a given batch for each step."""
 
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
+    def __init__(self, batches: list[Rows]) -> None:
+        self.batches = batches
 
-    def at(self, step: int) -> Tensor:
-        return torch.full((1, self.rows), 1000 * step)
+    def bind(self, seeds: Any, rows: int, device: torch.device) -> None:
+        self.count = rows
+
+    def rows(self, step: int) -> Tensor:
+        return torch.full((1, self.count), step)
+
+    def gather(self, indices: Tensor, out: Any = None) -> Rows:
+        return self.batches[int(indices[0])]
 
 
 def test_the_soft_target_by_hand() -> None:

@@ -18,12 +18,13 @@ from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismat
 from surefoot.core.kernels import KernelTable
 from surefoot.core.normalizer import RunningMoments
 from surefoot.cuda_ext.rollout import Carry, rollout
+from surefoot.data.store import Store
 from surefoot.envs import make_vec
 from surefoot.envs.acting import EpisodeMeans
 from surefoot.envs.episodes import run_episodes
 from surefoot.envs.native_rollout import evaluates, native_policy
 from surefoot.online import PPO, SAC, spec_of
-from surefoot.online.on_policy import Minibatches, OnPolicyLoop, RewardScale
+from surefoot.online.on_policy import Minibatches, OnPolicyLoop, RewardScale, WholeBlock
 
 PLACES = ["native/pendulum", "Pendulum-v1", "CartPole-v1"]
 HELD: dict[str, Any] = {"exploration": "state_dependent", "hold_steps": 8}
@@ -264,16 +265,24 @@ def test_sums_of_a_rollout_give_the_means_that_its_records_give() -> None:
 
 
 def test_every_row_is_in_one_minibatch_of_each_epoch() -> None:
-    rows = Minibatches([5, 6], 12, 3, torch.device("cpu"))
+    def minibatches(*seeds: int) -> Minibatches:
+        found = Minibatches(Store.pack({"y": np.zeros(12 * len(seeds), np.float32)}), 12, 3)
+        found.bind(seeds, 4, torch.device("cpu"))
+        return found
+
+    rows = minibatches(5, 6)
     rows.begin(100, 7)
-    epochs = [torch.cat([rows.at(100 + 3 * e + p) for p in range(3)], 1) for e in range(2)]
+    epochs = [torch.cat([rows.rows(100 + 3 * e + p) for p in range(3)], 1) for e in range(2)]
     for epoch in epochs:
         assert sorted(epoch[0].tolist()) == list(range(12))
         assert sorted(epoch[1].tolist()) == list(range(12, 24))
     assert not torch.equal(epochs[0], epochs[1])
-    alone = Minibatches([6], 12, 3, torch.device("cpu"))
+    alone = minibatches(6)
     alone.begin(0, 8)
-    assert torch.equal(alone.at(1)[0] + 12, rows.at(104)[1])
+    assert torch.equal(alone.rows(1)[0] + 12, rows.rows(104)[1])
+    whole = WholeBlock(rows).rows(104)
+    assert torch.equal(whole[:, :4], rows.rows(104))
+    assert sorted(whole[0].tolist()) == list(range(12))
 
 
 # -- going on ----------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from surefoot.core.agent import Agent
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
+from surefoot.core.sources import Uniform
 from surefoot.envs import make_vec
 from surefoot.online.natural_gradient import TRPOConfig, conjugate_gradient, natural_step
 from surefoot.online.on_policy import OnPolicyLoop
@@ -86,7 +87,7 @@ def test_two_updates_of_ppo_equal_a_second_implementation(exploration: str) -> N
     log_std = nn.Parameter(made.actor.log_std.detach().clone())
     parameters = [*actor.parameters(), log_std, *value.parameters()]
     adam = torch.optim.Adam(parameters, lr=1e-2, eps=1e-5)
-    learner = Learner([made], [0], lambda indices: rows, 100, batch_size=ROWS, dtype=torch.float64)
+    learner = Learner([made], [0], Uniform(lambda indices: rows, 100), batch_size=ROWS, dtype=torch.float64)
     for _ in range(2):
         std = log_std.exp()
         if exploration == "state_dependent":
@@ -197,7 +198,7 @@ def test_where_no_action_is_better_a_natural_step_climbs_the_entropy_or_stays(bo
     batch = {name: column[0].flatten(0, 1) for name, column in columns.items()}
     batch["advantages"].zero_()
     before = made.agent.actor.log_std.detach().clone()
-    changed, _ = made.agent.policy_step(batch)
+    changed, _ = made.agent.policy_step(batch, {})
     after = changed["actor.log_std"]
     assert bool((after > before + 0.01).all()) if bonus else torch.equal(after, before)
 

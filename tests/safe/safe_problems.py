@@ -10,6 +10,7 @@ import torch
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.learner import Learner
+from surefoot.core.sources import Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.safe import ALGORITHMS
@@ -70,9 +71,9 @@ def learner(
     dataset = random_dataset() if dataset is None else dataset
     ready = [agent.prepare(dataset) for agent in made][-1]
     store = store_from_dataset(ready, made[0].reads, dtype=dtype)
-    gather, population = made[0].batches(ready, store)
+    sources = made[0].sources(Stores(ready, store))
     settings = {"batch_size": 16, "planned_steps": 200, "dtype": dtype, **options}
-    return Learner(made, seeds, gather, population, **settings)
+    return Learner(made, seeds, sources, **settings)
 
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -11,6 +11,7 @@ from acting import ON_POLICY, Bandit, Free, Walk, loop
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, DataError, EnvironmentMismatchError
+from surefoot.core.sources import MAIN
 from surefoot.core.value_learning import gae
 from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
@@ -83,7 +84,7 @@ def test_cpo_climbs_the_entropy_where_nothing_else_counts() -> None:
         batch = {name: column[0].flatten(0, 1) for name, column in columns.items()}
         batch["advantages"].zero_()
         before = made.agent.actor.log_std.detach().clone()
-        after = made.agent.policy_step(batch)[0]["actor.log_std"]
+        after = made.agent.policy_step(batch, {})[0]["actor.log_std"]
         assert bool((after > before + 0.01).all()) if bonus else torch.equal(after, before)
 
 
@@ -183,14 +184,15 @@ def test_demonstrations_stay_in_every_batch_of_sac_lag_with_their_costs_while_it
     options = {"num_envs": 1, "initial_steps": 1, "offline_fraction": 0.25, "replay_capacity": 8, "batch_size": 16}
     made = loop("sac_lag", Walk(1), dataset=demonstrations(7.0), **options)
     batches: list[Tensor] = []
-    plain = made.learner.gather
+    source = made.learner.sources[MAIN]
+    plain = source.gather
 
     def watched(*arguments: Any) -> Any:
         batch = plain(*arguments)
         batches.append(batch["costs"].clone())
         return batch
 
-    made.learner.gather = watched
+    source.gather = watched  # type: ignore[method-assign]
     made.run(40)
     assert len(batches) > 20
     assert all(int((costs == 7).sum()) == 4 for costs in batches)  # a quarter of 16
@@ -295,6 +297,13 @@ def test_focops_gradient_is_per_sample_and_the_published_broadcast_has_another()
     assert not torch.allclose(own, other, rtol=0.1)
 
 
+def projected(agent: Any, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The columns (T, N, ...) that CUP's projection begins with, beside the others."""
+    flat = {name: value.flatten(0, 1) for name, value in columns.items()}
+    shape = columns["projecting"].shape
+    return {name: value.unflatten(0, shape) for name, value in agent.begin_projection(flat, {})[0].items()}
+
+
 @pytest.mark.parametrize("algorithm", ["focops", "cup"])
 def test_terms_have_one_number_a_row_and_the_loss_has_the_gradient_of_a_loop(algorithm: str) -> None:
     wide = {"trust_region": 1e9} if algorithm == "focops" else {}
@@ -303,7 +312,7 @@ def test_terms_have_one_number_a_row_and_the_loss_has_the_gradient_of_a_loop(alg
     with torch.no_grad():
         columns = agent.columns(block(made))
         if algorithm == "cup":
-            columns = agent.next_columns(columns)
+            columns |= projected(agent, columns)
         agent.actor.log_std.add_(0.1)
     batch = {name: value.flatten(0, 1)[:6] for name, value in columns.items()}
     assert batch["behaviour_log_prob"].shape == batch["advantages"].shape == (6,)
@@ -327,7 +336,7 @@ def test_the_projection_of_cup_is_its_formula_and_its_weight_that_of_the_paper()
     with torch.no_grad():
         first = agent.columns(block(made))
         agent.actor.log_std.add_(0.1)  # the improved policy
-        columns = agent.next_columns(first)
+        columns = first | projected(agent, first)
         agent.actor.log_std.sub_(0.3)
         batch = {name: value.flatten(0, 1) for name, value in columns.items()}
         mean, log_std = agent.actor(batch["observations"])
@@ -444,11 +453,11 @@ def test_sac_lag_finds_the_action_and_the_multiplier_of_the_bandit() -> None:
 def test_a_multiplier_of_the_wrong_sign_fails_the_bandit(monkeypatch: pytest.MonkeyPatch) -> None:
     for algorithm, steps, options in (("ppo_pid", 9_000, ON_BANDIT), ("sac_lag", 3_000, OFF_BANDIT)):
         kind: Any = ALGORITHMS[algorithm]
-        stepped = kind.observe_costs
+        stepped = kind.step_multiplier
 
-        def wrong(self: Any, cost: Tensor, length: Tensor, stepped: Any = stepped) -> Any:
-            return stepped(self, 2 * self.config.cost_limit - cost, length)
+        def wrong(self: Any, batch: Any, noise: Any, stepped: Any = stepped) -> Any:
+            return stepped(self, {**batch, "cost": 2 * self.config.cost_limit - batch["cost"]}, noise)
 
         with monkeypatch.context() as patch:
-            patch.setattr(kind, "observe_costs", wrong)
+            patch.setattr(kind, "step_multiplier", wrong)
             assert reached(algorithm, steps, **options)[0] > 0.6

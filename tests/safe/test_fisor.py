@@ -15,6 +15,7 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.diffusion import DiffusionActor
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.learner import Learner
+from surefoot.core.sources import MAIN, Uniform
 from surefoot.core.value_learning import expectile_loss
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
@@ -407,10 +408,16 @@ def test_three_steps_are_those_of_a_second_implementation_in_float64(preset: str
         return {name: value[indices] for name, value in table.items()}
 
     learner = Learner(
-        [made], [5], gather, 64, batch_size=critic_rows, planned_steps=planned, dtype=torch.float64, stacked=False
+        [made],
+        [5],
+        Uniform(gather, 64),
+        batch_size=critic_rows,
+        planned_steps=planned,
+        dtype=torch.float64,
+        stacked=False,
     )
     for step in range(3):
-        rows = gather(learner.drawn.at(step)[0])
+        rows = gather(learner.sources[MAIN].rows(step)[0])
         noise = {name: value[0] for name, value in learner.stream.at(step).items()}
         learner.run(1)
         second.step(rows, noise, critic_rows)
@@ -441,7 +448,7 @@ def test_stacked_seeds_equal_each_seed_alone(preset: str) -> None:
 
     def learner(seeds: list[int]) -> Learner:
         agents: list[Agent] = [agent(seed, **GOLDEN[preset]).double() for seed in seeds]
-        return Learner(agents, seeds, gather, 64, batch_size=4, planned_steps=20, dtype=torch.float64)
+        return Learner(agents, seeds, Uniform(gather, 64), batch_size=4, planned_steps=20, dtype=torch.float64)
 
     together = learner([3, 0])
     together.run(10)

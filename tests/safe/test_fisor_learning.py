@@ -12,6 +12,7 @@ import torch
 from surefoot.core.agent import Update
 from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
+from surefoot.core.sources import Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.safe.feasibility import feasibility_weights, feasible_target
@@ -60,9 +61,7 @@ def trained(kind: type[FISOR] = FISOR, steps: int = 2500, **options: Any) -> FIS
     rates = {"learning_rate": 1e-3, "target_rate": 0.02, "average_rate": 0.01, "cost_temperature": 20.0}
     agent = kind(dataset, **rates, **given)
     store = store_from_dataset(agent.prepare(dataset), agent.reads)
-    learner = Learner(
-        [agent], [0], store.gather, len(store), batch_size=128, planned_steps=steps, table=KernelTable("test")
-    )
+    learner = Learner([agent], [0], Uniform(store), batch_size=128, planned_steps=steps, table=KernelTable("test"))
     learner.run(steps)
     found = learner.extract(0)
     assert isinstance(found, FISOR)

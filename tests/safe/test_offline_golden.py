@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from surefoot.core.agent import Agent
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
+from surefoot.core.sources import Uniform
 
 ROWS, G = 6, 0.99
 Rows = dict[str, Tensor]
@@ -331,7 +332,7 @@ def test_full_updates_equal_the_second_implementation(variant: str) -> None:
             agent.cost_threshold.fill_(CASES[variant].threshold)
     rows = batches(4)
     feed = iter(rows)
-    learner = Learner([agent], [0], lambda _: next(feed), 1000, batch_size=ROWS, dtype=torch.float64)
+    learner = Learner([agent], [0], Uniform(lambda _: next(feed), 1000), batch_size=ROWS, dtype=torch.float64)
     plain: Any = CASES[variant](agent)
     start = copy.deepcopy(agent)
     for step in range(4):
@@ -376,7 +377,7 @@ def test_the_transformers_step_equals_torchs_own_layers() -> None:
         "mask": mask,
     }
     twin = copy.deepcopy(agent)
-    learner = Learner([agent], [0], lambda _: batch, 100, batch_size=3, dtype=torch.float64)
+    learner = Learner([agent], [0], Uniform(lambda _: batch, 100), batch_size=3, dtype=torch.float64)
     learner.run(1)
 
     own = twin.actor

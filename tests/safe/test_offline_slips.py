@@ -16,6 +16,7 @@ from surefoot.core.distributions import gaussian_log_density
 from surefoot.core.networks import MLP
 from surefoot.core.optimizer import Network, Optimizer
 from surefoot.core.random import generator
+from surefoot.core.sources import MAIN, Stores
 from surefoot.data.store import store_from_dataset
 from surefoot.safe import CPQ, COptiDICE
 from surefoot.safe.coptidice import softchi, softchi_inverse
@@ -203,8 +204,8 @@ def test_cdt_draws_an_episode_by_what_its_cost_leaves_of_the_ceiling_whatever_it
     ends = {"terminations": terminations, "truncations": np.zeros(40, bool), "episode_ids": ids}
     data = data.replace(costs=costs, valid=valid, **ends)
     ready = agent.prepare(data)
-    gather, _ = agent.batches(ready, store_from_dataset(ready, agent.reads))
-    chances: Any = gather.weighted.probabilities.numpy()  # type: ignore[attr-defined]
+    source: Any = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))[MAIN]
+    chances: Any = source.weighted.probabilities.numpy()
     assert chances[:5].sum() == pytest.approx(2 / 3)
     assert np.ptp(chances[:5]) == np.ptp(chances[5:]) == 0
 
