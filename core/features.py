@@ -102,7 +102,7 @@ def _with_actions(batch: Batch) -> Batch:
 
 
 def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Update | Rule]:
-    """The agent's updates and rules, the encoder trained by those that it is trained along with; as they are without one.
+    """The agent's updates and rules, the encoder trained along with one of them; as they are without one.
 
     Raises:
         ConfigError: no update trains any of `TRAINED_WITH`.

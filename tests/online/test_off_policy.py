@@ -21,7 +21,7 @@ from surefoot.envs.native import NativeVectorEnv
 from surefoot.envs.vector import make_vec
 from surefoot.online import SAC, TD3
 from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.online.replay import places_from_dataset
+from surefoot.online.replay import even_places
 
 
 def rows(of: OffPolicyLoop, *keys: str) -> list[np.ndarray]:
@@ -306,11 +306,11 @@ def test_environments_that_do_not_fit_are_refused() -> None:
 
 def test_places_of_the_dataset_are_spread_evenly_from_the_first_on() -> None:
     device = torch.device("cpu")
-    assert places_from_dataset(6, 0.5, device).tolist() == [True, False] * 3
-    assert places_from_dataset(8, 0.25, device).tolist() == [True, False, False, False] * 2
-    assert not places_from_dataset(8, 0.0, device).any()
+    assert even_places(6, 0.5, device).tolist() == [True, False] * 3
+    assert even_places(8, 0.25, device).tolist() == [True, False, False, False] * 2
+    assert not even_places(8, 0.0, device).any()
     for rows_ in (10, 256, 1000):
-        assert int(places_from_dataset(rows_, 0.3, device).sum()) == -(-rows_ * 3 // 10)
+        assert int(even_places(rows_, 0.3, device).sum()) == -(-rows_ * 3 // 10)
 
 
 def test_deterministic_policies_explore_with_noise_around_their_action() -> None:
