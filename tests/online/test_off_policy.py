@@ -276,8 +276,7 @@ def test_episodes_that_the_environment_cut_are_counted() -> None:
         ({"updates_per_step": 0.0}, "sac.updates_per_step is 0.0, must be > 0"),
         ({"replay_capacity": 3, "num_envs": 4}, "sac.replay_capacity is 3, must be >= num_envs, 4"),
         ({"offline_fraction": 1.0}, r"sac.offline_fraction is 1.0, must be in \[0, 1\)"),
-        ({"subset": 3}, "sac.subset is 3, must be in 1 to 2 critics"),
-        ({"actor_value": "max"}, "sac.actor_value is 'max', must be one of min, mean"),
+        ({"critic_loss_over": "max"}, "sac.critic_loss_over is 'max', must be one of mean, sum, half_sum"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

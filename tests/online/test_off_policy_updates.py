@@ -6,7 +6,9 @@ the entropy's signs all leave marks.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import types
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.learner import Learner
 from surefoot.core.random import Stream
-from surefoot.online import SAC, TD3
+from surefoot.online import REDQ, SAC, TD3
 
 ROWS, STEPS = 5, 4
 PROBLEM = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
@@ -74,8 +76,13 @@ class Second:
 
 
 class SecondSAC(Second):
-    def __init__(self, agent: SAC) -> None:
+    """Of REDQ and its kin too; SAC is two critics, one critic step, and their minimum everywhere."""
+
+    def __init__(self, agent: Any) -> None:
         super().__init__(agent, agent.config.actor_learning_rate, agent.config.critic_learning_rate)
+        plain = {"critic_steps": 1, "subset": 2, "entropy_backup": True, "actor_value": "min", "actor_rows": "last",
+                 "temperature_at": "observations"}  # fmt: skip
+        self.c = types.SimpleNamespace(**{**plain, **dataclasses.asdict(agent.config)})
         self.rho = nn.Parameter(agent.temperature.rho.detach().double().clone())
         self.rho_adam = torch.optim.Adam([self.rho], lr=agent.config.temperature_learning_rate)
 
@@ -169,9 +176,9 @@ def assert_same(agent: Agent, second: Second) -> None:
     [
         (SAC, {}),
         (SAC, {"preset": "cleanrl"}),
-        (SAC, {"critics": 4, "subset": 2, "critic_steps": 3, "critic_loss_over": "sum", "actor_value": "mean"}),
+        (REDQ, {"critics": 4, "subset": 2, "critic_steps": 3, "critic_loss_over": "sum", "actor_value": "mean"}),
         (
-            SAC,
+            REDQ,
             {
                 "critics": 3,
                 "critic_steps": 2,
@@ -180,6 +187,7 @@ def assert_same(agent: Agent, second: Second) -> None:
                 "temperature_at": "next_observations",
                 "entropy_backup": False,
                 "critic_loss_over": "mean",
+                "actor_value": "min",
                 "target_entropy_per_dimension": -0.5,
             },
         ),
@@ -195,7 +203,7 @@ def test_full_updates_equal_the_second_implementation(kind: Any, options: dict[s
     rows = ROWS * getattr(agent.config, "critic_steps", 1)
     given = batches(STEPS, rows)
     learner = Learner([agent], [0], Numbered(given), batch_size=ROWS, dtype=torch.float64)
-    second = (SecondSAC if kind is SAC else SecondTD3)(agent)
+    second = (SecondTD3 if kind is TD3 else SecondSAC)(agent)
     noises = {name: noise for update in agent.updates() for name, noise in update.noise.items()}
     stream = Stream([0], rows, noises, torch.device("cpu"), torch.float64)
     for step in range(STEPS):
