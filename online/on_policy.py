@@ -141,9 +141,7 @@ class OnPolicyLoop:
         if self.agent.anneals:
             done = min(self.blocks_done, self.planned_blocks - 1) / self.planned_blocks
             block["progress"] = torch.full_like(block["rewards"], done)
-        columns = self.learner.apply("columns", block)
-        for name, column in columns.items():  # row s T N + t N + e is step t of environment e of seed s
-            self.store[name].copy_(column.flatten(0, 2))
+        columns = self._write(block)
         result = self._explained(columns)
         for entry in self.learner.sequence:
             if isinstance(entry, Rule):
@@ -189,6 +187,13 @@ class OnPolicyLoop:
         names = ["values", "returns", *(["mask"] if "mask" in columns else [])]
         each = zip(*(columns[name] for name in names), strict=True)
         return {"explained_variance": torch.stack([explained_variance(*one) for one in each]).tolist()}
+
+    def _write(self, block: Block) -> Block:
+        """Columns that the losses read into the store: row s T N + t N + e is step t of environment e of seed s."""
+        columns: Block = self.learner.apply("columns", block)
+        for name, column in columns.items():
+            self.store[name].copy_(column.flatten(0, 2))
+        return columns
 
     def _obey(self, rule: Rule, block: Block) -> dict[str, list[float]]:
         """Take a rule on the block, or on the columns that the losses read, which it may change."""

@@ -13,6 +13,7 @@ from surefoot.core.encoders import random_shift
 from surefoot.core.errors import ConfigError
 from surefoot.core.features import encoded, training_encoder
 from surefoot.core.learner import Learner
+from surefoot.core.sources import Uniform
 from surefoot.core.spec import Array
 from surefoot.data.store import Store
 from surefoot.offline.bc import BC
@@ -46,7 +47,7 @@ def rows(observations: Any) -> dict[str, Tensor]:
 def learner(kind: type[Agent], seeds: list[int], observations: Any = BOTH, **options: Any) -> Learner:
     options = {"encoder": "small", "encoder_features": 6, "shift": 2, "hidden": (16,), **options}
     agents = [kind(problem(observations), **options).fresh(seed) for seed in seeds]
-    return Learner(agents, seeds, Store.pack(rows(observations)).gather, ROWS, batch_size=8, planned_steps=20)
+    return Learner(agents, seeds, Uniform(Store.pack(rows(observations))), batch_size=8, planned_steps=20)
 
 
 @pytest.mark.parametrize("kind", KINDS)

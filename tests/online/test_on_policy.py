@@ -154,7 +154,7 @@ def test_rows_that_a_source_inserts_are_masked_and_are_not_steps() -> None:
     lengths = made.blocks.episodes._ended[1] + made.blocks.episodes._running[1].sum()
     assert float(lengths) == float(mask.sum())
     made._write(block)
-    made._learn()
+    made._learn(0)
     columns = made.learner.apply("columns", block)
     assert bool((columns["advantages"][mask == 0] == 0).all())
 
