@@ -21,9 +21,12 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.random import generator
 from surefoot.core.received import FORMAT, load_checked
+from surefoot.core.single_action import SingleAction, fits
 
 PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
+FARTHEST = 1e18
+"""Deviations from the data at which a discrete policy's scores, which nobody sees, may overflow: refused beyond."""
 
 
 class Policy(ControlLoop, nn.Module):
@@ -34,6 +37,8 @@ class Policy(ControlLoop, nn.Module):
 
     action_low: Tensor
     action_high: Tensor
+    _single: SingleAction | None
+    _prepared: bool
 
     def __init__(self, actor: Actor, normalizer: Normalizer, action_low: Tensor, action_high: Tensor) -> None:
         """Take the parts as they are; `Policy.of` copies them."""
@@ -155,8 +160,9 @@ class Policy(ControlLoop, nn.Module):
             parts = _split(observations, memory, noise.to(observations.device))
         found = [self.step(*part) for part in parts]
         actions, memory = found[0] if len(found) == 1 else _joined(found)
-        if not self.discrete and not bool(actions.isfinite().all()):
-            raise self._not_finite(observations, actions)
+        good = self.normalizer(observations).abs() <= FARTHEST if self.discrete else actions.isfinite()
+        if not bool(good.all()):
+            raise self._not_finite(observations, int((~good).any(-1).nonzero()[0]))
         return actions, memory
 
     def _drawn(self, rows: int, memory: Memory) -> tuple[Tensor, Memory]:
@@ -168,8 +174,7 @@ class Policy(ControlLoop, nn.Module):
         noise = generator(seed, "policy", count).standard_normal((rows, self.noise_dim), dtype=np.float32)
         return torch.from_numpy(noise), {**memory, DRAWS: draws + torch.tensor([0, 1])}
 
-    def _not_finite(self, observations: Tensor, actions: Tensor) -> EnvironmentMismatchError:
-        row = int((~actions.isfinite()).any(-1).nonzero()[0])
+    def _not_finite(self, observations: Tensor, row: int) -> EnvironmentMismatchError:
         far = self.normalizer(observations[row]).abs().nan_to_num(nan=math.inf)
         index = int(far.argmax())
         return EnvironmentMismatchError(
@@ -187,6 +192,37 @@ class Policy(ControlLoop, nn.Module):
             ended: (B,) bool: those rows begin a new episode. A policy's own noise goes on.
         """
         return self.actor.hear(memory, rewards, costs, ended) if memory else memory
+
+    def reset(self, seed: int = 0) -> None:
+        """Begin an episode, with the noise of this seed where the policy draws its own."""
+        super().reset(seed)
+        self._single, self._prepared = None, False
+
+    def select_action(self, observation: np.ndarray) -> np.ndarray:
+        """As `ControlLoop.select_action`; a plain network runs without torch (`core.single_action`).
+
+        Weights that are changed in place count at once; a part that is replaced counts from the next `reset`.
+        """
+        if not self._prepared:
+            self._single, self._prepared = SingleAction(self) if fits(self) else None, True
+        if self._single is not None:
+            action = self._single(observation)
+            if action is not None:
+                return action
+        return super().select_action(observation)  # which also says what is wrong with an observation
+
+    def _apply(self, *arguments: Any, **options: Any) -> Policy:
+        self._prepared = False  # the tensors move
+        return super()._apply(*arguments, **options)
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """As of any module."""
+        self._prepared = False
+        return super().load_state_dict(*arguments, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: it prepares its own quick way."""
+        return {**self.__dict__, "_single": None, "_prepared": False}
 
     def description(self) -> dict[str, Any]:
         """The architecture as JSON values: enough, with the tensors, to build the policy again."""
