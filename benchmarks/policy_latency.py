@@ -3,8 +3,8 @@
     python benchmarks/policy_latency.py            # medians of 5, in turn; writes results/policy_latency.*
     python benchmarks/policy_latency.py --quick    # few calls, for CI; writes nothing
 
-17 observations, 6 actions, two hidden layers of 256, float32, one thread. `select_action` checks the observation's shape,
-that it is finite, and that the action is; the others check nothing, and plain numpy and torch run the bare network.
+17 observations, 6 actions, two hidden layers of 256, float32, one thread. `select_action` checks the observation's
+shape, that it is finite, and that the action is; the others check nothing, and plain numpy runs the bare network.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def table(found: dict[str, list[dict[str, float]]], repeats: int) -> list[str]:
     return [
         "# One action of a policy",
         "",
-        f"{OBSERVATIONS} observations, {ACTIONS} actions, hidden 256-256, float32, one thread; medians of {repeats} runs in "
-        "turn. `python benchmarks/policy_latency.py`.",
+        f"{OBSERVATIONS} observations, {ACTIONS} actions, hidden 256-256, float32; medians of {repeats} runs "
+        "in turn, one thread. `python benchmarks/policy_latency.py`.",
         "",
         "| way | microseconds of a call: median | 99 % |",
         "|---|---|---|",
