@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from surefoot.core import native
 from surefoot.core.errors import CheckpointError
 from surefoot.core.products import KERNELS, Kernel
+from surefoot.core.schema import Many, Number, Plain, Record, Text, check
 
 SMALLEST_MEASURED = 1_000_000
 CLEAR_WIN = 0.8
@@ -44,6 +45,11 @@ Product = tuple[str, int, int, int]
 """(what is computed, rows, inputs, outputs)."""
 Shape = tuple[str | int, ...]
 """A `Product`, or ("mlp", rows, widths of the layers from the input on)."""
+
+
+_SIZES = Many(Number(0, whole=True), 3)
+TABLE = Record({"machine": Text(), "choices": Many(Many(Plain(2), 5))})
+"""What `KernelTable.to_json` gives."""
 
 
 @dataclasses.dataclass
@@ -88,11 +94,21 @@ class KernelTable:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> KernelTable:
-        """The table written by `to_json`."""
-        choices: dict[Shape, str] = {(str(row[0]), *map(int, row[1:-1])): str(row[-1]) for row in value["choices"]}
-        if any(len(shape) < 4 for shape in choices):
-            raise ValueError("a shape has at least a name and three sizes")
-        return cls(str(value["machine"]), choices)
+        """The table written by `to_json`.
+
+        Raises:
+            CheckpointError: it is damaged, or names a kernel that this version doesn't have.
+        """
+        check(value, TABLE, "kernels.json")
+        choices: dict[Shape, str] = {}
+        for *shape, name in value["choices"]:
+            what, *sizes = shape
+            check(sizes, _SIZES, f"kernels.json, {shape}")
+            kernels = (NATIVE, PRODUCTS) if what == "mlp" else KERNELS.get(str(what), {})
+            if name not in kernels:
+                raise CheckpointError(f"kernels.json: {shape} is computed by {name!r}, which this version doesn't have")
+            choices[what, *sizes] = name
+        return cls(value["machine"], choices)
 
 
 def machine_name() -> str:
@@ -162,7 +178,7 @@ def measure_mlp(rows: int, sizes: Sequence[int], repeats: int = 9) -> str:
 def load_table() -> KernelTable:
     """This machine's table from the cache, or an empty one that fills as shapes are met."""
     machine = machine_name()
-    with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+    with contextlib.suppress(OSError, ValueError, CheckpointError):
         table = KernelTable.from_json(json.loads(_cache_file().read_text()))
         if table.machine == machine and set(table.choices.values()) <= {*KERNELS["forward"], NATIVE, PRODUCTS}:
             return table

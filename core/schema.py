@@ -18,7 +18,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from surefoot.core.errors import CheckpointError, SurefootError, nearest, printable
+from surefoot.core.errors import CheckpointError, ConfigError, SurefootError, nearest, printable
 
 MOST_BYTES = 128 << 20
 """Of a JSON text. Nothing that surefoot writes comes near it: it is read into memory whole."""
@@ -119,7 +119,7 @@ class Many:
 
     def check(self, value: Any, place: str) -> None:
         """Raise Wrong where it is no list, has another length, or one of its values is of another kind."""
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise Wrong(f"{place} is {shown(value)}, must be a list")
         if not self.least <= len(value) <= self.most:
             many = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
@@ -155,7 +155,7 @@ class Plain:
         inner = Plain(self.depth - 1)
         if isinstance(value, dict):
             Table(inner).check(value, place)
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             Many(inner).check(value, place)
         elif isinstance(value, str):
             Text(MOST_BYTES).check(value, place)
@@ -238,7 +238,8 @@ def check(value: Any, kind: Kind, where: object, error: type[SurefootError] = Ch
     try:
         kind.check(value, "")
     except Wrong as wrong:
-        raise error(f"{where}: {str(wrong).lstrip()}; it is damaged or of another version") from wrong
+        hint = "" if issubclass(error, ConfigError) else "; it is damaged or of another version"
+        raise error(f"{where}: {str(wrong).lstrip()}{hint}") from wrong
     return value
 
 

@@ -10,11 +10,26 @@ from typing import Any, Protocol
 import numpy as np
 
 from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.schema import Flag, Many, Number, Record, Table, Text, check
 
 VECTOR = "observations"
 """Key of the observation that is one vector of numbers: the plain, fast case."""
 IMAGE = "image"
 """Key of the observation that is one image."""
+_SIZE = Number(1, 1 << 20, whole=True)
+PROBLEM = Record(
+    {
+        "action_dim": Number(0, 1 << 20, whole=True),
+        "action_low": Many(Number()),
+        "action_high": Many(Number()),
+    },
+    {
+        "observation_dim": _SIZE,
+        "observations": Table(Record({"shape": Many(_SIZE, 1, 4), "dtype": Text(among=("float32", "uint8"))})),
+        "discrete": Flag(),
+    },
+)
+"""What `Spec.to_json` gives."""
 KINDS = {"float32": "a vector of numbers", "uint8": "an image"}
 """Dtypes that observations may have, and what they stand for."""
 
@@ -200,6 +215,7 @@ class Spec:
         Raises:
             CheckpointError: it is damaged: a key is missing, one too many, or of another type.
         """
+        check(value, PROBLEM, "the description of a control problem")
         try:
             left = dict(value)
             width = left.pop("observation_dim", None)

@@ -13,11 +13,19 @@ import torch
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.memory import Memory, PolicyLike, Reactive
+from surefoot.core.schema import Many, Maybe, Number, Record, check
 from surefoot.envs.vector import PausableVectorEnv, check_spaces, make_vec
 
 Array = np.ndarray[Any, Any]
 
 UNLIMITED_EPISODE_STEPS = 100_000  # an episode this long in an environment without a time limit is an error
+
+
+EPISODES = Record(
+    {"returns": Many(Number()), "lengths": Many(Number(0, whole=True)), "costs": Maybe(Many(Number()))},
+    {"violations": Maybe(Many(Number(0, whole=True))), "action_changes": Maybe(Many(Number()))},
+)
+"""What `Episodes.to_json` gives, and gave before violations and action changes were counted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +52,8 @@ class Episodes:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Episodes:
-        """Inverse of `to_json`; raises ConfigError where a key is missing or the lengths disagree."""
+        """Inverse of `to_json`; raises ConfigError where a key is missing, no list of numbers, or of another length."""
+        check(value, EPISODES, "episodes", ConfigError)
         try:
             costs = None if value["costs"] is None else np.asarray(value["costs"], dtype=np.float64)
             returns = np.asarray(value["returns"], dtype=np.float64)

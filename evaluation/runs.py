@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -13,13 +12,84 @@ import numpy as np
 
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
+from surefoot.core.schema import Many, Maybe, Number, Plain, Record, Table, Text, check, parse
 from surefoot.envs.names import short_name
 from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
 
 Json = Mapping[str, Any]
-CERTIFICATE_KEYS = ("sentence", "policy", "environment", "violations", "episodes", "upper", "confidence")
-FILTER_KEYS = ("kind", "margin", "changed", "actions", "broken", "cases")
+_COUNT, _BOUND = Number(0, whole=True), Maybe(Number(nan=True))
+INTERVAL = Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, others=True)
+METRICS_LINE = Record(
+    {
+        "seed": _COUNT,
+        "step": _COUNT,
+        "kind": Text(100),
+        "values": Record({}, {"return_mean": Number(nan=True), "returns": Many(Number(nan=True))}, others=True),
+    },
+    others=True,
+)
+SUMMARY = Record(
+    {
+        "algorithm": Text(),
+        "dataset": Maybe(Text()),
+        "environment": Maybe(Text()),
+        "steps": _COUNT,
+        "seeds": Many(_COUNT, 1),
+        "episodes": Maybe(_COUNT),
+        "per_seed_returns": Maybe(Many(Number(nan=True))),
+        "returns": Maybe(INTERVAL),
+        "normalized": Maybe(INTERVAL),
+        "behaviour": Maybe(
+            Record(
+                {"mean": _BOUND, "low": _BOUND, "high": _BOUND},
+                {"episodes": _COUNT, "normalized": _BOUND, "cost": Maybe(INTERVAL)},
+                others=True,
+            )
+        ),
+        "cost": Maybe(INTERVAL),
+        "updates_per_second": Maybe(Number(0)),
+        "versions": Table(Text()),
+        "date": Text(),
+    },
+    {
+        "per_seed_costs": Maybe(Many(Number(nan=True))),
+        "safety": Maybe(Record.of(Safety)),
+        "smoothness": Maybe(Record({"action_change": Maybe(INTERVAL), "jacobian": Maybe(INTERVAL)}, others=True)),
+        "steps_of": Text(),
+        "preset": Maybe(Text()),
+    },
+    others=True,
+)
+CERTIFICATE = Record(
+    {
+        "sentence": Text(),
+        "policy": Text(),
+        "environment": Text(),
+        "violations": _COUNT,
+        "episodes": Number(1, whole=True),
+        "upper": Number(0, 1),
+        "confidence": Number(0, 1),
+    },
+    {
+        "gap": Maybe(Text()),
+        "returns": Maybe(INTERVAL),
+        "filter": Maybe(
+            Record(
+                {
+                    "kind": Text(),
+                    "margin": Number(),
+                    "changed": _COUNT,
+                    "actions": _COUNT,
+                    "broken": _COUNT,
+                    "cases": Many(Text()),
+                },
+                others=True,
+            )
+        ),
+    },
+    others=True,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,38 +148,30 @@ class RunData:
             raise CheckpointError(
                 f"{path} has no summary.json: it is not a run folder, or its run has not finished (resume it)"
             )
-        summary, config = _read_object(path / "summary.json"), _read_object(path / "config.json")
         source = path / "summary.json"
+        summary, config = read_json(source, SUMMARY), read_json(path / "config.json", Table(Plain()))
+        fields = {field.name for field in dataclasses.fields(cls)} & summary.keys()
+        found = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in summary.items() if key in fields
+        }
         try:
-            return cls(
-                name=path.resolve().name,
-                algorithm=str(summary["algorithm"]),
-                dataset=_optional(str, summary["dataset"]),
-                environment=_optional(_environment, summary["environment"]),
-                steps=int(summary["steps"]),
-                seeds=tuple(int(seed) for seed in summary["seeds"]),
-                episodes=int(summary["episodes"] or 0),
-                per_seed_returns=tuple(float(value) for value in summary["per_seed_returns"] or ()),
-                returns=_interval(summary["returns"]),
-                normalized=_interval(summary["normalized"]),
-                behaviour=_interval(summary["behaviour"]),
-                cost=_interval(summary["cost"]),
-                per_seed_costs=tuple(float(value) for value in summary.get("per_seed_costs") or ()),
-                safety=None if summary.get("safety") is None else Safety.from_json(summary["safety"]),
-                smoothness=_smoothness(summary.get("smoothness")),
-                updates_per_second=_optional(float, summary["updates_per_second"]),
-                versions={str(key): str(value) for key, value in summary["versions"].items()},
-                date=str(summary["date"]),
-                config=config,
-                metrics=_read_metrics(path / "metrics.jsonl"),
-                certificates=tuple(_certificate(found) for found in sorted(path.glob("certificate*.json"))),
-                steps_of=str(summary.get("steps_of", "gradient steps")),
-                preset=_optional(str, summary.get("preset")),
-            )
-        except KeyError as error:
-            raise CheckpointError(f"{source} has no key {error}; it is damaged or of another version") from error
-        except (TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{source} holds a value of the wrong kind ({error}); it is damaged") from error
+            costs = None if summary.get("safety") is None else Safety.from_json(summary["safety"])
+        except CheckpointError as error:
+            raise CheckpointError(f"{source}: {error}") from error
+        return cls(
+            **{
+                **found,
+                "name": path.resolve().name,
+                "environment": summary["environment"] and short_name(summary["environment"]),  # one of its two names
+                "episodes": summary["episodes"] or 0,
+                "per_seed_returns": tuple(summary["per_seed_returns"] or ()),
+                "per_seed_costs": tuple(summary.get("per_seed_costs") or ()),
+                "safety": costs,
+                "config": config,
+                "metrics": _read_metrics(path / "metrics.jsonl"),
+                "certificates": tuple(map(_certificate, sorted(path.glob("certificate*.json")))),
+            }
+        )
 
     @property
     def label(self) -> str:
@@ -180,46 +242,10 @@ def _point(step: int, rows: list[Json]) -> CurvePoint:
     return CurvePoint(step, interval.estimate, interval.low, interval.high)
 
 
-def _interval(value: Any) -> Json | None:
-    """A mapping with finite-or-None `mean`, `low`, `high`, or None."""
-    if value is None:
-        return None
-    for key in ("mean", "low", "high"):
-        if value[key] is not None:
-            float(value[key])
-    return dict(value)
-
-
-def _smoothness(value: Any) -> Json | None:
-    """Both measures, or None; runs of before they were taken have none."""
-    return None if value is None else {name: _interval(value[name]) for name in ("action_change", "jacobian")}
-
-
 def _certificate(path: pathlib.Path) -> Json:
     """A bound of `surefoot certify`."""
-    value = _read_object(path)
-    missing = [key for key in CERTIFICATE_KEYS if key not in value]
-    if isinstance(filtered := value.get("filter"), dict):
-        missing += [key for key in FILTER_KEYS if key not in filtered]
-    if missing:
-        raise CheckpointError(f"{path} has no key {missing[0]!r}; it is damaged: certify the run again")
-    return value | {"environment": _environment(value["environment"])}
-
-
-def _environment(name: Any) -> str:
-    """One name for an environment that has two, so that its runs are compared."""
-    return short_name(str(name))
-
-
-def _optional(kind: Any, value: Any) -> Any:
-    return None if value is None else kind(value)
-
-
-def _read_object(path: pathlib.Path) -> dict[str, Any]:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object and holds a {type(value).__name__}")
-    return value
+    value = read_json(path, CERTIFICATE)
+    return {**value, "environment": short_name(value["environment"])}
 
 
 def _read_metrics(path: pathlib.Path) -> tuple[Json, ...]:
@@ -230,14 +256,9 @@ def _read_metrics(path: pathlib.Path) -> tuple[Json, ...]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} can't be read ({error}); the run folder is damaged") from error
     lines: dict[tuple[int, int, str], Json] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            value = json.loads(line)
-            key = (int(value["seed"]), int(value["step"]), str(value["kind"]))
-            lines[key] = {"seed": key[0], "step": key[1], "kind": key[2], "values": dict(value["values"])}
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{path}, line {number}: not a metrics line with seed, step, kind and values ({error}); "
-                "the run folder is damaged or still being written"
-            ) from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            value = check(parse(line, where), METRICS_LINE, where)
+            lines[value["seed"], value["step"], value["kind"]] = value
     return tuple(lines.values())

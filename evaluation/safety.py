@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.schema import Record, check
 from surefoot.data.dsrl import normalized_cost
 from surefoot.evaluation.rollout import Episodes
 
@@ -47,8 +48,17 @@ class Safety:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Safety:
-        """Inverse of `to_json`; raises TypeError where keys are missing or unknown."""
-        return cls(**value)
+        """Inverse of `to_json`.
+
+        Raises:
+            CheckpointError: a key is missing, unknown or no number, or a limit or count of steps has no numbers to it.
+        """
+        check(value, Record.of(cls), "the costs")
+        found = cls(**value)
+        for given, needed in (("limit", "normalized"), ("per_step", "per_episode")):
+            if (getattr(found, given) is None) != (getattr(found, needed) is None):
+                raise CheckpointError(f"the costs: of {given} and {needed} one is given and one is not; it is damaged")
+        return found
 
     def sentence(self) -> str:
         """The numbers in words."""

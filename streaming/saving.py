@@ -13,6 +13,8 @@ import torch
 from surefoot.core import checkpoint
 from surefoot.core.agent import Spec
 from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check
+from surefoot.core.spec import PROBLEM
 
 if TYPE_CHECKING:
     from surefoot.streaming.agent import StreamingAgent
@@ -20,6 +22,19 @@ if TYPE_CHECKING:
     A = TypeVar("A", bound=StreamingAgent)
 
 KIND = "streaming agent"
+SAVED = Record(
+    {
+        "kind": Text(),
+        "algorithm": Text(),
+        "problem": PROBLEM,
+        "config": Table(Plain()),
+        "seeds": Many(Number(0, whole=True), 1),
+        "dtype": Text(among=("float32", "float64")),
+        "native": Flag(),
+        "planned_steps": Maybe(Number(0, whole=True)),
+    },
+    {"overruns": Number(0, whole=True)},
+)
 
 
 def save(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
@@ -30,7 +45,7 @@ def save(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
 
 def load(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
     """Take buffers into an agent that has the same description."""
-    tensors, meta = checkpoint.load(path, KIND)
+    tensors, meta = _read(path)
     own = _description(agent)
     for key in ("algorithm", "problem", "config", "seeds", "dtype"):
         if meta.get(key) != own[key]:
@@ -56,14 +71,26 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
                 f"{kind.name}.open takes native and budget_us, not {option!r}: problem, settings, seeds and dtype come "
                 "from the file"
             )
-    tensors, meta = checkpoint.load(path, KIND)
-    if meta.get("algorithm") != kind.name:
-        raise CheckpointError(f"{path}: holds a {meta.get('algorithm')} agent, not {kind.name}")
+    tensors, meta = _read(path)
+    if meta["algorithm"] != kind.name:
+        raise CheckpointError(f"{path}: holds a {meta['algorithm']} agent, not {kind.name}")
+    check(meta["config"], Record.of(kind.Config), f"{path}, config")
     config = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["config"].items()}
     settings = {"seeds": meta["seeds"], "dtype": getattr(torch, meta["dtype"]), "native": meta["native"], **options}
-    agent = kind(Spec.from_json(meta["problem"]), kind.Config(**config), **settings)
+    try:
+        agent = kind(Spec.from_json(meta["problem"]), kind.configure(**config), **settings)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     _take(agent, tensors, meta, path)
     return agent
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    tensors, meta = checkpoint.load(path, KIND)
+    check(meta, SAVED, path)
+    learned = {name: value for name, value in tensors.items() if not name.startswith("out_")}
+    checkpoint.check_tensors(path, learned)  # what the last sample gave, finite or not, says nothing of the weights
+    return tensors, meta
 
 
 def _description(agent: StreamingAgent) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.schema import Record, check
 from surefoot.experiment.trust import demand
 from surefoot.registry import ALGORITHMS
 
@@ -207,5 +208,13 @@ def name_of(kind: type[Agent]) -> str:
 
 
 def options_from_json(kind: type[Agent], options: dict[str, Any]) -> dict[str, Any]:
-    """Options with lists made the tuples that configs hold."""
+    """Options with lists made the tuples that configs hold.
+
+    Raises:
+        ConfigError: one is of another type than the config's field.
+    """
+    fields = Record.of(kind.Config)
+    known = {**fields.needed, **fields.optional}
+    for name in options.keys() & known.keys():  # one that is not known gets its sentence from `Agent.configure`
+        check({name: options[name]}, Record({name: known[name]}), kind.name, ConfigError)
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}

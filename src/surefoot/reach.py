@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.schema import Many, Maybe, Number, Record, Text, check
 from surefoot.cuda_ext.system import System
 from surefoot.envs.names import is_native
 from surefoot.envs.parameters import parameter_table
@@ -25,6 +26,8 @@ from surefoot.safe.reachability.solver import Progress, Solution
 
 ROWS = 1 << 16
 """States given to a learned value at once."""
+ABOUT = Record({"environment": Text(), "gap": Maybe(Text()), "parameters": Many(Number(), 1)}, others=True)
+"""What `SafeSet.save` says of the system."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -187,7 +190,10 @@ def load_safe_set(path: str | os.PathLike[str]) -> SafeSet:
         ConfigError: of a system that is not there.
     """
     solution, about = load(path)
-    found = native_system(str(about.get("environment")))
+    check(about, ABOUT, path)
+    found = native_system(about["environment"])
+    if len(about["parameters"]) != len(found.parameters):
+        raise CheckpointError(f"{path}: has {len(about['parameters'])} parameters, its system {len(found.parameters)}")
     model = Model(found, torch.tensor(about["parameters"], dtype=torch.float64))
     return SafeSet(solution, model, about["environment"], about["gap"])
 

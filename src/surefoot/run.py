@@ -27,18 +27,31 @@ import torch
 
 from surefoot.core import checkpoint
 from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import CheckpointError
+from surefoot.core.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.files import read_json
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
+from surefoot.core.schema import MOST_BYTES, Maybe, Number, Record, Table, Text, check
+from surefoot.core.spec import PROBLEM
+from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.experiment.trust import demand
-from surefoot.plan import Plan
+from surefoot.plan import Plan, agent_class
 from surefoot.streaming import StreamingAgent
 
 IN_MEMORY = "<memory>"
 """A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
 VALIDATION_FRACTION = 0.1
+
+
+_FACTS = Record({"name": Text(), "sha256": Maybe(Text(64)), "transitions": Number(1, whole=True)}, others=True)
+CONFIG = Record({"plan": Record.of(Plan), "spec": PROBLEM}, {"dataset": Maybe(_FACTS)}, others=True)
+"""What config.json holds."""
+COLUMNS = Record(
+    {"kind": Text(), "name": Text(), "env_id": Maybe(Text()), "sha256": Maybe(Text(64))},
+    {"attributes": Table(Text(MOST_BYTES)), "warnings": Table(Number(0, whole=True))},
+)
+"""What dataset.safetensors says of its dataset."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,15 +71,16 @@ class Run:
         folder = pathlib.Path(folder)
         if not (folder / "config.json").is_file():
             raise CheckpointError(f"{folder}: not a run folder (there is no config.json in it)")
-        value = read_json(folder / "config.json")
-        if not isinstance(value, dict) or "plan" not in value:
-            raise CheckpointError(f"{folder}/config.json: not the configuration of a run")
-        return cls(folder, Plan.from_json(value["plan"]))
+        value = read_json(folder / "config.json", CONFIG)
+        try:
+            return cls(folder, Plan.from_json(value["plan"]))
+        except ConfigError as error:
+            raise CheckpointError(f"{folder}/config.json: {error}") from error
 
     @property
     def spec(self) -> Spec:
         """Sizes and bounds of the control problem."""
-        return Spec.from_json(read_json(self.folder / "config.json")["spec"])
+        return Spec.from_json(read_json(self.folder / "config.json", CONFIG)["spec"])
 
     @property
     def complete(self) -> bool:
@@ -180,10 +194,16 @@ def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
 def read_columns(path: pathlib.Path) -> Dataset:
     """The dataset that `write_columns` wrote; raises CheckpointError where it is damaged."""
     tensors, meta = checkpoint.load(path, kind="dataset")
+    check(meta, COLUMNS, path)
     del meta["kind"]
     arrays: dict[str, Any] = {key: value.numpy() for key, value in tensors.items() if not key.startswith("extras/")}
     extras = {key.removeprefix("extras/"): v.numpy() for key, v in tensors.items() if key.startswith("extras/")}
-    return Dataset(**arrays, extras=extras, **meta)
+    try:
+        dataset = Dataset(**arrays, extras=extras, **meta)
+        validate(dataset)
+    except (TypeError, DataError) as error:
+        raise CheckpointError(f"{path}: not the columns of a dataset ({error})") from error
+    return dataset
 
 
 def split(dataset: Dataset) -> tuple[Dataset, Dataset | None]:
@@ -227,6 +247,13 @@ def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:
     tensors = load_state(run, seed)
     checkpoint.check_tensors(run.checkpoint_path(seed), tensors, "agent/")
     weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
+    where, kind = run.checkpoint_path(seed), agent_class(run.plan.algorithm)
+    if not issubclass(kind, StreamingAgent):  # shapes without memory: a few bytes of options can ask for any amount
+        with torch.device("meta"):
+            shapes = {name: value.shape for name, value in run.plan.agent(run.spec).state_dict().items()}
+        for name in sorted({*shapes, *weights}):
+            if name not in shapes or name not in weights or shapes[name] != weights[name].shape:
+                raise CheckpointError(f"{where}: does not fit the run's configuration: agent/{name} differs")
     agent = run.plan.agent(run.spec)
     try:
         if isinstance(agent, StreamingAgent):

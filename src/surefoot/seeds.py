@@ -17,9 +17,11 @@ from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
+from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.smoothness import measured
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Met, evaluate
+from surefoot.evaluation.runs import METRICS_LINE
 from surefoot.evaluation.smoothness import evenly
 from surefoot.experiment.stopping import Stopped
 from surefoot.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
@@ -27,6 +29,18 @@ from surefoot.run import Run, read_columns
 from surefoot.start import initialise_from
 from surefoot.streaming.agent import StreamingAgent
 
+STATE = Record(
+    {
+        "kind": Text(),
+        "algorithm": Text(),
+        "seed": Number(0, whole=True),
+        "step": Number(0, whole=True),
+        "seconds": Number(0),
+        "metrics": Many(METRICS_LINE),
+    },
+    others=True,
+)
+"""What a checkpoint says of its seed."""
 Send = Callable[[dict[str, Any]], None]
 
 
@@ -176,6 +190,7 @@ class SeedTrainer:
         states, steps = [], set()
         for seed, path in zip(self.seeds, paths, strict=True):
             tensors, meta = checkpoint.load(path, kind="checkpoint")
+            check(meta, STATE, path)
             if (meta["algorithm"], meta["seed"]) != (self.plan.algorithm, seed):
                 raise CheckpointError(
                     f"{path}: is of {meta['algorithm']} seed {meta['seed']}, but {self.plan.algorithm} seed {seed} is "

@@ -13,6 +13,7 @@ import torch
 from surefoot.core.errors import CheckpointError, ConfigError, nearest
 from surefoot.core.memory import Memory, PolicyLike
 from surefoot.core.policy import Policy
+from surefoot.core.schema import Maybe, Number, Record, Text, check
 from surefoot.envs.episodes import Act, EpisodeBatch, Function, Stepper
 from surefoot.envs.interface import Array, as_numpy, step_values
 from surefoot.envs.vector import make_vec
@@ -24,6 +25,11 @@ from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.solver import Progress
 
 FILTERS = ("none", "reach", "cbf")
+ABOUT = Record(
+    {"environment": Text(), "filter": Text(among=FILTERS[1:]), "margin": Number(), "rate": Maybe(Number(0))},
+    others=True,
+)
+"""What `Shield.save` says of a filter, beside what a safe set says of itself."""
 TOLERANCE = 1e-5
 """Of the value iteration behind a filter."""
 KEPT = 5
@@ -120,8 +126,9 @@ def load_filtered(path: str | os.PathLike[str]) -> FilteredPolicy:
     """
     policy, beside = Policy.load(path), _filter_path(path)
     about = load(beside)[1]
-    if not {"environment", "filter", "margin", "rate"} <= set(about):
+    if "filter" not in about:
         raise CheckpointError(f"{beside}: is a safe set without a filter; write it with Shield.save")
+    check(about, ABOUT, beside)
     options = {"rate": about["rate"]} if about["filter"] == "cbf" else {}
     made = shield(about["filter"], about["environment"], safe_set=beside, margin=about["margin"], **options)
     return made.around(policy)

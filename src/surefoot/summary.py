@@ -10,12 +10,35 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.files import read_json, write_json, written_aside
+from surefoot.core.schema import Many, Maybe, Number, Record, Table, Text
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety, smoothness
+from surefoot.evaluation.rollout import EPISODES
+from surefoot.evaluation.runs import METRICS_LINE
 from surefoot.plan import agent_class, preset_name
-from surefoot.run import IN_MEMORY, Run, describe_machine, read_columns, split
+from surefoot.run import CONFIG, IN_MEMORY, Run, describe_machine, read_columns, split
+
+RESULT = Record(
+    {
+        "seed": Number(0, whole=True),
+        "updates_per_second": Number(0),
+        "steps_per_second": Number(0),
+        "metrics": Many(METRICS_LINE),
+        "evaluation": Maybe(EPISODES),
+    },
+    {
+        "jacobian": Maybe(Number(0)),
+        "fitted_q": Many(Number()),
+        "fitted_q_drift": Number(),
+        "validation": Table(Number()),
+    },
+    others=True,
+)
+"""What a seed's result.json holds."""
+MACHINE = Record({"versions": Table(Text())}, others=True)
+"""What environment.json holds."""
 
 
 def _interval_json(interval: Interval, reference: tuple[float, float] | None = None) -> dict[str, Any]:
@@ -39,10 +62,10 @@ def behaviour(dataset: Dataset, reference: tuple[float, float] | None) -> dict[s
 def sum_up(run: Run) -> dict[str, Any]:
     """Write metrics.jsonl, summary.json and curves.png of a run whose seeds all have results; the summary."""
     plan = run.plan
-    results = [read_json(run.seed_folder(seed) / "result.json") for seed in plan.seeds]
+    results = [read_json(run.seed_folder(seed) / "result.json", RESULT) for seed in plan.seeds]
     dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
     reference = reference_scores(plan.environment or (dataset and (dataset.env_id or dataset.name)) or "")
-    config = read_json(run.folder / "config.json")
+    config = read_json(run.folder / "config.json", CONFIG)
     summary: dict[str, Any] = {
         "algorithm": plan.algorithm,
         "preset": preset_name(plan.algorithm, plan.config),
@@ -62,7 +85,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "smoothness": None,
         "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
         "steps_per_second": float(np.mean([result["steps_per_second"] for result in results])),
-        "versions": read_json(run.folder / "environment.json")["versions"],
+        "versions": read_json(run.folder / "environment.json", MACHINE)["versions"],
         "date": describe_machine()["date"],
     }
     jacobians = [result.get("jacobian") for result in results]  # not in results of before it was measured

@@ -34,7 +34,7 @@ from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.plan import Plan, name_of, seeds_of
 from surefoot.problem import dataset_of, pose, training_environment
-from surefoot.run import IN_MEMORY, Run, describe_machine, load_agent, write_columns
+from surefoot.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, write_columns
 from surefoot.start import start_notes
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.summary import sum_up
@@ -247,9 +247,9 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
 
 def _go_on(run: Run, tell: Listener, claim: Claim) -> Run:
     if run.plan.dataset is not None and not run.columns_path.is_file():
-        began = read_json(run.folder / "config.json")["dataset"]
+        began = read_json(run.folder / "config.json", CONFIG).get("dataset") or {}
         dataset = dataset_of(run.plan, None, tell)
-        if dataset.sha256 != began["sha256"]:
+        if dataset.sha256 != began.get("sha256"):
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
         write_columns(dataset, run.columns_path)
     return _carry_out(run, tell, claim)

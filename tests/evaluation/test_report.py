@@ -192,5 +192,5 @@ def test_a_damaged_certificate_is_told(make_run: MakeRun) -> None:
     certified(folder, 0)
     path = folder / "certificate.json"
     path.write_text(path.read_text().replace('"changed"', '"chamged"'))
-    with pytest.raises(CheckpointError, match=r"certificate\.json has no key 'changed'"):
+    with pytest.raises(CheckpointError, match=r"certificate\.json: filter has no key 'changed'"):
         load_runs([folder])

@@ -68,7 +68,7 @@ def test_folders_that_are_not_finished_runs_are_refused_by_name(make_run: MakeRu
     ("file", "content", "words"),
     [
         ("summary.json", '{"algorithm": "iql", "data', "summary.json"),
-        ("summary.json", "[1, 2]", "JSON object"),
+        ("summary.json", "[1, 2]", "must be an object"),
         ("summary.json", "{}", "no key 'algorithm'"),
         ("config.json", None, "config.json"),
         ("metrics.jsonl", None, "metrics.jsonl is missing"),
@@ -87,15 +87,26 @@ def test_half_written_files_are_refused(make_run: MakeRun, file: str, content: s
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "words"),
     [
-        {"steps": "many"},
-        {"seeds": 3},
-        {"returns": 1.0},
-        {"returns": {"mean": "x", "low": 0, "high": 0}},
-        {"versions": 1},
+        ({"steps": "many"}, "steps is 'many', must be a whole number"),
+        ({"seeds": 3}, "seeds is 3, must be a list"),
+        ({"seeds": [0, None]}, r"seeds\[1\] is None, must be a whole number"),
+        ({"returns": 1.0}, "returns is 1.0, must be an object"),
+        ({"returns": {"mean": "x", "low": 0, "high": 0}}, r"returns\.mean is 'x', must be a number"),
+        ({"versions": 1}, "versions is 1, must be an object"),
+        ({"versions": {"torch": 2}}, r"versions\.torch is 2, must be a text"),
+        ({"algorithm": "i\x1b]0;ql"}, r"algorithm is 'i\\x1b\]0;ql', must be a text without control characters"),
+        (
+            {"behaviour": {"mean": 1, "low": 0, "high": 2, "normalized": [1]}},
+            r"behaviour\.normalized is \[1\], must be",
+        ),
+        ({"behaviour": {"mean": 1, "low": 0, "high": 2, "episodes": "all"}}, r"behaviour\.episodes is 'all', must be"),
+        ({"smoothness": {"action_change": None}}, "smoothness has no key 'jacobian'"),
+        ({"safety": {"mean": 1.0}}, "safety has no key 'episodes'"),
+        ({"updates_per_second": -1}, "updates_per_second is -1, must be"),
     ],
 )
-def test_values_of_the_wrong_kind_are_refused(make_run: MakeRun, changes: dict[str, object]) -> None:
-    with pytest.raises(CheckpointError, match="wrong kind"):
+def test_values_of_the_wrong_kind_are_refused(make_run: MakeRun, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"summary\.json: {words}"):
         RunData.load(make_run(**changes))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from stream_problems import ARM, CHOICES, EXTENSIONS, STREAM_X, Samples, buffers, make, name_of
 
+from surefoot.core import checkpoint
 from surefoot.core.agent import Spec
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.streaming import Latency, StreamAC, StreamingAgent, StreamQ, StreamTD
@@ -513,3 +514,36 @@ def test_percentiles_are_within_a_sixteenth_of_numpys() -> None:
         extremes.add(duration)
     assert extremes.count == 5
     assert extremes.percentile(50) == 0.128
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"native": "yes"}, "native is 'yes', must be true or false"),
+        ({"dtype": "import os"}, "dtype is 'import os', must be one of float32, float64"),
+        ({"seeds": [0, "1"]}, r"seeds\[1\] is '1', must be a whole number"),
+        ({"config": {"hidden": [1.5]}}, r"config: hidden\[0\] is 1.5, must be a whole number"),
+        ({"config": {"decay": 2.0}}, r"decay is 2.0, must be in \[0, 1\]"),
+        ({"problem": {"observation_dim": 3}}, "has no key 'action_dim'"),
+        ({"planned_steps": None, "overruns": -1}, "overruns is -1, must be"),
+    ],
+)
+def test_a_saved_agent_of_other_types_is_refused_by_field(
+    tmp_path: pathlib.Path, change: dict[str, Any], sentence: str
+) -> None:
+    path = tmp_path / "agent.safetensors"
+    make(StreamAC, ARM, 1).save(path)
+    tensors, meta = checkpoint.load(path)
+    checkpoint.save(path, tensors, {**meta, **change})
+    with pytest.raises(CheckpointError, match=sentence):
+        StreamAC.open(path)
+
+
+def test_a_saved_agent_whose_weights_are_not_finite_is_refused_by_tensor(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "agent.safetensors"
+    make(StreamAC, ARM, 1).save(path)
+    tensors, meta = checkpoint.load(path)
+    name = max(tensors, key=lambda name: tensors[name].numel())
+    checkpoint.save(path, {**tensors, name: tensors[name] * float("nan")}, meta)
+    with pytest.raises(CheckpointError, match=f"the tensor '{name}' holds nan"):
+        StreamAC.open(path)

@@ -1,0 +1,157 @@
+"""Run folders from elsewhere: values of the wrong type, other versions, weights that nothing can be computed with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.core import checkpoint
+from surefoot.core.errors import CheckpointError, SurefootError
+from surefoot.core.kernels import KernelTable
+from surefoot.core.spec import Spec
+from surefoot.data.dataset import Dataset
+from surefoot.plan import Plan, agent_class, options_from_json
+from surefoot.registry import ALGORITHMS
+from surefoot.run import Run, load_agent, read_columns, write_columns
+
+SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
+
+
+def folder(
+    path: pathlib.Path, plan: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **weights: Any
+) -> Run:
+    """A run folder with the checkpoint of one seed, with changes."""
+    kind = agent_class("iql")
+    config = dataclasses.asdict(kind.configure(hidden=(4, 4)))
+    made = Plan("iql", config, dataset="a.hdf5", environment="Pendulum-v1", seeds=(0,))
+    agent = kind(SPEC, kind.configure(**config))
+    told = {"plan": {**made.to_json(), **(plan or {})}, "spec": {**SPEC.to_json(), **(spec or {})}, "dataset": None}
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(told))
+    tensors = {f"agent/{name}": value for name, value in {**agent.state_dict(), **weights}.items()}
+    checkpoint.save(path / "seeds/0/checkpoint.safetensors", tensors, {"kind": "checkpoint"})
+    return Run(path, made)
+
+
+def test_a_sound_run_opens_and_its_agent_has_its_weights(tmp_path: pathlib.Path) -> None:
+    run = folder(tmp_path)
+    assert Run.open(tmp_path).plan == Plan.from_json(json.loads(json.dumps(run.plan.to_json())))
+    assert load_agent(Run.open(tmp_path)).config.hidden == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"steps": "many"}, "plan.steps is 'many', must be a whole number"),
+        ({"steps": 2**63}, "plan.steps is 9223372036854775808, must be a whole number"),
+        ({"steps": -1}, "steps is -1, must be at least 1"),
+        ({"seeds": [True]}, r"plan.seeds\[0\] is True"),
+        ({"seeds": 3}, "plan.seeds is 3, must be a list"),
+        ({"config": []}, r"plan.config is \[\], must be an object"),
+        ({"environment": 7}, "plan.environment is 7, must be a text"),
+        ({"algorithm": "iql\x1b[2J"}, r"plan.algorithm is 'iql\\x1b\[2J', must be a text without control"),
+        ({"kernels": "no"}, "plan.kernels is 'no', must be true or false"),
+        ({"jacobian_penalty": None}, "plan.jacobian_penalty is None, must be a finite number"),
+        ({"stepz": 1}, "plan has the key 'stepz', which is not known; did you mean 'steps'"),
+    ],
+)
+def test_a_plan_of_other_types_is_refused_by_field(
+    tmp_path: pathlib.Path, change: dict[str, Any], sentence: str
+) -> None:
+    folder(tmp_path, change)
+    with pytest.raises(CheckpointError, match=rf"config\.json: {sentence}"):
+        Run.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"observation_dim": "3"},
+        {"observation_dim": 2**40},
+        {"action_low": 1},
+        {"action_high": [None, 1]},
+        {"discrete": "no"},
+        {"action_dim": -1},
+        {"action_low": [5, 5]},
+        {"more": 1},
+    ],
+)
+def test_a_problem_of_other_types_is_refused(tmp_path: pathlib.Path, change: dict[str, Any]) -> None:
+    folder(tmp_path, spec=change)
+    with pytest.raises(CheckpointError):
+        load_agent(Run.open(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"hidden": "wide"}, "iql: hidden is 'wide', must be a list"),
+        ({"hidden": [4, "x"]}, r"iql: hidden\[1\] is 'x', must be a whole number"),
+        ({"discount": "high"}, "iql: discount is 'high', must be a finite number"),
+        ({"hidden": [1 << 16, 1 << 16]}, "does not fit the run's configuration: agent/.* differs"),  # 17 GB a network
+    ],
+)
+def test_options_of_other_types_or_sizes_are_refused_before_networks_are_made(
+    tmp_path: pathlib.Path, config: dict[str, Any], sentence: str
+) -> None:
+    folder(tmp_path)
+    value = json.loads((tmp_path / "config.json").read_text())
+    value["plan"]["config"] |= config
+    (tmp_path / "config.json").write_text(json.dumps(value))
+    with pytest.raises(SurefootError, match=sentence):
+        load_agent(Run.open(tmp_path))
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: pathlib.Path) -> None:
+    weights = agent_class("iql")(SPEC, agent_class("iql").configure(hidden=(4, 4))).state_dict()
+    name = next(name for name in weights if "weights" in name)
+    folder(tmp_path, **{name: torch.full_like(weights[name], float("nan"))})
+    with pytest.raises(CheckpointError, match=f"the tensor 'agent/{name}' holds nan"):
+        load_agent(Run.open(tmp_path))
+
+
+def test_each_algorithms_options_are_those_that_its_config_describes() -> None:
+    for kind in ALGORITHMS.values():
+        for preset in (None, *kind.PRESETS):
+            options = dataclasses.asdict(kind.configure(**({} if preset is None else {"preset": preset})))
+            assert options_from_json(kind, json.loads(json.dumps(options))) == options
+
+
+def test_a_table_of_kernels_that_this_version_does_not_have_is_refused() -> None:
+    for choices, sentence in (
+        ([["forward", 1, 2, 3, "magic"]], "computed by 'magic'"),
+        ([["backward", 1, 2, 3, "torch"]], "computed by 'torch'"),
+        ([["forward", 1, "2", 3, "torch"]], r"\[1\] is '2', must be a whole number"),
+        ([["forward", "torch"]], "has 2 entries"),
+        ([[[1], 1, 2, 3, "torch"]], "computed by 'torch'"),
+        ("no", "choices is 'no', must be a list"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"kernels\.json.*{sentence}"):
+            KernelTable.from_json({"machine": "m", "choices": choices})
+    sound = {"machine": "m", "choices": [["forward", 1, 2, 3, "torch"], ["mlp", 1, 2, 3, 4, "native"]]}
+    assert KernelTable.from_json(sound).to_json() == sound
+
+
+def test_columns_that_are_no_dataset_are_refused(tmp_path: pathlib.Path) -> None:
+    rows = np.zeros((4, 2), np.float32)
+    ends, one = np.array([False, False, False, True]), np.zeros(4, np.float32)
+    ids = np.zeros(4, np.int64)
+    sound = Dataset(rows, rows, one, rows, ends, ~ends & False, ids, ends | True, attributes={"a": "b"})
+    path = tmp_path / "dataset.safetensors"
+    write_columns(sound, path)
+    assert read_columns(path).attributes == {"a": "b"}
+    for change, sentence in (
+        ({"rewards": np.full(4, np.nan, np.float32)}, "'rewards' holds nan in row 0"),
+        ({"rewards": np.zeros(3, np.float32)}, "has 3 rows"),
+        ({"extras": {"x": np.full(4, np.inf)}}, "'extras/x' holds inf"),
+        ({"name": "a\x07"}, r"name is 'a\\x07', must be a text without control characters"),
+    ):
+        write_columns(sound.replace(**change), path)
+        with pytest.raises(CheckpointError, match=rf"dataset\.safetensors: .*{sentence}"):
+            read_columns(path)
