@@ -50,7 +50,7 @@ def test_a_sound_run_opens_and_its_agent_has_its_weights(tmp_path: pathlib.Path)
     [
         ({"steps": "many"}, "plan.steps is 'many', must be a whole number"),
         ({"steps": 2**63}, "plan.steps is 9223372036854775808, must be a whole number"),
-        ({"steps": -1}, "steps is -1, must be at least 1"),
+        ({"steps": -1}, "steps=-1: must be a whole number from 1"),
         ({"seeds": [True]}, r"plan.seeds\[0\] is True"),
         ({"seeds": 3}, "plan.seeds is 3, must be a list"),
         ({"config": []}, r"plan.config is \[\], must be an object"),
