@@ -33,7 +33,7 @@ ONLINE: dict[str, Any] = {**SMALL, "initial_steps": 1_000}
 
 
 class Task(NamedTuple):
-    """One algorithm, and the one that its networks come from."""
+    """One algorithm, and the algorithm whose networks it starts from."""
 
     title: str
     algorithm: str

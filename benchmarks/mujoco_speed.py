@@ -3,7 +3,7 @@
 64 environments, random actions, observation, reward, end, automatic reset and `info` included; the contestants
 step in turn, each in a process of its own, in many short rounds. A rate is per second of CPU time of the process
 (all its threads; median of the rounds) and per second of wall-clock (the best round of each: on a machine with
-other work, the one that was disturbed least; the median is in the JSON).
+other work, the least disturbed one; the median is in the JSON).
 
     python benchmarks/mujoco_speed.py                           # ten minutes
     python benchmarks/mujoco_speed.py --tasks Ant-v5            # this task; the others' figures stay

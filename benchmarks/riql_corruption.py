@@ -5,7 +5,7 @@
     python benchmarks/riql_corruption.py --quick    # one small cell, for CI
 
 Most of RIQL's published gap to IQL comes from observation normalisation, which its baselines lacked. The
-honest rival is IQL with the same normalisation, actor, order of updates and steps.
+fair baseline is IQL with the same normalisation, actor, order of updates and steps.
 """
 
 from __future__ import annotations

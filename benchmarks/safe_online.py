@@ -7,7 +7,7 @@
 
 The published figures beside them are OmniSafe's (benchmarks/on-policy and off-policy, README.md): 1e7 steps for the
 on-policy algorithms and 1e6 for SAC-Lag, on its own HalfCheetahVelocity-v1. A cell takes ten
-minutes, of SAC-Lag an hour; runs are kept under build/safe_online, and one that was interrupted is taken up again.
+minutes, of SAC-Lag an hour; runs are kept under build/safe_online, and an interrupted one is resumed.
 """
 
 from __future__ import annotations

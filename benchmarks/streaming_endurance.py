@@ -63,7 +63,7 @@ class Twin:
 
 
 def endure(name: str, steps: int) -> dict[str, Any]:
-    """Learn for `steps` steps, and look at everything ten times on the way."""
+    """Learn for `steps` steps, and check everything ten times on the way."""
     torch.set_num_threads(1)
     env: Any = gymnasium.make(TASKS[name])
     agent: Any = agent_class(name.split("-")[0])(spec_of(env))

@@ -110,7 +110,7 @@ def training_cell(
 ) -> dict[str, Any]:
     """Train one seed, begun from the run `init`, and return its score and settings as JSON values.
 
-    The run folder is temporary unless it is named with `out`; a run that is there already is taken up again.
+    The run folder is temporary unless it is named with `out`; a run that is there already is resumed.
 
     Agents that act need no dataset, and act in the environment altered by `gap`. `curve` holds (step, mean return of
     5 episodes) of each of the `evaluations` during training; `last` the metrics that were logged last.
@@ -162,7 +162,7 @@ def training_cell(
 
 
 def carried_out(plan: Plan, folder: pathlib.Path, dataset: Dataset | None) -> Run:
-    """The run of a plan in this folder: begun, taken up where it was interrupted, or there already."""
+    """The run of a plan in this folder: started, resumed, or finished already."""
     if not (folder / "config.json").is_file():
         return train(plan, folder, dataset=dataset)
     begun, wanted = Run.open(folder).plan.to_json(), plan.to_json()
@@ -181,7 +181,7 @@ def last_metrics(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def shared(name: str) -> Dataset:
-    """A dataset of ../shared/data, named by its file's stem (so that results don't depend on where it lies)."""
+    """A dataset of ../shared/data, named by its file's stem (so that results don't depend on the folder)."""
     path = SHARED / f"{name}.hdf5"
     if not path.is_file():
         sys.exit(f"{path} is not there; set SUREFOOT_SHARED_DATA to the folder of the real datasets")

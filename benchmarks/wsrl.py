@@ -12,7 +12,7 @@ beside IQL fine-tuning that keeps the data. `mini-s*`: on the pendulum, from Cal
 with none; `half-s*` the same with ten critics and data of a SAC agent that is half trained.
 All but IQL have layer norms, as everywhere in zhouzypaul/wsrl, and networks of half its width, with which the study
 fits an evening of two cores. What a return is measured against is the frozen policy's in the same initial states: the
-evaluations during warm-up. Runs are kept under build/wsrl and taken up again.
+evaluations during warm-up. Runs are kept under build/wsrl and resumed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BIG = {**NARROW, "critics": 10}
 
 
 def part(folder: pathlib.Path, algorithm: str, options: dict[str, Any], steps: int, seed: int, **fields: Any) -> Run:
-    """A run in this folder: begun, taken up again, or there already."""
+    """A run in this folder: started, resumed, or finished already."""
     dataset: Dataset | None = fields.pop("dataset", None)
     config = dataclasses.asdict(agent_class(algorithm).configure(**options))
     plan = Plan(

@@ -220,7 +220,7 @@ class _Adversary:
         return {"name": type(self.victim).__name__, "mean_value_before": before, "mean_value_after": after}
 
     def check(self) -> None:
-        """One small call with the dataset's shapes, so that a misfit is told before the long attack."""
+        """One small call with the dataset's shapes, so that a mismatch is reported before the long attack."""
         dataset, rows = self.dataset, np.arange(min(len(self.dataset), 3))
         observations, actions = self._tensor("observations", rows), self._tensor("actions", rows)
         sizes = f"observations of {dataset.observation_dim} and actions of {dataset.action_dim} numbers"
@@ -311,7 +311,7 @@ def _propagated(dataset: Dataset, attacked: Array, added: Array) -> Array:
 
 
 def _labels(dataset: Dataset, settings: dict[str, Any]) -> dict[str, Any]:
-    """Name and attributes that tell of this attack and of those before it."""
+    """Name and attributes that record this attack and those before it."""
     stored = dataset.attributes.get("corruptions", "[]")
     if not isinstance(stored, str):
         raise DataError(f"{dataset.name}: attribute 'corruptions' is {stored!r}, not a JSON list: remove it")

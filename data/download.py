@@ -93,7 +93,7 @@ def download(
 
 @dataclasses.dataclass
 class _Part:
-    """The unfinished file and what is known of the one that it belongs to."""
+    """The unfinished file, and what is known of the whole file."""
 
     path: pathlib.Path
     url: str

@@ -31,7 +31,7 @@ def load(
     """The dataset in a file or folder, or of a catalogue id, which is downloaded at first use.
 
     Args:
-        source: any existing path (D4RL HDF5, NPZ, CSV, a Minari folder; told apart by content), else
+        source: any existing path (D4RL HDF5, NPZ, CSV, a Minari folder; recognised by content), else
             `d4rl/<id>` such as `d4rl/hopper-medium-v2`, or `minari/<id>`.
         strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
         view: `corrected`, or `d4rl` for the rows of D4RL's `qlearning_dataset` (`formats.flat`).

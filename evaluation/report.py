@@ -122,8 +122,8 @@ def _certificates(runs: Sequence[RunData]) -> list[str]:
             more = [tables.format_bounds(found.get("returns")), filter_words(found)]
             body.append(([found["policy"], where_certified(found), *counts, *bound, *more], False))
             if cases := broken_promise(found):
-                told = "<br />".join(html.escape(line) for line in [f"{found['policy']}: {cases[0]}", *cases[1:]])
-                broken.append(f'<p class="alarm">{told}</p>')
+                lines = "<br />".join(html.escape(line) for line in [f"{found['policy']}: {cases[0]}", *cases[1:]])
+                broken.append(f'<p class="alarm">{lines}</p>')
     if not body:
         return []
     note = (
@@ -154,7 +154,7 @@ def _figures(group: list[RunData]) -> list[str]:
 
 
 def _return_against_cost(group: list[RunData], labels: list[str]) -> list[str]:
-    """Where each run lies between reward and safety; nothing where there was no cost."""
+    """Return against cost of each run; nothing where there was no cost."""
     points = {
         label: (run.per_seed_returns, run.per_seed_costs)
         for label, run in zip(labels, group, strict=True)

@@ -215,7 +215,7 @@ class RunData:
 
 
 def labelled(algorithm: str, preset: str | None) -> str:
-    """`fisor (small)`, or the bare name where no preset is told."""
+    """`fisor (small)`, or the name alone where there is no preset."""
     return algorithm if preset is None else f"{algorithm} ({preset})"
 
 

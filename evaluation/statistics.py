@@ -1,4 +1,4 @@
-"""Scores with honest intervals: pure functions, each random one given its generator.
+"""Scores with intervals: pure functions, each random one given its generator.
 
 Definitions of the aggregates: Agarwal et al., "Deep reinforcement learning at the edge of the statistical
 precipice", 2021 (rliable). `scores` is a matrix (runs, tasks): one row per independently trained seed.

@@ -69,7 +69,7 @@ class Dual(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class ThresholdConfig:
-    """What a method from data is told of its cost limit, and how it reads the data."""
+    """The cost limit of an offline method, and how it reads the data."""
 
     cost_limit: float = 25.0  # of an episode's undiscounted cost
     episode_steps: int | None = None  # H of the threshold; None: the data's longest episode
@@ -178,8 +178,8 @@ def mixed_td_loss(agent: CostCriticAgent, batch: Batch, actions: Tensor, mixing:
     c, count, following = agent.config, agent.config.sampled_actions, batch["next_observations"]
     pairs = joined(following, actions)
     next_q = mixed(agent.target_critic(pairs), mixing, lowest=True).unflatten(0, (count, -1)).amax(0)
-    dear = mixed(agent.target_cost_critic(pairs), mixing, lowest=not c.careful_costs)
-    next_cost = dear.unflatten(0, (count, -1)).mean(0)
+    costs = mixed(agent.target_cost_critic(pairs), mixing, lowest=not c.careful_costs)
+    next_cost = costs.unflatten(0, (count, -1)).mean(0)
     target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
     cost_target = td_target(batch["costs"], batch["terminations"], next_cost, c.discount)
     q, cost_q = agent.critic(batch["observation_actions"]), agent.cost_critic(batch["observation_actions"])

@@ -1,4 +1,4 @@
-"""CPQ: actions that the data does not have count as dear, and values come through affordable actions only."""
+"""CPQ: actions outside the data are given high costs, and values back up through actions within the cost limit only."""
 
 from __future__ import annotations
 

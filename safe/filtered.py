@@ -25,7 +25,7 @@ class FilteredPolicy(ControlLoop, nn.Module):
     Args:
         policy: whose actions are filtered.
         safety: the filter.
-        model: gives the state of an observation; None: the filter looks at observations themselves.
+        model: gives the state of an observation; None: the filter reads the observations themselves.
     """
 
     def __init__(self, policy: Policy, safety: SafetyFilter, model: Model | None) -> None:

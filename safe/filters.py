@@ -37,13 +37,13 @@ class Filtered(NamedTuple):
     actions: Tensor
     """(N, A)."""
     changed: Tensor
-    """(N,) bool: not the action that was asked for."""
+    """(N,) bool: the filter replaced the policy's action."""
     short: Tensor
-    """(N,) bool: no action keeps the filter's condition here, so it gave the one that breaks it least."""
+    """(N,) bool: no action keeps the filter's condition here, so it gave the action that violates it least."""
 
 
 class SafetyFilter(Protocol):
-    """Anything that looks at (N, S) states and (N, A) actions, and gives `Filtered`."""
+    """A function of (N, S) states and (N, A) actions that gives `Filtered`."""
 
     def __call__(self, states: Tensor, actions: Tensor) -> Filtered:
         """The actions to take."""
@@ -114,11 +114,11 @@ class LeastRestrictive(nn.Module):
 class BarrierQP(LeastRestrictive):
     """min |u - u_nominal|^2 such that b(f(x, u)) >= (1 - a) b(x), b = -V - margin, within the bounds of u.
 
-    A discrete-time control barrier function. The action asked for passes where it keeps the condition exactly. Else
+    A discrete-time control barrier function. The policy's action passes where it satisfies the condition exactly. Else
     b(f(x, u)) is taken as affine in u, by its secant along each action from bound to bound, and `project` solves the
     programme. Where that has no solution, or its action leaves b < 0 (a value with kinks, far from affine), the
     fallback acts; this is counted as `short` unless the fallback keeps b >= 0. a = 1 is the least restrictive
-    filter, but nearer to the action asked for.
+    filter, but nearer to the policy's action.
 
     Args:
         model: of a system that is affine in the action.

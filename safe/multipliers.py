@@ -2,8 +2,8 @@
 
 A state is a dict of tensors that begins with what `start` gives; its `value` is the multiplier lambda >= 0. A step
 takes the present cost J and the limit d, in the same units (here: sums over an episode), and gives the next state.
-Four proportional-integral-derivative rules are in use under one name; each is here with the numbers that tell it from
-the others.
+Four proportional-integral-derivative rules are in use under one name; each is here with the numbers that set it apart
+from the others.
 """
 
 from __future__ import annotations

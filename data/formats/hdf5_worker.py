@@ -41,7 +41,7 @@ def limit_memory(allowance: int) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """End this process after so much computing, also where the one that started it is gone."""
+    """Limit this process's CPU time, which ends it even if its parent process has died."""
     try:
         import resource
 

@@ -72,7 +72,7 @@ def _check_id(name: str) -> None:
 
 
 def read_folder(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
-    """The Minari dataset in a folder (the one that has `data/` inside, or `data/` itself).
+    """The Minari dataset in a folder (the folder that contains `data/`, or `data/` itself).
 
     Raises:
         MissingExtraError: the minari package is not installed.
