@@ -30,8 +30,8 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
 
     Source: Kostrikov, Nair, Levine, "Offline Reinforcement Learning with Implicit Q-Learning", eq. (4).
     """
-    same = {"dtype": difference.dtype, "device": difference.device}  # of plain numbers torch would make float32
-    above, below = (torch.scalar_tensor(share, **same) for share in (expectile, 1.0 - expectile))
+    dtype, device = difference.dtype, difference.device  # of plain numbers torch would make float32
+    above, below = (torch.scalar_tensor(e, dtype=dtype, device=device) for e in (expectile, 1.0 - expectile))
     weight = torch.where(difference > 0, above, below)
     return weight * difference.square()
 

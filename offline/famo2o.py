@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.actors import FamilyActor, GaussianActor, embedded
+from surefoot.core.actors import FamilyActor, GaussianActor, StochasticBalanceModel, embedded
 from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.networks import Critic, Value
 from surefoot.core.policy import Policy
@@ -89,6 +89,7 @@ class FamO2O(IQL):
     coefficient_noise: ClassVar[Noise] = Noise("uniform", 1)
     """What `coefficients` reads of each row, as noise["coefficient"]."""
     config: FamO2OConfig  # type: ignore[assignment]
+    balance: StochasticBalanceModel
     actor: GaussianActor  # type: ignore[assignment]  # one of the kinds that IQL may have
 
     def build(self) -> None:

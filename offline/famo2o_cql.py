@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.actors import TanhFamilyActor
+from surefoot.core.actors import BalanceModel, TanhFamilyActor
 from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
@@ -53,6 +53,7 @@ class FamO2OCQL(CQL):
     name = "famo2o_cql"
     Config = FamO2OCQLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"locomotion": {}}
+    balance: BalanceModel
     config: FamO2OCQLConfig
 
     def build(self) -> None:
@@ -65,7 +66,7 @@ class FamO2OCQL(CQL):
         """Policy and balance model as one head, weights drawn anew."""
         c = self.config
         sizes = (self.spec.observation_dim, self.spec.action_dim, c.hidden, c.initialisation)
-        norm = {"layer_norm": c.layer_norm_actor, "norm_epsilon": c.layer_norm_epsilon}
+        norm: dict[str, Any] = {"layer_norm": c.layer_norm_actor, "norm_epsilon": c.layer_norm_epsilon}
         return TanhFamilyActor(*sizes, c.log_std_range, c.coefficients, **norm)
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor], where: str) -> Tensor:

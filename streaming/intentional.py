@@ -176,7 +176,7 @@ class IntentionalQ(Intentional, StreamQ):
     r"""Intentional Q(lambda): stream Q's gradients, steps that remove an intended share of the TD error."""
 
     name = "intentional_q"
-    Config = IntentionalQConfig
+    Config = IntentionalQConfig  # type: ignore[assignment]
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
     config: IntentionalQConfig  # type: ignore[assignment]
     kind = ""
