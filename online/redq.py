@@ -36,6 +36,7 @@ class REDQConfig(SACConfig):
     critic_hidden: tuple[int, ...] | None = None  # of the critics, where it differs
     layer_norm_actor: bool = False
     layer_norm_critic: bool = False
+    layer_norm_epsilon: float = 1e-5  # that both add to the variance; flax's is 1e-6
     initialisation: str = "xavier"
 
     def __post_init__(self) -> None:
@@ -43,6 +44,8 @@ class REDQConfig(SACConfig):
         super().__post_init__()
         name = algorithm_of(self)
         require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
+        epsilon = self.layer_norm_epsilon
+        require(1e-12 <= epsilon <= 1, name, "layer_norm_epsilon", epsilon, "in [1e-12, 1]")
         require(self.critic_steps >= 1, name, "critic_steps", self.critic_steps, ">= 1")
         for field, known in (
             ("actor_value", ("min", "mean")),
@@ -80,9 +83,11 @@ class REDQ(OffPolicyAgent):
         """Actor, critics with their targets, temperature."""
         c, sizes = self.config, (self.features, self.spec.action_dim)
         start = c.initialisation
-        self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, start, c.log_std_range, c.layer_norm_actor)
+        self.actor: TanhGaussianActor = TanhGaussianActor(
+            *sizes, c.hidden, start, c.log_std_range, c.layer_norm_actor, norm_epsilon=c.layer_norm_epsilon
+        )
         hidden = c.hidden if c.critic_hidden is None else c.critic_hidden
-        self.critic = Critic(*sizes, hidden, c.critics, start, c.layer_norm_critic)
+        self.critic = Critic(*sizes, hidden, c.critics, start, c.layer_norm_critic, c.layer_norm_epsilon)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(c.temperature, c.temperature_form)
 

@@ -34,6 +34,7 @@ class WSRLConfig(REDQConfig):
     temperature_at: str = "next_observations"
     actor_learning_rate: float = 1e-4
     temperature_learning_rate: float = 1e-4
+    layer_norm_epsilon: float = 1e-6  # flax's
     log_std_range: tuple[float, float] = (math.log(1e-5), math.log(10.0))
     initialisation: str = "orthogonal"
 
@@ -67,7 +68,7 @@ class WSRL(REDQ):
     No conservatism, no entropy in the target, no offline data. As with the authors' checkpoint, optimisers go on with
     the moments that they had. On AntMaze the target is the best of ten next actions, as in pre-training. The authors'
     agent has a deviation there that does not depend on the state: `wsrl-antmaze` has not. Nor do last hidden layers
-    begin small.
+    begin small, and every critic has an output layer of its own, where the authors' share one.
     """
 
     name = "wsrl"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from online_problems import Constant, Counting, Regulator, loop, parameters, spec
+from plain_layers import layers
 
 from surefoot.core import ensembles, kernels
 from surefoot.core.agent import Spec
@@ -254,6 +255,21 @@ def test_presets_differ_as_table_1_7_says(
     rates = (c.actor_learning_rate, c.critic_learning_rate, c.temperature_learning_rate)
     assert (c.initial_steps, c.initial_actions, *rates, c.offline_fraction, c.hidden) == rest
     assert agent.batch_size == 256  # of each critic step
+
+
+def test_layer_norms_of_rlpd_and_wsrl_add_flaxs_epsilon_to_the_variance() -> None:
+    """As its own layers of torch with 1e-6, the default of flax's, where torch's is 1e-5; a CQL run fits WSRL's."""
+    for kind, epsilon in ((RLPD, 1e-6), (WSRL, 1e-6), (REDQ, 1e-5)):
+        agent = kind(spec(Constant()), layer_norm_actor=True, layer_norm_critic=True, hidden=(8, 6)).double()
+        inputs = 1e-3 * torch.randn(5, 2, dtype=torch.float64)
+        with torch.no_grad():
+            for mlp in (agent.actor.mlp, agent.critic.mlp):
+                mlp.biases[0].zero_()
+            expected = layers(agent.critic.mlp, 1, epsilon)(inputs)[:, 0]
+            torch.testing.assert_close(agent.critic(inputs)[1], expected, rtol=1e-12, atol=1e-12)
+            expected = layers(agent.actor.mlp, epsilon=epsilon)(inputs[:, :1])
+            torch.testing.assert_close(agent.actor.mlp(inputs[:, :1]), expected, rtol=1e-12, atol=1e-12)
+    assert WSRL.configure().layer_norm_epsilon == CQL.configure().layer_norm_epsilon == 1e-6
 
 
 def test_redqs_target_entropies_are_mbpos() -> None:
