@@ -98,6 +98,11 @@ class HistoryActor(WrappingActor):
         """
         return self.inner(self.flat(windows, mask))
 
+    def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B,) log-density of (B, A) actions of the present step, as the inner head gives it, in nats."""
+        inner: Any = self.inner
+        return inner.log_density(self.flat(windows, mask), actions)  # type: ignore[no-any-return]
+
     def flat(self, windows: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, L O) what the inner head reads of the windows of `forward`: for its `log_density` or `sample`."""
         return (windows if mask is None else windows * mask.unsqueeze(-1)).flatten(-2)
@@ -167,6 +172,11 @@ class GRUActor(WrappingActor):
         """What the inner head gives at the last step of (B, L, O) windows."""
         return self.inner(self.states(windows, mask)[:, -1])
 
+    def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B,) log-density of (B, A) actions of the last step, as the inner head gives it, in nats."""
+        inner: Any = self.inner
+        return inner.log_density(self.states(windows, mask)[:, -1], actions)  # type: ignore[no-any-return]
+
     def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """As `Actor.step`; the state takes in the observation."""
         state = self.cell(observations, memory["state"])
@@ -207,6 +217,11 @@ class ChunkActor(WrappingActor):
     def forward(self, observations: Tensor) -> Any:
         """What the inner head gives for (B, O) normalised observations."""
         return self.inner(observations)
+
+    def log_density(self, observations: Tensor, chunks: Tensor) -> Tensor:
+        """(B,) log-density of whole (B, C, A) chunks, as the inner head gives it, in nats."""
+        inner: Any = self.inner
+        return inner.log_density(observations, chunks.flatten(-2))  # type: ignore[no-any-return]
 
     def plan(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, C, A) actions of the next C steps, or samples from (B, `noise_dim`) standard normal noise."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.control_loop import ControlLoop
+from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.core.export import export
 from surefoot.core.memory import Memory
 from surefoot.core.policy import Policy
@@ -99,9 +100,19 @@ class FilteredPolicy(ControlLoop, nn.Module):
 
     @torch.no_grad()
     def act(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
-        """(N, A) actions for (N, O) observations, counted, and the new memory; see `Policy.act`."""
+        """(N, A) actions for (N, O) observations, counted, and the new memory; see `Policy.act`.
+
+        Raises:
+            EnvironmentMismatchError: an action is not finite, the policy's or the filter's.
+        """
         actions, memory = self.policy.act(observations, memory, noise)
         actions, changed, short = self._filtered(observations, actions)
+        if not bool(actions.isfinite().all()):
+            row = int((~actions.isfinite()).any(-1).nonzero()[0])
+            raise EnvironmentMismatchError(
+                f"the filter's action is not finite in row {row}, at the observation {observations[row].tolist()}; "
+                "check those sensors, or the filter's values"
+            )
         self.actions += len(actions)
         self.changed += int(changed.sum())
         self.short += int(short.sum())

@@ -259,6 +259,24 @@ def test_noise_is_held_for_its_steps_and_drawn_anew_in_a_new_episode() -> None:
     assert [next(k for k in range(8) if torch.equal(h[1], draws[k, 1])) for h in held] == [0, 0, 0, 0, 4, 4, 4, 4]
 
 
+def test_a_log_density_is_the_inner_heads_of_what_it_reads() -> None:
+    steps, actions, noise = torch.randn(5, 4, 3), torch.rand(5, 2), torch.randn(5, 4)
+    history = HistoryActor(GaussianActor(12, 2, (8,)), 3, 4)
+    torch.testing.assert_close(
+        history.log_density(steps, actions),
+        history.inner.log_density(steps.flatten(1), actions),  # type: ignore[operator]
+    )
+    recurrent = GRUActor(GaussianActor(6, 2, (8,)), 3, 6)
+    state = recurrent.states(steps)[:, -1]
+    torch.testing.assert_close(
+        recurrent.log_density(steps, actions),
+        recurrent.inner.log_density(state, actions),  # type: ignore[operator]
+    )
+    chunk = ChunkActor(GaussianActor(3, 4, (8,)), 2, 2)
+    found = chunk.log_density(steps[:, 0], chunk.plan(steps[:, 0]))  # at the mean
+    assert (found > chunk.log_density(steps[:, 0], chunk.plan(steps[:, 0]) + noise.view(5, 2, 2))).all()
+
+
 def test_sizes_out_of_range_and_one_memory_twice_are_refused() -> None:
     inner = DeterministicActor(3, 2, (8,))
     with pytest.raises(ConfigError, match="length is 1"):

@@ -6,7 +6,7 @@ import scipy.optimize
 import torch
 
 from surefoot.core.actors import DeterministicActor
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.envs.systems import SYSTEMS, system
@@ -370,3 +370,14 @@ def test_what_can_not_filter_is_refused():
         LearnedValue(lambda a, b: a, torch.zeros(1, 1), float("nan"))
     with pytest.raises(ConfigError, match="no state of the box is safe"):
         needed_margin(LeastRestrictive(model, lambda s: s[:, 0] * 0 + 1, 0.0), model.grid())
+
+
+def test_a_filter_never_lets_out_an_action_that_is_not_finite():
+    class Broken(torch.nn.Module):
+        def forward(self, states, actions):
+            return actions * float("nan"), states[:, 0] > 0.5, states[:, 0] > 9
+
+    both = FilteredPolicy(policy(), Broken(), None)
+    assert both.act(torch.zeros(2, 2), {})[0].isfinite().all()
+    with pytest.raises(EnvironmentMismatchError, match=r"filter's action is not finite in row 1, at .* \[1.0, 0.0\]"):
+        both.act(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), {})

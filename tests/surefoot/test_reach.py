@@ -15,11 +15,13 @@ from surefoot import reach as reaching
 from surefoot.cli import main
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.memory import Memory
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
+from surefoot.core.transformer import DecisionTransformerActor
 from surefoot.safe.reachability import compare
 from surefoot.safe.reachability.files import load
-from surefoot.shield import load_filtered, shield
+from surefoot.shield import Watch, load_filtered, shield, shielded_episodes
 
 Capture = pytest.CaptureFixture[str]
 COARSE = ("native/dubins-obstacles", "--points", "31,31,24", "--tolerance", "1e-4")
@@ -230,3 +232,23 @@ def test_a_safe_set_of_another_system_or_a_damaged_one_is_refused(
         load(broken)
     with pytest.raises(CheckpointError, match="no such file"):
         load(tmp_path / "none.npz")
+
+
+def test_a_policy_with_a_memory_is_certified_behind_a_filter_and_remembers_what_was_carried_out(
+    coarse: pathlib.Path,
+) -> None:
+    told: list[torch.Tensor] = []
+
+    class Listening(Policy):
+        def executed(self, memory: Memory, actions: torch.Tensor) -> Memory:
+            told.append(actions)
+            return super().executed(memory, actions)
+
+    torch.manual_seed(0)
+    actor = DecisionTransformerActor(11, 1, 3, 8, 1, 2)
+    policy = Listening(actor, Normalizer(11), torch.tensor([-1.0]), torch.tensor([1.0])).requires_grad_(False)
+    watch, chosen = Watch(), shield("reach", "native/dubins-obstacles", safe_set=coarse, margin=0.3)
+    shielded_episodes(policy, chosen, "native/dubins-obstacles", np.arange(30), watch, steps=20)
+    assert watch.changed > 0
+    proposed, carried_out = torch.stack(told[::2]), torch.stack(told[1::2])
+    assert int((proposed != carried_out).any(-1).sum()) == watch.changed
