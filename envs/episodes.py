@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 
-from surefoot.core.errors import ConfigError, DeviceError, EnvironmentMismatchError, nearest
+from surefoot.core.errors import ConfigError, DeviceError, nearest
 from surefoot.core.memory import Memory, PolicyLike, Reactive
 from surefoot.core.policy import Policy
-from surefoot.envs.interface import Array, as_numpy, step_values
+from surefoot.envs.acting.episodes import EpisodeRunner
+from surefoot.envs.interface import Array
 from surefoot.envs.names import gymnasium_id, is_native
 from surefoot.envs.vector import check_spaces, make_vec
 
@@ -122,12 +122,35 @@ def _stepped(policy: Policy | Act, env_id: str, seeds: Array, steps: int | None,
         if steps is None and env.max_episode_steps is None:
             raise ConfigError(f"{env_id} has no time limit; say after how many steps an episode is cut off")
         limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
-        seed = int(seeds[0])  # of the policy's own noise, where it has some: these seeds give these episodes
-        acting = policy if isinstance(policy, Policy) else Function(policy)
-        memory = policy.begin(len(seeds), seed) if isinstance(policy, Policy) else {}
-        return Stepper(env, limit, env_id).run(acting, memory, [int(seed) for seed in seeds])
+        acting, memory = acting_policy(policy, seeds)
+        return run(EpisodeRunner(env, [acting], env_id, len(seeds), limit=limit), memory, seeds)
     finally:
         env.close()
+
+
+def acting_policy(policy: Policy | Act, seeds: Array) -> tuple[PolicyLike, Memory]:
+    """A policy or function as a policy, and its memory at the first step of the episodes of these seeds."""
+    if isinstance(policy, Policy):
+        return policy, policy.begin(len(seeds), int(seeds[0]))  # of its own noise: these seeds give these episodes
+    return Function(policy), {}
+
+
+def run(runner: EpisodeRunner, memory: Memory, seeds: Array) -> EpisodeBatch:
+    """The episodes of a runner of one policy."""
+    began = time.perf_counter()
+    sums = runner.run(seeds.tolist(), [memory])
+    costs, margins = bool(sums.has_costs[0]), bool(np.isfinite(sums.margins).all())
+    simulator = runner.vector.metadata.get("simulator") or runner.env_id
+    return EpisodeBatch(
+        returns=sums.returns[0],
+        lengths=sums.lengths[0],
+        costs=sums.costs[0] if costs else None,
+        margins=sums.margins[0] if costs and margins else None,
+        terminated=sums.terminated[0],
+        diverged=sums.diverged[0],
+        seconds=time.perf_counter() - began,
+        device=f"CPU, {simulator}, stepped from python",
+    )
 
 
 class Function(Reactive):
@@ -139,66 +162,3 @@ class Function(Reactive):
     def actions(self, observations: torch.Tensor) -> torch.Tensor:
         """What the function gives."""
         return torch.as_tensor(self.function(observations.numpy()))
-
-
-class Stepper:
-    """Steps a vector environment until each row's episode has ended, and sums up what happens."""
-
-    def __init__(self, env: Any, limit: int, env_id: str) -> None:
-        count = env.num_envs
-        self.env, self.limit, self.env_id = env, limit, env_id
-        self.returns, self.lengths = np.zeros(count), np.zeros(count, np.int64)
-        self.costs, self.margins = np.zeros(count), np.full(count, np.inf)
-        self.terminated, self.diverged = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-        self.constrained = True
-
-    def run(self, policy: PolicyLike, memory: Memory, seeds: list[int]) -> EpisodeBatch:
-        """Step until every row's episode has ended; `memory` is the policy's at the first step."""
-        env, began = self.env, time.perf_counter()
-        observations, _ = env.reset(seed=seeds)
-        space = env.single_action_space
-        discrete = isinstance(space, gymnasium.spaces.Discrete)
-        for _ in range(self.limit):
-            chosen, memory = policy.act(torch.from_numpy(np.asarray(observations, np.float32)), memory)
-            actions = chosen.cpu().numpy()
-            if not discrete:
-                actions = np.clip(actions.astype(np.float32), space.low, space.high)
-            if not np.isfinite(actions).all():
-                raise EnvironmentMismatchError(f"{self.env_id}: an action is not finite; check the policy's weights")
-            moved = env.active.copy()
-            observations, rewards, terminations, truncations, info = env.step(actions)
-            costs = self._add(moved, as_numpy(rewards), info)
-            earned, spent = (torch.from_numpy(np.asarray(value)).float() for value in (as_numpy(rewards), costs))
-            ended = torch.from_numpy(np.asarray(terminations | truncations, np.bool_))
-            memory = policy.hear(memory, earned, spent, ended)
-            self.terminated |= moved & terminations
-            env.active[:] = moved & ~(terminations | truncations)
-            if not env.active.any():
-                break
-        seconds = time.perf_counter() - began
-        margins = self.margins if np.isfinite(self.margins).all() else None
-        device = f"CPU, {env.metadata.get('simulator') or self.env_id}, stepped from python"
-        return EpisodeBatch(
-            returns=self.returns,
-            lengths=self.lengths,
-            costs=self.costs if self.constrained else None,
-            margins=margins if self.constrained else None,
-            terminated=self.terminated,
-            diverged=self.diverged,
-            seconds=seconds,
-            device=device,
-        )
-
-    def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> Array:
-        """Add a step; its costs (N,), zeros where there are none."""
-        count = len(moved)
-        self.returns += np.where(moved, rewards, 0.0)
-        self.lengths += moved
-        cost, margin = (step_values(info, key, count) for key in ("cost", "margin"))
-        self.constrained &= cost is not None
-        if cost is not None:
-            self.costs += np.where(moved, cost, 0.0)
-        if margin is not None:
-            self.margins = np.where(moved, np.minimum(self.margins, margin), self.margins)
-        self.diverged |= moved & np.asarray(info.get("diverged", np.zeros(count, np.bool_)))
-        return np.zeros(count) if cost is None else np.asarray(cost)

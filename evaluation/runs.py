@@ -13,7 +13,7 @@ import numpy as np
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
 from surefoot.core.schema import Many, Maybe, Number, Plain, Record, Table, Text, check, parse
-from surefoot.envs.names import short_name
+from surefoot.envs.acting import short_name
 from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
 

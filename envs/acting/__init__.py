@@ -1,18 +1,29 @@
 """The one way of acting in a vector environment: steps, sums over episodes, saved state, whole episodes."""
 
+from surefoot.envs.acting.episodes import EpisodeRunner, Sums, half_range, knows, native_sums
 from surefoot.envs.acting.problem import check_spec, spec_of
 from surefoot.envs.acting.steps import Acting, Step, Stepping, bad_costs, row_seeds, under, waiting_for
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
+from surefoot.envs.names import short_name
+from surefoot.envs.vector import check_spaces, make_vec
 
 __all__ = [
     "Acting",
     "EpisodeMeans",
+    "EpisodeRunner",
     "RecentEpisodes",
     "Step",
     "Stepping",
+    "Sums",
     "bad_costs",
+    "check_spaces",
     "check_spec",
+    "half_range",
+    "knows",
+    "make_vec",
+    "native_sums",
     "row_seeds",
+    "short_name",
     "spec_of",
     "under",
     "waiting_for",

@@ -16,6 +16,7 @@ from surefoot.core.random import generator
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
 from surefoot.envs.interface import Numbers, check_contract, final_observations
 from surefoot.envs.side_by_side import name_of
+from surefoot.envs.spaces import mapped
 
 State = dict[str, Tensor]
 
@@ -76,7 +77,8 @@ class Stepping:
         self.name = name_of(env)
         self.steps = 0
         """Vector steps taken since the last reset."""
-        self._shape = (env.num_envs, *env.single_observation_space.shape)
+        one = env.single_observation_space.shape
+        self._shape = None if one is None else (env.num_envs, *one)  # None: a Dict, whose parts are checked where made
 
     def reset(self, seeds: Sequence[int | None]) -> Numbers:
         """New episodes in all rows, one seed each: (N, O) first observations."""
@@ -87,8 +89,9 @@ class Stepping:
         finally:
             _under_way = None
         self.steps = 0
-        self._check("reset", "observations", observations, self._shape)
-        return observations.clone() if self.as_torch else observations  # type: ignore[no-any-return]
+        if self._shape is not None:
+            self._check("reset", "observations", observations, self._shape)
+        return mapped(torch.clone, observations) if self.as_torch else observations  # type: ignore[no-any-return]
 
     def step(self, actions: Any) -> Step:
         """Act in all rows; (N, ...) actions in the environment's own units, of either kind of numbers."""
@@ -102,12 +105,12 @@ class Stepping:
         finally:
             _under_way = None
         if self.as_torch:  # the environment may write into its tensors again
-            after = after.clone()
+            after = mapped(torch.clone, after)
         final = final_observations(after, info)
-        if after.shape != self._shape or final.shape != self._shape:
+        if self._shape is not None and not after.shape == final.shape == self._shape:
             self._check("step", "observations", after, self._shape)
             self._check("step", "final observations", final, self._shape)
-        rows = self._shape[:1]
+        rows = (self.env.num_envs,)
         if not rewards.shape == terminations.shape == truncations.shape == rows:
             for what, values in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
                 self._check("step", what, values, rows)

@@ -14,8 +14,9 @@ from surefoot.core.errors import CheckpointError, ConfigError, nearest
 from surefoot.core.memory import Memory, PolicyLike
 from surefoot.core.policy import Policy
 from surefoot.core.schema import Maybe, Number, Record, Text, check
-from surefoot.envs.episodes import Act, EpisodeBatch, Function, Stepper
-from surefoot.envs.interface import Array, as_numpy, step_values
+from surefoot.envs.acting import EpisodeRunner, Step
+from surefoot.envs.episodes import Act, EpisodeBatch, acting_policy, run
+from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.vector import make_vec
 from surefoot.reach import SafeSet, load_safe_set, reach
 from surefoot.safe.filtered import FilteredPolicy
@@ -170,14 +171,12 @@ class Watch:
         return dataclasses.asdict(self)
 
 
-class _Watched(Stepper):
-    """The sums of a stepper and a filtered policy in one, with an eye on the filter's promises."""
+class _Watched(EpisodeRunner):
+    """The sums of episodes and the filtered policy that runs them, with an eye on the filter's promises."""
 
-    def __init__(
-        self, env: Any, limit: int, env_id: str, policy: PolicyLike, chosen: Shield, watch: Watch, seeds: Array
-    ) -> None:
-        super().__init__(env, limit, env_id)
-        self.policy, self.chosen, self.watch, self.seeds = policy, chosen, watch, seeds
+    def __init__(self, env: Any, limit: int, env_id: str, policy: PolicyLike, chosen: Shield, watch: Watch) -> None:
+        super().__init__(env, [self], env_id, env.num_envs, limit=limit)
+        self.policy, self.chosen, self.count = policy, chosen, watch
         self.begin, self.hear = policy.begin, policy.hear
         self.promised: Array | None = None
         self.violated = np.zeros(env.num_envs, np.bool_)
@@ -191,39 +190,39 @@ class _Watched(Stepper):
         states = self.chosen.safe_set.model.state_of(observations.double())
         if self.promised is None:
             self.promised = self.chosen.safety.promises(states).numpy()
-        rows = torch.from_numpy(np.flatnonzero(self.env.active))
+        rows = torch.from_numpy(np.flatnonzero(self.vector.active))
         with torch.no_grad():
             found = self.chosen.safety(states[rows], given[rows].double())
         actions = given.clone()
         actions[rows[found.changed]] = found.actions[found.changed].to(torch.float32)
-        self.watch.actions += len(rows)
-        self.watch.changed += int(found.changed.sum())
-        self.watch.short += int(found.short.sum())
+        self.count.actions += len(rows)
+        self.count.changed += int(found.changed.sum())
+        self.count.short += int(found.short.sum())
         self.states, self.taken = states.numpy(), actions.numpy()
         return actions, self.policy.executed(memory, actions) if isinstance(self.policy, Policy) else memory
 
-    def _add(self, moved: Array, rewards: Array, info: dict[str, Any]) -> Array:
-        cost = super()._add(moved, rewards, info)
+    def add_constraint(self, moved: Array, done: Step) -> Array:
+        """Add costs and margins, and note the promises that were broken."""
+        costs = super().add_constraint(moved, done)
         if self.promised is None:
-            return cost
-        new = moved & (cost > 0) & ~self.violated
+            return costs
+        new = moved & (costs > 0) & ~self.violated
         self.violated |= new
-        margin = step_values(info, "margin", len(moved))
-        for row in np.flatnonzero(new & self.promised)[: max(0, KEPT - len(self.watch.cases))]:
-            reached = "" if margin is None else f" to margin {as_numpy(margin)[row]:.4g}"
-            self.watch.cases.append(
-                f"episode of seed {self.seeds[row]}, step {int(self.lengths[row])}: from state "
+        for row in np.flatnonzero(new & self.promised)[: max(0, KEPT - len(self.count.cases))]:
+            reached = f" to margin {as_numpy(done.info['margin'])[row]:.4g}" if "margin" in done.info else ""
+            self.count.cases.append(
+                f"episode of seed {self.seeds[row]}, step {int(self.running.lengths[row])}: from state "
                 f"{np.round(self.states[row], 6).tolist()} by action {np.round(self.taken[row], 6).tolist()}{reached}"
             )
-        return cost
+        return costs
 
     def finish(self) -> None:
         """Add the episodes to the watch."""
         promised = np.zeros_like(self.violated) if self.promised is None else self.promised
-        self.watch.episodes += len(self.violated)
-        self.watch.promised += int(promised.sum())
-        self.watch.broken += int((self.violated & promised).sum())
-        self.watch.unpromised_violations += int((self.violated & ~promised).sum())
+        self.count.episodes += len(self.violated)
+        self.count.promised += int(promised.sum())
+        self.count.broken += int((self.violated & promised).sum())
+        self.count.unpromised_violations += int((self.violated & ~promised).sum())
 
 
 def shielded_episodes(
@@ -243,10 +242,9 @@ def shielded_episodes(
     env: Any = make_vec(env_id, len(seeds), **({} if gap is None else {"gap": gap}))
     try:
         limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
-        acting = policy if isinstance(policy, Policy) else Function(policy)
-        memory = policy.begin(len(seeds), int(seeds[0])) if isinstance(policy, Policy) else {}
-        stepper = _Watched(env, limit, env_id, acting, chosen, watch, seeds)
-        batch = stepper.run(stepper, memory, [int(seed) for seed in seeds])
+        acting, memory = acting_policy(policy, seeds)
+        stepper = _Watched(env, limit, env_id, acting, chosen, watch)
+        batch = run(stepper, memory, seeds)
         stepper.finish()
         return batch
     finally:

@@ -11,8 +11,11 @@ from gymnasium import spaces
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.memory import Memory, Reactive
+from surefoot.core.policy import Policy
+from surefoot.envs import make_vec
 from surefoot.envs.systems.pendulum import Pendulum
 from surefoot.evaluation import Episodes, RandomPolicy, ScriptedPolicy, evaluate
+from surefoot.online import SAC, TD3, spec_of
 
 
 class Walk(gymnasium.Env):
@@ -152,7 +155,7 @@ def test_non_finite_and_misshapen_actions_are_refused() -> None:
 
 
 def test_an_endless_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surefoot.evaluation.rollout.UNLIMITED_EPISODE_STEPS", 100)
+    monkeypatch.setattr("surefoot.envs.acting.episodes.UNLIMITED_EPISODE_STEPS", 100)
     with pytest.raises(EnvironmentMismatchError, match="no time limit"):
         evaluate([Constant(0)], "SurefootWalk-v0", episodes=1, env_kwargs={"endless": True})
 
@@ -235,3 +238,55 @@ def test_random_and_scripted_policies_repeat_and_score_as_they_should() -> None:
         np.testing.assert_array_equal(a.returns, b.returns)
     assert -1500 < first[0].returns.mean() < -900
     assert first[1].returns.mean() > -300
+
+
+SYSTEMS = {"native/pendulum": 200, "native/cartpole-swingup": 500, "native/quadrotor-2d": 500}
+
+
+def trained(env_id: str, seed: int = 0, kind: type[Any] = SAC) -> Policy:
+    return kind(spec_of(make_vec(env_id, 1))).fresh(seed).policy()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("env_id", SYSTEMS)
+def test_the_native_loop_gives_the_episodes_that_stepping_gives_but_for_rounding(env_id: str) -> None:
+    policies = [trained(env_id, seed, kind) for seed, kind in ((0, SAC), (1, TD3))]
+    limit = {"max_episode_steps": SYSTEMS[env_id]}  # an argument of the environment: it is stepped
+    seen: list[list[Any]] = [[[], []], [[], []]]
+
+    def watch(which: int) -> Any:
+        return lambda p, observations: seen[which][p].append(np.array(observations))
+
+    native = evaluate(policies, env_id, episodes=7, seed=3, num_envs=3, watch=watch(0))
+    stepped = evaluate(policies, env_id, episodes=7, seed=3, num_envs=3, env_kwargs=limit, watch=watch(1))
+    for p, (a, b) in enumerate(zip(native, stepped, strict=True)):
+        assert (a.loop, b.loop) == ("native", "steps")
+        np.testing.assert_allclose(a.returns, b.returns, rtol=1e-4)
+        np.testing.assert_array_equal(a.lengths, b.lengths)
+        np.testing.assert_array_equal(a.costs, b.costs)
+        np.testing.assert_array_equal(a.violations, b.violations)
+        np.testing.assert_allclose(a.action_changes, b.action_changes, rtol=2e-2, atol=1e-6)
+        assert [len(rows) for rows in seen[0][p]] == [len(rows) for rows in seen[1][p]]
+        np.testing.assert_array_equal(seen[0][p][0], seen[1][p][0])  # the first states are the same to the bit
+        np.testing.assert_allclose(seen[0][p][1], seen[1][p][1], atol=1e-4)
+
+
+def test_policies_beside_each_other_go_each_their_own_way() -> None:
+    known, other = trained("native/pendulum"), Constant(0)
+    told: list[tuple[int, int]] = []
+    found = evaluate([other, known], "native/pendulum", episodes=4, progress=lambda *done: told.append(done))
+    assert [one.loop for one in found] == ["steps", "native"]
+    assert told[-1] == (8, 8)
+    (alone,) = evaluate([known], "native/pendulum", episodes=4)
+    np.testing.assert_array_equal(alone.returns, found[1].returns)
+    assert Episodes.from_json(alone.to_json()).loop == "native"
+    assert Episodes.from_json({k: v for k, v in alone.to_json().items() if k != "loop"}).loop == "steps"
+
+
+def test_the_native_loop_refuses_what_stepping_refuses() -> None:
+    with pytest.raises(EnvironmentMismatchError, match="3 observations and 1 actions"):
+        evaluate([trained("native/pendulum")], "native/quadrotor-2d", episodes=2)
+    policy = trained("native/pendulum")
+    for weight in policy.actor.mlp.weights:  # type: ignore[union-attr]
+        weight.copy_(weight.sign() * 3e38)  # finite, and the sums of their products are not
+    with pytest.raises(EnvironmentMismatchError, match="non-finite action for policy 0 in episode 0, step 0"):
+        evaluate([policy], "native/pendulum", episodes=2)
