@@ -165,6 +165,11 @@ class Spec:
         return tuple(key for key, array in self.observations.items() if array.image)
 
     @property
+    def vector_keys(self) -> tuple[str, ...]:
+        """Keys of the float vectors, in order."""
+        return tuple(key for key, array in self.observations.items() if not array.image)
+
+    @property
     def vector_dim(self) -> int:
         """Numbers of all float vectors together; what a normaliser is as wide as."""
         return sum(array.shape[0] for array in self.observations.values() if not array.image)

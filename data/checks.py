@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError
-from surefoot.data.dataset import Dataset
+from surefoot.core.errors import ConfigError, DataError
+from surefoot.data.dataset import NAMED, Dataset
 
 Array = np.ndarray[Any, Any]
 
@@ -129,12 +129,31 @@ def validate(dataset: Dataset) -> None:
             check_finite(name, key, array)
     for key, array in dataset.extras.items():
         check_extra(name, f"extras/{key}", array)
+        if key.startswith(NAMED):
+            _check_named(dataset, key, array)
     if dataset.next_observations.shape != dataset.observations.shape:
         raise DataError(
             f"{name}: 'next_observations' has shape {dataset.next_observations.shape} but 'observations' has "
             f"{dataset.observations.shape}; they must agree"
         )
     _check_episodes(dataset)
+
+
+def _check_named(dataset: Dataset, key: str, array: Array) -> None:
+    """A vector or an image, with a next one of the same kind, and nothing beside such arrays."""
+    other = dataset.extras.get(f"next_{key}")
+    if other is None or (other.shape, other.dtype) != (array.shape, array.dtype):
+        found = "missing" if other is None else f"{other.dtype} of shape {other.shape}"
+        raise DataError(
+            f"{dataset.name}: {f'next_{key}'!r} is {found}, and {key!r} {array.dtype} of shape {array.shape}; "
+            "they must agree"
+        )
+    try:
+        _ = dataset.arrays
+    except ConfigError as error:
+        raise DataError(f"{dataset.name}: {key!r}: {error}") from error
+    if dataset.observation_dim:
+        raise DataError(f"{dataset.name}: holds 'observations' beside {key!r}; keep one of them")
 
 
 def _check_episodes(dataset: Dataset) -> None:

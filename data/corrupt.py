@@ -19,6 +19,7 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.core.schema import Many, Plain, Table, check, parse
 from surefoot.data.dataset import Dataset
+from surefoot.data.formats.named import need_one_vector
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
@@ -112,6 +113,8 @@ def corrupt(
     """
     element = _check_settings(element, mode, rate, scale, seed, consistent, victim)
     column = COLUMNS[element]
+    if column in ("observations", "next_observations"):
+        need_one_vector(dataset, "an attack on observations")
     clean = getattr(dataset, column)
     rows = np.flatnonzero(dataset.valid)
     adversary = None

@@ -10,6 +10,7 @@ import torch
 
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.spec import VECTOR, in_words
 from surefoot.data.dataset import Array, Dataset
 
 ACTION_MARGIN = 1e-5
@@ -61,7 +62,7 @@ def scale_rewards(dataset: Dataset, agent: Agent, how: str) -> Dataset:
 
 
 def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
-    """Fit `agent.normalizer` and apply it to observations and next observations.
+    """Fit `agent.normalizer` and apply it to observations and next observations; images are left as they are.
 
     Args:
         dataset: gives the statistics.
@@ -78,19 +79,35 @@ def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
         return dataset
     if how not in {"observations", "stacked"}:
         raise ConfigError(f"normalization={how!r} is not one of none, observations, stacked")
-    rows = dataset.observations
+    rows = _vectors(dataset, "observations")
     if how == "stacked":
-        rows = np.concatenate([dataset.observations, dataset.next_observations])
+        rows = np.concatenate([rows, _vectors(dataset, "next_observations")])
     agent.normalizer.fit(torch.from_numpy(rows))
     return _normalised(dataset, agent)
 
 
 def _normalised(dataset: Dataset, agent: Agent) -> Dataset:
     mean, scale = agent.normalizer.mean.cpu().numpy(), agent.normalizer.scale.cpu().numpy()
-    return dataset.replace(
-        observations=((dataset.observations - mean) / scale).astype(np.float32),
-        next_observations=((dataset.next_observations - mean) / scale).astype(np.float32),
-    )
+    found = {
+        name: ((_vectors(dataset, name) - mean) / scale).astype(np.float32)
+        for name in ("observations", "next_observations")
+    }
+    if agent.spec.one_vector:
+        return dataset.replace(**found)
+    extras = dict(dataset.extras)
+    for name, joined in found.items():
+        keys = agent.spec.vector_keys
+        ends = np.cumsum([agent.spec.observations[key].shape[0] for key in keys])
+        for key, part in zip(keys, np.split(joined, ends[:-1], 1), strict=True) if keys else ():
+            extras[f"{name}/{key}"] = np.ascontiguousarray(part)
+    return dataset.replace(extras=extras)
+
+
+def _vectors(dataset: Dataset, name: str) -> Array:
+    """(N, V) all float vectors of `observations` or `next_observations`, side by side; images are not normalised."""
+    own: Array = getattr(dataset, name)
+    keys = [key for key, array in dataset.arrays.items() if not array.image and key != VECTOR]
+    return np.concatenate([own, *(dataset.extras[f"{name}/{key}"] for key in keys)], 1) if keys else own
 
 
 def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewards: str = "none") -> Dataset:
@@ -99,12 +116,11 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
     Raises:
         DataError: the dataset's sizes are not those that the agent was built for.
     """
-    have = (dataset.observation_dim, dataset.action_dim)
-    want = (agent.spec.observation_dim, agent.spec.action_dim)
+    have, want = (dataset.arrays, dataset.action_dim), (dict(agent.spec.observations), agent.spec.action_dim)
     if have != want:
         raise DataError(
-            f"{dataset.name}: observations and actions have {have[0]} and {have[1]} dimensions, but this "
-            f"{agent.name} was built for {want[0]} and {want[1]}"
+            f"{dataset.name}: observations are {in_words(have[0])} and actions have {have[1]} dimensions, but this "
+            f"{agent.name} was built for {in_words(want[0])} and {want[1]}"
         )
     low, high = agent.action_low.cpu().numpy(), agent.action_high.cpu().numpy()
     dataset = scale_rewards(scale_actions(dataset, low, high), agent, rewards)

@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.spec import in_words
 from surefoot.data.catalogue import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.download import sidecar_sha256
@@ -27,6 +28,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "env_id": dataset.env_id,
         "transitions": len(dataset),
         "observation_dim": dataset.observation_dim,
+        "observations": in_words(dataset.arrays),
         "action_dim": dataset.action_dim,
         "episodes": len(lengths),
         "length_min": int(lengths.min()),

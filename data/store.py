@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -221,7 +221,8 @@ def store_from_dataset(
 
     Args:
         dataset: whole episodes; rows with `valid` False are left out.
-        keys: fields of `Dataset` (`observations`, `costs`, ...) or names in `dataset.extras`.
+        keys: fields of `Dataset` (`observations`, `costs`, ...) or names in `dataset.extras`; `observations` stands for
+            all of `observations/KEY` where observations are images or several arrays.
         device: where the store lives.
         dtype: of the packed row.
 
@@ -234,10 +235,16 @@ def store_from_dataset(
         raise DataError(f"{dataset.name}: no row is valid as a transition, so there is nothing to sample")
     keep: Any = slice(None) if len(rows) == len(dataset) else rows  # a slice spares a copy of every column
     available = available_columns(dataset)
+    keys = [column for key in keys for column in named_columns(available, key)]
     for key in keys:
         if key not in available:
             raise DataError(f"{dataset.name}: has no {key!r}; {nearest(key, list(available))}")
     return Store.pack({key: available[key][keep] for key in keys}, device, dtype)
+
+
+def named_columns(columns: Iterable[str], key: str) -> list[str]:
+    """The columns that an agent which reads `key` reads: KEY/... where observations are several arrays, or itself."""
+    return [name for name in columns if name.startswith(f"{key}/")] or [key]
 
 
 def available_columns(dataset: Dataset) -> dict[str, Array]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.envs.interface import Array, Tensors, VectorEnvironment, as_numpy
 from surefoot.envs.native import SEEDS, NativeVectorEnv
+from surefoot.envs.systems import system as find_system
 
 Strokes = list[tuple[Tensor, Tensor, float]]
 """Ends of segments, (N, 2) each, and half their width: x right and y down, in units of the image's width."""
@@ -64,6 +65,36 @@ def draw(strokes: Strokes, size: int) -> Tensor:
         brightness = own if brightness is None else torch.maximum(brightness, own)
     assert brightness is not None
     return (brightness * 255 + 0.5).to(torch.uint8)
+
+
+def images_of(
+    env_id: str, observations: Array, next_observations: Array, starts: Array, velocities: bool, size: int = 64
+) -> dict[str, Array]:
+    """Recorded transitions of a native system as `PixelVectorEnv` gives them: columns of a `data.Dataset`'s extras.
+
+    Args:
+        env_id: of the camera's environment, such as surefoot/PendulumPixels-v0.
+        observations: (N, O) of the system, in episode order.
+        next_observations: (N, O).
+        starts: (N,) bool, where episodes begin.
+        velocities: one frame and the velocities, instead of three frames.
+        size: height and width of a frame.
+    """
+    scene, chosen = SCENES[find_system(gymnasium.spec(env_id).kwargs["system"]).name]
+    parts = [torch.from_numpy(values).split(1024) for values in (observations, next_observations)]
+    now, after = (np.concatenate([draw(scene(part), size).numpy() for part in rows]) for rows in parts)
+    if velocities:
+        found = {"observations/image": now, "next_observations/image": after}
+        for name, values in (("observations", observations), ("next_observations", next_observations)):
+            found[f"{name}/velocity"] = np.ascontiguousarray(values[:, list(chosen)])
+        return found
+    first = np.maximum.accumulate(np.where(starts, np.arange(len(now)), 0))
+    older = [np.maximum(np.arange(len(now)) - back, first) for back in (2, 1)]
+    stacked = np.stack([now[older[0]], now[older[1]], now], 1)
+    return {
+        "observations/image": stacked,
+        "next_observations/image": np.concatenate([stacked[:, 1:], after[:, None]], 1),
+    }
 
 
 class PixelVectorEnv(VectorEnvironment):

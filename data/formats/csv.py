@@ -22,6 +22,7 @@ from surefoot.core.files import written_aside
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.formats.named import need_one_vector
 
 Array = np.ndarray[Any, Any]
 
@@ -133,6 +134,7 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     Raises:
         DataError: the dataset breaks its invariants, or the file can't be written.
     """
+    need_one_vector(dataset, "a CSV file")
     validate(dataset)
     blocks = [dataset.observations, dataset.actions, dataset.rewards[:, None], dataset.next_observations]
     names = [f"observation_{i}" for i in range(dataset.observation_dim)]

@@ -1,7 +1,8 @@
 """D4RL's HDF5 layout, read and written: flat arrays over all steps.
 
 Written files are ordinary HDF5 that D4RL's own loader reads too. What they hold beyond D4RL:
-`next_observations`, `costs`, `valid` (where a row may not be sampled), `extras/...`, and a checksum of
+`next_observations`, `observations/KEY` of images and named arrays
+(`formats.named`), `costs`, `valid` (where a row may not be sampled), `extras/...`, and a checksum of
 everything in the 512 bytes that HDF5 leaves to the user at the front.
 """
 
@@ -23,6 +24,7 @@ from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import SEAL_BYTES, read_hdf5, seal
+from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
 Array = np.ndarray[Any, Any]
 
@@ -35,12 +37,13 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     Raises:
         DataError: the file is damaged, incomplete, inconsistent or holds values that are not finite.
     """
-    contents = read_hdf5(path, KEYS, prefixes=[EXTRAS])
+    contents = read_hdf5(path, KEYS, prefixes=[EXTRAS, *PREFIXES])
     if any(name.startswith("episode_0/") for name in contents.names):
         raise DataError(f"{path}: is the inside of a Minari dataset; give the dataset's folder (two levels up) instead")
-    require_keys(str(path), contents.arrays, REQUIRED, contents.names)
-    extras = {key.removeprefix(EXTRAS): value for key, value in contents.arrays.items() if key.startswith(EXTRAS)}
-    return dataset_from_arrays(contents.arrays, source.with_attributes(contents.attributes), view, extras)
+    arrays, named = take_named(contents.arrays, str(path))
+    require_keys(str(path), arrays, REQUIRED, contents.names)
+    extras = named | {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}
+    return dataset_from_arrays(arrays, source.with_attributes(contents.attributes), view, extras)
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:
@@ -62,7 +65,7 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
         columns["costs"] = dataset.costs
     if not dataset.valid.all():
         columns["valid"] = dataset.valid
-    columns |= {EXTRAS + key: value for key, value in dataset.extras.items()}
+    columns = file_columns(columns, dataset, EXTRAS)
     # Built in memory and written in one go: the HDF5 library does not survive a disk that fills up under it.
     image = io.BytesIO()
     # v108: older layouts can't hold attributes above 64 kB, such as long lists of policies.

@@ -34,7 +34,7 @@ from surefoot.data.checks import (
     validate,
     vector,
 )
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import NAMED, Dataset
 
 Array = np.ndarray[Any, Any]
 
@@ -122,8 +122,11 @@ def dataset_from_arrays(
         raise ConfigError(f"view={view!r} is unknown: {nearest(view, VIEWS)}")
     if source.max_episode_steps is not None and not 1 <= source.max_episode_steps <= MOST_STEPS:
         raise ConfigError(f"max_episode_steps is {source.max_episode_steps}, must be from 1 to {MOST_STEPS}")
-    columns, both = _checked_columns(arrays, source.name)
     extras = dict(extras or {})
+    named = any(key.startswith(NAMED) for key in extras)
+    if named and view != "corrected":
+        raise ConfigError(f"view={view!r} is of one observation vector: use view='corrected' for images")
+    columns, both = _checked_columns(arrays, source.name, named)
     if "margins" in columns:
         if "margins" in extras:
             raise DataError(f"{source.name}: holds both 'margins' and 'extras/margins'; keep one of them")
@@ -164,12 +167,14 @@ def dataset_from_arrays(
     return dataset.replace(warnings=_oddities(dataset, both, source.unit_actions))
 
 
-def _checked_columns(arrays: Mapping[str, Array], name: str) -> tuple[dict[str, Array], int]:
+def _checked_columns(arrays: Mapping[str, Array], name: str, named: bool) -> tuple[dict[str, Array], int]:
     """The per-step columns in their final types, and how many rows were terminal and timeout at once."""
     require_keys(name, arrays, REQUIRED, arrays)
     columns: dict[str, Array] = {}
     for key in (*REQUIRED, *OPTIONAL):
-        if key in arrays:
+        if named and key in ("observations", "next_observations"):
+            columns[key] = arrays[key]  # without columns
+        elif key in arrays:
             kind = matrix if key in ("observations", "actions", "next_observations") else vector
             columns[key] = (flags if key in ("terminals", "timeouts", "valid") else kind)(name, key, arrays[key])
     same_length(name, columns)

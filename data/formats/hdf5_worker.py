@@ -82,7 +82,7 @@ def declared_bytes(key: str, dataset: h5py.Dataset, file_bytes: int) -> int:
     """Bytes that the dataset says it holds, refused where the file can't hold them."""
     if dataset.dtype.kind not in "biuf":
         raise Refused(f"{key!r} has type {dataset.dtype}, not numbers")
-    if dataset.shape is None or dataset.ndim > 4:
+    if dataset.shape is None or dataset.ndim > 5:
         raise Refused(f"{key!r} has shape {dataset.shape}, not that of an array of rows")
     if dataset.is_virtual or dataset.external:
         raise Refused(f"{key!r} points to data in other files; copy them into one file")

@@ -32,6 +32,7 @@ from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.formats.named import need_one_vector
 
 Array = np.ndarray[Any, Any]
 
@@ -184,6 +185,7 @@ def write(dataset: Dataset, name: str) -> None:
         dynamics),
             which Minari can't hold.
     """
+    need_one_vector(dataset, "a Minari dataset written here")
     validate(dataset)
     minari = _minari()
     _check_id(name)

@@ -19,6 +19,7 @@ from surefoot.core.unpacking import read_npz
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
+from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
 Array = np.ndarray[Any, Any]
 
@@ -40,14 +41,15 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
         DataError: the archive is damaged, incomplete, inconsistent or holds values that are not finite.
     """
     wanted = {*KEYS, *ALIASES, ATTRIBUTES}
-    found, names = read_npz(path, lambda name: name in wanted or name.startswith(EXTRAS), DataError)
+    found, names = read_npz(path, lambda name: name in wanted or name.startswith((EXTRAS, *PREFIXES)), DataError)
     text = found.pop(ATTRIBUTES, None)
     for name, key in ALIASES.items():
         if name in found and key in found:
             raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
     arrays = {ALIASES.get(name, name): array for name, array in found.items()}
+    arrays, named = take_named(arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, names)
-    extras = {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}
+    extras = named | {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}
     attributes = {} if text is None else _attributes(path, text)
     return dataset_from_arrays(arrays, source.with_attributes(attributes), view, extras)
 
@@ -78,7 +80,7 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     }
     if dataset.costs is not None:
         columns["costs"] = dataset.costs
-    columns |= {EXTRAS + key: value for key, value in dataset.extras.items()}
+    columns = file_columns(columns, dataset, EXTRAS)
     attributes = {**dataset.attributes, OWN_MARK: LAYOUT_VERSION}
     if dataset.env_id is not None:
         attributes["env_id"] = dataset.env_id

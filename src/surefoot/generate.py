@@ -16,7 +16,7 @@ from surefoot.data.catalogue import CATALOGUE
 from surefoot.data.files import cache_folder
 from surefoot.data.load import Progress
 from surefoot.data.load import load as load_source
-from surefoot.envs.names import PREFIX
+from surefoot.envs.names import PIXELS, PREFIX
 from surefoot.envs.systems import SYSTEMS, System
 from surefoot.experiment.trust import demand
 
@@ -59,7 +59,7 @@ def generate(
     """Record a dataset by scripted behaviours; the same arguments give the same bits.
 
     Args:
-        name: key of `EMBEDDED`, or a system (`native/quadrotor-2d`).
+        name: key of `EMBEDDED`, a system (`native/quadrotor-2d`), or one that a camera sees (`native/pendulum-pixels`).
         seed: of initial states, noise and order of the episodes, from 0 to 2^32 - 1.
         transitions: rounded up to whole episodes.
         behaviour: a mixture or behaviour of the system; None: the one in the name, or `mixed`.
@@ -70,6 +70,8 @@ def generate(
     """
     from surefoot.envs.generate import generate as record
 
+    if name in PIXELS:
+        return _seen(generate(PIXELS[name][1], seed, transitions, behaviour, gap), name)
     if name in EMBEDDED:
         system, named = EMBEDDED[name]
         if behaviour not in (None, named):
@@ -99,9 +101,21 @@ def generate(
     )
 
 
+def _seen(dataset: Dataset, name: str) -> Dataset:
+    """The same transitions as a camera sees them."""
+    from surefoot.envs.pixels import images_of
+
+    env_id, _, velocities = PIXELS[name]
+    starts = np.diff(dataset.episode_ids, prepend=-1) != 0
+    named = images_of(env_id, dataset.observations, dataset.next_observations, starts, velocities)
+    empty = {which: np.zeros((len(dataset), 0), np.float32) for which in ("observations", "next_observations")}
+    changed = dataset.name.replace(PIXELS[name][1], name)
+    return dataset.replace(**empty, extras={**dataset.extras, **named}, env_id=env_id, name=changed)
+
+
 def system_name(name: str) -> str:
     """The alias of the system that a name stands for; the error names datasets and systems near to it."""
-    aliases = [known().alias for known in SYSTEMS.values()]
+    aliases = [known().alias for known in SYSTEMS.values()] + list(PIXELS)
     if name not in aliases:
         close = difflib.get_close_matches(name, [*aliases, *EMBEDDED], n=3, cutoff=0.5)
         guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""

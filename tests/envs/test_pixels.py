@@ -19,7 +19,7 @@ from surefoot.envs.check import check_environment
 from surefoot.envs.interface import final_observations
 from surefoot.envs.names import PIXELS
 from surefoot.envs.native import NativeVectorEnv
-from surefoot.envs.pixels import PixelVectorEnv, draw, pendulum
+from surefoot.envs.pixels import PixelVectorEnv, draw, images_of, pendulum
 from surefoot.envs.spaces import mapped
 
 
@@ -147,3 +147,27 @@ def test_a_users_dict_with_an_image_stays_one_side_by_side() -> None:
         assert (final["camera"] == time_step).all()
     assert truncations.all()
     assert not after["camera"].any()
+
+
+@pytest.mark.parametrize("velocities", [False, True])
+def test_recorded_states_are_seen_as_the_environment_shows_them(velocities: bool) -> None:
+    env_id = "surefoot/PendulumCamera-v0" if velocities else "surefoot/PendulumPixels-v0"
+    options: Any = {"velocities": True, "frames": 1} if velocities else {}
+    plain = NativeVectorEnv("native/pendulum", 1, max_episode_steps=3)
+    seen = PixelVectorEnv("native/pendulum", 1, max_episode_steps=3, **options)
+    before, image = plain.reset(seed=2)[0], seen.reset(seed=2)[0]
+    rows: list[Any] = []
+    images: list[Any] = []
+    for _ in range(7):
+        after, *_, info = plain.step(np.ones((1, 1), np.float32))
+        shown, *_, told = seen.step(np.ones((1, 1), np.float32))
+        rows.append((before[0], final_observations(after, info)[0]))
+        images.append((mapped(lambda v: v[0], image), mapped(lambda v: v[0], final_observations(shown, told))))
+        before, image = after, shown
+    observations, following = (np.stack([row[i] for row in rows]) for i in (0, 1))
+    found = images_of(env_id, observations, following, np.arange(7) % 3 == 0, velocities)
+    for i, name in enumerate(("observations", "next_observations")):
+        for row in range(7):
+            expected = images[row][i] if velocities else {"image": images[row][i]}
+            for key, value in expected.items():
+                np.testing.assert_array_equal(found[f"{name}/{key}"][row], value)
