@@ -27,7 +27,7 @@ import numpy as np
 from surefoot.core.files import write_json
 from surefoot.core.sources import Uniform
 from surefoot.cuda_ext import native, why_not_native
-from surefoot.workers import at_once
+from surefoot.experiment.workers import at_once
 
 HERE = pathlib.Path(__file__).parent
 OFFICIAL, CORL = "surefoot, official order", "surefoot, CORL's order"
@@ -46,7 +46,7 @@ def learner(algorithm: str, options: dict[str, Any], seed: int) -> Any:
     from surefoot.core.agent import Spec
     from surefoot.core.learner import Learner
     from surefoot.data.store import Store
-    from surefoot.plan import agent_class
+    from surefoot.experiment.plan import agent_class
 
     torch.set_num_threads(1)
     kernels.keep_memory()

@@ -26,7 +26,7 @@ import torch
 from surefoot.core import checkpoint
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json, write_json
-from surefoot.run import Run
+from surefoot.experiment.run import Run
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "kill_resume.json"
 SMALL = ["algo.hidden=[64,64]", "episodes=2", "evaluate_episodes=1"]

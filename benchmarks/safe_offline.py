@@ -23,17 +23,17 @@ import numpy as np
 from cells import Results
 from study import Cell, git_commit, shared, study_main
 
-from surefoot.actors import Actor
-from surefoot.certify import certify
 from surefoot.core.files import read_json
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Episodes, evaluate, hierarchical_interval, safety
 from surefoot.evaluation.tables import format_bounds
-from surefoot.generate import load
-from surefoot.plan import FINAL_EVALUATION_SEED, Plan, agent_class
-from surefoot.registry import ALGORITHMS
-from surefoot.run import Run, load_agent
-from surefoot.training import train
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.plan import FINAL_EVALUATION_SEED, Plan, agent_class
+from surefoot.experiment.run import Run, load_agent
+from surefoot.experiment.training import train
+from surefoot.tools.actors import Actor
+from surefoot.tools.certify import certify
+from surefoot.tools.generate import load
 
 DATA, CHEETAH = "halfcheetah-v5-velocity-cost", "surefoot/HalfCheetahVelocity-v5"
 LIMITS = (25.0, 10.0)

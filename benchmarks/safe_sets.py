@@ -30,10 +30,10 @@ from surefoot.core.learner import Learner
 from surefoot.core.sources import Uniform
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.systems import system
-from surefoot.generate import generate
-from surefoot.reach import reach
 from surefoot.safe.fisor import FISOR
 from surefoot.safe.reachability.measures import compare
+from surefoot.tools.generate import generate
+from surefoot.tools.reach import reach
 
 TRANSITIONS, SEEDS = 200_000, (0, 1, 2)
 

@@ -22,7 +22,7 @@ from study import Cell, git_commit, study_main
 from surefoot.core.agent import Spec
 from surefoot.core.errors import DivergenceError
 from surefoot.evaluation import Interval, difference_interval, hierarchical_interval
-from surefoot.plan import agent_class
+from surefoot.experiment.plan import agent_class
 from surefoot.streaming import obgd
 
 CARTPOLE_STEPS, CHEETAH_STEPS = 150_000, 200_000

@@ -26,10 +26,10 @@ from surefoot.data import load
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import difference_interval, hierarchical_interval
 from surefoot.evaluation.runs import CurvePoint
-from surefoot.plan import Plan, agent_class
-from surefoot.run import Run
-from surefoot.training import resume, train
-from surefoot.workers import cores
+from surefoot.experiment.plan import Plan, agent_class
+from surefoot.experiment.run import Run
+from surefoot.experiment.training import resume, train
+from surefoot.experiment.workers import cores
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 SHARED = pathlib.Path(

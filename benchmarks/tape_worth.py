@@ -25,7 +25,7 @@ from surefoot.core.agent import Spec
 from surefoot.core.files import write_json
 from surefoot.core.learner import Learner
 from surefoot.data.store import Store
-from surefoot.plan import agent_class
+from surefoot.experiment.plan import agent_class
 
 HERE = pathlib.Path(__file__).parent
 ROWS, OBSERVATION, ACTION = 100_000, 17, 6

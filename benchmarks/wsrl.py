@@ -35,9 +35,9 @@ from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
 from surefoot.envs.names import gymnasium_id
 from surefoot.evaluation import hierarchical_interval
-from surefoot.generate import generate
-from surefoot.plan import Plan, agent_class
-from surefoot.run import Run
+from surefoot.experiment.plan import Plan, agent_class
+from surefoot.experiment.run import Run
+from surefoot.tools.generate import generate
 
 DATASET, ENVIRONMENT = "walker2d-v5-mixed-sb3", "Walker2d-v5"
 PRETRAINING, ONLINE, EPISODES, SEEDS = 30_000, 10_000, 20, (0, 1, 2, 3, 4)

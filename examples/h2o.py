@@ -10,7 +10,7 @@ import argparse
 
 import surefoot
 from surefoot.evaluation.tables import format_bounds
-from surefoot.generate import generate
+from surefoot.tools.generate import generate
 
 
 def main() -> None:

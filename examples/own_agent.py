@@ -22,7 +22,7 @@ from surefoot.core.value_learning import advantage_weights
 from surefoot.data import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.evaluation.tables import format_bounds
-from surefoot.generate import load
+from surefoot.tools.generate import load
 
 
 @dataclasses.dataclass(frozen=True)

@@ -166,7 +166,7 @@ class CQL(Agent):
     def _target(self, batch: Batch, noise: dict[str, Tensor], members: Tensor | None) -> Tensor:
         """(B,) reward and the value of the best of the next actions, each valued by the lowest of some critics."""
         seen = self.policy_input(batch, noise, "next_observations")
-        several, _ = self._policys(seen, batch["next_observations"], noise["next_action"])
+        several, _ = self._policy_pairs(seen, batch["next_observations"], noise["next_action"])
         next_q = ensembles.lowest(self.target_critic, several, members)
         return td_target(batch["rewards"], batch["terminations"], next_q.amax(0), self.config.discount)
 
@@ -176,8 +176,8 @@ class CQL(Agent):
         uniform = 2 * noise["uniform_action"].unflatten(-1, (-1, size)).movedim(-2, 0) - 1
         blocks = [
             (pairs(observations, uniform), torch.full_like(uniform[..., 0], -size * math.log(2))),
-            self._policys(self.policy_input(batch, noise, "observations"), observations, noise["policy_action"]),
-            self._policys(
+            self._policy_pairs(self.policy_input(batch, noise, "observations"), observations, noise["policy_action"]),
+            self._policy_pairs(
                 self.policy_input(batch, noise, "next_observations"), observations, noise["next_policy_action"]
             ),
         ]
@@ -196,7 +196,7 @@ class CQL(Agent):
         """(B, O) what the policy reads at a batch's `observations` or `next_observations`: just them."""
         return batch[where]
 
-    def _policys(self, seen: Tensor, valued_at: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _policy_pairs(self, seen: Tensor, valued_at: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Pairs (n, B, O + A) of observations and actions that the policy draws, and log-densities (n, B).
 
         Args:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.registry import ALGORITHMS
+from surefoot.experiment.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

@@ -24,16 +24,23 @@ if TYPE_CHECKING:
     from surefoot import safe as safe
     from surefoot import streaming as streaming
     from surefoot.core.policy import Policy
-    from surefoot.run import Run as Run
-    from surefoot.training import fit as fit
+    from surefoot.experiment.run import Run as Run
+    from surefoot.experiment.run import load_agent as load_agent
+    from surefoot.experiment.training import fit as fit
+    from surefoot.experiment.training import resume as resume
 
 __version__ = "0.1.0"
 
 ROOMS = ("core", "data", "envs", "evaluation", "offline", "online", "safe", "streaming")
-NAMES = {"Run": "surefoot.run", "fit": "surefoot.training"}
+NAMES = {
+    "Run": "surefoot.experiment.run",
+    "fit": "surefoot.experiment.training",
+    "load_agent": "surefoot.experiment.run",
+    "resume": "surefoot.experiment.training",
+}
 """Public name -> the module that defines it."""
 
-__all__ = ["Run", "__version__", "fit", "load_policy", *ROOMS]
+__all__ = ["Run", "__version__", "fit", "load_agent", "load_policy", "resume", *ROOMS]
 
 
 def load_policy(path: str | os.PathLike[str], seed: int | None = None) -> Policy:
@@ -45,7 +52,7 @@ def load_policy(path: str | os.PathLike[str], seed: int | None = None) -> Policy
     import pathlib
 
     from surefoot.core.policy import Policy
-    from surefoot.run import Run
+    from surefoot.experiment.run import Run
 
     return Run.open(path).policy(seed) if pathlib.Path(path).is_dir() else Policy.load(path)
 

@@ -15,10 +15,10 @@ from surefoot.core.errors import DataError
 from surefoot.core.kernels import KernelTable
 from surefoot.core.sources import MAIN
 from surefoot.envs.native import NativeVectorEnv
-from surefoot.generate import generate
 from surefoot.offline import CalQL
 from surefoot.online import CalQLOnline
 from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.tools.generate import generate
 
 SMALL: dict[str, Any] = {"sampled_actions": 2, "batch_size": 16, "discount": 0.5}
 

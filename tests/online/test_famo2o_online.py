@@ -16,10 +16,10 @@ from surefoot.core.learner import Learner
 from surefoot.core.sources import MAIN, Uniform
 from surefoot.data.store import Store
 from surefoot.envs.native import NativeVectorEnv
-from surefoot.generate import generate
 from surefoot.offline import FamO2O
 from surefoot.online import FamO2OCQLOnline, FamO2OOnline
 from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.tools.generate import generate
 
 SMALL = {"coefficients": (1.0, 5.0), "rewards": "none"}
 

@@ -18,11 +18,11 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Uniform, joined
 from surefoot.envs.native import NativeVectorEnv
-from surefoot.generate import generate
 from surefoot.online import DARC, H2O
 from surefoot.online.h2o import gap_penalty
 from surefoot.online.hybrid import BOTH, SIMULATED, TO_TELL_APART
 from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.tools.generate import generate
 
 # -- the penalty ----------------------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from surefoot.core.random import Stream, generator
 from surefoot.core.sources import Uniform
 from surefoot.envs import make_vec
 from surefoot.envs.interface import VectorEnvironment
-from surefoot.generate import generate
 from surefoot.online import HNPG, TRPO, spec_of
 from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.tools.generate import generate
 
 SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 16, "hidden": (8, 6), "critic_hidden": (7, 5), "epochs": 2,
                          "minibatches": 2, "value_actions": 3}  # fmt: skip

@@ -16,9 +16,9 @@ from surefoot.core.learner import Learner
 from surefoot.core.random import generator
 from surefoot.core.sources import MAIN
 from surefoot.envs.native import NativeVectorEnv
-from surefoot.generate import generate
 from surefoot.online import MOORL, SAC
 from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.tools.generate import generate
 
 META = {"meta_actor": "actor", "meta_critic": "critic"}
 

@@ -144,7 +144,7 @@ def test_costs_that_teach_nothing_are_said_before_training(variant: str) -> None
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_episodes_held_out_are_judged_by_each_loss_windows_included(variant: str) -> None:
-    from surefoot.from_data import validation_losses
+    from surefoot.experiment.offline_trainer import validation_losses
 
     (agent,) = agents(variant, [0])
     agent.prepare(random_dataset())

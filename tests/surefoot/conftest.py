@@ -38,9 +38,9 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, dataset_path: pathlib
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs train in this process: a worker's start takes longer than all that a small run does."""
-    from surefoot.run import Run
-    from surefoot.seeds import seed_trainer
-    from surefoot.workers import Listener
+    from surefoot.experiment.run import Run
+    from surefoot.experiment.trainer import seed_trainer
+    from surefoot.experiment.workers import Listener
 
     def work(run: Run, groups: list[list[int]], tell: Listener, lock: int) -> None:
         for seeds in groups:
@@ -50,4 +50,4 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
             trainer.train()
             trainer.finish()
 
-    monkeypatch.setattr("surefoot.training.work", work)
+    monkeypatch.setattr("surefoot.experiment.training.work", work)

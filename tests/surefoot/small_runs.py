@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from surefoot.data import Dataset
-from surefoot.generate import generate
-from surefoot.run import Run
+from surefoot.experiment.run import Run
+from surefoot.tools.generate import generate
 
 TINY = ["steps=20", "episodes=2", "evaluate_every=20", "evaluate_episodes=1", "batch_size=8", "algo.hidden=[8,8]"]
 

@@ -21,14 +21,14 @@ from surefoot.cli import main
 from surefoot.core.agent import Spec
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError, SimulatorError
 from surefoot.evaluation import RunData, evaluate
-from surefoot.generate import generate
+from surefoot.experiment.initialise import advice
+from surefoot.experiment.inputs import elsewhere
+from surefoot.experiment.plan import Plan
+from surefoot.experiment.run import Run, load_agent
+from surefoot.experiment.training import fit, resume
 from surefoot.offline import IQL
 from surefoot.online import PPO, SAC, WSRL
-from surefoot.plan import Plan
-from surefoot.problem import elsewhere
-from surefoot.run import Run, load_agent
-from surefoot.start import advice
-from surefoot.training import fit, resume
+from surefoot.tools.generate import generate
 
 ENV = "native/pendulum"
 PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
@@ -71,7 +71,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 from test_acting_runs import sac, ENV, FAST
-from surefoot.training import fit
+from surefoot.experiment.training import fit
 fit(sac(), env=ENV, steps=600, seeds=2, evaluate_every=200, out={out!r}, **FAST)
 """
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from small_runs import small_dataset
 
-from surefoot import data, generate
+from surefoot import data
 from surefoot.cli import main
 from surefoot.core.errors import ConfigError
+from surefoot.tools import generate
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
-from surefoot import certify
 from surefoot.cli import main
 from surefoot.envs.systems import SYSTEMS
 from surefoot.evaluation import certificate
+from surefoot.tools import certify
 
 Capture = pytest.CaptureFixture[str]
 

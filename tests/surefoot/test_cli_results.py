@@ -14,7 +14,7 @@ from rich.console import Console
 import surefoot
 from surefoot.cli import main
 from surefoot.cli.progress import Watcher, duration
-from surefoot.registry import ALGORITHMS
+from surefoot.experiment.algorithms import ALGORITHMS
 
 Capture = pytest.CaptureFixture[str]
 
@@ -180,7 +180,7 @@ def test_tensorboard_gets_the_numbers_of_each_seed(tmp_path: pathlib.Path) -> No
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from surefoot.loggers import make_logger
+    from surefoot.experiment.loggers import make_logger
 
     listener = make_logger("tensorboard", tmp_path)
     for event in events():
@@ -196,7 +196,7 @@ def test_a_logger_that_is_not_installed_is_told_before_training(
     import sys
 
     from surefoot.core.errors import MissingExtraError
-    from surefoot.loggers import make_logger
+    from surefoot.experiment.loggers import make_logger
 
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtraError, match=r"logger=wandb needs the package 'wandb'.*surefoot\[wandb\]"):

@@ -18,8 +18,8 @@ from surefoot.cli import main
 from surefoot.cli import train as train_command
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
-from surefoot.plan import Plan
-from surefoot.problem import training_environment
+from surefoot.experiment.inputs import training_environment
+from surefoot.experiment.plan import Plan
 
 Capture = pytest.CaptureFixture[str]
 
@@ -109,7 +109,7 @@ def test_envs_says_how_many_environments_each_seed_acts_in(
         plans.append(plan)
         raise SystemError
 
-    monkeypatch.setattr("surefoot.training.train", record)
+    monkeypatch.setattr("surefoot.experiment.training.train", record)
     with pytest.raises(SystemError):
         main(["train", "--quiet", f"algo={algorithm}", "env=native/pendulum", "envs=8", f"out={tmp_path / 'run'}"])
     (plan,) = plans
@@ -202,10 +202,10 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
 
 
 def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture) -> None:
-    from surefoot import config
+    from surefoot.cli import config
     from surefoot.data import CATALOGUE
-    from surefoot.generate import EMBEDDED
-    from surefoot.registry import ALGORITHMS
+    from surefoot.experiment.algorithms import ALGORITHMS
+    from surefoot.tools.generate import EMBEDDED
 
     assert main(["train", "--help"]) == 0
     words = set(capsys.readouterr().out.replace("=", " ").split())

@@ -7,10 +7,10 @@ import pathlib
 
 import pytest
 
-from surefoot import config, grammar
+from surefoot.cli import config, grammar
 from surefoot.core.errors import ConfigError
+from surefoot.experiment.algorithms import ALGORITHMS as EVERY
 from surefoot.offline import ALGORITHMS
-from surefoot.registry import ALGORITHMS as EVERY
 
 
 def request(*overrides: str) -> config.Request:

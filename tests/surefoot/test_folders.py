@@ -19,7 +19,7 @@ from small_runs import TINY
 
 from surefoot.core.errors import ConfigError
 from surefoot.experiment.folders import LOCK, FolderInUseError, claim_begun, claim_named, claim_new
-from surefoot.training import resume
+from surefoot.experiment.training import resume
 
 CLAIM = """
 import sys, time

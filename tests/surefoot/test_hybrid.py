@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from small_runs import STILL, metrics, small_dataset
 
-from surefoot import config, fit, online
-from surefoot.cli import helptext
+from surefoot import fit, online
+from surefoot.cli import config, helptext
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
-from surefoot.registry import ALGORITHMS
-from surefoot.run import Run
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.run import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DISCRIMINATORS = {"discriminator_hidden": (8,), "discriminator_rows": 4}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from surefoot.data.dataset import Dataset
-from surefoot.margins import with_margins
+from surefoot.experiment.margins import with_margins
 from surefoot.safe.signal import MARGINS_FROM, constraint_signal
 
 VELOCITY = "surefoot/HalfCheetahVelocity-v5"

@@ -12,9 +12,9 @@ from test_training import FAST, same, weights
 from surefoot import fit
 from surefoot.core.agent import Spec
 from surefoot.core.random import STEPS_PER_BLOCK, generator
+from surefoot.experiment.run import load_agent
 from surefoot.offline import CQL
 from surefoot.online import PPO, SAC, WSRL
-from surefoot.run import load_agent
 
 PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
 pytestmark = pytest.mark.usefixtures("in_process")

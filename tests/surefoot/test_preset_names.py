@@ -11,8 +11,8 @@ import pytest
 
 from surefoot.cli import main
 from surefoot.evaluation import load_runs, tables
-from surefoot.plan import agent_class, preset_name
-from surefoot.registry import ALGORITHMS
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.plan import agent_class, preset_name
 
 
 def options(algorithm: str, **changes: Any) -> dict[str, Any]:

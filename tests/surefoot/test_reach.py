@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot import reach as reaching
 from surefoot.cli import main
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.errors import CheckpointError, ConfigError
@@ -21,7 +20,8 @@ from surefoot.core.policy import Policy
 from surefoot.core.transformer import DecisionTransformerActor
 from surefoot.safe.reachability import compare
 from surefoot.safe.reachability.files import load
-from surefoot.shield import Watch, load_filtered, shield, shielded_episodes
+from surefoot.tools import reach as reaching
+from surefoot.tools.shield import Watch, load_filtered, shield, shielded_episodes
 
 Capture = pytest.CaptureFixture[str]
 COARSE = ("native/dubins-obstacles", "--points", "31,31,24", "--tolerance", "1e-4")

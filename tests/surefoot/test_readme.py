@@ -12,13 +12,12 @@ import sys
 
 import pytest
 
-from surefoot import config, grammar
-from surefoot.cli import helptext, main, train
+from surefoot.cli import config, grammar, helptext, main, train
 from surefoot.cli.main import build_parser
 from surefoot.core.agent import Agent
+from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.offline import CQL, CQLConfig
 from surefoot.offline.fitted_q import FittedQ
-from surefoot.registry import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -16,9 +16,9 @@ from surefoot.core.errors import CheckpointError, SurefootError
 from surefoot.core.kernels import KernelTable
 from surefoot.core.spec import Spec
 from surefoot.data.dataset import Dataset
-from surefoot.plan import Plan, agent_class, options_from_json
-from surefoot.registry import ALGORITHMS
-from surefoot.run import Run, load_agent, read_columns, write_columns
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.plan import Plan, agent_class, options_from_json
+from surefoot.experiment.run import Run, load_agent, read_columns, write_columns
 
 SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
 

@@ -15,10 +15,10 @@ from test_training import _checkpoints, _wait_for, _workers_of
 
 from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.envs import make_vec
+from surefoot.experiment.run import Run, load_agent
+from surefoot.experiment.training import fit, resume
 from surefoot.online import spec_of
-from surefoot.run import Run, load_agent
 from surefoot.safe import PPOLag
-from surefoot.training import fit, resume
 
 DUBINS = "native/dubins-obstacles"
 WALKER: dict[str, Any] = {"hidden": (8, 8), "num_envs": 2, "horizon": 128, "minibatches": 2, "epochs": 2}

@@ -10,15 +10,15 @@ import pytest
 from small_runs import TINY, small_dataset
 
 from surefoot.cli import main
-from surefoot.config import compose
+from surefoot.cli.config import compose
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.smoothness import check_penalty
+from surefoot.experiment.plan import Plan, agent_class
+from surefoot.experiment.run import Run
+from surefoot.experiment.training import fit, train
 from surefoot.offline import BC
 from surefoot.online import PPO
-from surefoot.plan import Plan, agent_class
-from surefoot.run import Run
-from surefoot.training import fit, train
 
 Capture = pytest.CaptureFixture[str]
 

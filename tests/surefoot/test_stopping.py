@@ -17,15 +17,15 @@ from test_training import FAST, _checkpoints, _wait_for, _workers_of, pendulum, 
 from surefoot.core import checkpoint
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, SimulatorError
+from surefoot.experiment.plan import Plan
+from surefoot.experiment.run import Run
 from surefoot.experiment.stopping import Interrupted, Stopped, Terminated, resumable
+from surefoot.experiment.trainer import never, seed_trainer
+from surefoot.experiment.training import fit, resume
 from surefoot.experiment.watchdog import Watchdog
 from surefoot.offline import IQL
 from surefoot.online import PPO, SAC
-from surefoot.plan import Plan
-from surefoot.run import Run
-from surefoot.seeds import never, seed_trainer
 from surefoot.streaming import StreamAC
-from surefoot.training import fit, resume
 
 PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
 
@@ -49,7 +49,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, asked_to_stop: Callable[[],
             trainer.train()
             trainer.finish()
 
-    monkeypatch.setattr("surefoot.training.work", work)
+    monkeypatch.setattr("surefoot.experiment.training.work", work)
 
 
 def agents() -> dict[str, Agent]:
@@ -90,7 +90,7 @@ def test_a_run_stopped_in_an_evaluation_makes_it_again(tmp_path: pathlib.Path, m
     data, stop = pendulum(), threading.Event()
     agent = IQL(data, hidden=(16, 16))
     options: dict[str, Any] = {"steps": 60, "seeds": 1, "evaluate_every": 20, **FAST}
-    from surefoot import seeds
+    from surefoot.experiment import trainer as seeds
 
     evaluated = seeds.evaluate
 

@@ -18,9 +18,9 @@ from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, DivergenceError
 from surefoot.core.files import read_json
 from surefoot.evaluation import RunData
-from surefoot.run import Run, load_agent
+from surefoot.experiment.run import Run, load_agent
+from surefoot.experiment.training import fit, resume
 from surefoot.streaming import StreamAC, StreamQ
-from surefoot.training import fit, resume
 
 ENV = "native/pendulum"
 PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
@@ -82,7 +82,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 from test_streaming_runs import stream, ENV, FAST
-from surefoot.training import fit
+from surefoot.experiment.training import fit
 fit(stream(), env=ENV, steps=3000, seeds=2, evaluate_every=1000, out={out!r}, **FAST)
 """
 

@@ -24,12 +24,12 @@ from surefoot.core.errors import (
     EnvironmentMismatchError,
 )
 from surefoot.data.dataset import Dataset
-from surefoot.generate import generate
+from surefoot.experiment.plan import Plan
+from surefoot.experiment.run import Run, load_agent
+from surefoot.experiment.training import fit, resume, victim
+from surefoot.experiment.workers import at_once
 from surefoot.offline import BC, IQL
-from surefoot.plan import Plan
-from surefoot.run import Run, load_agent
-from surefoot.training import fit, resume, victim
-from surefoot.workers import at_once
+from surefoot.tools.generate import generate
 
 SMALL = {"hidden": (16, 16)}
 FAST = {"episodes": 2, "evaluate_episodes": 1, "batch_size": 32}
@@ -107,7 +107,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from test_training import pendulum, SMALL, FAST
 from surefoot.offline import IQL
-from surefoot.training import fit
+from surefoot.experiment.training import fit
 data = pendulum()
 fit(IQL(data, **SMALL), data, steps=1500, seeds=2, evaluate_every=100, out={out!r}, **FAST)
 """
@@ -123,7 +123,8 @@ def test_a_run_killed_twice_resumes_to_the_same_weights_and_leaves_no_orphan(tmp
     process.send_signal(signal.SIGKILL)
     process.wait()
     _wait_for(lambda: not _workers_of(folder))
-    resumer = subprocess.Popen([sys.executable, "-c", f"from surefoot.training import resume; resume({str(folder)!r})"])
+    script = f"from surefoot.experiment.training import resume; resume({str(folder)!r})"
+    resumer = subprocess.Popen([sys.executable, "-c", script])
     time.sleep(3)
     resumer.send_signal(signal.SIGKILL)
     resumer.wait()
@@ -146,7 +147,7 @@ def _workers_of(folder: pathlib.Path) -> list[int]:
     mine = []
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
-        if "surefoot.worker" in command and str(folder) in command:
+        if "surefoot.experiment.worker" in command and str(folder) in command:
             mine.append(process.pid)
     return mine
 

@@ -18,11 +18,11 @@ from surefoot.cli import main
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.data import save
 from surefoot.experiment import trust
+from surefoot.experiment.plan import agent_class
+from surefoot.experiment.run import Run, load_agent
+from surefoot.experiment.training import fit, resume
+from surefoot.experiment.workers import environment
 from surefoot.offline import BC
-from surefoot.plan import agent_class
-from surefoot.run import Run, load_agent
-from surefoot.training import fit, resume
-from surefoot.workers import environment
 
 TRAP = "import pathlib\npathlib.Path(__file__).with_name('EXECUTED').touch()\n"
 OWN = "from surefoot.offline import BC\nclass Own(BC):\n    name = 'own'\n"

@@ -18,10 +18,10 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the list, or one algorithm's options."""
-    from surefoot import config
+    from surefoot.cli import config
     from surefoot.cli.helptext import shown, summary
     from surefoot.core.errors import ConfigError, nearest
-    from surefoot.registry import ALGORITHMS
+    from surefoot.experiment.algorithms import ALGORITHMS
 
     if arguments.name is None:
         rows = [

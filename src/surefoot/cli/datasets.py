@@ -75,7 +75,7 @@ def _add_loading(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> Dataset:
-    from surefoot.generate import load
+    from surefoot.tools.generate import load
 
     with output.download_bar() as progress:
         return load(arguments.source, strict=arguments.strict, view=arguments.view, progress=progress)
@@ -84,7 +84,7 @@ def _load(arguments: argparse.Namespace) -> Dataset:
 def list_all(arguments: argparse.Namespace) -> int:
     """Embedded datasets and the catalogue."""
     from surefoot.data import CATALOGUE
-    from surefoot.generate import embedded_facts
+    from surefoot.tools.generate import embedded_facts
 
     rows = embedded_facts() + [
         {
@@ -138,7 +138,8 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def convert(arguments: argparse.Namespace) -> int:
     """Store a dataset in another format."""
-    from surefoot import data, generate
+    from surefoot import data
+    from surefoot.tools import generate
 
     if arguments.source in generate.EMBEDDED and not generate.exists(arguments.source):
         arguments.source = str(generate.cached(arguments.source))
@@ -150,8 +151,8 @@ def convert(arguments: argparse.Namespace) -> int:
 def generate(arguments: argparse.Namespace) -> int:
     """Record an embedded dataset into the cache or a file."""
     from surefoot import data
-    from surefoot import generate as generated
-    from surefoot.config import DEFAULT_DATASET
+    from surefoot.cli.config import DEFAULT_DATASET
+    from surefoot.tools import generate as generated
 
     name, transitions = arguments.name or DEFAULT_DATASET, arguments.transitions or generated.TRANSITIONS
     if arguments.transitions is not None and arguments.transitions < 1:
@@ -181,7 +182,7 @@ def corrupt(arguments: argparse.Namespace) -> int:
     beside = path.with_name(path.name + ".corruption.json")
     victim = None
     if arguments.victim is not None:
-        from surefoot.training import victim as load_victim
+        from surefoot.experiment.training import victim as load_victim
 
         victim = load_victim(arguments.victim, arguments.victim_seed, arguments.trust)
     dataset = _load(arguments)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from surefoot import config
+from surefoot.cli import config
 from surefoot.data import CATALOGUE
-from surefoot.generate import EMBEDDED
-from surefoot.plan import SHARED
-from surefoot.registry import ALGORITHMS
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.plan import SHARED
+from surefoot.tools.generate import EMBEDDED
 
 WIDTH = 110
 

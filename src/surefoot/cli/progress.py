@@ -13,7 +13,7 @@ LINE_SECONDS = 10.0  # between log lines of one seed
 
 
 class Watcher:
-    """A listener of `surefoot.training` that shows its events; use it as a context manager."""
+    """A listener of `surefoot.experiment.training` that shows its events; use it as a context manager."""
 
     def __init__(
         self, console: Console, quiet: bool = False, bars: bool | None = None, label: str = "", title: str = ""

@@ -15,7 +15,7 @@ from surefoot.core.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from surefoot.reach import SafeSet
+    from surefoot.tools.reach import SafeSet
 
 EVERY = 2.0
 """Seconds between two lines of progress where standard error is no terminal."""
@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Solve, compare, write, draw."""
-    from surefoot.reach import comparison, draw, reach
+    from surefoot.tools.reach import comparison, draw, reach
 
     picture = _picture(arguments)
     with _Sweeps(arguments.quiet or arguments.json) as progress:

@@ -13,7 +13,7 @@ from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from surefoot.evaluation.tables import Row
-    from surefoot.run import Run
+    from surefoot.experiment.run import Run
 
 
 def add_parsers(commands: Any) -> None:
@@ -53,8 +53,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from surefoot.evaluation import Met, smoothness, tables
     from surefoot.evaluation import evaluate as roll_out
     from surefoot.evaluation.safety import check_limit
+    from surefoot.experiment.run import Run
     from surefoot.experiment.trust import allow, demand
-    from surefoot.run import Run
 
     run = Run.open(arguments.folder)
     check_limit(arguments.cost_limit)
@@ -95,7 +95,7 @@ def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) 
     """The row of this evaluation, with intervals over seeds and initial states."""
     from surefoot.data import normalized_score, reference_scores
     from surefoot.evaluation import hierarchical_interval, safety, tables
-    from surefoot.plan import preset_name
+    from surefoot.experiment.plan import preset_name
 
     returns = hierarchical_interval([episodes.returns for episodes in found]).to_json()
     reference = reference_scores(env)

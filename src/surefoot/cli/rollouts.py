@@ -11,9 +11,9 @@ from surefoot.cli import output
 from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from surefoot.actors import Actor
     from surefoot.envs.episodes import EpisodeBatch
-    from surefoot.shield import Shield
+    from surefoot.tools.actors import Actor
+    from surefoot.tools.shield import Shield
 
 
 def add_parsers(commands: Any) -> None:
@@ -51,8 +51,8 @@ def _add_actor(parser: argparse.ArgumentParser) -> None:
 
 
 def _actor(arguments: argparse.Namespace) -> Actor:
-    from surefoot.actors import actor
     from surefoot.experiment.trust import allow
+    from surefoot.tools.actors import actor
 
     if arguments.threads is not None and arguments.threads < 1:
         raise ConfigError(f"--threads is {arguments.threads}; it must be at least 1")
@@ -147,8 +147,8 @@ def print_summary(facts: dict[str, Any]) -> None:
 
 def certify(arguments: argparse.Namespace) -> int:
     """Count violations, bound their probability, and keep the result in the run folder."""
-    from surefoot import certify as certification
     from surefoot.evaluation.tables import format_bounds
+    from surefoot.tools import certify as certification
 
     chosen = _actor(arguments)
     shield = _shield(arguments, chosen.env_id)
@@ -194,7 +194,7 @@ def _shield(arguments: argparse.Namespace, env_id: str) -> Shield | None:
         return None
     import torch
 
-    from surefoot.shield import shield
+    from surefoot.tools.shield import shield
 
     torch.set_num_threads(1)  # a filter's batches fit into a core's cache; more threads cost more than they bring
     made = shield(arguments.filter, env_id, safe_set=arguments.safe_set, margin=arguments.margin)

@@ -13,8 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from surefoot import config, grammar
-from surefoot.cli import output
+from surefoot.cli import config, grammar, output
 from surefoot.cli.train import Style, train_one
 from surefoot.core.errors import ConfigError, SurefootError
 from surefoot.core.files import read_json, write_json

@@ -13,11 +13,11 @@ from surefoot.cli.main import Parser
 from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from surefoot.cli.config import Request
     from surefoot.cli.progress import Watcher
-    from surefoot.config import Request
     from surefoot.data import Dataset
     from surefoot.experiment.folders import Claim
-    from surefoot.run import Run
+    from surefoot.experiment.run import Run
 
 MAIN_JOB_STEPS = 6_000
 """Enough for IQL to rise well above behaviour and BC on the embedded data, in a minute or two on two cores."""
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
         if known.overrides or known.multirun:
             raise ConfigError("--resume goes on with the run's own settings: leave out the others")
         return _resume(known.resume, style, known.trust)
-    from surefoot import config, grammar
+    from surefoot.cli import config, grammar
 
     overrides = grammar.readable(known.overrides, known.multirun)
     config.check_overrides(overrides, known.multirun)
@@ -110,9 +110,9 @@ def train_one(
         SurefootError: anything that the user can mend.
         Interrupted, Terminated: Ctrl-C or SIGTERM after training had begun.
     """
-    from surefoot.generate import environment_of
-    from surefoot.plan import SHARED, Plan
-    from surefoot.training import train
+    from surefoot.experiment.plan import SHARED, Plan
+    from surefoot.experiment.training import train
+    from surefoot.tools.generate import environment_of
 
     fields = request.fields
     if dataset is None and fields["dataset"] is not None:
@@ -130,7 +130,7 @@ def train_one(
     title = f"{request.algorithm} on {place if dataset is None else f'{describe(dataset)}, {place}'}"
     listeners: list[Callable[[dict[str, Any]], None]] = []
     if fields["logger"] is not None:
-        from surefoot.loggers import make_logger
+        from surefoot.experiment.loggers import make_logger
 
         listeners.append(make_logger(fields["logger"], claim.folder))
     with style.watcher(label, title) as watcher:
@@ -140,16 +140,16 @@ def train_one(
 def to_all(listeners: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
     """One listener that hands events to several."""
 
-    def tell(event: dict[str, Any]) -> None:
+    def notify(event: dict[str, Any]) -> None:
         for listener in listeners:
             listener(event)
 
-    return tell
+    return notify
 
 
 def load(request: Request, style: Style) -> Dataset:
     """The request's dataset, with a bar where it has to be fetched."""
-    from surefoot import generate
+    from surefoot.tools import generate
 
     name, fields = request.fields["dataset"], request.fields
     if name in generate.EMBEDDED and not generate.exists(name) and not generate.cached_path(name).exists():
@@ -160,7 +160,7 @@ def load(request: Request, style: Style) -> Dataset:
 
 def source(name: str) -> str:
     """What a plan calls the dataset: an absolute path, or the id as it is."""
-    from surefoot.generate import exists
+    from surefoot.tools.generate import exists
 
     return str(pathlib.Path(name).resolve()) if exists(name) else name
 
@@ -186,7 +186,7 @@ def claimed(request: Request) -> Claim:
 
 
 def _resume(text: str, style: Style, trust: bool) -> int:
-    from surefoot.training import resume
+    from surefoot.experiment.training import resume
 
     folder = pathlib.Path(text)
     with style.watcher() as watcher:
@@ -197,9 +197,9 @@ def _resume(text: str, style: Style, trust: bool) -> int:
 
 def _main_job(overrides: list[str], said: set[str], style: Style) -> int:
     """IQL and BC on the embedded data: what the library is about, in one table and one picture."""
-    from surefoot import config
+    from surefoot.cli import config
     from surefoot.experiment.folders import claim_new
-    from surefoot.summary import draw_curves
+    from surefoot.experiment.summary import draw_curves
 
     settings = [f"steps={MAIN_JOB_STEPS}"] if "steps" not in said else []
     request = config.compose(["algo=iql", *settings, *overrides])

@@ -15,11 +15,11 @@ from typing import Any
 
 from surefoot.core import errors
 from surefoot.core.errors import SurefootError
+from surefoot.experiment.plan import Plan
+from surefoot.experiment.run import Run
 from surefoot.experiment.stopping import Terminated, signals_wait
 from surefoot.experiment.trust import for_workers
-from surefoot.plan import Plan
-from surefoot.run import Run
-from surefoot.worker import STOP
+from surefoot.experiment.worker import STOP
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -73,8 +73,8 @@ class _Worker:
         arguments = [str(run.folder), ",".join(map(str, seeds)), str(lock), given]
         with open(self.log, "ab") as log, signals_wait():
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "surefoot.worker", *arguments],
-                stdin=subprocess.PIPE,  # held open while we live, and where we ask it to stop: see surefoot.worker
+                [sys.executable, "-P", "-m", "surefoot.experiment.worker", *arguments],
+                stdin=subprocess.PIPE,  # open while we live, and where we ask it to stop (experiment.worker)
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=(lock,),
@@ -103,7 +103,7 @@ class _Worker:
         self.process.wait()
 
 
-def work(run: Run, groups: list[list[int]], tell: Listener, lock: int) -> None:
+def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None:
     """Train each group of seeds in a process of its own, which holds the run's lock; errors of workers are raised."""
     inbox: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
     most = at_once(len(groups), cores())
@@ -128,18 +128,18 @@ def work(run: Run, groups: list[list[int]], tell: Listener, lock: int) -> None:
                 raise Terminated
             else:
                 measured = measured or event["kind"] == "ready"
-                tell(event)
+                notify(event)
     except (KeyboardInterrupt, Terminated):
-        _let_end(alive, inbox, tell)
+        _let_end(alive, inbox, notify)
         raise
     finally:
         for worker in alive:
             worker.stop()
 
 
-def _let_end(alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None]], tell: Listener) -> None:
+def _let_end(alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None]], notify: Listener) -> None:
     """Wait until each worker has written a checkpoint and ended; a second Ctrl-C is raised here."""
-    tell({"kind": "note", "text": "stopping: each seed writes a checkpoint first (Ctrl-C again: end at once)"})
+    notify({"kind": "note", "text": "stopping: each seed writes a checkpoint first (Ctrl-C again: end at once)"})
     for worker in alive:
         worker.ask_to_stop()
     while alive:
@@ -149,7 +149,7 @@ def _let_end(alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None
         elif event["kind"] == "error":
             raise _as_error(event, worker)
         elif event["kind"] != "stopped":
-            tell(event)
+            notify(event)
 
 
 def _as_error(event: Event, worker: _Worker) -> Exception:

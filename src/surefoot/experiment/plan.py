@@ -13,8 +13,8 @@ from typing import Any
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.schema import Record, check
+from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.trust import demand
-from surefoot.registry import ALGORITHMS
 
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 """Initial states of evaluations during training, and of the final one."""

@@ -35,8 +35,8 @@ from surefoot.core.schema import MOST_BYTES, Maybe, Number, Record, Table, Text,
 from surefoot.core.spec import PROBLEM
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
+from surefoot.experiment.plan import Plan, agent_class
 from surefoot.experiment.trust import demand
-from surefoot.plan import Plan, agent_class
 from surefoot.streaming import StreamingAgent
 
 IN_MEMORY = "<memory>"

@@ -13,8 +13,8 @@ from surefoot.core.policy import Policy
 from surefoot.envs.episodes import Act
 from surefoot.envs.names import is_native
 from surefoot.envs.vector import action_bounds
+from surefoot.experiment.run import Run
 from surefoot.experiment.trust import demand
-from surefoot.run import Run
 
 SCRIPTED_SEED = 0
 """Of the noise of behaviours."""

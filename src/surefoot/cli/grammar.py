@@ -96,7 +96,7 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
     path works. With `multirun`, a list of existing paths with commas between them stays a list, each of them
     quoted. `steps=1e5` becomes `steps=100000`.
     """
-    from surefoot.generate import exists
+    from surefoot.tools.generate import exists
 
     ready = []
     for text in overrides:

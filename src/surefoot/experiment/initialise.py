@@ -14,9 +14,9 @@ from surefoot.core.networks import MLP
 from surefoot.core.temperature import Temperature
 from surefoot.envs.names import gymnasium_id
 from surefoot.evaluation import evaluate, hierarchical_interval
-from surefoot.plan import TRAINING_EVALUATION_SEED, Plan
-from surefoot.problem import elsewhere
-from surefoot.run import Run, load_agent, load_state
+from surefoot.experiment.inputs import elsewhere
+from surefoot.experiment.plan import TRAINING_EVALUATION_SEED, Plan
+from surefoot.experiment.run import Run, load_agent, load_state
 from surefoot.streaming.agent import StreamingAgent
 
 

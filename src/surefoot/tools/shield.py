@@ -18,12 +18,12 @@ from surefoot.envs.acting import EpisodeRunner, Step
 from surefoot.envs.episodes import Act, EpisodeBatch, acting_policy, run
 from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.vector import make_vec
-from surefoot.reach import SafeSet, load_safe_set, reach
 from surefoot.safe.filtered import FilteredPolicy
 from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive
 from surefoot.safe.margins import Margin, needed_margin
 from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.solver import Progress
+from surefoot.tools.reach import SafeSet, load_safe_set, reach
 
 FILTERS = ("none", "reach", "cbf")
 ABOUT = Record(
@@ -142,7 +142,7 @@ def _filter_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _alias(env_id: str) -> str:
-    from surefoot.reach import native_system
+    from surefoot.tools.reach import native_system
 
     return native_system(env_id).alias
 

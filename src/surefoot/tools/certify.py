@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.actors import Actor
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import write_json
 from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
 from surefoot.evaluation.certificates import Certificate, certificate
 from surefoot.evaluation.statistics import hierarchical_interval
+from surefoot.tools.actors import Actor
 
 if TYPE_CHECKING:
-    from surefoot.shield import Shield
+    from surefoot.tools.shield import Shield
 
 WARM = 64
 """Episodes of the first batch, which is not measured: the first call loads and prepares."""
@@ -135,12 +135,12 @@ class _Filtered:
     """Episodes behind a filter, and what it did in all of them."""
 
     def __init__(self, shield: Shield) -> None:
-        from surefoot.shield import Watch
+        from surefoot.tools.shield import Watch
 
         self.shield, self.watch = shield, Watch()
 
     def episodes(self, actor: Actor, seeds: Any, steps: int | None, gap: str | None) -> EpisodeBatch:
-        from surefoot.shield import shielded_episodes
+        from surefoot.tools.shield import shielded_episodes
 
         chosen, env_id = self.shield, actor.env_id
         return shielded_episodes(actor.policy, chosen, env_id, seeds, self.watch, steps=steps, gap=gap)

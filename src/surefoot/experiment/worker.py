@@ -1,4 +1,4 @@
-"""One process that trains some seeds of a run: `python -P -m surefoot.worker RUN SEED[,SEED...] LOCK MODULES`.
+"""A process that trains some seeds of a run: `python -P -m surefoot.experiment.worker RUN SEED[,SEED...] LOCK MODULES`.
 
 Events go to standard output as JSON lines, all else to the seed's log. Asked to stop, by a byte on standard input or by
 SIGTERM, it writes a checkpoint at the next training step and ends. It ends at once when its standard input does, that
@@ -52,9 +52,9 @@ def main(arguments: list[str]) -> int:
     from surefoot.core import kernels
     from surefoot.core.errors import SimulatorError, SurefootError
     from surefoot.experiment import trust
+    from surefoot.experiment.run import Run
+    from surefoot.experiment.trainer import seed_trainer
     from surefoot.experiment.watchdog import Watchdog, stack_of_main_thread
-    from surefoot.run import Run
-    from surefoot.seeds import seed_trainer
 
     trust.take_over(json.loads(arguments[3]))
     torch.set_num_threads(1)

@@ -17,12 +17,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from surefoot.cli.grammar import hydra_errors, parse
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, nearest
+from surefoot.experiment.algorithms import ALGORITHMS, check_parts
+from surefoot.experiment.plan import Settings, agent_class, folder_name
 from surefoot.experiment.trust import allow
-from surefoot.grammar import hydra_errors, parse
-from surefoot.plan import Settings, agent_class, folder_name
-from surefoot.registry import ALGORITHMS, check_parts
 
 PRIMARY = "surefoot_train"
 """Name of the primary config in Hydra's store."""

@@ -10,11 +10,11 @@ from torch import Tensor
 from surefoot.core import kernels
 from surefoot.core.agent import Agent
 from surefoot.data.dataset import Dataset
+from surefoot.experiment.initialise import take_moments
+from surefoot.experiment.inputs import training_environment
+from surefoot.experiment.trainer import SeedTrainer
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import Loop, make_loop
-from surefoot.problem import training_environment
-from surefoot.seeds import SeedTrainer
-from surefoot.start import take_moments
 
 MEASURED = 8
 """Steps of each environment that are taken, and thrown away, before kernels are measured."""

@@ -17,7 +17,7 @@ from surefoot.cuda_ext.system import System
 from surefoot.envs.names import is_native
 from surefoot.envs.parameters import parameter_table
 from surefoot.envs.systems import SYSTEMS, system
-from surefoot.run import Run, load_agent
+from surefoot.experiment.run import Run, load_agent
 from surefoot.safe.model import Model
 from surefoot.safe.reachability import Comparison, compare, solve
 from surefoot.safe.reachability.files import load, save

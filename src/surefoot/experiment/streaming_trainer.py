@@ -12,10 +12,10 @@ from torch import Tensor
 from surefoot.core.errors import DivergenceError
 from surefoot.core.policy import Policy
 from surefoot.envs.acting import EpisodeMeans, Stepping, row_seeds, under
-from surefoot.problem import training_environment
-from surefoot.run import Run
-from surefoot.seeds import SeedTrainer
-from surefoot.start import initialise_from
+from surefoot.experiment.initialise import initialise_from
+from surefoot.experiment.inputs import training_environment
+from surefoot.experiment.run import Run
+from surefoot.experiment.trainer import SeedTrainer
 from surefoot.streaming.agent import StreamingAgent
 
 BARREN = 50

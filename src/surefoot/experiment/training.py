@@ -25,20 +25,19 @@ from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
-from surefoot.data.store import store_from_dataset
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
+from surefoot.experiment.initialise import start_notes
+from surefoot.experiment.inputs import dataset_of, inputs_of, training_environment
+from surefoot.experiment.plan import Plan, name_of, seeds_of
+from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, write_columns
 from surefoot.experiment.stopping import resumable
+from surefoot.experiment.summary import sum_up
 from surefoot.experiment.trust import allow, demand, refuse_links
+from surefoot.experiment.workers import Event, Listener, names_in, work
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.plan import Plan, name_of, seeds_of
-from surefoot.problem import dataset_of, pose, training_environment
-from surefoot.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, write_columns
-from surefoot.start import start_notes
 from surefoot.streaming.agent import StreamingAgent
-from surefoot.summary import sum_up
-from surefoot.workers import Event, Listener, names_in, work
 
 
 def fit(
@@ -148,17 +147,17 @@ def _begin(plan: Plan, folder: pathlib.Path, dataset: Dataset | None, listen: Li
     """Check everything that can be checked before the first step, and write what the workers read."""
     notes: list[str] = []
 
-    def tell(event: Event) -> None:
+    def notify(event: Event) -> None:
         if event["kind"] == "note":
             notes.append(str(event["text"]))
         listen(event)
 
-    problem = pose(plan, dataset, tell)
-    dataset = problem.dataset
+    inputs = inputs_of(plan, dataset, notify)
+    dataset = inputs.dataset
     resolve_device(plan.device)
-    agent = plan.agent(problem.spec)
+    agent = plan.agent(inputs.spec)
     if built_for is not None:
-        _check_problem(built_for, problem.spec, plan)
+        _check_problem(built_for, inputs.spec, plan)
     if plan.jacobian_penalty > 0:
         check_penalty(agent)
     if agent.needs_init and plan.init is None:
@@ -167,16 +166,16 @@ def _begin(plan: Plan, folder: pathlib.Path, dataset: Dataset | None, listen: Li
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
         for text in start_notes(agent, Run.open(str(plan.init)), plan):
-            tell({"kind": "note", "text": text})
+            notify({"kind": "note", "text": text})
     if agent.acts:
         training_environment(plan, agent).close()
-    config: dict[str, Any] = {"plan": plan.to_json(), "spec": problem.spec.to_json(), "dataset": None}
+    config: dict[str, Any] = {"plan": plan.to_json(), "spec": inputs.spec.to_json(), "dataset": None}
     if dataset is not None:
-        store_from_dataset(agent.prepare(dataset), agent.reads)
         for text in agent.notes(dataset):
-            tell({"kind": "note", "text": text})
+            notify({"kind": "note", "text": text})
         for oddity, rows in dataset.warnings.items():
-            tell({"kind": "note", "text": f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"})
+            text = f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"
+            notify({"kind": "note", "text": text})
         config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)}
     run = Run(folder, plan)
     if dataset is not None:
@@ -233,26 +232,26 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
         CheckpointError: not a run folder, another dataset than it began with, or another machine.
     """
     run = Run.open(pathlib.Path(folder).resolve())
-    tell = listener or _silent
+    notify = listener or _silent
     if not run.complete:
         refuse_links(run.folder, trust)
         for name in names_in(run.plan):
             demand(name, run.folder / "config.json", trust)
         with claim_begun(run.folder) as claim, resumable(run.folder):
             if not run.complete:  # nor made so by whoever held it until now
-                return _go_on(run, tell, claim)
-    tell({"kind": "note", "text": f"{run.folder} is complete already"})
+                return _go_on(run, notify, claim)
+    notify({"kind": "note", "text": f"{run.folder} is complete already"})
     return run
 
 
-def _go_on(run: Run, tell: Listener, claim: Claim) -> Run:
+def _go_on(run: Run, notify: Listener, claim: Claim) -> Run:
     if run.plan.dataset is not None and not run.columns_path.is_file():
         began = read_json(run.folder / "config.json", CONFIG).get("dataset") or {}
-        dataset = dataset_of(run.plan, None, tell)
+        dataset = dataset_of(run.plan, None, notify)
         if dataset.sha256 != began.get("sha256"):
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
         write_columns(dataset, run.columns_path)
-    return _carry_out(run, tell, claim)
+    return _carry_out(run, notify, claim)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -297,16 +296,16 @@ def victim(folder: str | os.PathLike[str], seed: int | None = None, trust: bool 
     return _Victim(agent)
 
 
-def _carry_out(run: Run, tell: Listener, claim: Claim) -> Run:
+def _carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     """Train all seeds that have no result yet, then sum up."""
     waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
     on_gpu = resolve_device(run.plan.device).type == "cuda"
     groups = [waiting] if on_gpu and waiting else [[seed] for seed in waiting]
-    tell(
+    notify(
         {"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": "cuda" if on_gpu else "cpu"}
     )
-    work(run, groups, tell, claim.descriptor)
-    tell({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
+    work(run, groups, notify, claim.descriptor)
+    notify({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run
 
 

@@ -15,28 +15,28 @@ from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.names import gymnasium_id
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
-from surefoot.generate import load
-from surefoot.margins import with_margins
-from surefoot.plan import Plan, agent_class
-from surefoot.registry import check_parts
-from surefoot.workers import Listener, at_once, cores
+from surefoot.experiment.algorithms import check_parts
+from surefoot.experiment.margins import with_margins
+from surefoot.experiment.plan import Plan, agent_class
+from surefoot.experiment.workers import Listener, at_once, cores
+from surefoot.tools.generate import load
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
-    """A checked problem."""
+class Inputs:
+    """What a run reads, checked."""
 
     spec: Spec
     dataset: Dataset | None
 
 
-def pose(plan: Plan, dataset: Dataset | None, tell: Listener) -> Problem:
+def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
     """Load and check what a plan names.
 
     Args:
         plan: of the run.
         dataset: what the plan names, where it is loaded already.
-        tell: hears of oddities that are accepted.
+        notify: hears of oddities that are accepted.
 
     Raises:
         ConfigError: the algorithm and the plan's dataset, environment or `gap` don't go together.
@@ -46,20 +46,20 @@ def pose(plan: Plan, dataset: Dataset | None, tell: Listener) -> Problem:
     kind = agent_class(plan.algorithm)
     check_parts(kind, plan.dataset, plan.environment, plan.gap)
     if getattr(kind, "wants_gap", False) and plan.gap is None:
-        tell(
+        notify(
             {"kind": "note", "text": f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not"}
         )
     if dataset is not None or plan.dataset is not None:
-        dataset = dataset_of(plan, dataset, tell)
-        low, high = resolve_bounds(plan, dataset, tell)
+        dataset = dataset_of(plan, dataset, notify)
+        low, high = resolve_bounds(plan, dataset, notify)
         for text in elsewhere(dataset.env_id, plan.environment, dataset.name):
-            tell({"kind": "note", "text": text})
+            notify({"kind": "note", "text": text})
         spec = Spec.of(dataset, low, high)
     else:
         env = make_training(str(plan.environment), 1, gap=plan.gap)
         spec = spec_of(env)
         env.close()
-    return Problem(spec, dataset)
+    return Inputs(spec, dataset)
 
 
 def elsewhere(begun: str | None, here: str | None, what: str) -> list[str]:
@@ -75,7 +75,7 @@ def task(env_id: str) -> str:
     return re.sub(r"-v\d+$", "", name)
 
 
-def dataset_of(plan: Plan, dataset: Dataset | None, tell: Listener) -> Dataset:
+def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset:
     """The plan's dataset, loaded unless it is given, with margins where the algorithm reads them and steps give them.
 
     Raises:
@@ -86,11 +86,11 @@ def dataset_of(plan: Plan, dataset: Dataset | None, tell: Listener) -> Dataset:
     if agent_class(plan.algorithm).reads_margins:
         dataset, notes = with_margins(dataset, plan.environment)
         for text in notes:
-            tell({"kind": "note", "text": text})
+            notify({"kind": "note", "text": text})
     return dataset
 
 
-def resolve_bounds(plan: Plan, dataset: Dataset, tell: Listener) -> tuple[Array, Array]:
+def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Array, Array]:
     """Lowest and highest action (A,): the environment's, or without one [-1, 1] widened to the data's.
 
     Raises:
@@ -109,7 +109,7 @@ def resolve_bounds(plan: Plan, dataset: Dataset, tell: Listener) -> tuple[Array,
         text = f"{dataset.name}: {int(outside.sum())} rows with actions outside {low.tolist()} to {high.tolist()}"
         if plan.strict:
             raise DataError(f"{text}; first row {int(outside.argmax())}. Without strict=true they are clipped")
-        tell({"kind": "note", "text": f"{text} (clipped when training)"})
+        notify({"kind": "note", "text": f"{text} (clipped when training)"})
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
 
 

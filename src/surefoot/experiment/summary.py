@@ -17,8 +17,8 @@ from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety, smoothness
 from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import METRICS_LINE
-from surefoot.plan import agent_class, preset_name
-from surefoot.run import CONFIG, IN_MEMORY, Run, describe_machine, read_columns, split
+from surefoot.experiment.plan import agent_class, preset_name
+from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, read_columns, split
 
 RESULT = Record(
     {

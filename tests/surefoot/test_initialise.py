@@ -14,14 +14,14 @@ from surefoot import streaming
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.files import read_json
-from surefoot.generate import generate
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.initialise import advice, initialise_from, moments_from, take_moments
+from surefoot.experiment.plan import Plan
+from surefoot.experiment.run import Run, load_state
+from surefoot.experiment.training import train
 from surefoot.offline import BC, CQL
 from surefoot.online import MOORL, PPO, SAC, TD3
-from surefoot.plan import Plan
-from surefoot.registry import ALGORITHMS
-from surefoot.run import Run, load_state
-from surefoot.start import advice, initialise_from, moments_from, take_moments
-from surefoot.training import train
+from surefoot.tools.generate import generate
 
 SPEC = Spec(3, 2, (-2.0, -1.0), (2.0, 1.0))
 SMALL: dict[str, Any] = {"hidden": (8, 8)}
@@ -37,7 +37,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Start an agent from another as if that were a run's."""
 
     def from_agent(agent: Agent, source: Agent) -> list[str]:
-        monkeypatch.setattr("surefoot.start.load_agent", lambda run, seed: source)
+        monkeypatch.setattr("surefoot.experiment.initialise.load_agent", lambda run, seed: source)
         return initialise_from(agent, Run(pathlib.Path("before"), Plan(source.name, {})), 0)
 
     return from_agent
@@ -156,7 +156,8 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> Any:
     def of(agent: Agent, algorithm: str, **options: Any) -> dict[str, torch.Tensor]:
         source = ALGORITHMS[algorithm](SPEC, **options)
         plan = Plan(algorithm, vars(source.config))
-        monkeypatch.setattr("surefoot.start.load_state", lambda run, seed: {**moments_of(source), "agent/x": None})
+        state = {**moments_of(source), "agent/x": None}
+        monkeypatch.setattr("surefoot.experiment.initialise.load_state", lambda run, seed: state)
         monkeypatch.setattr(Run, "spec", SPEC)
         return moments_from(agent, Run(pathlib.Path("before"), plan), 0)
 
@@ -180,7 +181,8 @@ def test_moments_of_another_loss_or_another_form_stay_behind(moments: Any) -> No
 def test_seeds_that_have_taken_unequal_steps_do_not_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = ALGORITHMS["wsrl"](SPEC, **SMALL)
     counts = {0: 5.0, 1: 6.0}
-    monkeypatch.setattr("surefoot.start.moments_from", lambda agent, run, seed: moments_of(agent, counts[seed]))
+    found = "surefoot.experiment.initialise.moments_from"
+    monkeypatch.setattr(found, lambda agent, run, seed: moments_of(agent, counts[seed]))
     learner: Any = SimpleNamespace(agent=agent, seeds=[0, 1])
     with pytest.raises(CheckpointError, match="before: its seeds have not taken equally many steps: resume it"):
         take_moments(learner, Run(pathlib.Path("before"), Plan("cql", {})))

@@ -14,9 +14,9 @@ from surefoot.core.random import generator
 from surefoot.core.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
+from surefoot.experiment.run import split
+from surefoot.experiment.trainer import SeedTrainer
 from surefoot.offline.fitted_q import fitted_q_estimate
-from surefoot.run import split
-from surefoot.seeds import SeedTrainer
 
 FITTED_Q_STEPS = 10_000
 VALIDATION_ROWS = 16_384

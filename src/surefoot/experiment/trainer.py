@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot import training
 from surefoot.core import checkpoint, kernels
 from surefoot.core.agent import Agent
 from surefoot.core.errors import CheckpointError
@@ -23,10 +22,11 @@ from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Met, evaluate
 from surefoot.evaluation.runs import METRICS_LINE
 from surefoot.evaluation.smoothness import evenly
+from surefoot.experiment import training
+from surefoot.experiment.initialise import initialise_from
+from surefoot.experiment.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
+from surefoot.experiment.run import Run, read_columns
 from surefoot.experiment.stopping import Stopped
-from surefoot.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
-from surefoot.run import Run, read_columns
-from surefoot.start import initialise_from
 from surefoot.streaming.agent import StreamingAgent
 
 STATE = Record(
@@ -51,9 +51,9 @@ def never() -> bool:
 
 def seed_trainer(run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never) -> SeedTrainer:
     """The trainer for the kind of algorithm that a run has."""
-    from surefoot.by_acting import ActingTrainer
-    from surefoot.by_streaming import StreamingTrainer
-    from surefoot.from_data import DataTrainer
+    from surefoot.experiment.acting_trainer import ActingTrainer
+    from surefoot.experiment.offline_trainer import DataTrainer
+    from surefoot.experiment.streaming_trainer import StreamingTrainer
 
     agent = agent_class(run.plan.algorithm)
     if issubclass(agent, StreamingAgent):

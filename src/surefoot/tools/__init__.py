@@ -1,0 +1,1 @@
+"""What can be done beside training: datasets that are generated, certificates, safe sets and filters."""
