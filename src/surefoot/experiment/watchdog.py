@@ -35,15 +35,18 @@ class Watchdog:
         self.patience, self._mention, self._give_up = patience, mention, give_up
         self._main = threading.main_thread().ident
         self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
         if self.patience > 0:
-            threading.Thread(target=self._watch, daemon=True).start()
+            self._thread.start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Watch no longer, and wait for the thread's end: one that python's own end overtakes can abort the process."""
         self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _watch(self) -> None:
         every = min(1.0, self.patience / 20)
