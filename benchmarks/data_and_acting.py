@@ -64,17 +64,17 @@ FAMILY_DATA: dict[str, tuple[str, str | None, int]] = {
     "long": (ENVIRONMENT, None, 30_000),
     "medium": (WRONG, GAP, 10_000),
 }
-"""Begin of the cell's name -> where it is evaluated, whose data it has (see `data`), and updates."""
+"""Prefix of the cell's name -> where it is evaluated, whose data it has (see `data`), and updates."""
 
 
 @functools.cache
 def data(gap: str | None) -> Dataset:
-    """The real file; for a wrong simulator, as many rows of the native system by a policy of middling skill."""
+    """The real file; for a wrong simulator, as many rows of the native system by a medium policy."""
     return shared(DATASET) if gap is None else generate(WRONG, 0, 20_000, "medium")
 
 
 def cell(task: Task, seed: int) -> dict[str, Any]:
-    """Train and evaluate one seed, and what it begins from."""
+    """Train and evaluate one seed, after the run that it starts from."""
     environment = ENVIRONMENT if task.gap is None else WRONG
     facts = functools.partial(training_cell, environment=environment, seed=seed, episodes=EPISODES)
     given = data(task.gap) if task.keeps_data else None

@@ -60,7 +60,7 @@ class Outcome:
 
 
 def flip_bits(content: bytearray, rng: random.Random) -> str:
-    """One to 64 bits, half of the times only near the beginning, where the structure is."""
+    """Flip one to 64 bits, half of the time only near the beginning, where the structure is."""
     count = rng.choice([1, 1, 2, 8, 64])
     reach = len(content) if rng.random() < 0.5 else min(len(content), 4096)
     for _ in range(count):
@@ -69,14 +69,14 @@ def flip_bits(content: bytearray, rng: random.Random) -> str:
 
 
 def truncate(content: bytearray, rng: random.Random) -> str:
-    """The end is missing."""
+    """Cut off the end."""
     keep = rng.randrange(len(content))
     del content[keep:]
     return f"cut to {keep} bytes"
 
 
 def blank(content: bytearray, rng: random.Random) -> str:
-    """A block of zeros, as a disk leaves it."""
+    """Write a block of zeros, as failing disks do."""
     size = min(len(content), rng.choice([8, 64, 512, 4096]))
     start = rng.randrange(len(content) - size + 1)
     content[start : start + size] = bytes(size)
@@ -84,7 +84,7 @@ def blank(content: bytearray, rng: random.Random) -> str:
 
 
 def huge_number(content: bytearray, rng: random.Random) -> str:
-    """A length or pointer becomes enormous."""
+    """Make a length or pointer enormous."""
     start = rng.randrange(max(1, min(len(content), 8192) - 8))
     content[start : start + 8] = rng.choice([2**63 - 1, 2**40, 2**31 - 1, 2**64 - 1]).to_bytes(8, "little")
     return f"a huge number at {start}"
@@ -94,7 +94,7 @@ BYTE_DAMAGE = (flip_bits, flip_bits, truncate, blank, huge_number)
 
 
 def rename_key(path: pathlib.Path, rng: random.Random) -> str:
-    """A dataset has another name, another length or another type; the file itself is sound HDF5."""
+    """Give a dataset another name, length or type; the file itself stays valid HDF5."""
     with h5py.File(path, "r+") as file:
         keys = sorted(key for key in file if isinstance(file[key], h5py.Dataset))
         key = rng.choice(keys)

@@ -1,4 +1,4 @@
-"""H2O's claim: 20,000 real transitions and a simulator that is wrong, against either of them alone.
+"""H2O's claim: 20,000 real transitions together with an inaccurate simulator, against either of them alone.
 
     python benchmarks/h2o.py                # compute what is missing, then write the table
     python benchmarks/h2o.py --only gravity2-s0
@@ -37,7 +37,7 @@ ALGORITHMS = ("h2o", "sac", "cql")
 CONTROL = "sac-real"
 MEDIUM, RANDOM = "medium", "random"
 DATA, SIMULATOR = ("h2o", "cql"), ("h2o", "sac")
-"""Who gets the real data, and who the simulator."""
+"""Which algorithm gets the real data, and which the simulator."""
 OPTIONS = {"cql": {"sampled_actions": 4, "actor_learning_rate": 3e-4, "temperature_learning_rate": 3e-4}}
 NARROW = (128, 128)
 RATES = dict.fromkeys(("critic_learning_rate", "actor_learning_rate", "temperature_learning_rate"), 1e-3)
@@ -51,7 +51,7 @@ class Problem(NamedTuple):
     gap: str
     steps: int  # in the simulator, and updates
     seeds: tuple[int, ...]
-    control: bool  # whether SAC in the real system stands beside it; those without are computed last
+    control: bool  # whether SAC in the real system is trained too; problems without it are computed last
     behaviour: str = MEDIUM  # of the real data, in native systems
 
     @property
@@ -113,7 +113,7 @@ def cells() -> list[Cell]:
 
 
 def cell_name(problem: Problem, algorithm: str, seed: int) -> str:
-    """Of its file: named by what the algorithm is given, so that one cell serves all problems that agree in that."""
+    """Named by what the algorithm is given, so that problems that agree in that share a cell."""
     parts = [algorithm, problem.system]
     parts += [problem.gap] if algorithm in SIMULATOR else []
     parts += [problem.behaviour] if algorithm in DATA and problem.behaviour != MEDIUM else []
@@ -167,7 +167,7 @@ def estimates(found: dict[str, dict[str, Any]], problem: Problem) -> str:
 
 
 def behaviour_of(problem: Problem) -> str:
-    """Mean return of the data's episodes, or that the file is not here."""
+    """Mean return of the data's episodes, or a note that the file is missing."""
     try:
         mean = np.mean([problem.data(seed).episode_returns.mean() for seed in problem.seeds])
     except SystemExit:

@@ -65,7 +65,7 @@ def contestant(name: str, env_id: str) -> tuple[Callable[[np.ndarray], Any], np.
 
 
 def serve(name: str, env_id: str) -> None:
-    """A contestant's process: a line with a number of steps in, one with CPU and wall seconds out."""
+    """A competitor's process: a line with a number of steps in, one with CPU and wall seconds out."""
     step, actions = contestant(name, env_id)
     for t in range(30):
         step(actions[t])
@@ -79,7 +79,7 @@ def serve(name: str, env_id: str) -> None:
 
 
 def start(name: str, env_id: str, envpool: str | None) -> subprocess.Popen[str] | None:
-    """The contestant's process, or None where it can't run."""
+    """The competitor's process, or None where it can't run."""
     python = envpool if name.startswith("envpool") else sys.executable
     if python is None:
         return None
@@ -99,7 +99,7 @@ def start(name: str, env_id: str, envpool: str | None) -> subprocess.Popen[str] 
 
 
 def measure(env_id: str, rounds: int, steps: int, envpool: str | None) -> dict[str, dict[str, float] | None]:
-    """Contestant -> environment steps per CPU second and per second, medians of the rounds; None: not run."""
+    """Competitor -> environment steps per CPU second and per second, medians of the rounds; None: not run."""
     processes = {name: start(name, env_id, envpool) for name in CONTESTANTS}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTESTANTS}
     for _ in range(rounds):

@@ -77,7 +77,7 @@ def more_cells() -> list[Cell]:
 
 
 def fitted_q_cell(seed: int) -> dict[str, Any]:
-    """A BC policy's discounted return: estimated from the data, and as it is in the simulator."""
+    """A BC policy's discounted return: estimated from the data, and measured in the simulator."""
     data = shared(MORE_ON)
     with tempfile.TemporaryDirectory() as folder:
         agent = BC(data)

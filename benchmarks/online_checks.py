@@ -57,7 +57,7 @@ def cell(check: Check, seed: int) -> dict[str, Any]:
 
 
 def cell_name(check: Check, seed: int) -> str:
-    """Of its file."""
+    """Of an algorithm, task and seed."""
     return f"{check.algorithm}{check.tag}-{check.environment}-s{seed}"
 
 

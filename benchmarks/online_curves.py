@@ -137,7 +137,7 @@ def verdict(task: Task, returns: list[np.ndarray]) -> str:
 
 
 def draw(found: dict[str, dict[str, Any]], task: Task) -> str:
-    """Write the picture of a task's curves; a link to it, or that there is nothing to draw."""
+    """Write the picture of a task's curves and return a link to it, or "missing" where there are none."""
     curves = {}
     for side in (OURS, PEER):
         lines = [found[n]["curve"] for n in (f"{side}-{task.name}-s{s}" for s in SEEDS) if n in found]

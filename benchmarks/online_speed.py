@@ -80,7 +80,7 @@ def measure_ours(what: str, updates: int, seed: int) -> dict[str, Any]:
 
 
 def commands(what: str, updates: int, core: int, quick: bool) -> dict[str, list[str]]:
-    """Implementation -> the command that measures it; peers that are not installed are left out, and said so."""
+    """Implementation -> the command that measures it; peers that are not installed are left out with a message."""
     pin = ["taskset", "-c", str(core)] if shutil.which("taskset") else []
     found = {OURS: [*pin, sys.executable, str(HERE / "online_speed.py"), "--child", what, str(updates)]}
     if quick:

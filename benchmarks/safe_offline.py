@@ -117,7 +117,7 @@ def trained(
 
 
 def missing(name: str) -> dict[str, Any] | None:
-    """What a cell says where the algorithm is not there."""
+    """The cell of an algorithm that is not installed."""
     algorithm = PLANS[name].algorithm
     return None if algorithm in ALGORITHMS else {"skipped": f"surefoot has no algorithm {algorithm!r} yet"}
 

@@ -94,7 +94,7 @@ def passes(mine: list[dict[str, Any]], sac: list[dict[str, Any]]) -> str:
 
 
 def draw(environment: str, mine: list[dict[str, Any]], sac: list[dict[str, Any]]) -> str:
-    """Write the picture of an environment's curves; a link to it, or that there is nothing to draw."""
+    """Write the picture of an environment's curves and return a link to it, or "missing" where there are none."""
     curves: dict[str, list[CurvePoint]] = {
         label: curve_points([one["curve"] for one in runs])
         for label, runs in (("stream AC", mine), ("SAC", sac))

@@ -90,7 +90,7 @@ def where_certified(certified: Mapping[str, Any]) -> str:
 
 
 def filter_words(certified: Mapping[str, Any]) -> str:
-    """The filter that a certified policy was behind, its margin, and how much it changed; "none" where there was none.
+    """The filter of a certified policy, its margin, and how many actions it changed; "none" where there was none.
 
     Args:
         certified: what certificate.json holds.
@@ -103,7 +103,7 @@ def filter_words(certified: Mapping[str, Any]) -> str:
 
 
 def broken_promise(certified: Mapping[str, Any]) -> list[str]:
-    """Nothing; or, where a filter's promise was broken, that it was, and the first states in which.
+    """Lines that say that a filter's promise was broken, and in which states first; empty where it was kept.
 
     Args:
         certified: what certificate.json holds.

@@ -15,7 +15,7 @@ from surefoot.evaluation.statistics import Interval, hierarchical_interval
 
 @dataclasses.dataclass(frozen=True)
 class DSRLScore:
-    """What DSRL's tables print of one algorithm on one task; its papers have 3 limits x 3 seeds x 20 episodes."""
+    """The entries of DSRL's tables for one algorithm on one task; its papers have 3 limits x 3 seeds x 20 episodes."""
 
     task: str
     reward: Interval

@@ -93,7 +93,7 @@ class RandomPolicy(Reactive):
 
 
 class ScriptedPolicy(Reactive):
-    """A behaviour of `envs.behaviours` (numpy, given a generator) with the face of a policy."""
+    """A behaviour of `envs.behaviours` (numpy, given a generator) with a policy's interface."""
 
     def __init__(self, behaviour: Callable[[Array, np.random.Generator], Array], seed: int = 0) -> None:
         self.behaviour, self.seed = behaviour, seed

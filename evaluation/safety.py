@@ -74,7 +74,7 @@ class Safety:
 
 
 def safety(found: Sequence[Episodes], limit: float | None = None) -> Safety | None:
-    """What the episodes of some seeds came to; None where any of them has no costs.
+    """The safety of the episodes of some seeds; None where any of them has no costs.
 
     Args:
         found: the episodes of each seed.

@@ -1,4 +1,4 @@
-"""An environment and a dataset of one's own, then surefoot on both.
+"""An environment and a dataset of your own, used with surefoot.
 
 python examples/custom_environment.py point_mass.hdf5
 PYTHONPATH=examples surefoot train algo=iql dataset=point_mass.hdf5 steps=6000 --trust

@@ -1,4 +1,4 @@
-"""Hard constraints from data: train FISOR, see what it costs, ask where it holds a state to be safe.
+"""Hard constraints from data: train FISOR, print its return and cost, and query which states it considers safe.
 
 python examples/fisor.py                                       the embedded double integrator between walls
 python examples/fisor.py velocity.hdf5 --env surefoot/HalfCheetahVelocity-v5 --steps 50000
@@ -26,7 +26,7 @@ def show(event: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Train, print return and cost with their intervals, and the share of the data's states held to be safe."""
+    """Train, print return and cost with their intervals, and the share of the data's states that it considers safe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", nargs="?", default="native/double-integrator-mixed", help="path or id")
     parser.add_argument("--env", default="auto", help="gymnasium id (default: the dataset's)")

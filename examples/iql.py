@@ -21,7 +21,7 @@ def show(event: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Train three seeds, print the score with its interval, and ask the policy for one action."""
+    """Train three seeds, print the score with its interval, and compute one action of the policy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", nargs="?", default="native/quadrotor-2d-mixed", help="path or id")
     parser.add_argument("--env", default="auto", help="gymnasium id (default: the dataset's)")

@@ -1,4 +1,4 @@
-"""An algorithm of one's own: advantage-weighted regression on Monte-Carlo returns (docs/engine.md explains it).
+"""An algorithm of your own: advantage-weighted regression on Monte-Carlo returns (docs/engine.md explains it).
 
 PYTHONPATH=examples python examples/own_agent.py
 PYTHONPATH=examples python examples/own_agent.py hopper.hdf5 --steps 50000

@@ -14,7 +14,7 @@ import onnxruntime
 
 
 class OnnxPolicy:
-    """The loop's side of a policy file: an observation in, an action out, both in the environment's units."""
+    """A policy file for a control loop: an observation in, an action out, both in the environment's units."""
 
     def __init__(self, path: str, seed: int = 0) -> None:
         """Open the file; one thread is fastest for networks of this size."""

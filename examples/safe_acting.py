@@ -1,4 +1,4 @@
-"""Learning under a cost limit by acting: PPO with a multiplier on a cheetah that must not run too fast.
+"""Online learning under a cost limit: PPO with a Lagrange multiplier on a cheetah with a speed limit.
 
 python examples/safe_acting.py                                 300,000 steps of PPO-PID, limit 25
 python examples/safe_acting.py --algorithm cpo --limit 10 --steps 1000000
@@ -16,7 +16,7 @@ CHEETAH = Spec(17, 6, (-1.0,) * 6, (1.0,) * 6)
 
 
 def main() -> None:
-    """Train with a limit on the episode's cost, and say what the policy returns and costs."""
+    """Train with a limit on the episode's cost, and print the policy's return and cost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", default="ppo_pid", choices=sorted(surefoot.safe.ALGORITHMS))
     parser.add_argument("--limit", type=float, default=25.0, help="on the sum of an episode's costs")

@@ -20,7 +20,7 @@ from surefoot.streaming import StreamAC
 
 
 class Robot:
-    """What a loop needs: `start` and `exchange`, which sends an action and waits for what the sensors say then."""
+    """What a loop needs: `start` and `exchange`, which sends an action and waits for the next sensor readings."""
 
     problem = Spec(observation_dim=3, action_dim=1, action_low=(-2.0,), action_high=(2.0,))
 
@@ -29,7 +29,7 @@ class Robot:
         self.seed: int | None = seed
 
     def start(self) -> np.ndarray:
-        """Bring the robot to where an episode begins, and read its sensors."""
+        """Move the robot to the start of an episode, and read its sensors."""
         observation, _ = self.env.reset(seed=self.seed)
         self.seed = None  # reset goes on from the generator after that
         return observation

@@ -1,4 +1,4 @@
-"""A ROS 2 node that learns to hold joints where they are wanted, on the robot: python examples/stream_ros2.py
+"""A ROS 2 node that learns on the robot to hold joints at targets: python examples/stream_ros2.py
 
 It reads sensor_msgs/JointState from /joint_states and sends std_msgs/Float64MultiArray, one effort for each joint, to
 /effort_controller/commands, at --rate. A tick without a new message, or with one that lacks a joint or its velocity, is
@@ -26,7 +26,7 @@ from surefoot.streaming import StreamAC
 
 
 class Task:
-    """What the joints are wanted to do: the observation, the reward and when an episode is over. Write your own."""
+    """The task of the joints: the observation, the reward and when an episode is over. Write your own."""
 
     def __init__(self, targets: Sequence[float], effort: float, episode: int) -> None:
         joints = len(targets)
@@ -38,7 +38,7 @@ class Task:
         return np.concatenate([positions - self.targets, velocities])
 
     def reward(self, observation: np.ndarray, action: np.ndarray) -> float:
-        """The nearer and the quieter the better."""
+        """Higher near the targets and at low velocities."""
         distance, velocity = np.split(observation, 2)
         return -float(distance @ distance + 0.05 * velocity @ velocity + 0.001 * action @ action)
 
@@ -86,7 +86,7 @@ class Controller:
             return None
 
     def learn(self) -> None:
-        """What is left of a tick's work."""
+        """The part of a tick's work that comes after the command was sent."""
         self.agent.learn()
 
 
