@@ -10,6 +10,12 @@ import torch
 from torch import Tensor, nn
 
 
+def normalised(values: Tensor, mean: Tensor, scale: Tensor, limit: float = math.inf) -> Tensor:
+    """(values - mean) / scale, clipped to [-limit, limit]."""
+    found = (values - mean) / scale
+    return found if limit == math.inf else found.clamp(-limit, limit)
+
+
 class Normalizer(nn.Module):
     """(x - mean) / scale with fixed statistics, clipped to [-limit, limit]; the identity until they are set."""
 
@@ -31,8 +37,7 @@ class Normalizer(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Normalised (..., width) values."""
-        normalised = (values - self.mean) / self.scale
-        return normalised if self.limit == math.inf else normalised.clamp(-self.limit, self.limit)
+        return normalised(values, self.mean, self.scale, self.limit)
 
     def inverse(self, values: Tensor) -> Tensor:
         """(..., width) values in the original units; those that were clipped don't come back."""

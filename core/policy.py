@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import checkpoint
+from surefoot.core.actions import to_agent, to_environment
 from surefoot.core.actor import Actor, actor_class
 from surefoot.core.control_loop import ControlLoop
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
@@ -113,16 +114,14 @@ class Policy(ControlLoop, nn.Module):
     def _in_units(self, action: Tensor) -> Tensor:
         if self.discrete:
             return action.argmax(-1)
-        action = action.clamp(-1, 1)
-        middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
-        return middle + half * action
+        scaled: Tensor = to_environment(action.clamp(-1, 1), self.action_low, self.action_high)
+        return scaled
 
     def executed(self, memory: Memory, actions: Tensor) -> Memory:
         """The memory once (B, A) actions are carried out: `act` says so of its own, a filter of those it gives."""
         if self.discrete:
             return self.actor.executed(memory, nn.functional.one_hot(actions, self.action_dim).float())
-        middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
-        return self.actor.executed(memory, (actions - middle) / half)
+        return self.actor.executed(memory, to_agent(actions, self.action_low, self.action_high))
 
     def begin(self, rows: int, seed: int = 0) -> Memory:
         """The memory of `rows` rows at the first step of an episode: empty of a policy that needs none.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from surefoot.core.actions import to_agent
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.spec import VECTOR, in_words
@@ -22,8 +23,7 @@ def scale_actions(dataset: Dataset, low: Array, high: Array) -> Dataset:
 
     Actions that a corruption has moved are not clipped: where they went is what the study is about.
     """
-    middle, half = (high + low) / 2, (high - low) / 2
-    actions = (dataset.actions - middle) / half
+    actions = to_agent(dataset.actions, low, high)
     if "corruptions" not in dataset.attributes:
         actions = np.clip(actions, -1 + ACTION_MARGIN, 1 - ACTION_MARGIN)
     return dataset.replace(actions=np.ascontiguousarray(actions, dtype=np.float32))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.actions import middle_and_half
 from surefoot.core.actors import (
     CategoricalActor,
     DeterministicActor,
@@ -99,11 +100,12 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
             noise["log_std_range"] = actor.log_std_range  # type: ignore[assignment]
         else:  # the second half of the outputs is the log standard deviation
             weights[-1], biases[-1] = weights[-1][: policy.action_dim], biases[-1][: policy.action_dim]
+    middle, half = middle_and_half(policy.action_low, policy.action_high)
     return NativePolicy(
         weights,
         biases,
-        action_middle=(policy.action_high + policy.action_low) / 2,
-        action_half=(policy.action_high - policy.action_low) / 2,
+        action_middle=middle,
+        action_half=half,
         activation=mlp.activation,
         gains=[scale.detach() for scale in mlp.scales],
         shifts=[shift.detach() for shift in mlp.shifts],

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.actions import to_agent
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
 from surefoot.core.learner import Learner
@@ -87,15 +88,14 @@ def fitted_q_estimate(policy: Policy, dataset: Dataset, steps: int, seed: int, d
         return in the data.
     """
     low, high = policy.action_low.numpy(), policy.action_high.numpy()
-    middle, half = (high + low) / 2, (high - low) / 2
-
     memory = policy.begin(len(dataset.observations))
 
     def scaled(observations: Array) -> Array:
         nonlocal memory
         rows = {name: value[: len(observations)] for name, value in memory.items()}
         actions, memory = policy.act(torch.from_numpy(observations), rows)
-        return ((actions.numpy() - middle) / half).astype(np.float32)
+        scaled: Array = to_agent(actions.numpy(), low, high).astype(np.float32)
+        return scaled
 
     spec = Spec.of(dataset, low, high)
     normalizer = policy.normalizer.__class__(spec.observation_dim)

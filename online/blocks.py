@@ -8,7 +8,6 @@ call; elsewhere it is stepped.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from surefoot.core.agent import Agent
 from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
 from surefoot.core.learner import Learner
-from surefoot.core.normalizer import RunningMoments
+from surefoot.core.normalizer import RunningMoments, normalised
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
@@ -221,8 +220,7 @@ class Blocks:
         shape = (self.seeds, *[1] * (observations.dim() - 2), -1)
         buffers, limit = self.learner.buffers, self.agent.normalizer.limit
         mean, scale = (buffers[f"normalizer.{name}"].view(shape) for name in ("mean", "scale"))
-        normalised = (observations - mean) / scale
-        return normalised if limit == math.inf else normalised.clamp_(-limit, limit)
+        return normalised(observations, mean, scale, limit)
 
     def _learn_statistics(self, observations: Tensor, valid: Tensor | None) -> None:
         """Take (rows of seed after seed, O) observations into the statistics that the agents normalise by."""

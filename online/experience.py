@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.normalizer import normalised
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs.acting import Acting, EpisodeMeans, bad_costs
 
@@ -196,7 +197,7 @@ class Experience:
         if self.transform is None:
             return observations
         mean, scale = self.transform[:2]
-        return ((self.acting.rows(observations) - mean) / scale).view_as(observations)
+        return normalised(self.acting.rows(observations), mean, scale).view_as(observations)
 
     def _scaled(self, rewards: Tensor) -> Tensor:
         if self.transform is None:

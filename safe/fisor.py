@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.actions import to_agent
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.diffusion import DiffusionActor, Schedule
 from surefoot.core.errors import DataError
@@ -245,6 +246,6 @@ class FISOR(Agent):
     @torch.no_grad()
     def feasible_action_value(self, observations: Tensor, actions: Tensor) -> Tensor:
         """(B,) largest target Q_h of (B, O) observations and (B, A) actions in the environment's units."""
-        middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
-        pairs = torch.cat([self.normalizer(observations), (actions - middle) / half], -1)
+        scaled = to_agent(actions, self.action_low, self.action_high)
+        pairs = torch.cat([self.normalizer(observations), scaled], -1)
         return self.target_feasible_critic(pairs).amax(0)  # type: ignore[no-any-return]

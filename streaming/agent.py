@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.actions import middle_and_half
 from surefoot.core.actors import MLPActor
 from surefoot.core.agent import DatasetLike, Spec, require
 from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
@@ -79,7 +80,7 @@ class StreamingAgent(Samples):
         low, high = (np.asarray(bounds, np.float64) for bounds in (self.spec.action_low, self.spec.action_high))
         own = self._chosen.dtype
         self._low, self._high = low.astype(own), high.astype(own)
-        self._middle, self._half = ((high + low) / 2).astype(own), ((high - low) / 2).astype(own)
+        self._middle, self._half = (value.astype(own) for value in middle_and_half(low, high))
         self._later = np.ones(len(self.seeds), bool)
 
     def plan(self, steps: int) -> None:

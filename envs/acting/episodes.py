@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from surefoot.core.actions import middle_and_half
 from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.core.memory import Memory, PolicyLike
 from surefoot.core.policy import Policy
@@ -253,7 +254,7 @@ class EpisodeRunner:
 
 def half_range(low: Array, high: Array) -> Array | None:
     """Half the range of each action, float64; None where one is infinite or empty."""
-    half: Array = (np.asarray(high, np.float64) - low) / 2
+    half: Array = middle_and_half(np.asarray(low, np.float64), np.asarray(high, np.float64))[1]
     return half if np.isfinite(half).all() and half.all() else None
 
 

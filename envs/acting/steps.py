@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.actions import middle_and_half
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.random import generator
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
@@ -196,7 +197,7 @@ class Acting(Stepping):
         self.seeds, self.device = list(seeds), device
         self.num_envs: int = env.num_envs // len(seeds)
         self.inserts_rows = bool(getattr(env, "inserts_rows", False))
-        self.bounds = None if bounds is None else ((bounds[1] + bounds[0]) / 2, (bounds[1] - bounds[0]) / 2)
+        self.bounds = None if bounds is None else middle_and_half(*bounds)
         """Middle and half width (A,) of the actions."""
         self.episodes = EpisodeMeans(len(seeds), self.num_envs, device)
         self.recent = None if cost_window is None else RecentEpisodes(len(seeds), self.num_envs, cost_window, device)
@@ -217,7 +218,7 @@ class Acting(Stepping):
         if self.bounds is None:
             return self.step(actions.argmax(-1))
         middle, half = self.bounds
-        return self.step(torch.addcmul(middle, half, actions.clamp(-1, 1)))
+        return self.step(torch.addcmul(middle, half, actions.clamp(-1, 1)))  # `to_environment`, rounded once
 
     def tensor(self, values: Any) -> Tensor:
         """On the device, numbers as float32."""

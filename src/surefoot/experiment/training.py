@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from surefoot.core.actions import to_agent
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import (
     CheckpointError,
@@ -272,11 +273,10 @@ class _Victim:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.policy_module: Policy = agent.policy()
-        self.middle = (agent.action_high + agent.action_low) / 2
-        self.half = (agent.action_high - agent.action_low) / 2
 
     def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
-        pairs = torch.cat([self.agent.normalizer(observations), (actions - self.middle) / self.half], -1)
+        scaled = to_agent(actions, self.agent.action_low, self.agent.action_high)
+        pairs = torch.cat([self.agent.normalizer(observations), scaled], -1)
         return self.agent.critic(pairs)  # type: ignore[operator, no-any-return]
 
     def policy(self, observations: Tensor) -> Tensor:
