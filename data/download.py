@@ -12,13 +12,14 @@ import http.client
 import json
 import os
 import pathlib
+import shutil
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from surefoot.core.errors import DataError, DownloadError
+from surefoot.core.errors import DataError, DownloadError, printable
 from surefoot.core.files import why, written_aside
 from surefoot.data.catalogue import CATALOGUE
 from surefoot.data.files import cache_folder, sha256_of
@@ -26,6 +27,14 @@ from surefoot.data.files import cache_folder, sha256_of
 Progress = Callable[[int, int | None], None]
 
 BLOCK = 1 << 18
+PROGRESS = 1 << 16
+"""Bytes beyond the most that there ever were which a connection must bring, or it counts as one without progress."""
+SLOWEST = 1000.0
+"""Bytes a second, over each `timeout`, below which a connection counts as lost."""
+LARGEST = 1 << 36
+"""Bytes of a file whose server doesn't tell its length."""
+BEGINNINGS = {".hdf5": (b"\x89HDF\r\n\x1a\n",), ".h5": (b"\x89HDF\r\n\x1a\n",), ".npz": (b"PK\x03\x04", b"PK\x05\x06")}
+"""Suffix -> how such a file begins; HDF5 may have 512 or more bytes of the user's before that."""
 RETRIED_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -40,6 +49,8 @@ def fetch(name: str, progress: Progress | None = None) -> pathlib.Path:
     path = cache_folder() / "d4rl" / entry.file
     if not path.exists():
         return download(entry.url, path, progress=progress)
+    if (wrong := _unlike(path, path.suffix)) is not None:
+        raise DataError(f"{path}: {wrong}; delete it to fetch it again")
     known = sidecar_sha256(path)
     if known is not None and sha256_of(path) != known:
         raise DataError(
@@ -67,11 +78,12 @@ def download(
         sha256: what it must be; else the one in `<path>.sha256`, where an earlier download left it.
         progress: called with the bytes so far and in all (None: the server doesn't say).
         timeout: seconds without any byte after which a connection counts as lost.
-        attempts: connections tried in a row without progress.
+        attempts: connections tried in a row without progress: each must bring 64 kB more than ever were there.
         pause: seconds before the second attempt; doubled each time.
 
     Raises:
-        DownloadError: no network, refused, incomplete after all attempts, wrong checksum, or a full disk.
+        DownloadError: no network, refused, incomplete after all attempts, slower than 1 kB/s, wrong checksum, a web page
+            or something else where the suffix says HDF5 or NPZ, or a full disk.
     """
     path = pathlib.Path(path)
     if not url.startswith(("http://", "https://")):
@@ -131,16 +143,15 @@ class _Part:
 
 
 def _complete(part: _Part, progress: Progress | None, timeout: float, attempts: int, pause: float) -> None:
-    """Connect until the whole file has arrived; attempts count anew whenever bytes arrive."""
-    failures, reason = 0, ""
+    """Connect until the whole file has arrived; attempts count anew when more has arrived than ever before."""
+    failures, reason, most = 0, "", part.size()
     while failures < attempts:
         if failures:
             time.sleep(pause * 2 ** (failures - 1))
-        before = part.size()
         try:
-            if _transfer(part, progress, timeout):
+            reason = _transfer(part, progress, timeout)
+            if not reason:
                 return
-            reason = "the connection ended early"
         except urllib.error.HTTPError as error:
             reason = f"the server answered {error.code} {error.reason}"
             if error.code not in RETRIED_STATUS:
@@ -151,7 +162,8 @@ def _complete(part: _Part, progress: Progress | None, timeout: float, attempts: 
             reason = f"can't reach the server ({error.reason})"
         except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
             reason = f"the connection was lost ({str(error) or type(error).__name__})"
-        failures = 1 if part.size() > before else failures + 1
+        failures = 1 if part.size() >= most + PROGRESS else failures + 1
+        most = max(most, part.size())
     raise DownloadError(
         f"{part.url}: {reason}; check the network and try again (the {part.size()} bytes that have arrived "
         "are kept and "
@@ -159,14 +171,14 @@ def _complete(part: _Part, progress: Progress | None, timeout: float, attempts: 
     )
 
 
-def _transfer(part: _Part, progress: Progress | None, timeout: float) -> bool:
-    """One connection; whether the file is complete now."""
+def _transfer(part: _Part, progress: Progress | None, timeout: float) -> str:
+    """One connection; why the file is not complete after it, or an empty text."""
     notes, start = part.remembered(), part.size()
     validator, length = notes.get("validator"), notes.get("length")
     if start and not (notes and (validator or length)):
         start = 0
     if start and start == length:
-        return True
+        return ""
     request = urllib.request.Request(part.url, headers={"User-Agent": "surefoot", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
@@ -178,31 +190,43 @@ def _transfer(part: _Part, progress: Progress | None, timeout: float) -> bool:
         if error.code != 416:
             raise
         part.discard()  # the server's file is shorter than what we have: another one
-        return False
+        return f"the server answered 416 to the bytes from {start} on: its file is another one now"
     with response:
-        if response.status == 206 and not _continues(response.headers.get("Content-Range"), start, length):
+        span = response.headers.get("Content-Range")
+        if response.status == 206 and not (start and _continues(span, start, length)):
             part.discard()
-            return False
+            return f"the server answered with other bytes ({printable(str(span))[:80]}) than those from {start} on"
         if response.status != 206:
             start, length = 0, _length(response.headers)
+            if length is not None and length > shutil.disk_usage(part.path.parent).free:
+                raise DownloadError(f"{part.url}: has {length} bytes, which don't fit on the disk of {part.path}")
             part.begin(response.headers, length)
-        return _append(part, response, start, length, progress)
+        return _append(part, response, start, length, progress, timeout)
 
 
-def _append(part: _Part, response: Any, start: int, length: int | None, progress: Progress | None) -> bool:
-    """Write what arrives behind what is there; whether the file is complete."""
-    done = start
+def _append(
+    part: _Part, response: Any, start: int, length: int | None, progress: Progress | None, timeout: float
+) -> str:
+    """Write what arrives behind what is there; why the file is not complete after it, or an empty text."""
+    done = since = start
+    clock = time.monotonic()
     with open(part.file, "ab") as file:
-        while block := response.read(BLOCK):
+        while block := response.read1(BLOCK):  # what has arrived: `read` would wait for a whole block
             file.write(block)
             file.flush()
             done += len(block)
             if progress is not None:
                 progress(done, length)
-    if length is not None and done > length:
+            if done > (LARGEST if length is None else length):
+                break
+            if (elapsed := time.monotonic() - clock) > timeout:
+                if done - since < SLOWEST * elapsed:
+                    return f"only {done - since} bytes came in {elapsed:.0f} s"
+                clock, since = time.monotonic(), done
+    if done > (LARGEST if length is None else length):
         part.discard()
-        return False
-    return length is None or done == length
+        return f"the server sent more than {LARGEST if length is None else length} bytes"
+    return "" if length is None or done == length else "the connection ended early"
 
 
 def _continues(content_range: str | None, start: int, length: int | None) -> bool:
@@ -220,7 +244,13 @@ def _length(headers: Any) -> int | None:
 
 
 def _accept(part: _Part, path: pathlib.Path, known: str | None) -> None:
-    """Compare the checksum, keep it beside the file, and give the file its name."""
+    """Look at the beginning, compare the checksum, keep it beside the file, and give the file its name."""
+    if (wrong := _unlike(part.file, path.suffix)) is not None:
+        part.discard()
+        raise DownloadError(
+            f"{part.url}: {wrong}; nothing was kept. Look at the address in a browser, and put the file at {path} "
+            "yourself"
+        )
     digest = sha256_of(part.file)
     if known is not None and digest != known.lower():
         part.discard()
@@ -232,6 +262,21 @@ def _accept(part: _Part, path: pathlib.Path, known: str | None) -> None:
         aside.write_text(f"{digest}  {path.name}\n", encoding="utf-8")
     os.replace(part.file, path)
     part.notes.unlink(missing_ok=True)
+
+
+def _unlike(path: pathlib.Path, suffix: str) -> str | None:
+    """Why a file can't be what its suffix says, as a clause; None where it may be, or the suffix says nothing."""
+    begins = BEGINNINGS.get(suffix.lower())
+    if begins is None:
+        return None
+    with open(path, "rb") as file:
+        head = file.read(1 << 12)
+    places = (0, 512, 1024, 2048) if suffix.lower() != ".npz" else (0,)
+    if any(head.startswith(begins, place) for place in places):
+        return None
+    page = head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"<head", b"<script"))
+    what = "is a web page, perhaps one that asks for a login," if page else f"begins with {head[:12]!r}"
+    return f"{what} where {suffix.removeprefix('.').upper()} is expected"
 
 
 def sidecar(path: pathlib.Path) -> pathlib.Path:

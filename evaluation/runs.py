@@ -18,7 +18,7 @@ from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
 
 Json = Mapping[str, Any]
-_COUNT, _BOUND = Number(0, whole=True), Maybe(Number(nan=True))
+_COUNT, _BOUND = Number(0, whole=True), Maybe(Number())
 INTERVAL = Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, others=True)
 METRICS_LINE = Record(
     {
@@ -37,7 +37,7 @@ SUMMARY = Record(
         "steps": _COUNT,
         "seeds": Many(_COUNT, 1),
         "episodes": Maybe(_COUNT),
-        "per_seed_returns": Maybe(Many(Number(nan=True))),
+        "per_seed_returns": Maybe(Many(Number())),
         "returns": Maybe(INTERVAL),
         "normalized": Maybe(INTERVAL),
         "behaviour": Maybe(
@@ -53,7 +53,7 @@ SUMMARY = Record(
         "date": Text(),
     },
     {
-        "per_seed_costs": Maybe(Many(Number(nan=True))),
+        "per_seed_costs": Maybe(Many(Number())),
         "safety": Maybe(Record.of(Safety)),
         "smoothness": Maybe(Record({"action_change": Maybe(INTERVAL), "jacobian": Maybe(INTERVAL)}, others=True)),
         "steps_of": Text(),

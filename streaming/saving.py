@@ -79,7 +79,7 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
     settings = {"seeds": meta["seeds"], "dtype": getattr(torch, meta["dtype"]), "native": meta["native"], **options}
     try:
         agent = kind(Spec.from_json(meta["problem"]), kind.configure(**config), **settings)
-    except ConfigError as error:
+    except (ConfigError, CheckpointError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     _take(agent, tensors, meta, path)
     return agent

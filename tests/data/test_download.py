@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import pathlib
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +35,8 @@ class Server(http.server.ThreadingHTTPServer):
         self.statuses: list[int] = []  # of each next answer: an error to give instead
         self.ranges = True
         self.requests: list[str | None] = []  # Range header of each request
+        self.ranges_answered_by: str | None = None  # "416", or a wrong Content-Range
+        self.endless = 0  # bytes of each block that is sent for ever, without a length
 
     @property
     def url(self) -> str:
@@ -48,6 +53,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if server.statuses:
             self.send_error(server.statuses.pop(0))
             return
+        if wanted and server.ranges_answered_by is not None:
+            wrong = server.ranges_answered_by
+            self.send_response(416 if wrong == "416" else 206)
+            self.send_header("Content-Range", wrong)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if server.endless:
+            self.send_response(200)
+            self.end_headers()
+            self.close_connection = True
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(bytes(server.endless))
+                    time.sleep(0.02)
         start, total = 0, len(server.content)
         fresh = self.headers.get("If-Range") in (None, server.etag)
         if wanted and server.ranges and fresh:
@@ -236,3 +256,49 @@ def test_catalogue_ids_are_fetched_once_and_watched(
     cached.write_bytes(cached.read_bytes() + b"x")
     with pytest.raises(DataError, match=r"changed since it was downloaded"):
         load("d4rl/hopper-medium-v2")
+
+
+@pytest.mark.parametrize("answer", ["416", "bytes 0-10/1024000", "nonsense", "bytes 5-\x1b[2J/9"])
+def test_a_server_that_drops_and_answers_wrongly_is_asked_a_bounded_number_of_times(
+    server: Server, tmp_path: pathlib.Path, answer: str
+) -> None:
+    server.cut_after = [300_000] * 1000
+    server.ranges_answered_by = answer
+    with pytest.raises(DownloadError, match="check the network and try again") as caught:
+        download(f"{server.url}/a", tmp_path / "a", attempts=3, pause=0.001)
+    assert "\x1b" not in str(caught.value)
+    assert len(server.requests) <= 8
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_server_that_gives_a_few_bytes_each_time_is_asked_a_bounded_number_of_times(
+    server: Server, tmp_path: pathlib.Path
+) -> None:
+    server.cut_after = [10] * 100_000
+    with pytest.raises(DownloadError, match="the connection"):
+        download(f"{server.url}/a", tmp_path / "a", attempts=3, pause=0.001)
+    assert len(server.requests) <= 6
+
+
+def test_a_server_that_never_ends_is_left_when_it_is_too_slow_or_sends_too_much(
+    server: Server, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.endless = 1
+    with pytest.raises(DownloadError, match=r"only \d+ bytes came in"):
+        download(f"{server.url}/a", tmp_path / "a", attempts=2, pause=0.001, timeout=0.2)
+    server.endless = 1 << 20
+    monkeypatch.setattr(sys.modules["surefoot.data.download"], "LARGEST", 3 << 20)
+    with pytest.raises(DownloadError, match="the server sent more than 3145728 bytes"):
+        download(f"{server.url}/b", tmp_path / "b", attempts=2, pause=0.001)
+    assert names(tmp_path) == ["a.part", "a.part.json"]
+
+
+@pytest.mark.parametrize("name", ["a.hdf5", "a.npz"])
+def test_a_login_page_is_refused_and_not_kept(server: Server, tmp_path: pathlib.Path, name: str) -> None:
+    server.content = b"\n<!DOCTYPE html><html><body>Please log in</body></html>"
+    with pytest.raises(DownloadError, match=r"is a web page, perhaps one that asks for a login, where .* is expected"):
+        download(f"{server.url}/{name}", tmp_path / name)
+    server.content = b"something else"
+    with pytest.raises(DownloadError, match="begins with b'something el' where"):
+        download(f"{server.url}/{name}", tmp_path / name)
+    assert names(tmp_path) == []

@@ -80,7 +80,11 @@ class Run:
     @property
     def spec(self) -> Spec:
         """Sizes and bounds of the control problem."""
-        return Spec.from_json(read_json(self.folder / "config.json", CONFIG)["spec"])
+        path = self.folder / "config.json"
+        try:
+            return Spec.from_json(read_json(path, CONFIG)["spec"])
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from error
 
     @property
     def complete(self) -> bool:
@@ -247,14 +251,17 @@ def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:
     tensors = load_state(run, seed)
     checkpoint.check_tensors(run.checkpoint_path(seed), tensors, "agent/")
     weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
-    where, kind = run.checkpoint_path(seed), agent_class(run.plan.algorithm)
-    if not issubclass(kind, StreamingAgent):  # shapes without memory: a few bytes of options can ask for any amount
-        with torch.device("meta"):
-            shapes = {name: value.shape for name, value in run.plan.agent(run.spec).state_dict().items()}
-        for name in sorted({*shapes, *weights}):
-            if name not in shapes or name not in weights or shapes[name] != weights[name].shape:
-                raise CheckpointError(f"{where}: does not fit the run's configuration: agent/{name} differs")
-    agent = run.plan.agent(run.spec)
+    where, spec = run.checkpoint_path(seed), run.spec
+    try:
+        if not issubclass(agent_class(run.plan.algorithm), StreamingAgent):
+            with torch.device("meta"):  # shapes without memory: a few bytes of options can ask for any amount
+                shapes = {name: value.shape for name, value in run.plan.agent(spec).state_dict().items()}
+            for name in sorted({*shapes, *weights}):
+                if name not in shapes or name not in weights or shapes[name] != weights[name].shape:
+                    raise CheckpointError(f"{where}: does not fit the run's configuration: agent/{name} differs")
+        agent = run.plan.agent(spec)
+    except (ConfigError, RuntimeError, OverflowError) as error:
+        raise CheckpointError(f"{run.folder}/config.json: {error}") from error
     try:
         if isinstance(agent, StreamingAgent):
             agent = agent.fresh(seed)
