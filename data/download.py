@@ -82,8 +82,8 @@ def download(
         pause: seconds before the second attempt; doubled each time.
 
     Raises:
-        DownloadError: no network, refused, incomplete after all attempts, slower than 1 kB/s, wrong checksum, a web page
-            or something else where the suffix says HDF5 or NPZ, or a full disk.
+        DownloadError: no network, refused, incomplete after all attempts, slower than 1 kB/s, wrong checksum, a full
+            disk, a web page or something else where the suffix says HDF5 or NPZ.
     """
     path = pathlib.Path(path)
     if not url.startswith(("http://", "https://")):
