@@ -39,7 +39,7 @@ class Tape {
       if (strides[i].size() != dims) throw std::invalid_argument("an operand has a stride for each dimension");
       for (std::size_t d = 0; d < dims; ++d) e.strides[i][most_dims - dims + d] = strides[i][d];
     }
-    if (name != "sort") merge(e, static_cast<int>(places.size()));
+    merge(e, static_cast<int>(places.size()));
     calls_.emplace_back([e, places](const Addresses& bases) {
       char* at[most_operands] = {};
       for (std::size_t i = 0; i < places.size(); ++i) at[i] = address<char>(places[i], bases);

@@ -15,7 +15,6 @@ enum class Code {
   sum,
   amin,
   amax,
-  sort,
   count
 };
 
@@ -24,6 +23,6 @@ constexpr const char* code_names[] = {
     SUREFOOT_ELEMENTS(X)
 #undef X
         "where",
-    "to_float", "logical_not", "sum", "amin", "amax", "sort"};
+    "to_float", "logical_not", "sum", "amin", "amax"};
 
 }  // namespace surefoot

@@ -27,6 +27,8 @@ constexpr int tile_rows = 6;
 constexpr int tile_vectors = 2;
 constexpr long tile_lanes = tile_vectors * width;
 constexpr long few = 2;  // so few outputs of a layer, or inputs beside full tiles, are done by dot products
+constexpr long near_floats = 1 << 18;  // that the second-level cache keeps beside what streams through it
+constexpr long least_packed = 4;       // panels from which on it pays to copy a weight's columns together
 
 typedef float Vector __attribute__((vector_size(width * sizeof(float))));
 typedef float Unaligned __attribute__((vector_size(width * sizeof(float)), aligned(4), may_alias));
@@ -124,30 +126,45 @@ void layer_forward(const float* weight, const float* bias, const float* in, floa
 }
 
 /// below[k][lane] = sum_n weight[n][k] above[n][lane] in all panels, times the slope of what gave `activated`.
+///
+/// Panels are taken in blocks that stay in the cache while the weight's columns pass by. `packed`: tile_rows * outputs
+/// floats of scratch, where columns lie together: those of a wide weight would all fall into a few sets of the cache.
 template <Activation activation>
 void layer_down(const float* weight, const float* above, const float* activated, float* below, long inputs,
-                long outputs, long count_panels) {
-  for (long k = 0; k < inputs; k += tile_rows) {
-    with_rows(inputs - k, [&](auto count) {
-      constexpr int M = decltype(count)::value;
-      for (long panel = 0; panel < count_panels; ++panel) {
-        const float* from = above + panel * outputs * lanes;
-        for (long lane = 0; lane < lanes; lane += tile_lanes) {
-          const long place = (panel * inputs + k) * lanes + lane;
-          Tile<M> tile = {};
-          multiply(tile, weight + k, 1, inputs, from + lane, outputs);
+                long outputs, long count_panels, float* packed) {
+  const long wanted = near_floats / (outputs * lanes), block = wanted < least_packed ? least_packed : wanted;
+  for (long from_panel = 0; from_panel < count_panels; from_panel += block) {
+    const long to_panel = from_panel + block < count_panels ? from_panel + block : count_panels;
+    for (long k = 0; k < inputs; k += tile_rows) {
+      with_rows(inputs - k, [&](auto count) {
+        constexpr int M = decltype(count)::value;
+        const float* columns = weight + k;
+        long step = inputs;
+        if (to_panel - from_panel >= least_packed) {
+          for (long n = 0; n < outputs; ++n) std::memcpy(packed + n * M, columns + n * inputs, M * sizeof(float));
+          columns = packed;
+          step = M;
+        }
+        for (long panel = from_panel; panel < to_panel; ++panel) {
+          const float* from = above + panel * outputs * lanes;
+          for (long lane = 0; lane < lanes; lane += tile_lanes) {
+            const long place = (panel * inputs + k) * lanes + lane;
+            Tile<M> tile = {};
+            multiply(tile, columns, 1, step, from + lane, outputs);
 #pragma GCC unroll 16
-          for (int m = 0; m < M; ++m) {
-            for (int v = 0; v < tile_vectors; ++v) {
-              const long at = place + m * lanes + v * width;
-              Vector value = tile.sum[m][v];
-              if constexpr (activation != Activation::none) value = pass_down<activation>(value, load(activated + at));
-              store(below + at, value);
+            for (int m = 0; m < M; ++m) {
+              for (int v = 0; v < tile_vectors; ++v) {
+                const long at = place + m * lanes + v * width;
+                Vector value = tile.sum[m][v];
+                if constexpr (activation != Activation::none)
+                  value = pass_down<activation>(value, load(activated + at));
+                store(below + at, value);
+              }
             }
           }
         }
-      }
-    });
+      });
+    }
   }
 }
 
@@ -229,20 +246,31 @@ void dots(const float* values, const float* factor, long factor_stride, float* o
   }
 }
 
-/// gradient[n][k] for k < there <= V * width, of a gradient with rows of `inputs` numbers: sums over the batch.
+/// gradient[n][k] for k < there <= V * width, of a gradient with rows of `inputs` numbers: sums over the batch, which
+/// go on from what `gradient` holds unless `fresh`.
 template <int V>
 void gradient_columns(const float* above, const float* column, float* gradient, long there, long inputs, long outputs,
-                      long rows) {
+                      long rows, bool fresh) {
   for (long n = 0; n < outputs; n += tile_rows) {
     with_rows(outputs - n, [&](auto count) {
       constexpr int M = decltype(count)::value;
       Tile<M, V> tile = {};
+      float* to = gradient + n * inputs;
+      const bool whole = there == V * width;
+      if (!fresh && whole) {
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+          for (int v = 0; v < V; ++v) tile.sum[m][v] = load(to + m * inputs + v * width);
+        }
+      } else if (!fresh) {
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) std::memcpy(&tile.sum[m], to + m * inputs, there * sizeof(float));
+      }
       for (long first = 0; first < rows; first += lanes) {
         const long some = rows - first < lanes ? rows - first : lanes;
         multiply(tile, above + first * outputs + n * lanes, lanes, 1, column + first * lanes, some);
       }
-      float* to = gradient + n * inputs;
-      if (there == V * width) {
+      if (whole) {
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           for (int v = 0; v < V; ++v) store(to + m * inputs + v * width, tile.sum[m][v]);
@@ -256,27 +284,36 @@ void gradient_columns(const float* above, const float* column, float* gradient, 
 }
 
 /// gradient[n][k] = sum over rows b of above[b][n] * in[b][k]; both in panels. `turned` is scratch as large as `in`.
+///
+/// A long batch is taken in parts that stay in the cache; sums go on from part to part in the same order.
 void weight_gradient(const float* above, const float* in, float* gradient, long inputs, long outputs, long rows,
                      float* turned) {
-  const long count = panels(rows), padded = count * lanes;
+  const long count = panels(rows);
   if (outputs <= few) {
     for (long n = 0; n < outputs; ++n)
       dots(in, above + n * lanes, outputs * lanes, gradient + n * inputs, 1, inputs, count);
     return;
   }
-  batch_major(in, turned, inputs, rows);
-  for (long k = 0; k < inputs; k += tile_lanes) {
-    const float* column = turned + k / lanes * padded * lanes + k % lanes;
-    const long there = inputs - k < tile_lanes ? inputs - k : tile_lanes;
-    const long beside = there > width ? there - width : 0;
-    if (there > width && beside > few) {
-      gradient_columns<2>(above, column, gradient + k, there, inputs, outputs, rows);
-      continue;
+  const long wanted = near_floats / (inputs + outputs) / lanes * lanes, part = wanted < 256 ? 256 : wanted;
+  for (long first = 0; first < rows; first += part) {
+    const long some = rows - first < part ? rows - first : part, padded = panels(some) * lanes;
+    batch_major(in + first * inputs, turned, inputs, some);
+    for (long k = 0; k < inputs; k += tile_lanes) {
+      const float* column = turned + k / lanes * padded * lanes + k % lanes;
+      const long there = inputs - k < tile_lanes ? inputs - k : tile_lanes;
+      const long beside = there > width ? there - width : 0;
+      const bool two = there > width && beside > few;
+      const float* rows_above = above + first * outputs;
+      if (two)
+        gradient_columns<2>(rows_above, column, gradient + k, there, inputs, outputs, some, first == 0);
+      else
+        gradient_columns<1>(rows_above, column, gradient + k, there < width ? there : width, inputs, outputs, some,
+                            first == 0);
     }
-    gradient_columns<1>(above, column, gradient + k, there < width ? there : width, inputs, outputs, rows);
-    for (long i = k + width; i < k + there; ++i)
-      dots(above, in + i * lanes, inputs * lanes, gradient + i, inputs, outputs, count);
   }
+  const long k = inputs / tile_lanes * tile_lanes + width;  // the first of a few columns beside full tiles
+  for (long i = k; i < inputs && inputs - k <= few; ++i)
+    dots(above, in + i * lanes, inputs * lanes, gradient + i, inputs, outputs, count);
 }
 
 /// Rows of a batch into panels; lanes beyond the last row become zero.
@@ -443,6 +480,7 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
   float* below = above + wide;
   float* turned = below + wide;
   float* first = turned + wide;
+  float* packed = first + wide;
   for (long member = 0; member < mlp.members; ++member) {
     const float* activations = saved;
     for (int layer = 1; layer < mlp.layers; ++layer) activations += saved_block(mlp, layer);
@@ -463,9 +501,11 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
         weight_gradient(above, in, wanted.weights[layer] + member * before * after, before, after, mlp.rows, turned);
       if (layer > 0) {
         if (mlp.hidden == Hidden::relu)
-          layer_down<Activation::relu>(mlp.weight(layer, member), above, activations, below, before, after, count);
+          layer_down<Activation::relu>(mlp.weight(layer, member), above, activations, below, before, after, count,
+                                       packed);
         else
-          layer_down<Activation::tanh>(mlp.weight(layer, member), above, activations, below, before, after, count);
+          layer_down<Activation::tanh>(mlp.weight(layer, member), above, activations, below, before, after, count,
+                                       packed);
         if (mlp.normed()) {
           const float* normal = activations + count * before * lanes;
           const float* inverse = normal + count * before * lanes;
@@ -483,7 +523,7 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
       } else if (wanted.inputs) {
         // Summed over the members in panels: `first` is not needed again when the last member's sum is written.
         float* sum = turned;
-        layer_down<Activation::none>(mlp.weight(0, member), above, nullptr, sum, before, after, count);
+        layer_down<Activation::none>(mlp.weight(0, member), above, nullptr, sum, before, after, count, packed);
         from_panels(sum, before, mlp.rows, below);
         const long numbers = mlp.rows * before;
         for (long i = 0; i < numbers; ++i) wanted.inputs[i] = member == 0 ? below[i] : wanted.inputs[i] + below[i];

@@ -82,25 +82,6 @@ inline void fold(const Element& e, char* const* places, float start, const F& f)
   });
 }
 
-/// Ascending along the innermost dimension, NaN last.
-inline void sort(const Element& e, char* const* places) {
-  const long n = e.sizes[3], step = e.strides[0][3], from = e.strides[1][3];
-  outer(e, [&](long i, long j, long k) {
-    float* out = at<float>(e, places, 0, i, j, k);
-    const float* in = at<const float>(e, places, 1, i, j, k);
-    for (long x = 0; x < n; ++x) {
-      const float value = in[x * from];
-      long place = x;
-      for (; place > 0; --place) {
-        const float before = out[(place - 1) * step];
-        if (before <= value || value != value) break;
-        out[place * step] = before;
-      }
-      out[place * step] = value;
-    }
-  });
-}
-
 }  // namespace
 
 void run_element(const Element& e, char* const* places) {
@@ -127,7 +108,6 @@ void run_element(const Element& e, char* const* places) {
     case Code::amax:
       fold(e, places, -INFINITY, [](float a, float b) { return a != a || a > b ? a : b; });
       return;
-    case Code::sort: sort(e, places); return;
     case Code::count: return;
   }
 }
