@@ -61,8 +61,7 @@ def learner(algorithm: str, options: dict[str, Any], seed: int) -> Any:
     store = Store.pack(columns)
     spec = Spec(OBSERVATION, ACTION, (-1.0,) * ACTION, (1.0,) * ACTION)
     agent = agent_class(algorithm)(spec, **options).fresh(seed)
-    table = kernels.KernelTable("benchmark")
-    return Learner([agent], [seed], Uniform(store), batch_size=BATCH, table=table)
+    return Learner([agent], [seed], Uniform(store), batch_size=BATCH, kernels=True)
 
 
 def measure_ours(algorithm: str, preset: str | None, updates: int, seed: int) -> dict[str, Any]:

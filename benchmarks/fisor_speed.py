@@ -57,7 +57,7 @@ def ours(size: str, updates: int, seed: int) -> dict[str, Any]:
     )
     torch.manual_seed(seed)
     agent = FISOR(Spec(17, 6, (-1.0,) * 6, (1.0,) * 6), **OPTIONS[size])
-    learner = Learner([agent], [seed], Uniform(store.gather, rows), planned_steps=1_000_000, table=kernels.load_table())
+    learner = Learner([agent], [seed], Uniform(store.gather, rows), planned_steps=1_000_000, kernels=True)
     learner.run(5)
     start, cpu_start = time.perf_counter(), time.process_time()
     learner.run(updates)

@@ -69,8 +69,7 @@ def measure_ours(what: str, updates: int, seed: int) -> dict[str, Any]:
 
         env: Any = make_vec("HalfCheetah-v5", 1)
         agent = SAC(Spec(OBSERVATION, ACTION, (-1.0,) * ACTION, (1.0,) * ACTION)).fresh(seed)
-        table = kernels.KernelTable("benchmark")
-        loop = OffPolicyLoop([agent], [seed], env, planned_steps=1_000_000, batch_size=BATCH, table=table)
+        loop = OffPolicyLoop([agent], [seed], env, planned_steps=1_000_000, batch_size=BATCH, kernels=True)
         run, eager = loop.run, loop.learner.eager_because
     run(150)
     wall, cpu = time.perf_counter(), time.process_time()

@@ -23,7 +23,6 @@ import torch
 from cells import Results
 from study import Cell, git_commit, study_main
 
-from surefoot.core.kernels import KernelTable
 from surefoot.online import spec_of
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.on_policy import OnPolicyLoop
@@ -44,7 +43,7 @@ def train(algorithm: str, grid: Grid, blocks: int, seed: int) -> dict[str, Any]:
     config = kind.configure(**OPTIONS[algorithm], cost_limit=grid.budget)
     env = GridWorld(grid, config.num_envs)
     agent = kind(spec_of(env), config).fresh(seed)
-    loop = OnPolicyLoop([agent], [seed], env, planned_steps=blocks * config.rows, table=KernelTable("gridworld"))
+    loop = OnPolicyLoop([agent], [seed], env, planned_steps=blocks * config.rows, kernels=True)
     cells, values, multipliers = torch.eye(grid.cells), [], []
     start = time.process_time()
     for _ in range(blocks):
@@ -70,8 +69,7 @@ def train_steered(grid: Grid, blocks: int, seed: int) -> dict[str, Any]:
     config = kind.configure(**STEERED, cost_limit=grid.budget)
     env = SteeredGridWorld(grid, config.num_envs)
     agent = kind(spec_of(env), config).fresh(seed)
-    table = KernelTable("gridworld")
-    loop = OffPolicyLoop([agent], [seed], env, planned_steps=blocks * STEERED_STEPS, batch_size=128, table=table)
+    loop = OffPolicyLoop([agent], [seed], env, planned_steps=blocks * STEERED_STEPS, batch_size=128, kernels=True)
     every, values, multipliers = torch.eye(grid.cells), [], []
     start = time.process_time()
     for _ in range(blocks):

@@ -124,7 +124,7 @@ def cell(name: str, setting: Setting, seed: int, transitions: int = TRANSITIONS)
         Uniform(store),
         batch_size=setting.batch_size,
         planned_steps=setting.steps,
-        table=kernels.load_table(),
+        kernels=True,
     )
     began, curve = time.process_time(), []
     for _ in range(5):

@@ -49,7 +49,7 @@ def learner(factor: float) -> Learner:
     with torch.no_grad():
         for critic in (agent.critic, agent.target_critic):
             critic.mlp.weights[-1].mul_(factor)
-    return Learner([agent], [0], Uniform(store.gather, ROWS), planned_steps=1_000_000, table=kernels.load_table())
+    return Learner([agent], [0], Uniform(store.gather, ROWS), planned_steps=1_000_000, kernels=True)
 
 
 def rate(made: Learner, steps: int, flushed: bool) -> float:

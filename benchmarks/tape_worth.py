@@ -22,8 +22,10 @@ import torch
 
 from surefoot.core import kernels
 from surefoot.core.agent import Spec
+from surefoot.core.capture import Capture
 from surefoot.core.files import write_json
 from surefoot.core.learner import Learner
+from surefoot.core.sources import Uniform
 from surefoot.data.store import Store
 from surefoot.experiment.plan import agent_class
 
@@ -70,11 +72,11 @@ def store(seed: int) -> Store:
     )
 
 
-def learner(algorithm: str, options: dict[str, Any], batch: int, rows: Store, table: kernels.KernelTable) -> Learner:
+def learner(algorithm: str, options: dict[str, Any], batch: int, rows: Store) -> Learner:
     """A learner as a worker of `surefoot train` makes it."""
     spec = Spec(OBSERVATION, ACTION, (-1.0,) * ACTION, (1.0,) * ACTION)
     agent = agent_class(algorithm)(spec, **options).fresh(0)
-    return Learner([agent], [0], rows.gather, len(rows), batch_size=batch, planned_steps=1_000_000, table=table)
+    return Learner([agent], [0], Uniform(rows), batch_size=batch, planned_steps=1_000_000, kernels=True)
 
 
 def rate(of: Learner, steps: int) -> float:
@@ -86,10 +88,9 @@ def rate(of: Learner, steps: int) -> float:
 
 def measure(name: str, rows: Store, repeats: int, steps: int | None) -> dict[str, Any]:
     """Rates with and without, in turn, and what one is of the other."""
-    table = kernels.KernelTable("benchmark")
     algorithm, options, batch = CASES[name]
-    taped, eager = (learner(algorithm, options, batch, rows, table) for _ in range(2))
-    eager._tapes = None
+    taped, eager = (learner(algorithm, options, batch, rows) for _ in range(2))
+    eager.capture = Capture(eager.capture.gather, eager.capture.work, "to compare")
     for one in (taped, eager):
         one.run(8)
     count = steps or max(4, int(SECONDS * rate(taped, 8)))
@@ -105,7 +106,6 @@ def measure(name: str, rows: Store, repeats: int, steps: int | None) -> dict[str
         "most": max(worth),
         "steps": count,
         "not_taped": taped.eager_because(),
-        "mlps": [[*shape, choice] for shape, choice in table.choices.items() if shape[0] == "mlp"],
         "rates": found,
     }
 

@@ -1,6 +1,6 @@
 """The native MLP and Adam of `cuda_ext`, for tensors: core's one door to that room.
 
-Float32 on a CPU, one thread, the same bits for the same inputs. Nothing here chooses: `core.kernels` does.
+Float32 on a CPU, one thread, the same bits for the same inputs. `core.kernels` says where it is used.
 The same MLP is registered with torch as `surefoot::mlp`, which `torch.compile` keeps as one node.
 """
 
@@ -43,11 +43,19 @@ def name() -> str:
 
 
 def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], norms: Norms = NO_NORMS) -> bool:
-    """Whether the native MLP can be run on these: contiguous float32 parameters and 2-d inputs on the CPU."""
-    return inputs.dim() == 2 and all(
-        t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous()
-        for t in (*weights, *biases, *norms[0], *norms[1])
-    )
+    """Whether the native MLP can be run on these: contiguous float32 parameters and 2-d inputs on the CPU.
+
+    What `vmap` and its like give to a function has no memory, and is for plain PyTorch.
+    """
+    parameters = (*weights, *biases, *norms[0], *norms[1])
+    if inputs.dim() != 2 or not all(
+        t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in parameters
+    ):
+        return False
+    try:
+        return all(t.data_ptr() is not None for t in (inputs, *parameters))
+    except RuntimeError:
+        return False
 
 
 def mlp_sizes(weights: Sequence[Tensor]) -> list[int]:

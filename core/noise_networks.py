@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from surefoot.core import kernels
 from surefoot.core.errors import ConfigError
 from surefoot.core.networks import MLP
-from surefoot.core.products import KERNELS
 
 
 class FourierFeatures(nn.Module):
@@ -157,7 +156,7 @@ class _Affine(torch.autograd.Function):
     def forward(ctx: Any, slots: kernels.Slots, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.slots, ctx.bias = slots, bias
         ctx.save_for_backward(x, weight)
-        return KERNELS["forward"]["onednn"](x, weight, bias, False)
+        return _by_onednn(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:  # type: ignore[override]
@@ -166,10 +165,15 @@ class _Affine(torch.autograd.Function):
         _, x_wanted, weight_wanted, bias_wanted = ctx.needs_input_grad
         return (
             None,
-            KERNELS["down"]["onednn"](gradient, weight) if x_wanted else None,
-            KERNELS["weight"]["torch"](gradient, x, ctx.slots.gradient(weight)) if weight_wanted else None,
+            _by_onednn(gradient, weight.t()) if x_wanted else None,
+            torch.mm(gradient.t(), x, out=ctx.slots.gradient(weight)) if weight_wanted else None,
             torch.sum(gradient, dim=0, out=ctx.slots.gradient(ctx.bias)) if bias_wanted else None,
         )
+
+
+def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
 
 
 def mish(x: Tensor) -> Tensor:

@@ -83,6 +83,22 @@ class Optimizer:
         """() float32 steps that seed `position` has taken; a view."""
         return self.counts[network] if self.active is None else self.counts[network][position]
 
+    def state(self, position: int, names: Sequence[str]) -> dict[str, Tensor]:
+        """What seed `position` needs to go on, as named views.
+
+        Args:
+            position: of the seed.
+            names: of the networks, in order.
+        """
+        tensors = {}
+        for index, name in enumerate(names if self.first else ()):  # plain descent has nothing to remember
+            tensors[f"{name}/first"] = self.first[index][position]
+            tensors[f"{name}/second"] = self.second[index][position]
+            tensors[f"{name}/count"] = self.count(index, position)
+        if self.settings.schedule == "adaptive":
+            tensors["rate"] = self.rates[position]
+        return tensors
+
     def learning_rate(self) -> float:
         """The rate of the next step; with several seeds and the schedule "adaptive", that of the first."""
         if isinstance(self.settings, Descent) or self.settings.schedule == "constant":

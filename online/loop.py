@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.data.dataset import Dataset
 
@@ -59,7 +58,7 @@ def make_loop(
     planned_steps: int,
     batch_size: int = 256,
     device: str | torch.device = "cpu",
-    table: KernelTable | None = None,
+    kernels: bool = False,
     compiled: bool = False,
     mixed_precision: bool = False,
     dataset: Dataset | None = None,
@@ -74,7 +73,7 @@ def make_loop(
         planned_steps: environment steps of each seed that schedules count on.
         batch_size: transitions per update, where the algorithm does not say.
         device: where parameters and replay live.
-        table: measured kernels for the CPU.
+        kernels: run networks and updates in the native module, on a CPU.
         compiled: pass losses through `torch.compile`.
         mixed_precision: matrix products of the losses in bfloat16, of agents that learn from a replay buffer.
         dataset: prepared transitions, for agents that also learn from data.
@@ -86,8 +85,8 @@ def make_loop(
     from surefoot.online.agents import OffPolicyAgent
     from surefoot.online.on_policy_agent import OnPolicyAgent
 
-    shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "table": table, "compiled": compiled}
-    shared["jacobian_penalty"] = jacobian_penalty
+    shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "kernels": kernels}
+    shared |= {"compiled": compiled, "jacobian_penalty": jacobian_penalty}
     if isinstance(agents[0], OffPolicyAgent):
         from surefoot.online.off_policy import OffPolicyLoop
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core import kernels
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.random import STEPS_PER_BLOCK, generator
@@ -45,7 +44,7 @@ class OffPolicyLoop:
         planned_steps: int,
         batch_size: int = 256,
         device: str | torch.device = "cpu",
-        table: kernels.KernelTable | None = None,
+        kernels: bool = False,
         compiled: bool = False,
         mixed_precision: bool = False,
         dataset: Dataset | None = None,
@@ -61,7 +60,7 @@ class OffPolicyLoop:
                 learning-rate schedules end there.
             batch_size: rows of one critic step.
             device: of parameters and replay buffer.
-            table: measured kernels for the CPU; None runs plain PyTorch.
+            kernels: run networks and updates in the native module, on a CPU.
             compiled: pass each loss through `torch.compile`.
             mixed_precision: matrix products of the losses in bfloat16; acting stays in float32.
             dataset: what `agent.prepare` returned, for agents whose sources are made of data too.
@@ -104,7 +103,7 @@ class OffPolicyLoop:
             batch_size=batch_size,
             planned_steps=max(1, self.config.training_steps(whole_steps)),
             device=self.device,
-            table=table,
+            kernels=kernels,
             compiled=compiled,
             mixed_precision=mixed_precision,
             jacobian_penalty=jacobian_penalty,

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core import kernels
 from surefoot.core.agent import Rule, in_groups
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
@@ -40,7 +39,7 @@ class OnPolicyLoop:
         *,
         planned_steps: int,
         device: str | torch.device = "cpu",
-        table: kernels.KernelTable | None = None,
+        kernels: bool = False,
         compiled: bool = False,
         dataset: Dataset | None = None,
         jacobian_penalty: float = 0.0,
@@ -53,7 +52,7 @@ class OnPolicyLoop:
             env: contract vector environment of S N rows, row s N + e environment e of seed s.
             planned_steps: environment steps of each seed that the run is to take: where schedules end.
             device: of parameters and blocks.
-            table: measured kernels for the CPU; None runs plain PyTorch.
+            kernels: run networks and updates in the native module, on a CPU.
             compiled: pass each loss through `torch.compile`.
             dataset: what `agent.prepare` returned, for agents that learn from data beside their blocks.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
@@ -93,7 +92,7 @@ class OnPolicyLoop:
             batch_size=c.rows // c.parts,
             planned_steps=self.planned_blocks * c.steps_per_block * self.groups,
             device=self.device,
-            table=table,
+            kernels=kernels,
             compiled=compiled,
             jacobian_penalty=jacobian_penalty,
         )

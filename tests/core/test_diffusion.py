@@ -317,7 +317,7 @@ def test_networks_over_the_kernels_give_the_gradients_of_plain_ones(network: str
     given = (torch.randn(40, 2), torch.randn(40, 3), torch.randint(5, (40,)).float())
     masks = (torch.rand(40, made.dropped) < 0.9).float() / 0.9 if made.dropped else None
     found = []
-    for slots in (None, kernels.Slots(kernels.KernelTable("test"))):
+    for slots in (None, kernels.Slots()):
         with kernels.use(slots):
             out = made(*given, masks)
             found.append([out, *torch.autograd.grad(out.square().sum(), list(made.parameters()))])
@@ -328,7 +328,7 @@ def test_networks_over_the_kernels_give_the_gradients_of_plain_ones(network: str
 def test_the_cheaper_mish_is_mish_everywhere() -> None:
     x = torch.cat([torch.linspace(-110, 110, 20_001), torch.randn(1000)]).requires_grad_()
     exact = x.detach().double().requires_grad_()
-    with kernels.use(kernels.Slots(kernels.KernelTable("test"))):
+    with kernels.use(kernels.Slots()):
         found = mish(x)
     expected = exact * torch.tanh(torch.nn.functional.softplus(exact, threshold=1000))
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-30)

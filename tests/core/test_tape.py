@@ -194,11 +194,10 @@ def test_gradients_of_a_loss_are_repeated() -> None:
 @pytest.mark.parametrize("members", [None, 2])
 def test_networks_and_their_gradients_are_repeated(members: int | None) -> None:
     network = MLP(5, 2, (20, 16), members=members)
-    table = kernels.KernelTable("test")
 
     def gradient(x: Tensor) -> Tensor:
         parameters = list(network.parameters())
-        with kernels.use(kernels.Slots(table)):
+        with kernels.use(kernels.Slots()):
             found = torch.autograd.grad(network(x).square().mean(), parameters)
             with torch.no_grad():
                 return torch.cat([g.flatten() for g in (*found, network(x[:3]))])
@@ -293,15 +292,15 @@ def test_inputs_of_another_layout_are_refused_and_nothing_is_done() -> None:
 
 
 def test_a_network_evaluated_twice_is_computed_once_unless_it_changed_in_between() -> None:
-    network, table = MLP(5, 2, (20, 16)).requires_grad_(False), kernels.KernelTable("test")
+    network = MLP(5, 2, (20, 16)).requires_grad_(False)
     weight = network.weights[1].data
 
     def twice(x: Tensor) -> Tensor:
-        with kernels.use(kernels.Slots(table)):
+        with kernels.use(kernels.Slots()):
             return network(x) + 2 * network(x)
 
     def changed(x: Tensor) -> Tensor:
-        with kernels.use(kernels.Slots(table)):
+        with kernels.use(kernels.Slots()):
             first = network(x)
             weight.mul_(2)
             second = network(x)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from surefoot.core import native
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.sources import Uniform
@@ -340,7 +339,7 @@ def played(kind: type[CQL], store: Store, **options: Any) -> tuple[CQL, Tensor]:
     rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 3e-3, "temperature_learning_rate": 3e-2}
     options = {"hidden": (32, 32), "sampled_actions": 4, "target_entropy": -3.0, **rates, **options}
     agent = kind(BANDIT, **options).fresh(0)
-    trains = Learner([agent], [0], Uniform(store), batch_size=64, table=KernelTable("test"))
+    trains = Learner([agent], [0], Uniform(store), batch_size=64, kernels=True)
     trains.run(500)
     with torch.no_grad():
         return agent, agent.act(torch.rand(200, 2, generator=torch.Generator().manual_seed(4)) * 2 - 1).squeeze(1)
@@ -384,7 +383,7 @@ def test_calql_pushes_values_down_less_far_than_cql() -> None:
 @pytest.mark.skipif(native.library() is None, reason="tapes are run by the native module, which was not built")
 @pytest.mark.parametrize("variant", ["cql", "calql", "cql-learned", "calql-kitchen", "cql-norm"])
 def test_training_steps_run_from_a_tape(variant: str) -> None:
-    trains = learner(agents(variant, [3]), [3], random_store(), table=KernelTable("test"))
+    trains = learner(agents(variant, [3]), [3], random_store(), kernels=True)
     trains.run(3)
     assert trains.eager_because() == {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -11,8 +10,8 @@ from problems import VARIANTS, agents, learner, random_store, relative
 
 from surefoot.core import native
 from surefoot.core.agent import Agent
+from surefoot.core.capture import Capture, Graphed
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
-from surefoot.core.kernels import KERNELS, NATIVE, PRODUCTS, Kernel, KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Uniform
 from surefoot.offline import ALGORITHMS
@@ -27,7 +26,6 @@ def drawn_rows(seeds: list[int], population: int, rows: int) -> Uniform:
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")]
 SEEDS = [3, 0, 17]
-LIBRARIES = [*sorted(KERNELS["forward"]), *([NATIVE] if native.library() is not None else [])]
 
 
 def worst(found: Learner, position: int, expected: Learner, place: int = 0) -> tuple[float, str]:
@@ -77,45 +75,28 @@ def test_stacked_seeds_equal_each_seed_alone_after_one_step_in_float32(variant: 
             assert relative(names[name], value) < 1e-5, name
 
 
-class Only(KernelTable):
-    """A table that chooses one library for every shape, and remembers that it was asked."""
-
-    def __init__(self, library: str) -> None:
-        super().__init__("test")
-        self.library, self.asked = library, 0
-
-    def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> Kernel:
-        self.asked += 1
-        return KERNELS[what][self.library]
-
-    def mlp(self, rows: int, sizes: Sequence[int]) -> str:
-        self.asked += 1
-        return NATIVE if self.library == NATIVE else PRODUCTS
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.skipif(native.library() is None, reason="no native module")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_kernels_equal_plain_pytorch_after_one_step_in_float32(variant: str, library: str) -> None:
+def test_kernels_equal_plain_pytorch_after_one_step_in_float32(variant: str) -> None:
     store, steps = random_store(), 2 if variant == "td3bc" else 1
-    table = Only(library)
-    fast = learner(agents(variant, [3]), [3], store, table=table)
+    fast = learner(agents(variant, [3]), [3], store, kernels=True)
     plain = learner(agents(variant, [3]), [3], store)
     own, other = fast.run(steps), plain.run(steps)
-    assert table.asked > 0
+    assert fast.slots is not None
     assert own == {name: pytest.approx(value, rel=1e-4, abs=1e-5) for name, value in other.items()}
     names = fast.agents_parameters(0)
     for name, value in plain.agents_parameters(0).items():
         assert relative(names[name], value) < 1e-5, name
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.skipif(native.library() is None, reason="no native module")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_gradients_over_kernels_equal_plain_ones(variant: str, library: str) -> None:
+def test_gradients_over_kernels_equal_plain_ones(variant: str) -> None:
     """Adam's first step hides the size of a gradient, so gradients are compared themselves."""
     store = random_store()
     found = []
-    for table in (Only(library), None):
-        trained = learner(agents(variant, [3]), [3], store, table=table)
+    for kernels in (True, False):
+        trained = learner(agents(variant, [3]), [3], store, kernels=kernels)
         trained.run(2)
         found.append({name: network.gradient.clone() for name, network in trained.networks.items()})
     for name, gradient in found[1].items():
@@ -123,14 +104,13 @@ def test_gradients_over_kernels_equal_plain_ones(variant: str, library: str) -> 
         assert gradient.any() == (not name.startswith("target"))
 
 
-@pytest.mark.parametrize("library", ["numpy", LIBRARIES[-1]])
 @pytest.mark.parametrize("stop", [1, 33])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(variant: str, stop: int, library: str) -> None:
-    store, table = random_store(), Only(library)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(variant: str, stop: int) -> None:
+    store = random_store()
 
     def new() -> Learner:
-        return learner(agents(variant, [3]), [3], store, table=table, planned_steps=50)
+        return learner(agents(variant, [3]), [3], store, kernels=True, planned_steps=50)
 
     whole, before, after = new(), new(), new()
     whole.run(50)
@@ -231,13 +211,13 @@ def test_mixed_precision_runs_stays_finite_and_keeps_float32_parameters(variant:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU, and there is none")
-def test_compiled_losses_give_the_same_numbers_with_or_without_a_table_of_kernels() -> None:
-    store, table = random_store(), Only("onednn")
+def test_compiled_losses_give_the_same_numbers_with_or_without_kernels() -> None:
+    store = random_store()
     plain = learner(agents("iql", [3]), [3], store)
-    compiled = learner(agents("iql", [3]), [3], store, compiled=True, table=table)
+    compiled = learner(agents("iql", [3]), [3], store, compiled=True, kernels=True)
     plain.run(5)
     compiled.run(5)
-    assert table.asked == 0  # compiled losses take the compiler's own products
+    assert compiled.eager_because() == {"all": "losses are compiled"}  # and take the compiler's own products
     found = compiled.agents_parameters(0)
     for name, value in plain.agents_parameters(0).items():
         assert relative(found[name], value) < 1e-5, name
@@ -285,8 +265,8 @@ def test_replayed_cuda_graphs_equal_eager_steps(variant: str, monkeypatch: pytes
     store = random_store(device="cuda")
     graphed = learner(agents(variant, SEEDS), SEEDS, store, device="cuda")
     graphed.run(40)
-    assert any(graph.graph is not None for graph in graphed._graphs.values())
-    monkeypatch.setattr(Learner, "_replay", lambda self, indices, noise, due: self._one_step(indices, noise, due))
+    assert any(graph.graph is not None for graph in graphed.capture._graphs.values())
+    monkeypatch.setattr(Graphed, "step", Capture.step)
     eager = learner(agents(variant, SEEDS), SEEDS, store, device="cuda")
     eager.run(40)
     for position in range(len(SEEDS)):

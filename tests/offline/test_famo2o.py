@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from surefoot.core.actors import FamilyActor, StochasticBalanceModel, embedded
 from surefoot.core.agent import Batch, Metrics, Spec
 from surefoot.core.errors import ConfigError
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
 from surefoot.core.random import Stream
@@ -256,7 +255,7 @@ def test_training_steps_run_from_a_tape() -> None:
     agent = FamO2O(spec(), hidden=(8, 6)).fresh(0)
     data = {name: value.float() for name, value in rows().items() if name != "observation_actions"}
     store = Store.pack(data)
-    trained = Learner([agent], [0], Uniform(store), batch_size=4, table=KernelTable("test"))
+    trained = Learner([agent], [0], Uniform(store), batch_size=4, kernels=True)
     trained.run(5)
     assert trained.eager_because() == {}
 
@@ -308,7 +307,7 @@ def test_a_larger_coefficient_is_nearer_to_the_best_action_and_the_balance_model
         Spec(2, 1, (-1.0,), (1.0,)), hidden=(32, 32), learning_rate=3e-3, coefficients=(0.0, 6.0), expectile=0.7,
         target_rate=0.05, temperature=0.01, target_entropy=-1.0,
     ).fresh(0)  # fmt: skip
-    learner = Learner([agent], [0], Uniform(store), batch_size=64, table=KernelTable("test"))
+    learner = Learner([agent], [0], Uniform(store), batch_size=64, kernels=True)
     learner.run(1500)
     seen = torch.rand(500, 2, generator=source) * 2 - 1
     with torch.no_grad():

@@ -16,7 +16,6 @@ from surefoot.core import native
 from surefoot.core.actors import TanhFamilyActor, embedded
 from surefoot.core.agent import Batch, Metrics, Spec
 from surefoot.core.errors import ConfigError
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
 from surefoot.core.sources import Uniform
@@ -139,7 +138,7 @@ def test_training_steps_run_from_a_tape() -> None:
     agent = FamO2OCQL(Spec(3, 2, (-1.0,) * 2, (1.0,) * 2), hidden=(8, 6)).fresh(0)
     data = {name: value.float() for name, value in batches(1)[0].items() if name != "observation_actions"}
     store = Store.pack(data)
-    trains = Learner([agent], [0], Uniform(store), batch_size=4, table=KernelTable("test"))
+    trains = Learner([agent], [0], Uniform(store), batch_size=4, kernels=True)
     trains.run(5)
     assert trains.eager_because() == {}
 
@@ -197,7 +196,7 @@ def test_a_larger_coefficient_is_nearer_to_the_best_action_and_the_balance_model
         balance_learning_rate=3e-3, temperature_learning_rate=0.0, coefficients=(0.0, 4.0), cql_weight=0.0,
         sampled_actions=1, initialisation="torch",
     ).fresh(0)  # fmt: skip
-    learner = Learner([agent], [0], Uniform(store), batch_size=128, table=KernelTable("test"))
+    learner = Learner([agent], [0], Uniform(store), batch_size=128, kernels=True)
     learner.run(2000)
     seen, noise = torch.rand(4000, 2, generator=source) * 2 - 1, torch.randn(4000, 1, generator=source)
     wanted = (0.3, 1.0, 3.7)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from surefoot.core.agent import Agent, Spec
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Uniform
 from surefoot.data.store import Store
@@ -39,7 +38,7 @@ def bandit(follow: float = 0.0) -> Store:
 
 def trained(kind: type[Agent], store: Store, steps: int, **options: object) -> Agent:
     agent = kind(SPEC, hidden=(32, 32), learning_rate=3e-3, **options).fresh(0)
-    learner = Learner([agent], [0], Uniform(store), batch_size=64, planned_steps=steps, table=KernelTable("test"))
+    learner = Learner([agent], [0], Uniform(store), batch_size=64, planned_steps=steps, kernels=True)
     learner.run(steps)
     return agent
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -14,7 +13,6 @@ from problems import VARIANTS, agents, learner, random_store, relative
 
 from surefoot.core import native, smoothness
 from surefoot.core.agent import Agent
-from surefoot.core.kernels import KERNELS, NATIVE, PRODUCTS, Kernel, KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.smoothness import measured
 from surefoot.core.sources import MAIN, Uniform
@@ -25,21 +23,6 @@ from surefoot.offline import BC, TD3BC
 
 SEEDS = [3, 0, 17]
 SOME = ["bc", "td3bc", "iql", "iql-dropout", "cql", "famo2o", "riql"]
-LIBRARIES = [*sorted(KERNELS["forward"]), *([NATIVE] if native.library() is not None else [])]
-
-
-class Only(KernelTable):
-    """A table that chooses one library for every shape."""
-
-    def __init__(self, library: str) -> None:
-        super().__init__("test")
-        self.library = library
-
-    def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> Kernel:
-        return KERNELS[what][self.library]
-
-    def mlp(self, rows: int, sizes: Sequence[int]) -> str:
-        return NATIVE if self.library == NATIVE else PRODUCTS
 
 
 def states_equal(one: Learner, other: Learner, position: int = 0) -> bool:
@@ -50,8 +33,8 @@ def states_equal(one: Learner, other: Learner, position: int = 0) -> bool:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_weight_of_zero_changes_nothing(variant: str) -> None:
     store = random_store()
-    without = learner(agents(variant, [3]), [3], store, table=Only(LIBRARIES[-1]))
-    zero = learner(agents(variant, [3]), [3], store, table=Only(LIBRARIES[-1]), jacobian_penalty=0.0)
+    without = learner(agents(variant, [3]), [3], store, kernels=True)
+    zero = learner(agents(variant, [3]), [3], store, kernels=True, jacobian_penalty=0.0)
     assert without.run(20) == zero.run(20)
     assert states_equal(without, zero)
     assert [u.loss for u in zero.updates] == [u.loss for u in zero.agent.updates()]
@@ -87,28 +70,26 @@ def test_stacked_seeds_equal_each_seed_alone_in_float64(variant: str) -> None:
             assert relative(value, expected[name]) < 1e-9, name
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.skipif(native.library() is None, reason="no native module")
 @pytest.mark.parametrize("variant", SOME)
-def test_kernels_and_tapes_equal_plain_pytorch(variant: str, library: str) -> None:
+def test_kernels_and_tapes_equal_plain_pytorch(variant: str) -> None:
     store = random_store()
-    fast = learner(agents(variant, [3]), [3], store, table=Only(library), jacobian_penalty=0.2)
+    fast = learner(agents(variant, [3]), [3], store, kernels=True, jacobian_penalty=0.2)
     plain = learner(agents(variant, [3]), [3], store, jacobian_penalty=0.2)
     own, other = fast.run(4), plain.run(4)
     assert own == {name: pytest.approx(value, rel=1e-3, abs=1e-5) for name, value in other.items()}
     for name, network in plain.networks.items():
         assert relative(fast.networks[name].gradient, network.gradient) < 1e-3 or not network.gradient.any(), name
     if native.library() is not None and variant != "iql-dropout":
-        unpenalised = learner(agents(variant, [3]), [3], store, table=Only(library))
+        unpenalised = learner(agents(variant, [3]), [3], store, kernels=True)
         unpenalised.run(4)
-        assert fast.eager_because() == unpenalised.eager_because()
-        if library == NATIVE:
-            assert fast.eager_because() == {}
+        assert fast.eager_because() == unpenalised.eager_because() == {}
 
 
 def test_a_resumed_run_with_a_penalty_equals_an_uninterrupted_one_bit_for_bit() -> None:
     store = random_store()
     whole, before, after = (
-        learner(agents("td3bc", [3]), [3], store, table=Only(LIBRARIES[-1]), jacobian_penalty=0.2) for _ in range(3)
+        learner(agents("td3bc", [3]), [3], store, kernels=True, jacobian_penalty=0.2) for _ in range(3)
     )
     whole.run(40)
     before.run(17)
@@ -178,7 +159,7 @@ def trained(kind: type[Agent], dataset: Dataset, weight: float) -> tuple[float, 
     agent = kind(dataset, hidden=(32, 32)).fresh(0)
     ready = agent.prepare(dataset)
     store = store_from_dataset(ready, agent.reads)
-    made = Learner([agent], [0], Uniform(store), batch_size=64, jacobian_penalty=weight, table=Only(LIBRARIES[-1]))
+    made = Learner([agent], [0], Uniform(store), batch_size=64, jacobian_penalty=weight, kernels=True)
     made.run(1500)
     policy = made.extract(0).policy()
     (found,) = evaluate([policy], "SurefootTrembling-v0", episodes=20)

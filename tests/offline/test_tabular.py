@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Spec
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Uniform
 from surefoot.core.value_learning import expectile_loss
@@ -94,7 +93,7 @@ def test_the_trained_value_network_lands_on_the_fixed_point(expectile: float) ->
     config = {"expectile": expectile, "discount": DISCOUNT, "learning_rate": 1e-3, "hidden": (32, 32)}
     agent = IQL(Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)), **config).fresh(0)
     store = transitions()
-    learner = Learner([agent], [0], Uniform(store), batch_size=64, planned_steps=10_000, table=KernelTable("test"))
+    learner = Learner([agent], [0], Uniform(store), batch_size=64, planned_steps=10_000, kernels=True)
     learner.run(4_000)
     found = []
     for _ in range(30):  # the mean over the last steps: a single one carries the noise of its batch

@@ -52,7 +52,7 @@ def hybrid_loop(
     algorithm: str, seeds: tuple[int, ...] = (0,), num_envs: int = 1, data: Dataset | None = None, **options: Any
 ) -> OffPolicyLoop:
     """A loop of small networks, on `Regulator` and its data unless `env` and `data` say otherwise."""
-    own = {name: options.pop(name) for name in ("table", "batch_size") if name in options}
+    own = {name: options.pop(name) for name in ("kernels", "batch_size") if name in options}
     env = options.pop("env", None) or Regulator(num_envs * len(seeds))
     small = {"hidden": (16, 16), "initial_steps": 20, "num_envs": num_envs}
     if algorithm != "moorl":

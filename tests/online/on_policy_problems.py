@@ -8,7 +8,6 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from online_problems import Scripted
 
-from surefoot.core.kernels import KernelTable
 from surefoot.envs import make_vec
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online import ALGORITHMS, spec_of
@@ -47,11 +46,8 @@ def agents(algorithm: str, env: VectorEnvironment | Any, seeds: list[int], **opt
     return [kind(spec_of(env), config).fresh(seed) for seed in seeds]
 
 
-TABLE = KernelTable("test")
-
-
 def loop(
-    algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), planned: int = 4096, table: Any = TABLE, **options: Any
+    algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), planned: int = 4096, kernels: bool = True, **options: Any
 ) -> OnPolicyLoop:
     """A loop on an environment, or on an id of one."""
     own = {name: options.pop(name) for name in ("jacobian_penalty",) if name in options}
@@ -59,4 +55,4 @@ def loop(
         count = {**QUICK[algorithm], **options}["num_envs"]
         env = make_vec(env, len(seeds) * count)
     made = agents(algorithm, env, list(seeds), **options)
-    return OnPolicyLoop(made, list(seeds), env, planned_steps=planned, table=table, **own)
+    return OnPolicyLoop(made, list(seeds), env, planned_steps=planned, kernels=kernels, **own)

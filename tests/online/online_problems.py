@@ -224,7 +224,7 @@ def spec(env: Any) -> Spec:
 
 def loop(algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), **options: Any) -> OffPolicyLoop:
     """A loop of small networks on an environment."""
-    loops = ("table", "batch_size", "dataset", "planned_steps", "jacobian_penalty")
+    loops = ("kernels", "batch_size", "dataset", "planned_steps", "jacobian_penalty")
     own = {name: options.pop(name) for name in loops if name in options}
     agent = ALGORITHMS[algorithm](spec(env), **{"hidden": (16, 16), "num_envs": env.num_envs // len(seeds), **options})
     return OffPolicyLoop([agent.fresh(seed) for seed in seeds], seeds, env, **{"planned_steps": 1000, **own})

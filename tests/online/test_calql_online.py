@@ -12,7 +12,6 @@ from online_problems import Constant, Counting, Inserting, Regulator, loop, para
 
 from surefoot.core.agent import Batch
 from surefoot.core.errors import DataError
-from surefoot.core.kernels import KernelTable
 from surefoot.core.sources import MAIN
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.offline import CalQL
@@ -99,7 +98,7 @@ def test_an_episode_of_nothing_but_failures_is_worth_failing_for_ever() -> None:
 
 
 def test_the_losses_are_the_offline_ones_on_data_and_replay_by_turns() -> None:
-    trained = fresh(Regulator(), table=KernelTable("test"))
+    trained = fresh(Regulator(), kernels=True)
     trained.run(60)
     assert trained.learner.eager_because() == {}
     online, offline = trained.agent, CalQL(trained.agent.spec, hidden=(16, 16), sampled_actions=2, discount=0.5)
@@ -130,7 +129,7 @@ def test_a_killed_run_goes_on_bit_for_bit() -> None:
     def one() -> OffPolicyLoop:
         env = NativeVectorEnv("native/pendulum", 1, max_episode_steps=17)
         data = CalQLOnline(spec(env), discount=0.5).prepare(generate("native/pendulum", transitions=300, seed=1))
-        return fresh(env, dataset=data, table=KernelTable("test"))
+        return fresh(env, dataset=data, kernels=True)
 
     whole, resumed = one(), one()
     whole.run(60)
@@ -169,7 +168,7 @@ def test_values_of_the_policys_actions_are_not_pushed_below_what_episodes_return
                      critic_learning_rate=3e-3, updates_per_step=0.5, **{k: v for k, v in SMALL.items()
                                                                         if k != "batch_size"})  # fmt: skip
         trained = OffPolicyLoop([agent.fresh(0)], [0], env, planned_steps=2000, batch_size=64,
-                                table=KernelTable("test"))  # fmt: skip
+                                kernels=True)  # fmt: skip
         trained.run(1500)
         states = torch.linspace(-1, 1, 21)[:, None]
         with torch.no_grad():

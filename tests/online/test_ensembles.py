@@ -10,7 +10,7 @@ import torch
 from online_problems import Constant, Counting, Regulator, loop, parameters, spec
 from plain_layers import layers
 
-from surefoot.core import ensembles, kernels
+from surefoot.core import ensembles
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
@@ -83,7 +83,7 @@ def test_a_size_that_is_not_whole_is_the_next_smaller_or_larger_one(size: float,
 def test_a_subset_that_is_not_whole_and_several_next_actions_train_from_the_tape() -> None:
     options = {"critics": 4, "subset": 1.5, "critic_steps": 2, "backup_actions": 3}
     env = make_vec("native/pendulum", 2)
-    made = loop("wsrl", env, table=kernels.KernelTable("test"), initial_steps=16, **options)
+    made = loop("wsrl", env, kernels=True, initial_steps=16, **options)
     made.run(64)
     assert made.learner.eager_because() == {}
 
@@ -399,9 +399,8 @@ def test_iql_goes_on_online_with_the_same_losses() -> None:
 def test_a_training_step_runs_from_the_tape(algorithm: str, options: dict[str, Any]) -> None:
     if algorithm == "rlpd":
         options = {"critics": 3, "critic_steps": 2, "dataset": dataset()}
-    table = kernels.KernelTable("test")
-    made = loop(algorithm, Counting(), table=table, batch_size=8, **{**SMALL, **options})
-    if made.learner.slots is None or made.learner._tapes is None:
+    made = loop(algorithm, Counting(), kernels=True, batch_size=8, **{**SMALL, **options})
+    if made.learner.slots is None:
         pytest.skip("no native module")
     made.run(30)
     assert made.learner.eager_because() == {}

@@ -9,7 +9,6 @@ from online_problems import RICCATI, Regulator, regulators_gain, spec
 from torch import Tensor
 
 from surefoot.core.agent import Batch, Spec
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Uniform
 from surefoot.data.store import Store
@@ -58,14 +57,12 @@ def test_fine_tuning_brings_the_policy_to_the_regulators_gain(kind: type[FamO2OC
     offline = FamO2OCQL(spec(env), **shape).fresh(0)
     store_of = offline.prepare(data)
     store = Store.pack({key: getattr(store_of, key) for key in FamO2OCQL.reads})
-    Learner([offline], [0], Uniform(store), batch_size=128, table=KernelTable("test")).run(50)
+    Learner([offline], [0], Uniform(store), batch_size=128, kernels=True).run(50)
     before = regulators_gain(offline)
     online = kind(spec(env), num_envs=8, initial_steps=400, updates_per_step=0.5, **shape)
     online.load_state_dict(offline.state_dict())
     dataset = online.prepare(data)
-    trained = OffPolicyLoop(
-        [online], [0], env, planned_steps=4000, batch_size=128, table=KernelTable("test"), dataset=dataset
-    )
+    trained = OffPolicyLoop([online], [0], env, planned_steps=4000, batch_size=128, kernels=True, dataset=dataset)
     trained.run(3000)
     after = regulators_gain(trained.agent)
     found = abs(before - RICCATI) > 0.3 and after == pytest.approx(RICCATI, abs=0.15)

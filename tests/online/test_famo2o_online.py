@@ -11,7 +11,6 @@ from hybrid_problems import regulated
 from online_problems import RICCATI, Regulator, loop, parameters, regulators_gain, spec
 
 from surefoot.core.agent import Spec
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.sources import MAIN, Uniform
 from surefoot.data.store import Store
@@ -66,7 +65,7 @@ def test_the_other_losses_are_the_offline_ones() -> None:
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_training_step_runs_from_the_tape(kind: Kind) -> None:
-    trained = fresh(kind=kind, table=KernelTable("test"))
+    trained = fresh(kind=kind, kernels=True)
     trained.run(40)
     assert trained.learner.step == 20
     assert trained.learner.eager_because() == {}
@@ -87,7 +86,7 @@ def test_a_killed_run_goes_on_bit_for_bit(kind: Kind) -> None:
     def one() -> OffPolicyLoop:
         env = NativeVectorEnv("native/pendulum", 1, max_episode_steps=37)
         data = kind(spec(env), **BOTH[kind]).prepare(generate("native/pendulum", transitions=300, seed=1))
-        return loop(kind.name, env, initial_steps=50, batch_size=16, dataset=data, table=KernelTable("test"),
+        return loop(kind.name, env, initial_steps=50, batch_size=16, dataset=data, kernels=True,
                     **BOTH[kind])  # fmt: skip
 
     whole, resumed = one(), one()
@@ -116,7 +115,7 @@ def test_fine_tuning_brings_the_policy_to_the_regulators_gain(kind: type[FamO2OO
     offline = FamO2O(spec(env), **shape).fresh(0)
     store_of = offline.prepare(data)
     store = Store.pack({key: getattr(store_of, key) for key in FamO2O.reads})
-    Learner([offline], [0], Uniform(store), batch_size=128, table=KernelTable("test")).run(100)
+    Learner([offline], [0], Uniform(store), batch_size=128, kernels=True).run(100)
     before = regulators_gain(offline)
     online = kind(spec(env), num_envs=8, initial_steps=400, updates_per_step=0.5, **shape)
     online.load_state_dict(offline.state_dict())
@@ -126,7 +125,7 @@ def test_fine_tuning_brings_the_policy_to_the_regulators_gain(kind: type[FamO2OO
         env,
         planned_steps=4000,
         batch_size=128,
-        table=KernelTable("test"),
+        kernels=True,
         dataset=online.prepare(data),
     )
     trained.run(3000)

@@ -321,9 +321,7 @@ def test_a_training_step_runs_from_the_tape(algorithm: str, monkeypatch: pytest.
     if native.library() is None:
         pytest.skip(f"no native module: {native.why_not()}")
     monkeypatch.setattr(kernels, "measure_mlp", lambda rows, sizes: kernels.NATIVE)  # also where it is slower here
-    trained = hybrid_loop(
-        algorithm, table=kernels.KernelTable("test"), hidden=(32, 32), discriminator_hidden=(32, 32), batch_size=32
-    )
+    trained = hybrid_loop(algorithm, kernels=True, hidden=(32, 32), discriminator_hidden=(32, 32), batch_size=32)
     plain = hybrid_loop(algorithm, hidden=(32, 32), discriminator_hidden=(32, 32), batch_size=32)
     for one in (trained, plain):
         one.run(40)
@@ -352,8 +350,7 @@ def states(of: OffPolicyLoop) -> list[dict[str, Tensor]]:
 def test_a_killed_run_goes_on_bit_for_bit(algorithm: str) -> None:
     def fresh() -> OffPolicyLoop:
         env = NativeVectorEnv("native/pendulum", 1, gap="gravity2")
-        table = kernels.KernelTable("test")
-        return hybrid_loop(algorithm, env=env, data=generate("native/pendulum", 0, 400), table=table)
+        return hybrid_loop(algorithm, env=env, data=generate("native/pendulum", 0, 400), kernels=True)
 
     whole, resumed = fresh(), fresh()
     whole.run(40)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from surefoot.core.agent import Batch, Metrics
 from surefoot.core.errors import ConfigError
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.random import Stream, generator
@@ -30,10 +29,10 @@ SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 16, "hidden": (8, 6), "critic
 
 
 def made(kind: Any, env: VectorEnvironment, data: Any, seeds: tuple[int, ...] = (0,), **options: Any) -> OnPolicyLoop:
-    own = {name: options.pop(name) for name in ("table", "planned") if name in options}
+    planned, kernels = options.pop("planned", 1000), options.pop("kernels", False)
     agents = [kind(spec_of(env), **options).fresh(seed) for seed in seeds]
     given = {} if data is None else {"dataset": [agent.prepare(data) for agent in agents][-1]}
-    return OnPolicyLoop(agents, seeds, env, planned_steps=own.get("planned", 1000), table=own.get("table"), **given)
+    return OnPolicyLoop(agents, seeds, env, planned_steps=planned, kernels=kernels, **given)
 
 
 def small(seeds: tuple[int, ...] = (0,), kind: Any = HNPG, **options: Any) -> OnPolicyLoop:
@@ -173,7 +172,7 @@ def test_each_block_has_as_many_rows_of_the_data_mapped_as_its_own() -> None:
 
 
 def test_a_training_step_runs_from_the_tape() -> None:
-    trained = small(table=KernelTable("test"))
+    trained = small(kernels=True)
     trained.run(128)
     assert trained.learner.eager_because() == {}
 
@@ -192,7 +191,7 @@ def test_seeds_together_equal_each_alone() -> None:
 def test_a_killed_run_goes_on_bit_for_bit() -> None:
     def fresh() -> OnPolicyLoop:
         data = generate("native/pendulum", transitions=300, seed=1)
-        return small(env=make_vec("native/pendulum", 4), data=data, table=KernelTable("test"))
+        return small(env=make_vec("native/pendulum", 4), data=data, kernels=True)
 
     whole, first, second = fresh(), fresh(), fresh()
     whole.run(256)

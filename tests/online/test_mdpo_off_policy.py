@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from surefoot.core.agent import Batch, Metrics
 from surefoot.core.errors import ConfigError
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.random import Stream
 from surefoot.core.sources import Uniform
@@ -128,7 +127,7 @@ def test_the_old_policy_is_the_one_of_the_last_multiple_of_refresh_every() -> No
 
 
 def test_a_training_step_runs_from_the_tape() -> None:
-    trained = loop("mdpo_off", Regulator(), initial_steps=10, batch_size=16, table=KernelTable("test"))
+    trained = loop("mdpo_off", Regulator(), initial_steps=10, batch_size=16, kernels=True)
     trained.run(30)
     assert trained.learner.step == 20
     assert trained.learner.eager_because() == {}
@@ -147,7 +146,7 @@ def test_stacked_seeds_equal_each_alone() -> None:
 def test_a_killed_run_goes_on_bit_for_bit() -> None:
     def fresh() -> OffPolicyLoop:
         env = NativeVectorEnv("native/pendulum", 1, max_episode_steps=37)
-        return loop("mdpo_off", env, initial_steps=50, batch_size=16, refresh_every=20, table=KernelTable("test"))
+        return loop("mdpo_off", env, initial_steps=50, batch_size=16, refresh_every=20, kernels=True)
 
     for stop in (90, 95):  # just when the old policy is to be renewed, and between
         whole, resumed = fresh(), fresh()
@@ -193,7 +192,7 @@ def test_the_regulators_gain_is_riccatis(kind: Any) -> None:
         target_rate=0.1, learning_rate=3e-3, entropy_weight=0.1, divergence_weight=0.5, refresh_every=50,
         regularisation=0.0,
     )  # fmt: skip
-    going = OffPolicyLoop([agent.fresh(0)], [0], env, planned_steps=9000, batch_size=128, table=KernelTable("test"))
+    going = OffPolicyLoop([agent.fresh(0)], [0], env, planned_steps=9000, batch_size=128, kernels=True)
     going.run(6000)
     gains = []
     for _ in range(8):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hybrid_problems import hybrid_loop, parameters, regulated
 
-from surefoot.core import kernels
 from surefoot.core.agent import Rule, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
@@ -163,7 +162,7 @@ def test_a_killed_run_goes_on_bit_for_bit() -> None:
     def fresh() -> OffPolicyLoop:
         env = NativeVectorEnv("native/pendulum", 1)
         data = generate("native/pendulum", 0, 400)
-        return moorl(env=env, data=data, table=kernels.KernelTable("test"), inner_steps=3, updates_per_step=2.0)
+        return moorl(env=env, data=data, kernels=True, inner_steps=3, updates_per_step=2.0)
 
     whole, resumed = fresh(), fresh()
     whole.run(40)  # 40 training steps: in the middle of an iteration

@@ -11,7 +11,6 @@ import pytest
 import torch
 from online_problems import Broken, Constant, Counting, Inserting, Regulator, loop, parameters, spec
 
-from surefoot.core import kernels
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.random import generator
@@ -206,8 +205,7 @@ def hopper(num_envs: int) -> Any:
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])
 def test_a_killed_run_goes_on_bit_for_bit(make: Any, algorithm: str) -> None:
     def fresh() -> OffPolicyLoop:
-        table = kernels.KernelTable("test")
-        return loop(algorithm, make(1), table=table, initial_steps=150, batch_size=32, replay_capacity=333)
+        return loop(algorithm, make(1), kernels=True, initial_steps=150, batch_size=32, replay_capacity=333)
 
     whole = fresh()
     whole.run(200)

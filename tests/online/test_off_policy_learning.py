@@ -23,7 +23,6 @@ from online_problems import (
     spec,
 )
 
-from surefoot.core import kernels
 from surefoot.core.agent import Batch, Metrics
 from surefoot.online import SAC, TD3
 from surefoot.online.off_policy import OffPolicyLoop
@@ -32,9 +31,7 @@ QUICK: dict[str, Any] = {"hidden": (32, 32), "initial_steps": 200, "discount": 0
 
 
 def made(agent: Any, env: Any, steps: int) -> OffPolicyLoop:
-    trained = OffPolicyLoop(
-        [agent.fresh(0)], [0], env, planned_steps=2 * steps, batch_size=128, table=kernels.KernelTable("test")
-    )
+    trained = OffPolicyLoop([agent.fresh(0)], [0], env, planned_steps=2 * steps, batch_size=128, kernels=True)
     trained.run(steps)
     return trained
 

@@ -15,7 +15,6 @@ from online_problems import Constant, Inserting, Regulator
 
 from surefoot.core import checkpoint
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
-from surefoot.core.kernels import KernelTable
 from surefoot.core.normalizer import RunningMoments
 from surefoot.cuda_ext.rollout import Carry, rollout
 from surefoot.data.store import Store
@@ -36,7 +35,7 @@ HELD: dict[str, Any] = {"exploration": "state_dependent", "hold_steps": 8}
 @pytest.mark.parametrize("algorithm", ["ppo", "mdpo"])
 @pytest.mark.parametrize("env_id", PLACES)
 def test_the_ratio_of_the_first_minibatch_is_one(algorithm: str, env_id: str) -> None:
-    made = loop(algorithm, env_id, table=KernelTable("test"))
+    made = loop(algorithm, env_id, kernels=True)
     made.run(64)
     block = made.blocks.fill(1)
     if algorithm == "mdpo":
@@ -163,7 +162,7 @@ def test_rows_that_a_source_inserts_are_masked_and_are_not_steps() -> None:
 def test_what_a_source_inserts_changes_nothing_that_is_learned_with_continuous_actions(algorithm: str) -> None:
     learned = []
     for nonsense in (0.0, 50.0):
-        made = loop(algorithm, Inserting(4), table=None, normalise_observations=False)
+        made = loop(algorithm, Inserting(4), kernels=False, normalise_observations=False)
         fill, seen = made.blocks.fill, []
 
         def filled(step: int, fill: Any = fill, seen: list[Any] = seen, nonsense: float = nonsense) -> Any:
@@ -393,7 +392,7 @@ def test_a_linear_rate_ends_at_nothing_whatever_was_stopped_early() -> None:
 @pytest.mark.parametrize("env_id", ["native/pendulum", "CartPole-v1"])
 @pytest.mark.parametrize("algorithm", sorted(QUICK))
 def test_training_steps_run_from_the_tape(algorithm: str, env_id: str) -> None:
-    made = loop(algorithm, env_id, table=KernelTable("test"))
+    made = loop(algorithm, env_id, kernels=True)
     made.run(128)
     assert made.learner.eager_because() == {}
 

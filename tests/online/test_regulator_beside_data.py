@@ -9,7 +9,6 @@ import pytest
 from hybrid_problems import dataset
 from online_problems import RICCATI, Regulator, regulators_gain, spec
 
-from surefoot.core import kernels
 from surefoot.core.agent import Agent
 from surefoot.data.dataset import Dataset
 from surefoot.online import MOORL, RLPD, WSRL, IQLOnline
@@ -48,8 +47,7 @@ def gain(kind: Any, right: bool) -> float:
     data = recorded() if right else recorded().replace(rewards=-recorded().rewards)
     agent = kind(spec(env), **{**SHAPE, **OWN[kind]}).fresh(0)
     given = None if kind is WSRL else agent.prepare(data)
-    table = kernels.KernelTable("test")
-    trained = make_loop([agent], [0], env, planned_steps=8000, batch_size=128, table=table, dataset=given)
+    trained = make_loop([agent], [0], env, planned_steps=8000, batch_size=128, kernels=True, dataset=given)
     trained.run(5000)
     gains = []
     for _ in range(8):

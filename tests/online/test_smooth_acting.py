@@ -15,7 +15,6 @@ from online_problems import loop as off_policy
 from surefoot.core import native
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
-from surefoot.core.kernels import NATIVE, KernelTable
 from surefoot.core.smoothness import penalised, squared_jacobian
 from surefoot.online import ALGORITHMS
 from surefoot.online.on_policy import OnPolicyLoop
@@ -60,22 +59,15 @@ def test_off_policy_actors_take_the_penalty_and_tell_it(name: str) -> None:
     assert norm(smooth) < norm(rough)
 
 
-class Native(KernelTable):
-    """A table that takes the native MLP for every shape."""
-
-    def mlp(self, rows: int, sizes: Any) -> str:
-        return NATIVE
-
-
 @pytest.mark.skipif(native.library() is None, reason="no native module")
 @pytest.mark.parametrize("name", ["sac", "ppo"])
 def test_the_steps_are_still_repeated_from_a_tape(name: str) -> None:
-    own: dict[str, Any] = {"table": Native("test"), "jacobian_penalty": 0.1}
+    own: dict[str, Any] = {"kernels": True, "jacobian_penalty": 0.1}
     loops: dict[str, Any] = {"sac": partial(off_policy, initial_steps=100), "ppo": on_policy}
     trained = loops[name](name, Regulator(4), **own)
     trained.run(200)
     assert trained.learner.step > 0
-    assert trained.learner._tapes
+    assert trained.learner.capture.how == "tape"
     assert trained.learner.eager_because() == {}
 
 

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box
 
-from surefoot.core.kernels import KernelTable
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online import spec_of
 from surefoot.online.loop import make_loop
 from surefoot.safe import ALGORITHMS
 
-TABLE = KernelTable("test")
 ON_POLICY = ("ppo_lag", "ppo_pid", "trpo_lag", "trpo_pid", "cpo", "focops", "cup")
 SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 16, "hidden": (8, 6), "epochs": 2, "minibatches": 2}
 SMALL_OFF: dict[str, Any] = {"num_envs": 2, "hidden": (8, 6), "initial_steps": 16}
@@ -82,12 +80,12 @@ class Walk(VectorEnvironment):
 
 
 def loop(algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), planned: int = 4096, **options: Any) -> Any:
-    """A loop of small networks; `table=None` for plain torch."""
+    """A loop of small networks; `kernels=False` for plain torch."""
     kind: Any = ALGORITHMS[algorithm]
-    table, batch_size = options.pop("table", TABLE), options.pop("batch_size", 16)
+    given = {"kernels": options.pop("kernels", True), "batch_size": options.pop("batch_size", 16)}
     dataset = options.pop("dataset", None)
     config = kind.configure(**{**(SMALL if algorithm in ON_POLICY else SMALL_OFF), **options})
     made = [kind(spec_of(env), config).fresh(seed) for seed in seeds]
     if dataset is not None:
         (dataset, *_) = [agent.prepare(dataset) for agent in made]
-    return make_loop(made, list(seeds), env, planned_steps=planned, batch_size=batch_size, table=table, dataset=dataset)
+    return make_loop(made, list(seeds), env, planned_steps=planned, dataset=dataset, **given)

@@ -210,19 +210,13 @@ def test_demonstrations_without_costs_are_refused_and_those_that_all_violate_are
 
 
 def test_a_tape_of_sac_lag_reads_the_multiplier_as_it_is_now() -> None:
-    taped, plain = (loop("sac_lag", Walk(2), cost_limit=0.0, table=t, hidden=(16, 16)) for t in (acting_table(), None))
+    taped, plain = (loop("sac_lag", Walk(2), cost_limit=0.0, kernels=k, hidden=(16, 16)) for k in (True, False))
     for made in (taped, plain):
         made.run(120)
     assert taped.learner.eager_because() == {}
     assert float(taped.agent.multiplier()) > 0.3
     for name, value in plain.learner.agents_parameters(0).items():
         torch.testing.assert_close(taped.learner.agents_parameters(0)[name], value, rtol=2e-2, atol=2e-3)
-
-
-def acting_table() -> Any:
-    from acting import TABLE
-
-    return TABLE
 
 
 def block(made: Any) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from surefoot.core.agent import Update
-from surefoot.core.kernels import KernelTable
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Uniform
 from surefoot.data.dataset import Dataset
@@ -61,7 +60,7 @@ def trained(kind: type[FISOR] = FISOR, steps: int = 2500, **options: Any) -> FIS
     rates = {"learning_rate": 1e-3, "target_rate": 0.02, "average_rate": 0.01, "cost_temperature": 20.0}
     agent = kind(dataset, **rates, **given)
     store = store_from_dataset(agent.prepare(dataset), agent.reads)
-    learner = Learner([agent], [0], Uniform(store), batch_size=128, planned_steps=steps, table=KernelTable("test"))
+    learner = Learner([agent], [0], Uniform(store), batch_size=128, planned_steps=steps, kernels=True)
     learner.run(steps)
     found = learner.extract(0)
     assert isinstance(found, FISOR)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from acting import TABLE
 from gridworld import OPTIONS, STEERED, Grid, GridWorld, SteeredGridWorld, move_chances
 
 from surefoot.online import spec_of
@@ -24,7 +23,7 @@ def late(algorithm: str, blocks: int, seed: int = 0, **options: Any) -> np.ndarr
     config = kind.configure(**{**OPTIONS[algorithm], "hidden": (32,), "cost_limit": GRID.budget, **options})
     env = GridWorld(GRID, config.num_envs)
     agent = kind(spec_of(env), config).fresh(seed)
-    loop = OnPolicyLoop([agent], [seed], env, planned_steps=blocks * config.rows, table=TABLE)
+    loop = OnPolicyLoop([agent], [seed], env, planned_steps=blocks * config.rows, kernels=True)
     values = []
     for _ in range(blocks):
         loop.run(1)
@@ -83,7 +82,7 @@ def test_sac_lag_comes_near_the_value_of_the_programme_within_the_budget() -> No
     options = {**STEERED, "hidden": (32, 32), "multiplier_rate": 0.003, "initial_steps": 512}
     env = SteeredGridWorld(GRID, STEERED["num_envs"])
     agent = kind(spec_of(env), kind.configure(**options, cost_limit=GRID.budget)).fresh(0)
-    loop = OffPolicyLoop([agent], [0], env, planned_steps=30_000, batch_size=64, table=TABLE)
+    loop = OffPolicyLoop([agent], [0], env, planned_steps=30_000, batch_size=64, kernels=True)
     values = []
     for _ in range(60):
         loop.run(500)

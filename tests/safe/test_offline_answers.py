@@ -13,7 +13,6 @@ from torch import Tensor
 
 from surefoot.core.agent import Agent, Batch, Metrics, Spec
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.kernels import load_table
 from surefoot.data.dataset import Dataset
 from surefoot.safe import CDT, CPQ, BCQLag, BCSafe, BEARLag, COptiDICE
 
@@ -57,7 +56,7 @@ FREE: dict[str, dict[str, Any]] = {
 
 def trained(agent: Agent, data: Dataset, steps: int, **options: Any) -> Agent:
     torch.manual_seed(0)
-    run = learner([agent], [0], data, batch_size=64, table=load_table(), **options)
+    run = learner([agent], [0], data, batch_size=64, kernels=True, **options)
     run.run(steps)
     return run.extract(0)
 

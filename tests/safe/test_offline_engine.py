@@ -9,7 +9,6 @@ import pytest
 import torch
 from safe_problems import VARIANTS, agents, learner, random_dataset, relative
 
-from surefoot.core.kernels import KERNELS, NATIVE, PRODUCTS, Kernel, KernelTable
 from surefoot.core.policy import Policy
 
 SEEDS = [3, 0]
@@ -33,21 +32,9 @@ def test_stacked_seeds_equal_each_seed_alone_in_float64_and_every_network_moves(
         )
 
 
-class Measured(KernelTable):
-    """Native kernels for every shape."""
-
-    def kernel(self, what: str, rows: int, inputs: int, outputs: int) -> Kernel:
-        return KERNELS[what]["numpy"]
-
-    def mlp(self, rows: int, sizes: object) -> str:
-        from surefoot.core import native
-
-        return NATIVE if native.library() is not None else PRODUCTS
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_kernels_and_tapes_equal_plain_pytorch_in_float32(variant: str) -> None:
-    fast = learner(agents(variant, [3]), [3], table=Measured("test"))
+    fast = learner(agents(variant, [3]), [3], kernels=True)
     plain = learner(agents(variant, [3]), [3])
     for _ in range(3):
         own, other = fast.run(1), plain.run(1)
@@ -56,7 +43,7 @@ def test_kernels_and_tapes_equal_plain_pytorch_in_float32(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(variant: str) -> None:
-    whole, before, after = (learner(agents(variant, [3]), [3], table=Measured("test")) for _ in range(3))
+    whole, before, after = (learner(agents(variant, [3]), [3], kernels=True) for _ in range(3))
     whole.run(40)
     before.run(33)
     after.restore([{name: value.clone() for name, value in before.state(0).items()}], 33)

@@ -13,12 +13,13 @@ import torch
 
 from surefoot.core import checkpoint
 from surefoot.core.errors import CheckpointError, SurefootError
-from surefoot.core.kernels import KernelTable
+from surefoot.core.files import read_json
 from surefoot.core.spec import Spec
 from surefoot.data.dataset import Dataset
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.plan import Plan, agent_class, options_from_json
 from surefoot.experiment.run import Run, load_agent, read_columns, write_columns
+from surefoot.experiment.trainer import KERNELS
 
 SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
 
@@ -123,19 +124,19 @@ def test_each_algorithms_options_are_those_that_its_config_describes() -> None:
             assert options_from_json(kind, json.loads(json.dumps(options))) == options
 
 
-def test_a_table_of_kernels_that_this_version_does_not_have_is_refused() -> None:
-    for choices, sentence in (
-        ([["forward", 1, 2, 3, "magic"]], "computed by 'magic'"),
-        ([["backward", 1, 2, 3, "torch"]], "computed by 'torch'"),
-        ([["forward", 1, "2", 3, "torch"]], r"\[1\] is '2', must be a whole number"),
-        ([["forward", "torch"]], "has 2 entries"),
-        ([[[1], 1, 2, 3, "torch"]], "computed by 'torch'"),
-        ("no", "choices is 'no', must be a list"),
-    ):
-        with pytest.raises(CheckpointError, match=rf"kernels\.json.*{sentence}"):
-            KernelTable.from_json({"machine": "m", "choices": choices})
-    sound = {"machine": "m", "choices": [["forward", 1, 2, 3, "torch"], ["mlp", 1, 2, 3, 4, "native"]]}
-    assert KernelTable.from_json(sound).to_json() == sound
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ({}, "it has no key 'machine'"),
+        ({"machine": 1}, "machine is 1, must be a text"),
+        ({"machine": "m", "choices": "no"}, "choices is 'no', must be a list"),
+        ({"machine": "m", "choices": [3]}, r"choices\[0\] is 3, must be a list"),
+    ],
+)
+def test_a_damaged_record_of_kernels_is_refused(value: object, sentence: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "kernels.json").write_text(json.dumps(value))
+    with pytest.raises(CheckpointError, match=rf"kernels\.json.*{sentence}"):
+        read_json(tmp_path / "kernels.json", KERNELS)
 
 
 def test_columns_that_are_no_dataset_are_refused(tmp_path: pathlib.Path) -> None:

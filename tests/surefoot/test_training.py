@@ -248,10 +248,16 @@ def test_a_run_begun_on_another_machine_is_not_resumed_silently(three_seeds: Run
     shutil.copytree(three_seeds.folder, copy)
     (copy / "summary.json").unlink()
     (copy / "seeds/0/result.json").unlink()
-    table = json.loads((copy / "kernels.json").read_text())
-    (copy / "kernels.json").write_text(json.dumps({**table, "machine": "another"}))
+    begun = json.loads((copy / "kernels.json").read_text())
+    (copy / "kernels.json").write_text(json.dumps({"machine": "another"}))
     with pytest.raises(CheckpointError, match="begun on another"):
         resume(copy)
+    measured = {**begun, "choices": [["mlp", 256, 3, 8, 1, "native"], ["forward", 256, 3, 8, "numpy"]]}
+    (copy / "kernels.json").write_text(json.dumps(measured))
+    with pytest.raises(CheckpointError, match=r"begun by a surefoot 0\.1\.0 that chose among matrix libraries"):
+        resume(copy)
+    (copy / "kernels.json").write_text(json.dumps({**begun, "choices": measured["choices"][:1]}))
+    assert resume(copy).complete
 
 
 @pytest.mark.usefixtures("in_process")

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from surefoot.core import kernels
 from surefoot.core.agent import Agent
 from surefoot.data.dataset import Dataset
 from surefoot.experiment.initialise import take_moments
 from surefoot.experiment.inputs import training_environment
 from surefoot.experiment.trainer import SeedTrainer
-from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import Loop, make_loop
-
-MEASURED = 8
-"""Steps of each environment that are taken, and thrown away, before kernels are measured."""
 
 
 class ActingTrainer(SeedTrainer):
@@ -28,7 +22,7 @@ class ActingTrainer(SeedTrainer):
     def begin(self) -> None:
         """Make the environments and the loop."""
         agents = [self.fresh(seed) for seed in self.seeds]
-        self.loop = self._loop(agents, self.table(self._measure), self._ready(agents))
+        self.loop = self._loop(agents, self._ready(agents))
         self.learner = self.loop.learner
         if self.plan.init is not None:
             take_moments(self.learner, self.started_from())
@@ -55,20 +49,10 @@ class ActingTrainer(SeedTrainer):
                 self.record(seed, "resumed", {"lost": lost})
             self.send({"kind": "note", "text": lost})
 
-    def _measure(self, table: kernels.KernelTable) -> None:
-        agents = [self.fresh(seed) for seed in self.seeds]
-        for agent in agents:
-            c = agent.config
-            if isinstance(agent, OffPolicyAgent) and "returns_to_go" not in agent.reads:  # which episodes' ends give
-                agent.config = dataclasses.replace(c, initial_steps=min(c.initial_steps, MEASURED * c.num_envs))
-        throw_away = self._loop(agents, table, self._ready(agents))
-        while throw_away.learner.step < max(update.every for update in throw_away.learner.updates):
-            throw_away.run(1)
-
     def _ready(self, agents: Sequence[Agent]) -> Dataset | None:
         return None if self.dataset is None else self.prepared(agents, self.dataset)
 
-    def _loop(self, agents: list[Agent], table: kernels.KernelTable | None, dataset: Dataset | None) -> Loop:
+    def _loop(self, agents: list[Agent], dataset: Dataset | None) -> Loop:
         return make_loop(
             agents,
             self.seeds,
@@ -76,7 +60,7 @@ class ActingTrainer(SeedTrainer):
             planned_steps=self.plan.steps,
             batch_size=self.plan.batch_size,
             device=self.device,
-            table=table,
+            kernels=self.kernels(),
             compiled=self.plan.compiled,
             mixed_precision=self.plan.mixed_precision,
             dataset=dataset,

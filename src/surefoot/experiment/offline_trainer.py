@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from surefoot.core import kernels
 from surefoot.core.agent import Agent, Rule
 from surefoot.core.learner import Learner
 from surefoot.core.random import generator
@@ -38,13 +37,9 @@ class DataTrainer(SeedTrainer):
         ready = self.prepared(agents, self.dataset)
         store = store_from_dataset(ready, agents[0].reads, self.device)
         self.sources = agents[0].sources(Stores(ready, store))
-        self.learner = self._learner(agents, self.table(self._measure))
+        self.learner = self._learner(agents)
 
-    def _measure(self, table: kernels.KernelTable) -> None:
-        throw_away = self._learner([self.fresh(seed) for seed in self.seeds], table)
-        throw_away.run(max(update.every for update in throw_away.updates))
-
-    def _learner(self, agents: list[Agent], table: kernels.KernelTable | None) -> Learner:
+    def _learner(self, agents: list[Agent]) -> Learner:
         return Learner(
             agents,
             self.seeds,
@@ -52,7 +47,7 @@ class DataTrainer(SeedTrainer):
             batch_size=self.plan.batch_size,
             planned_steps=self.plan.steps,
             device=self.device,
-            table=table,
+            kernels=self.kernels(),
             compiled=self.plan.compiled,
             mixed_precision=self.plan.mixed_precision,
             jacobian_penalty=self.plan.jacobian_penalty,

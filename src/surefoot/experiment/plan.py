@@ -50,7 +50,7 @@ class Settings:
     view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
     init: str | None = None  # run folder whose trained networks are the start
     gap: str | None = None  # altered dynamics of what it acts in, as gravity2; it is evaluated without
-    kernels: bool = True  # our CPU kernels; false: plain autograd
+    kernels: bool = True  # networks and updates in the native module, on a CPU; false: plain PyTorch
     compiled: bool = False  # torch.compile
     mixed_precision: bool = False  # bfloat16 where it is safe
     jacobian_penalty: float = 0.0  # weight of |d mean action / d observation|^2 in the policy's loss: smoother actions

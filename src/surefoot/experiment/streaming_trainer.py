@@ -37,7 +37,7 @@ class StreamingTrainer(SeedTrainer):
         if self.plan.init is not None:
             for position, seed in enumerate(self.seeds):
                 initialise_from(self.agent, Run.open(self.plan.init), seed, position)
-        self.table(lambda table: None)  # nothing is measured, but numbers depend on the machine that began the run
+        self.kernels()  # numbers depend on the machine that began the run
         self.stepping = Stepping(training_environment(self.plan, self.agent, len(self.seeds)))
         self.taken = 0
         self.barren = torch.zeros(len(self.seeds), dtype=torch.int64)
@@ -54,6 +54,10 @@ class StreamingTrainer(SeedTrainer):
     def updates(self) -> int:
         """Samples learned from: one a step."""
         return self.taken
+
+    def engine(self) -> dict[str, Any]:
+        """Nothing: a sample is one native call, or plain PyTorch."""
+        return {}
 
     def advance(self, steps: int) -> dict[str, list[float]]:
         """Act and learn for `steps` environment steps.

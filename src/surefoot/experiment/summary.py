@@ -20,6 +20,8 @@ from surefoot.evaluation.runs import METRICS_LINE
 from surefoot.experiment.plan import agent_class, preset_name
 from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, read_columns, split
 
+ENGINE = Record({}, {"steps": Text(), "eager": Table(Text())})
+"""How training steps were repeated, and why some were not; empty where a sample is one call."""
 RESULT = Record(
     {
         "seed": Number(0, whole=True),
@@ -33,6 +35,7 @@ RESULT = Record(
         "fitted_q": Many(Number()),
         "fitted_q_drift": Number(),
         "validation": Table(Number()),
+        "engine": ENGINE,
     },
     others=True,
 )
@@ -85,6 +88,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "smoothness": None,
         "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
         "steps_per_second": float(np.mean([result["steps_per_second"] for result in results])),
+        "engine": results[0].get("engine"),
         "versions": read_json(run.folder / "environment.json", MACHINE)["versions"],
         "date": describe_machine()["date"],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core import checkpoint, kernels
+from surefoot.core import checkpoint
 from surefoot.core.agent import Agent
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json, write_json
+from surefoot.core.kernels import machine_name
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
-from surefoot.core.schema import Many, Number, Record, Text, check
+from surefoot.core.schema import Many, Number, Plain, Record, Text, check
 from surefoot.core.smoothness import measured
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Met, evaluate
@@ -61,6 +63,10 @@ def seed_trainer(run: Run, seeds: list[int], send: Send, asked_to_stop: Callable
     return (ActingTrainer if agent.acts else DataTrainer)(run, seeds, send, asked_to_stop)
 
 
+KERNELS = Record({"machine": Text()}, {"choices": Many(Many(Plain(2)))})
+"""What kernels.json holds; `choices` only of version 0.1.0, which measured matrix libraries."""
+
+
 class SeedTrainer:
     """Trains some seeds of a run from where their checkpoints stand to their results.
 
@@ -88,6 +94,7 @@ class SeedTrainer:
         self.seconds = 0.0
         self.due = False
         """Whether an evaluation and a checkpoint come before the next training step."""
+        self._said: dict[str, Any] = {}
         self.begin()
         self._restore()
 
@@ -132,6 +139,10 @@ class SeedTrainer:
         if self.asked_to_stop():
             raise Stopped
 
+    def engine(self) -> dict[str, Any]:
+        """How training steps were repeated, and which ran as they stand instead, with the reason."""
+        return {"steps": self.learner.capture.how, "eager": self.learner.eager_because()}
+
     # -- for subclasses ----------------------------------------------------------------------------------
 
     def fresh(self, seed: int) -> Agent:
@@ -158,28 +169,30 @@ class SeedTrainer:
         """The dataset as the agents read it; sets their normalisers."""
         return [agent.prepare(dataset) for agent in agents][-1]
 
-    def table(self, throw_away: Callable[[kernels.KernelTable], None]) -> kernels.KernelTable | None:
-        """The run's kernels: those it started with, or measured now by training steps that are thrown away.
+    def kernels(self) -> bool:
+        """Whether networks and updates run in the native module; where the run began, it goes on.
 
         Raises:
-            CheckpointError: the run was begun on another machine.
+            CheckpointError: the run was begun on another machine, or by a version that chose kernels otherwise.
         """
         if not self.plan.kernels or self.device.type != "cpu":
-            return None
-        path = self.run.folder / "kernels.json"
-        if path.is_file():
-            table = kernels.KernelTable.from_json(read_json(path))
-            if table.machine != kernels.machine_name():
-                raise CheckpointError(
-                    f"{self.run.folder}: was begun on {table.machine}, this is {kernels.machine_name()}; going on here "
-                    "would give other numbers. Resume it there, or start anew with init="
-                )
-            return table
-        table = kernels.load_table()
-        throw_away(table)
-        kernels.store_table(table)
-        write_json(path, table.to_json())
-        return table
+            return False
+        path, machine = self.run.folder / "kernels.json", machine_name()
+        if not path.is_file():
+            write_json(path, {"machine": machine})
+            return True
+        begun = read_json(path, KERNELS)
+        if begun["machine"] != machine:
+            raise CheckpointError(
+                f"{self.run.folder}: was begun on {begun['machine']}, this is {machine}; going on here would give "
+                "other numbers. Resume it there, or start anew with init="
+            )
+        if any(choice[-1:] != ["native"] for choice in begun.get("choices", [])):
+            raise CheckpointError(
+                f"{self.run.folder}: was begun by a surefoot 0.1.0 that chose among matrix libraries by measuring, and "
+                "this version would give other numbers. Resume it with that one, or start anew with init="
+            )
+        return True
 
     # -- one way through a run ---------------------------------------------------------------------------
 
@@ -256,6 +269,7 @@ class SeedTrainer:
                         "episode_cost": told.get("episode_cost"),
                     }
                 )
+            self._say_engine()
             if self.step // plan.interval > before // plan.interval or self.step >= plan.steps:
                 self.due = True
                 self._evaluate_and_save()
@@ -265,6 +279,19 @@ class SeedTrainer:
             self._evaluate()
         self.due = False
         self._save()
+
+    def _say_engine(self) -> None:
+        """Into the log, once it is known, how training steps are repeated; what runs as it stands is told too."""
+        found = self.engine()
+        if found == self._said:
+            return
+        self._said = found
+        eager = found.get("eager", {})
+        print("training steps:", *(f"{key}: {value}" for key, value in found.items()), file=sys.stderr)
+        chosen = not self.plan.kernels or self.plan.compiled or self.plan.mixed_precision
+        if self.device.type == "cpu" and not chosen and self.seeds[0] == self.plan.seeds[0]:
+            for names, why in eager.items():
+                self.send({"kind": "note", "text": f"slower than need be: {names} not repeated from a tape, {why}"})
 
     def record(self, seed: int, kind: str, values: dict[str, Any]) -> None:
         """Keep a line of metrics."""
@@ -330,6 +357,7 @@ class SeedTrainer:
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
                 "evaluation": None if episodes is None else episodes.to_json(),
                 "jacobian": measured(policies[position], torch.from_numpy(seen[position])),
+                "engine": self.engine(),
                 **self.extras(position),
             }
             policies[position].save(self.run.policy_path(seed))

@@ -108,11 +108,9 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
     inbox: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
     most = at_once(len(groups), cores())
     alive: set[_Worker] = set()
-    # The first one measures the kernels that the others then read.
-    measured = not run.plan.kernels or (run.folder / "kernels.json").is_file()
     try:
         while groups or alive:
-            while groups and len(alive) < (most if measured else 1):
+            while groups and len(alive) < most:
                 alive.add(_Worker(run, groups.pop(0), lock, inbox))
             worker, event = inbox.get()
             if event is None:
@@ -127,7 +125,6 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
             elif event["kind"] == "stopped":  # by a signal that was sent to it
                 raise Terminated
             else:
-                measured = measured or event["kind"] == "ready"
                 notify(event)
     except (KeyboardInterrupt, Terminated):
         _let_end(alive, inbox, notify)

@@ -1,0 +1,90 @@
+"""An agent's ordered list of updates and rules, checked against what it names, and what it reads counted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from surefoot.core.agent import Rule, Update
+from surefoot.core.errors import ConfigError
+from surefoot.core.random import Noise
+
+Order = Sequence[Update | Rule]
+
+
+def updates_of(order: Order) -> list[Update]:
+    """The updates, each once: one may stand in the list twice."""
+    found: list[Update] = []
+    for entry in order:
+        if isinstance(entry, Update) and entry not in found:
+            found.append(entry)
+    return found
+
+
+def check_names(agent: str, order: Order, networks: Collection[str], buffers: Collection[str]) -> None:
+    """Make sure that networks and losses are named rightly.
+
+    Args:
+        agent: its name.
+        order: its list.
+        networks: names of the agent's networks.
+        buffers: full names of its buffers.
+
+    Raises:
+        ConfigError: an unknown network, two updates with one loss, or a network trained twice together.
+    """
+    holders = {name.split(".")[0] for name in buffers}
+    for entry in order:
+        names = [*entry.then, *(source for source, _ in entry.then.values())]
+        names += entry.trains if isinstance(entry, Update) else entry.changes
+        known = {*networks} if isinstance(entry, Update) else {*networks, *holders}
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{entry.name}: no network {name!r}; there are {sorted(networks)}")
+    updates = updates_of(order)
+    losses = [update.name for update in updates]
+    if len(set(losses)) < len(losses):  # reports and saved optimisers go by the loss's name
+        raise ConfigError(f"{agent}: two updates have the same loss, {sorted(losses)}")
+    group: set[str] = set()
+    for update in updates:
+        group = group if update.together else set()
+        if group & set(update.trains):  # a network has room for one gradient
+            raise ConfigError(f"{update.name}: {sorted(group & set(update.trains))} is trained twice together")
+        group |= set(update.trains)
+
+
+def rows_of_sources(agent: str, order: Order, sources: Collection[str], batch_size: int) -> dict[str, int]:
+    """Source -> rows that it gives a training step: the most that one of its readers sees.
+
+    Raises:
+        ConfigError: there is no such source.
+    """
+    found: dict[str, int] = {}
+    for entry in order:
+        for name in entry.sources:
+            if name not in sources:
+                raise ConfigError(f"{agent}: {entry.name} reads the source {name!r}; there are {sorted(sources)}")
+            found[name] = max(found.get(name, 0), _rows(entry, batch_size))
+    return found
+
+
+def noise_of(agent: str, order: Order, batch_size: int) -> tuple[dict[str, Noise], dict[str, int]]:
+    """The random numbers of all entries by name, and as many rows of each as the entry with the most reads.
+
+    Raises:
+        ConfigError: two entries mean different numbers by one name.
+    """
+    noises: dict[str, Noise] = {}
+    rows: dict[str, int] = {}
+    for entry in order:
+        for name, noise in entry.noise.items():
+            if noises.setdefault(name, noise) != noise:
+                raise ConfigError(
+                    f"{agent}: {entry.name} reads {name!r} as {noise}, and another update as {noises[name]}; give one "
+                    "of them another name"
+                )
+            rows[name] = max(rows.get(name, 0), _rows(entry, batch_size) * len(entry.sources))
+    return noises, rows
+
+
+def _rows(entry: Update | Rule, batch_size: int) -> int:
+    return (entry.rows or batch_size) * (entry.repeat if isinstance(entry, Update) else 1)
