@@ -440,7 +440,7 @@ def top(path: Path) -> Path:
 
 
 def read_run(path: Path) -> None:
-    from surefoot.run import Run, load_agent
+    from surefoot.experiment.run import Run, load_agent
 
     run = Run.open(top(path))
     for seed in run.plan.seeds:
@@ -462,8 +462,8 @@ def read_summary(path: Path) -> None:
 
 
 def read_result(path: Path) -> None:
-    from surefoot.run import Run
-    from surefoot.summary import sum_up
+    from surefoot.experiment.run import Run
+    from surefoot.experiment.summary import sum_up
 
     sum_up(Run.open(top(path)))
 
@@ -475,14 +475,14 @@ def read_kernels(path: Path) -> None:
 
 
 def read_columns(path: Path) -> None:
-    from surefoot.run import read_columns as read
+    from surefoot.experiment.run import read_columns as read
 
     read(path)
 
 
 def columns_file(folder: Path) -> list[Path]:
     from surefoot.data import load
-    from surefoot.run import write_columns
+    from surefoot.experiment.run import write_columns
 
     write_columns(load(npz_files(folder)[0]), folder / "dataset.safetensors")
     return [folder / "dataset.safetensors"]
@@ -517,8 +517,8 @@ def safe_sets(folder: Path) -> list[Path]:
 
 
 def read_safe_set(path: Path) -> None:
-    from surefoot.reach import load_safe_set
     from surefoot.safe.reachability import files
+    from surefoot.tools.reach import load_safe_set
 
     solution, _ = files.load(path)
     assert bool(solution.values.isfinite().all())
