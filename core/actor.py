@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory, begun_anew
 from surefoot.core.networks import MLP, NORM_EPSILON
+
+Kept = dict[str, Tensor]
+"""Name -> (B, ...) what a head remembers of how it sampled, such as a denoising chain; it travels with the action."""
+
+
+class Evaluation(NamedTuple):
+    """What a head says of actions that it may have sampled."""
+
+    log_density: Tensor
+    """(B,) in nats, of the actions and, where something is kept, of how they came about."""
+    entropy: Tensor
+    """(B,) in nats."""
+    outputs: Any = None
+    """The distribution's parameters, of heads that have one distribution."""
+
 
 ACTORS: dict[str, type[Actor]] = {}
 """Kind, as policy files name it -> class: all that have been imported."""
@@ -113,6 +128,18 @@ class Actor(nn.Module):
         """(B, A) samples while it trains, from (B, `held_dim`) noise, which some heads hold for several steps."""
         return self.act(observations, noise)
 
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+        """(B, A) samples while it trains, from (B, `held_dim`) noise, and what must be kept to know their density."""
+        return self.explore(observations, noise), {}
+
+    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+        """Density and entropy at (B, O) observations of (B, A) actions with what `sample` gave beside them."""
+        raise TypeError(f"{type(self).__name__} has no density of its actions")
+
+    def log_density(self, observations: Tensor, actions: Tensor, kept: Any = None) -> Tensor:
+        """(B,) as `evaluate`."""
+        return self.evaluate(observations, actions, {} if kept is None else kept).log_density
+
 
 class MLPActor(Actor):
     """A head on one multilayer perceptron, `mlp`, whose sizes describe it."""
@@ -145,3 +172,32 @@ class MLPActor(Actor):
         given = {name: options[name] for name in cls.options if name in options}
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         return cls(observation_dim, action_dim, options["hidden"], **given)  # type: ignore[call-arg]
+
+
+class DistributionActor(MLPActor):
+    """A head that gives the parameters of one distribution of the action, `outputs`, whose divergences are exact."""
+
+    def density_of(self, outputs: Any, actions: Tensor) -> Tensor:
+        """(B,) log-density of (B, A) actions, in nats."""
+        raise TypeError(f"{type(self).__name__} must define density_of")
+
+    def entropy_of(self, outputs: Any) -> Tensor:
+        """(B,) entropy in nats."""
+        raise TypeError(f"{type(self).__name__} must define entropy_of")
+
+    def divergence(self, outputs: Any, others: Any) -> Tensor:
+        """(B,) KL(outputs || others) in nats, exactly."""
+        raise TypeError(f"{type(self).__name__} must define divergence")
+
+    def to_rows(self, outputs: Any) -> Tensor:
+        """Outputs as (B, H) rows, to be kept and read again by `from_rows`."""
+        raise TypeError(f"{type(self).__name__} must define to_rows")
+
+    def from_rows(self, rows: Tensor) -> Any:
+        """Inverse of `to_rows`."""
+        raise TypeError(f"{type(self).__name__} must define from_rows")
+
+    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+        """Density and entropy of the distribution at (B, O) observations; nothing needs to be kept."""
+        outputs = self(observations)
+        return Evaluation(self.density_of(outputs, actions), self.entropy_of(outputs), outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from surefoot.core.actor import ACTORS as ACTORS
 from surefoot.core.actor import Actor as Actor
-from surefoot.core.actor import MLPActor
+from surefoot.core.actor import DistributionActor, Evaluation, Kept, MLPActor
 from surefoot.core.distributions import gaussian_entropy, gaussian_log_density, kl_gaussian, tanh_log_determinant
 from surefoot.core.networks import MLP, NORM_EPSILON
 
@@ -72,8 +72,16 @@ class GaussianActor(MLPActor):
         mean = torch.tanh(self.mlp(observations, masks))
         return mean, self.log_std.clamp(*self.log_std_range)
 
-    def log_density(self, observations: Tensor, actions: Tensor, masks: Tensor | None = None) -> Tensor:
-        """(B,) log-density of (B, A) actions, in nats."""
+    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+        """Density and entropy of the normal."""
+        mean, log_std = self(observations)
+        entropy = gaussian_entropy(log_std).expand(mean.shape[:-1])
+        return Evaluation(gaussian_log_density(actions, mean, log_std), entropy, (mean, log_std))
+
+    def log_density(
+        self, observations: Tensor, actions: Tensor, kept: Any = None, masks: Tensor | None = None
+    ) -> Tensor:
+        """(B,) log-density of (B, A) actions, in nats; under (B, sum of hidden widths) dropout `masks`."""
         mean, log_std = self(observations, masks)
         return gaussian_log_density(actions, mean, log_std)
 
@@ -122,7 +130,7 @@ class TanhGaussianActor(MLPActor):
         mean, log_std = self.mlp(observations).chunk(2, dim=-1)
         return mean, log_std.clamp(*self.log_std_range)
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def draw(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Reparameterised actions (..., B, A) in (-1, 1) and their log-densities (..., B) in nats.
 
         Args:
@@ -134,13 +142,26 @@ class TanhGaussianActor(MLPActor):
         density = gaussian_log_density(unsquashed, mean, log_std) - tanh_log_determinant(unsquashed)
         return torch.tanh(unsquashed), density
 
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+        """(B, A) samples, and what was squashed: near +- 1 an action no longer tells it."""
+        mean, log_std = self(observations)
+        unsquashed = mean + log_std.exp() * noise
+        return torch.tanh(unsquashed), {"unsquashed": unsquashed}
+
+    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+        """Density of what `sample` gave; the entropy is that of the normal before the tanh."""
+        mean, log_std = self(observations)
+        unsquashed = kept["unsquashed"]
+        density = gaussian_log_density(unsquashed, mean, log_std) - tanh_log_determinant(unsquashed)
+        return Evaluation(density, gaussian_entropy(log_std), (mean, log_std))
+
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) tanh of the mean, or samples from (B, A) standard normal `noise`."""
         mean, log_std = self(observations)
         return torch.tanh(mean if noise is None else mean + log_std.exp() * noise)
 
 
-class UnboundedGaussianActor(MLPActor):
+class UnboundedGaussianActor(DistributionActor):
     """Normal with mean MLP(s), not squashed, and a standard deviation that does not depend on the state (PPO).
 
     Actions are samples as drawn: log-densities belong to them, and only what acts in an environment clips them.
@@ -169,11 +190,11 @@ class UnboundedGaussianActor(MLPActor):
         """Mean (B, A), of any size, and log standard deviation (A,)."""
         return self.mlp(observations), self.log_std.clamp(*self.log_std_range)
 
-    def log_density(self, outputs: tuple[Tensor, Tensor], actions: Tensor) -> Tensor:
+    def density_of(self, outputs: tuple[Tensor, Tensor], actions: Tensor) -> Tensor:
         """(B,) log-density of (B, A) actions under what the actor gave, in nats."""
         return gaussian_log_density(actions, *outputs)
 
-    def entropy(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+    def entropy_of(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
         """(B,) entropy in nats."""
         mean, log_std = outputs
         return gaussian_entropy(log_std).expand(mean.shape[:-1])
@@ -276,7 +297,7 @@ class SoftplusGaussianActor(MLPActor):
         return mean if noise is None else mean + std * noise
 
 
-class CategoricalActor(MLPActor):
+class CategoricalActor(DistributionActor):
     """One of A choices, with probabilities softmax(MLP(s)); actions are one-hot rows."""
 
     kind = "categorical"
@@ -308,11 +329,11 @@ class CategoricalActor(MLPActor):
         logits = logits - logits.amax(-1, keepdim=True).detach()
         return logits - logits.exp().sum(-1, keepdim=True).log()
 
-    def log_density(self, outputs: Tensor, actions: Tensor) -> Tensor:
+    def density_of(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """(B,) log-probability of (B, A) one-hot actions under what the actor gave, in nats."""
         return (outputs * actions).sum(-1)
 
-    def entropy(self, outputs: Tensor) -> Tensor:
+    def entropy_of(self, outputs: Tensor) -> Tensor:
         """(B,) entropy in nats."""
         return -(outputs.exp() * outputs).sum(-1)
 

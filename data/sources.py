@@ -1,13 +1,17 @@
-"""Sources of rows of a dataset: windows of consecutive steps, drawn evenly or by weight."""
+"""Sources of rows: windows of consecutive steps of a dataset, drawn evenly or by weight; rows that a rule adds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+import torch
 from torch import Tensor
 
+from surefoot.core.errors import DataError
 from surefoot.core.sources import MAIN, Batch, Drawn
 from surefoot.data.samplers import Chain, Weighted, Windows, uniform_rows
-from surefoot.data.store import Store
+from surefoot.data.store import Store, Workspace
 
 
 class WindowSource(Drawn):
@@ -49,3 +53,59 @@ class WindowSource(Drawn):
         batch = self.store.gather(window.rows)
         dtype = next(value.dtype for value in batch.values() if value.is_floating_point())
         return {**batch, "mask": window.mask.to(dtype)}
+
+
+class Added(Drawn):
+    """Rows that a rule adds, such as those that a model imagines: the newest `capacity` of each seed, drawn uniformly.
+
+    A rule adds to it by giving a batch under the source's name: name -> (n, ...) for its seed.
+    """
+
+    def __init__(self, capacity: int, columns: Mapping[str, tuple[int, ...]], stream: str) -> None:
+        """Make room.
+
+        Args:
+            capacity: rows of each seed.
+            columns: name -> shape of one row.
+            stream: of random numbers.
+        """
+        super().__init__(stream)
+        self.capacity, self.columns = capacity, {name: (shape, torch.float32) for name, shape in columns.items()}
+
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Source.bind`; what was added before is forgotten."""
+        super().bind(seeds, rows, device)
+        self.store = Store.allocate(len(self.seeds) * self.capacity, self.columns, device)
+        self._first = torch.arange(len(self.seeds), device=device).unsqueeze(1) * self.capacity
+        self.added = 0
+        """Rows of each seed so far."""
+
+    def __len__(self) -> int:
+        return min(self.added, self.capacity)
+
+    def add(self, batch: Mapping[str, Tensor]) -> None:
+        """Write (S, n, ...) columns over the oldest rows."""
+        count = next(iter(batch.values())).shape[1]
+        places = (self.added + torch.arange(count, device=self.device)) % self.capacity
+        rows = (self._first + places).flatten()
+        for name in self.columns:
+            self.store[name][rows] = batch[name].flatten(0, 1)
+        self.added += count
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows) int64 rows of training step `step`.
+
+        Raises:
+            DataError: nothing has been added yet.
+        """
+        if self.added == 0:
+            raise DataError(f"nothing has been added to the source {self.stream!r}: put the rule that does before")
+        return self._first + uniform_rows(self.drawn(step), len(self))
+
+    def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
+        """The rows at `indices`."""
+        return self.store.gather(indices, out)
+
+    def workspace(self, rows: int) -> Workspace:
+        """Memory for `gather`, as `Store.workspace`."""
+        return self.store.workspace(rows)

@@ -204,7 +204,7 @@ class CQL(Agent):
             valued_at: (B, O) observations that the actions are paired with.
             noise: (B, n A) standard normal.
         """
-        actions, log_densities = self.actor.sample(seen, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))
+        actions, log_densities = self.actor.draw(seen, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))
         return pairs(valued_at, actions), log_densities
 
     def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
@@ -213,7 +213,7 @@ class CQL(Agent):
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Entropy, weighted, and the lowest value of the policy's own actions, reparameterised."""
-        action, log_density = self.actor.sample(self.policy_input(batch, noise, "observations"), noise["action"])
+        action, log_density = self.actor.draw(self.policy_input(batch, noise, "observations"), noise["action"])
         q = ensembles.minimum(self.critic(torch.cat([batch["observations"], action], -1)))
         return (self.temperature() * log_density - self.weighed(q, batch, noise)).mean(), {"entropy": -log_density}
 
@@ -223,7 +223,7 @@ class CQL(Agent):
 
     def temperature_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Lowers the temperature where the policy's entropy at the next observations is above its target."""
-        _, log_density = self.actor.sample(self.policy_input(batch, noise, "next_observations"), noise["action"])
+        _, log_density = self.actor.draw(self.policy_input(batch, noise, "next_observations"), noise["action"])
         return self.temperature.loss(log_density, self.target_entropy), {"temperature": self.temperature()}
 
     def updates(self) -> list[Update]:

@@ -90,7 +90,7 @@ class FamO2OCQL(CQL):
         """Minus the value of the universal policy's action at the coefficient picked."""
         observations = batch["observations"]
         coefficients = self.balance(observations)
-        action, _ = self.actor.sample(widened(observations, coefficients), noise["action"])
+        action, _ = self.actor.draw(widened(observations, coefficients), noise["action"])
         q = ensembles.minimum(self.critic(torch.cat([observations, action], -1)))
         return -q.mean(), {"coefficient": coefficients}
 

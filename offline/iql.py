@@ -117,7 +117,7 @@ class IQL(Agent):
         """Negative log-density of the data's actions, weighted by exp(advantage)."""
         weight = self._weights(batch)
         assert isinstance(self.actor, GaussianActor)
-        density = self.actor.log_density(batch["observations"], batch["actions"], noise.get("dropout"))
+        density = self.actor.log_density(batch["observations"], batch["actions"], masks=noise.get("dropout"))
         return -(weight * density).mean(), {"weight": weight}
 
     def deterministic_actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:

@@ -55,16 +55,14 @@ class A2C(OnPolicyAgent):
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """Advantages and returns."""
-        kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
-        return {**kept, **self.advantages(block)}
+        return {**self.acted(block), **self.advantages(block)}
 
     def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Policy gradient, entropy bonus and squared error of the value."""
         c, mask = self.config, batch.get("mask")
-        outputs = self.actor(batch["observations"])
-        log_prob = self.actor.log_density(outputs, batch["actions"])
+        log_prob, entropies, _ = self.evaluate(batch)
         policy = reduce(reinforce_surrogate(log_prob, batch["advantages"], mask=mask), mask)
-        entropy = reduce(self.actor.entropy(outputs), mask)
+        entropy = reduce(entropies, mask)
         value = self.value(batch["observations"])
         critic = reduce(value_loss(value, batch["returns"], mask=mask), mask)
         loss = policy + c.value_coefficient * critic

@@ -23,6 +23,7 @@ from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
 from surefoot.envs.interface import PolicyBlock, RollsOut
+from surefoot.online.on_policy_agent import KEPT
 
 Block = dict[str, Tensor]
 
@@ -130,9 +131,11 @@ class Blocks:
         with torch.no_grad():
             found: PolicyBlock = self.env.roll_out(policies, self.horizon, self.device)
             observations = self.normalised(self._split(found.observations))
+            actions, kept = self._sampled(observations, self._split(found.noise))
             block = {
                 "observations": observations,
-                "actions": self._sampled(observations, self._split(found.noise)),
+                "actions": actions,
+                **kept,
                 "rewards": self._split(found.rewards),
                 "terminations": self._split(found.terminations),
                 "truncations": self._split(found.truncations),
@@ -143,10 +146,11 @@ class Blocks:
             self._learn_statistics(found.next_observations.movedim(1, 0).flatten(0, 1), None)
         return block
 
-    def _sampled(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """The actions of all steps at once, by the same network that learns: (S, T, N, A)."""
-        flat = self.learner.apply("sample", observations.flatten(1, 2), noise.flatten(1, 2))
-        return flat.view(*observations.shape[:-1], -1)
+    def _sampled(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Block]:
+        """The actions of all steps at once, by the same network that learns, (S, T, N, A), and what is kept of them."""
+        actions, kept = self.learner.apply("sample", observations.flatten(1, 2), noise.flatten(1, 2))
+        shape = observations.shape[1:3]
+        return actions.unflatten(1, shape), {f"{KEPT}{name}": v.unflatten(1, shape) for name, v in kept.items()}
 
     # -- step by step ------------------------------------------------------------------------------------
 
@@ -156,7 +160,7 @@ class Blocks:
         noise, held = self._noise(number), self.agent.config.held
         seen = self.normalised(acting.rows(acting.received))
         for time in range(self.horizon):
-            actions = self.learner.apply("sample", seen, noise[time // held])
+            actions, kept = self.learner.apply("sample", seen, noise[time // held])
             done = acting.act(actions.flatten(0, 1))
             valid = self._valid(done.info)
             received = acting.tensor(done.observations)
@@ -165,6 +169,7 @@ class Blocks:
             step = {
                 "observations": seen,
                 "actions": actions,
+                **{f"{KEPT}{name}": value for name, value in kept.items()},
                 "rewards": acting.rows(acting.tensor(done.rewards)),
                 "terminations": acting.rows(acting.tensor(done.terminations)),
                 "truncations": acting.rows(acting.tensor(done.truncations)),

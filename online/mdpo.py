@@ -53,23 +53,20 @@ class MDPO(OnPolicyAgent):
         """Advantages, returns, what the policy that acted gave, and the weight of the divergence."""
         columns = self.advantages(block)
         columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
-        rows = self.behaviour(block["observations"])
-        columns["behaviour"] = rows
-        columns["behaviour_log_prob"] = self.actor.log_density(self.actor.from_rows(rows), block["actions"])
+        columns["behaviour"] = self.behaviour(block["observations"])
+        columns["behaviour_log_prob"] = self.behaviour_log_prob(block)
         columns["divergence_weight"] = 1 / (1 - block["progress"])
-        kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
-        return {**kept, **columns}
+        return self.acted(block) | columns
 
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Surrogate, and the divergence from the policy that acted."""
         mask = batch.get("mask")
-        outputs = self.actor(batch["observations"])
-        log_prob = self.actor.log_density(outputs, batch["actions"])
+        log_prob, entropies, outputs = self.evaluate(batch)
         log_ratios = log_ratio(log_prob, batch["behaviour_log_prob"], mask)
         terms, _ = clip_surrogate(log_ratios, batch["advantages"], None, mask=mask)
         divergence = self.actor.divergence(outputs, self.actor.from_rows(batch["behaviour"]))
         loss = reduce(terms + batch["divergence_weight"] * divergence, mask)
-        entropy = reduce(self.actor.entropy(outputs), mask)
+        entropy = reduce(entropies, mask)
         return loss, {**ratio_metrics(log_ratios, mask=mask), "kl": reduce(divergence, mask), "entropy": entropy}
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:

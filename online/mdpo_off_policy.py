@@ -80,7 +80,7 @@ class MDPOOffPolicy(OffPolicyAgent):
     def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance to the lower critic's value of the policy's action and the entropy's worth."""
         observations = batch["observations"]
-        action, log_density = self.actor.sample(observations, noise["action"])
+        action, log_density = self.actor.draw(observations, noise["action"])
         q = ensembles.minimum(self.critic(torch.cat([observations, action], -1)))
         target = (q - self.config.entropy_weight * log_density).detach()
         value = self.value(observations)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from surefoot.core import kernels
+from surefoot.core.actor import DistributionActor
 from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio
@@ -61,8 +62,7 @@ class TRPO(OnPolicyAgent):
         columns = self.advantages(block)
         columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
         columns["behaviour"] = self.behaviour(block["observations"])
-        kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
-        return {**kept, **columns}
+        return self.acted(block) | columns
 
     def policy_step(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The actor's new parameters by their full names, from all rows of a block; the old ones where no step is good.
@@ -96,7 +96,7 @@ class TRPO(OnPolicyAgent):
 class Surface:
     """What a block says of policies near the one that acted, as functions of all the actor's parameters in a row."""
 
-    def __init__(self, actor: Any, batch: Batch) -> None:
+    def __init__(self, actor: DistributionActor, batch: Batch) -> None:
         """Begin at the actor's parameters.
 
         Args:
@@ -106,7 +106,7 @@ class Surface:
         self.actor, self.batch, self.mask = actor, batch, batch.get("mask")
         self._own = {name: value.detach() for name, value in actor.named_parameters()}
         self._behaviour = actor.from_rows(batch["behaviour"])
-        self._before = actor.log_density(self._behaviour, batch["actions"])
+        self._before = actor.density_of(self._behaviour, batch["actions"])
         self.start = torch.cat([value.reshape(-1) for value in self._own.values()])
         """(P,) the parameters."""
 
@@ -124,13 +124,13 @@ class Surface:
 
     def surrogate(self, flat: Tensor, advantages: Tensor) -> Tensor:
         """() mean of rho A."""
-        log_prob = self.actor.log_density(self._outputs(flat), self.batch["actions"])
+        log_prob = self.actor.density_of(self._outputs(flat), self.batch["actions"])
         terms, _ = clip_surrogate(log_ratio(log_prob, self._before, self.mask), advantages, None, mask=self.mask)
         return -reduce(terms, self.mask)
 
     def entropy(self, flat: Tensor) -> Tensor:
         """() mean entropy of the policy with these parameters, in nats."""
-        return reduce(self.actor.entropy(self._outputs(flat)), self.mask)
+        return reduce(self.actor.entropy_of(self._outputs(flat)), self.mask)
 
     def divergence(self, flat: Tensor) -> Tensor:
         """() mean KL(policy that acted || policy with these parameters), in nats."""

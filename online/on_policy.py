@@ -22,7 +22,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, Workspace, store_from_dataset
 from surefoot.envs.acting import check_spec
 from surefoot.online.blocks import Block, Blocks
-from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
 
 
 class OnPolicyLoop:
@@ -413,5 +413,7 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
     block |= {f"data_{key}": block[key].float() for key in agent.reads}
     block |= {name: torch.zeros(2, 1, noise.width) for name, noise in agent.column_noise().items()}
     with torch.no_grad():
+        _, kept = agent.sample(torch.zeros(2, spec.observation_dim), torch.zeros(2, agent.actor.held_dim))
+        block |= {f"{KEPT}{name}": value.unsqueeze(1) for name, value in kept.items()}
         columns = agent.columns(block)
     return {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}

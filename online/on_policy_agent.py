@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from surefoot.core.actor import DistributionActor, Evaluation, Kept
 from surefoot.core.actors import CategoricalActor, StateDependentActor, UnboundedGaussianActor
 from surefoot.core.agent import Agent, Batch, algorithm_of, require
 from surefoot.core.networks import MLP, Value
@@ -18,8 +19,8 @@ from surefoot.core.value_learning import gae
 
 PART = 8192
 """Rows that a network is given at once on a CPU: their activations stay in the cache, and in the memory."""
-
-
+KEPT = "kept/"
+"""What names of columns begin with that a head has kept of its actions."""
 BLOCK_ROWS = 2048
 """Transitions of a block where nothing else is said, as in PPO's experiments."""
 
@@ -129,8 +130,8 @@ class OnPolicyAgent(Agent):
     data = "refused"
     anneals: ClassVar[bool] = False
     """Whether its blocks say how much of the run is over: `progress`, in [0, 1)."""
-    actor: Any
-    """`UnboundedGaussianActor` or `CategoricalActor`: the same calls, other outputs."""
+    actor: DistributionActor
+    """Of the algorithms here; one that asks no more than `sample` and `evaluate` of it takes any head."""
 
     def build(self) -> None:
         """Actor and critic apart.
@@ -158,12 +159,31 @@ class OnPolicyAgent(Agent):
         if c.observation_limit is not None:
             self.normalizer.limit = c.observation_limit
 
-    def sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """(B, A) actions as drawn, for (B, O) normalised observations and (B, held_dim) standard normal noise."""
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+        """(B, A) actions as drawn and what is kept of them, for (B, O) observations and (B, held_dim) normal noise."""
         if observations.shape[0] <= PART or observations.device.type != "cpu":
-            return self.actor.explore(observations, noise)
-        pairs = zip(observations.split(PART), noise.split(PART), strict=True)
-        return torch.cat([self.actor.explore(o, z) for o, z in pairs])
+            return self.actor.sample(observations, noise)
+        found = [self.actor.sample(o, z) for o, z in zip(observations.split(PART), noise.split(PART), strict=True)]
+        actions, kept = zip(*found, strict=True)
+        return torch.cat(actions), {name: torch.cat([one[name] for one in kept]) for name in kept[0]}
+
+    def evaluate(self, batch: Mapping[str, Tensor]) -> Evaluation:
+        """What the policy as it is says of the actions of (B, ...) rows."""
+        return self.actor.evaluate(batch["observations"], batch["actions"], kept_of(batch))
+
+    def behaviour_log_prob(self, block: Mapping[str, Tensor]) -> Tensor:
+        """(T, N) log-densities of a block's actions under the policy that acted."""
+        kept = kept_of(block)
+
+        def of_rows(observations: Tensor, actions: Tensor, *more: Tensor) -> Tensor:
+            return self.actor.log_density(observations, actions, dict(zip(kept, more, strict=True)))
+
+        return in_parts(of_rows, block["observations"], block["actions"], *kept.values())
+
+    def acted(self, block: Mapping[str, Tensor]) -> Batch:
+        """Columns (T, N, ...) that every loss reads: observations, actions with what is kept of them, and the mask."""
+        names = ("observations", "actions", "mask")
+        return {name: value for name, value in block.items() if name in names or name.startswith(KEPT)}
 
     def values(self, observations: Tensor) -> Tensor:
         """(T, N) values of (T, N, O) observations."""
@@ -197,10 +217,10 @@ class OnPolicyAgent(Agent):
         """What the losses read of a block of (T, N, ...) tensors: (T, N, ...) columns, without gradient.
 
         Args:
-            block: observations and next_observations (normalised), actions, rewards (scaled), terminations,
-                truncations; `costs` as they are where the agent has a `cost_window`; `mask` where some rows are no
-                transitions; `progress` where the agent anneals; what it `reads` of a dataset, each name behind
-                `data_`, drawn anew for each block; and its `column_noise`.
+            block: observations and next_observations (normalised), actions and, named `kept/...`, what the head has
+                kept of them; rewards (scaled), terminations, truncations; `costs` as they are where the agent has a
+                `cost_window`; `mask` where some rows are no transitions; `progress` where the agent anneals; what it
+                `reads` of a dataset, each name behind `data_`, drawn anew for each block; and its `column_noise`.
         """
         raise TypeError(f"{type(self).__name__} must define columns")
 
@@ -213,12 +233,20 @@ class OnPolicyAgent(Agent):
         return getattr(self.config, "target_kl", None)
 
 
-def in_parts(function: Callable[[Tensor], Tensor], observations: Tensor) -> Tensor:
-    """`function` of (T, N, O) rows, (rows, O) at a time on a CPU: (T, N, ...)."""
-    rows = observations.flatten(0, 1)
-    whole = rows.shape[0] <= PART or rows.device.type != "cpu"
-    found = function(rows) if whole else torch.cat([function(part) for part in rows.split(PART)])
-    return found.unflatten(0, observations.shape[:2])
+def kept_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a head has kept of the actions of a batch or block, by the head's own names."""
+    return {name.removeprefix(KEPT): value for name, value in batch.items() if name.startswith(KEPT)}
+
+
+def in_parts(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
+    """`function` of the rows of (T, N, ...) columns, some at a time on a CPU: (T, N, ...)."""
+    rows = [column.flatten(0, 1) for column in columns]
+    whole = rows[0].shape[0] <= PART or rows[0].device.type != "cpu"
+    if whole:
+        found = function(*rows)
+    else:
+        found = torch.cat([function(*parts) for parts in zip(*(one.split(PART) for one in rows), strict=True)])
+    return found.unflatten(0, columns[0].shape[:2])
 
 
 @torch.no_grad()

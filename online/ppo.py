@@ -123,24 +123,21 @@ class PPO(OnPolicyAgent):
         columns = self.advantages(block)
         if self.config.advantage_scope == "block":
             columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
-        rows = self.behaviour(block["observations"])
-        columns["behaviour_log_prob"] = self.actor.log_density(self.actor.from_rows(rows), block["actions"])
+        columns["behaviour_log_prob"] = self.behaviour_log_prob(block)
         if self.config.schedule == "adaptive":
-            columns["behaviour"] = rows
-        kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
-        return {**kept, **columns}
+            columns["behaviour"] = self.behaviour(block["observations"])
+        return self.acted(block) | columns
 
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Clipped surrogate, less the entropy bonus."""
         c, mask = self.config, batch.get("mask")
-        outputs = self.actor(batch["observations"])
-        log_prob = self.actor.log_density(outputs, batch["actions"])
+        log_prob, entropies, outputs = self.evaluate(batch)
         advantages = batch["advantages"]
         if c.advantage_scope == "minibatch":
             advantages = normalise(advantages, mask)
         log_ratios = log_ratio(log_prob, batch["behaviour_log_prob"], mask)
         terms, clipped = clip_surrogate(log_ratios, advantages, c.clip, mask=mask)
-        entropy = reduce(self.actor.entropy(outputs), mask)
+        entropy = reduce(entropies, mask)
         metrics = {**ratio_metrics(log_ratios, clipped, mask), "entropy": entropy}
         if c.schedule == "adaptive":
             divergence = self.actor.divergence(self.actor.from_rows(batch["behaviour"]), outputs)

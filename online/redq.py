@@ -108,7 +108,7 @@ class REDQ(OffPolicyAgent):
     def next_values(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) soft value of a next action, the lowest of a random few critics."""
         following = batch["next_observations"]
-        action, log_density = self.actor.sample(following, noise["next_action"])
+        action, log_density = self.actor.draw(following, noise["next_action"])
         next_q = ensembles.lowest(self.target_critic, pairs(following, action), self.members(noise))
         return next_q - self.temperature() * log_density if self.config.entropy_backup else next_q
 
@@ -122,7 +122,7 @@ class REDQ(OffPolicyAgent):
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Entropy, weighted, and value of the policy's own actions, reparameterised."""
         observations = self.actors_rows(batch["observations"])
-        action, log_density = self.actor.sample(observations, self.actors_rows(noise["action"]))
+        action, log_density = self.actor.draw(observations, self.actors_rows(noise["action"]))
         q = self.critic(torch.cat([observations, action], -1))
         value = ensembles.minimum(q) if self.config.actor_value == "min" else q.mean(0)
         return (self.temperature() * log_density - value).mean(), {"entropy": -log_density}
@@ -130,7 +130,7 @@ class REDQ(OffPolicyAgent):
     def temperature_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Lowers the temperature where the policy's entropy is above its target."""
         observations = self.actors_rows(batch[self.config.temperature_at])
-        _, log_density = self.actor.sample(observations, self.actors_rows(noise["action"]))
+        _, log_density = self.actor.draw(observations, self.actors_rows(noise["action"]))
         return self.temperature.loss(log_density, self.target_entropy), {"temperature": self.temperature()}
 
     def actors_rows(self, values: Tensor) -> Tensor:

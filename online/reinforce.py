@@ -62,16 +62,14 @@ class Reinforce(OnPolicyAgent):
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """Normalised returns."""
         returns = block_returns(block, self.config.discount)
-        kept = {name: block[name] for name in ("observations", "actions", "mask") if name in block}
-        return {**kept, "advantages": normalise(returns, block.get("mask"))}
+        return {**self.acted(block), "advantages": normalise(returns, block.get("mask"))}
 
     def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Policy gradient and entropy bonus."""
         c, mask = self.config, batch.get("mask")
-        outputs = self.actor(batch["observations"])
-        log_prob = self.actor.log_density(outputs, batch["actions"])
+        log_prob, entropies, _ = self.evaluate(batch)
         loss = reduce(reinforce_surrogate(log_prob, batch["advantages"], mask=mask), mask)
-        entropy = reduce(self.actor.entropy(outputs), mask)
+        entropy = reduce(entropies, mask)
         if c.entropy_coefficient != 0:
             loss = loss - c.entropy_coefficient * entropy
         return loss, {"entropy": entropy}

@@ -93,7 +93,7 @@ class SAC(OffPolicyAgent):
     def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) reward and soft value of a next action."""
         following = batch["next_observations"]
-        action, log_density = self.actor.sample(following, noise["next_action"])
+        action, log_density = self.actor.draw(following, noise["next_action"])
         next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1)))
         next_value = next_q - self.temperature() * log_density
         return td_target(batch["rewards"], batch["terminations"], next_value, self.config.discount)
@@ -107,13 +107,13 @@ class SAC(OffPolicyAgent):
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Entropy, weighted, and value of the policy's own actions, reparameterised."""
         observations = batch["observations"]
-        action, log_density = self.actor.sample(observations, noise["action"])
+        action, log_density = self.actor.draw(observations, noise["action"])
         value = ensembles.minimum(self.critic(torch.cat([observations, action], -1)))
         return (self.temperature() * log_density - value).mean(), {"entropy": -log_density}
 
     def temperature_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Lowers the temperature where the policy's entropy is above its target."""
-        _, log_density = self.actor.sample(batch["observations"], noise["action"])
+        _, log_density = self.actor.draw(batch["observations"], noise["action"])
         return self.temperature.loss(log_density, self.target_entropy), {"temperature": self.temperature()}
 
     def updates(self) -> list[Update | Rule]:

@@ -102,7 +102,7 @@ class WSRL(REDQ):
         if c.backup_actions == 1:
             return super().next_values(batch, noise)
         draws = noise["next_action"].unflatten(-1, (c.backup_actions, -1)).movedim(-2, 0)
-        actions, _ = self.actor.sample(following, draws)
+        actions, _ = self.actor.draw(following, draws)
         return ensembles.lowest(self.target_critic, pairs(following, actions), self.members(noise)).amax(0)
 
     def updates(self) -> list[Update | Rule]:

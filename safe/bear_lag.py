@@ -122,7 +122,7 @@ class BEARLag(CostCriticAgent):
 
     def _sampled(self, actor: TanhGaussianActor, observations: Tensor, noise: Tensor) -> Tensor:
         """(n, B, A) actions."""
-        return actor.sample(observations, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))[0]
+        return actor.draw(observations, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))[0]
 
     def updates(self) -> list[Update]:
         """Auto-encoder, critics, multiplier, actor with the discrepancy's weight, one after the other."""

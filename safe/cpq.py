@@ -95,7 +95,7 @@ class CPQ(CostCriticAgent):
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Value of the policy's actions, of the affordable ones alone."""
         observations = batch["observations"]
-        actions, _ = self.actor.sample(observations, noise["own_action"])
+        actions, _ = self.actor.draw(observations, noise["own_action"])
         pairs = torch.cat([observations, actions], -1)
         affordable = self.believed(self.cost_critic(pairs)) <= self.cost_threshold
         q = torch.where(affordable, ensembles.minimum(self.critic(pairs)), 0.0)
@@ -113,12 +113,12 @@ class CPQ(CostCriticAgent):
 
     def _next_pairs(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B, O + A) next observations with actions of the policy there."""
-        actions, _ = self.actor.sample(batch["next_observations"], noise["next_action"])
+        actions, _ = self.actor.draw(batch["next_observations"], noise["next_action"])
         return torch.cat([batch["next_observations"], actions.detach()], -1)
 
     def _sampled(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(n, B, A) actions in (-1, 1)."""
-        return self.actor.sample(observations, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))[0]
+        return self.actor.draw(observations, noise.unflatten(-1, (-1, self.spec.action_dim)).movedim(-2, 0))[0]
 
     def updates(self) -> list[Update]:
         """Auto-encoder, cost critics with the penalty's weight, critics, actor, one after the other."""

@@ -87,13 +87,13 @@ class CUP(PPOLag):
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """To improve or to project; `kl_k3` is the divergence that ends the epochs."""
         c, mask, projecting = self.config, batch.get("mask"), batch["projecting"]
-        outputs = self.actor(batch["observations"])
-        log_ratios = log_ratio(self.actor.log_density(outputs, batch["actions"]), batch["behaviour_log_prob"], mask)
+        log_prob, entropies, outputs = self.evaluate(batch)
+        log_ratios = log_ratio(log_prob, batch["behaviour_log_prob"], mask)
         improve, clipped = clip_surrogate(log_ratios, batch["advantages"], c.clip, mask=mask)
         divergence = self.actor.divergence(outputs, self.actor.from_rows(batch["behaviour"]))
         costs = batch["multiplier"] * c.weight * ratio(log_ratios) * batch["cost_advantages"]
         project = costs + divergence
-        entropy = reduce(self.actor.entropy(outputs), mask)
+        entropy = reduce(entropies, mask)
         metrics = {**ratio_metrics(log_ratios, clipped, mask), "entropy": entropy}
         away = reduce(divergence.detach() * projecting, mask)
         metrics["kl_k3"] = metrics["kl_k3"] * (1 - projecting.amax()) + away

@@ -53,11 +53,11 @@ class FOCOPS(PPOLag):
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Divergence less the weighted advantage of each sample within the trust region."""
         c, mask = self.config, batch.get("mask")
-        outputs = self.actor(batch["observations"])
-        log_ratios = log_ratio(self.actor.log_density(outputs, batch["actions"]), batch["behaviour_log_prob"], mask)
+        log_prob, entropies, outputs = self.evaluate(batch)
+        log_ratios = log_ratio(log_prob, batch["behaviour_log_prob"], mask)
         divergence = self.actor.divergence(outputs, self.actor.from_rows(batch["behaviour"]))
         terms = focops_terms(divergence, log_ratios, batch["advantages"], c.trust_region, c.focops_temperature)
-        entropy = reduce(self.actor.entropy(outputs), mask)
+        entropy = reduce(entropies, mask)
         metrics = {**ratio_metrics(log_ratios, mask=mask), "kl": reduce(divergence.detach(), mask), "entropy": entropy}
         loss = reduce(terms, mask)
         return loss if c.entropy_coefficient == 0 else loss - c.entropy_coefficient * entropy, metrics

@@ -83,7 +83,7 @@ class SACLag(SAC):
     def cost_critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance of the cost critics to the cost of one next action; entropy costs nothing."""
         c, following = self.config, batch["next_observations"]
-        action, _ = self.actor.sample(following, noise["next_action"])
+        action, _ = self.actor.draw(following, noise["next_action"])
         next_q = ensembles.maximum(self.target_cost_critic(torch.cat([following, action], -1)))
         target = td_target(batch["costs"], batch["terminations"], next_q, c.cost_discount)
         q = self.cost_critic(batch["observation_actions"])
@@ -92,7 +92,7 @@ class SACLag(SAC):
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """SAC's and the weighted cost of the policy's own actions, over 1 + lambda."""
         observations = batch["observations"]
-        action, log_density = self.actor.sample(observations, noise["action"])
+        action, log_density = self.actor.draw(observations, noise["action"])
         pairs = torch.cat([observations, action], -1)
         value, weight = ensembles.minimum(self.critic(pairs)), self.multiplier()
         terms = self.temperature() * log_density - value + weight * ensembles.maximum(self.cost_critic(pairs))

@@ -64,7 +64,7 @@ def test_the_tanh_gaussian_equals_torchs_transformed_distribution() -> None:
     observations, noise = torch.randn(40, 4).double(), torch.randn(40, 3).double()
     mean, log_std = actor(observations)
     reference = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform(cache_size=1)])
-    actions, density = actor.sample(observations, noise)
+    actions, density = actor.draw(observations, noise)
     torch.testing.assert_close(actions, torch.tanh(mean + log_std.exp() * noise))
     torch.testing.assert_close(density, reference.log_prob(actions).sum(-1))
     torch.testing.assert_close(actor.act(observations, noise), actions)
@@ -77,13 +77,13 @@ def test_the_tanh_gaussian_density_integrates_to_one() -> None:
     mean, log_std = actor(observation)
     unsquashed = torch.linspace(-30, 30, 60_001).double().unsqueeze(1)
     noise = (unsquashed - mean) / log_std.exp()
-    actions, density = actor.sample(observation.expand(len(noise), 1), noise)
+    actions, density = actor.draw(observation.expand(len(noise), 1), noise)
     assert torch.trapezoid(density.exp(), actions.squeeze(1)).item() == pytest.approx(1, abs=1e-3)
 
 
 def test_the_tanh_gaussian_density_stays_finite_far_out() -> None:
     actor = TanhGaussianActor(2, 2, (4,))
-    _, density = actor.sample(torch.randn(4, 2), torch.full((4, 2), 60.0))
+    _, density = actor.draw(torch.randn(4, 2), torch.full((4, 2), 60.0))
     assert density.isfinite().all()
 
 
@@ -118,8 +118,8 @@ def test_a_single_action_of_held_noise_has_the_density_and_entropy_of_its_sample
     outputs = actor(observations)
     normal = Normal(outputs[0], outputs[1].exp())
     actions = torch.randn(1, 2).double()
-    torch.testing.assert_close(actor.log_density(outputs, actions), normal.log_prob(actions).sum(-1))
-    torch.testing.assert_close(actor.entropy(outputs), normal.entropy().sum(-1))
+    torch.testing.assert_close(actor.density_of(outputs, actions), normal.log_prob(actions).sum(-1))
+    torch.testing.assert_close(actor.entropy_of(outputs), normal.entropy().sum(-1))
     drawn = torch.randn(100_000, actor.held_dim, generator=torch.Generator().manual_seed(0)).double()
     samples = actor.explore(observations.expand(len(drawn), -1), drawn).detach()
     covariance = torch.cov(samples.T)

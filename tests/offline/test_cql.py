@@ -371,7 +371,7 @@ def test_calql_pushes_values_down_less_far_than_cql() -> None:
     for kind in (CQL, CalQL):
         agent, _ = played(kind, store, cql_weight=5.0)
         with torch.no_grad():
-            draws, _ = agent.actor.sample(states, torch.randn(20, 100, 1, generator=torch.Generator().manual_seed(6)))
+            draws, _ = agent.actor.draw(states, torch.randn(20, 100, 1, generator=torch.Generator().manual_seed(6)))
             pairs = torch.cat([states.expand(20, -1, -1), draws], -1).flatten(0, 1)
             values[kind.name] = agent.critic(pairs).mean().item()
     assert values["calql"] > values["cql"] + 0.1

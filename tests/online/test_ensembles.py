@@ -154,7 +154,7 @@ def test_the_best_of_several_next_actions_is_what_a_target_takes() -> None:
     for row in range(6):
         seen, values = rows["next_observations"][row : row + 1], []
         for draw in noise["next_action"][row].view(3, 2):
-            action, _ = agent.actor.sample(seen, draw[None])
+            action, _ = agent.actor.draw(seen, draw[None])
             values.append(agent.target_critic(torch.cat([seen, action], -1))[[1, 3]].min())
         expected.append(rows["rewards"][row] + 0.99 * (1 - rows["terminations"][row]) * max(values))
     found = rows["rewards"] + 0.99 * (1 - rows["terminations"]) * agent.next_values(rows, noise)
@@ -167,7 +167,7 @@ def test_the_cost_critics_target_is_the_cost_of_one_next_action_without_entropy(
     lag = SACLag(Spec(3, 2, (-1.0,) * 2, (1.0,) * 2), hidden=(8, 8)).fresh(0).double()
     rows = {k: torch.from_numpy(v).double() for k, v in rows_of(6).items()}
     noise = {"next_action": torch.randn(6, 2).double()}
-    action, _ = lag.actor.sample(rows["next_observations"], noise["next_action"])
+    action, _ = lag.actor.draw(rows["next_observations"], noise["next_action"])
     costs = lag.target_cost_critic(torch.cat([rows["next_observations"], action], -1)).amax(0)
     rows |= {"costs": torch.rand(6).double(), "observation_actions": torch.randn(6, 5).double()}
     target = rows["costs"] + lag.config.cost_discount * (1 - rows["terminations"]) * costs
@@ -420,7 +420,7 @@ def test_the_temperature_falls_where_the_entropy_is_above_its_target_whatever_it
         assert float(agent.temperature().detach()) == pytest.approx(0.7)
         batch = {"observations": torch.randn(64, 1)}
         noise = {"action": torch.randn(64, 1)}
-        _, density = agent.actor.sample(batch["observations"], noise["action"])
+        _, density = agent.actor.draw(batch["observations"], noise["action"])
         entropy = -float(density.detach().mean())
         for target, sign in ((entropy - 1, 1), (entropy + 1, -1)):
             agent.config = type(agent.config)(hidden=(4,), temperature_form=form, target_entropy=target)

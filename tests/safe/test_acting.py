@@ -388,7 +388,7 @@ def test_the_loss_of_sac_lag_is_its_formula() -> None:
     source = torch.Generator().manual_seed(0)
     observations, noise = (torch.randn(9, 3, generator=source) for _ in range(2))
     with torch.no_grad():
-        action, log_density = agent.actor.sample(observations, noise)
+        action, log_density = agent.actor.draw(observations, noise)
         pairs = torch.cat([observations, action], 1)
         q, cost = agent.critic(pairs).min(0).values, agent.cost_critic(pairs).max(0).values
         weight = agent.multiplier()
