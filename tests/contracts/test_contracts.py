@@ -18,9 +18,9 @@ from surefoot.data.sources import Added
 from surefoot.data.store import store_from_dataset
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
-from surefoot.generate import generate
 from surefoot.online import spec_of
 from surefoot.online.loop import make_loop
+from surefoot.tools.generate import generate
 
 HERE = pathlib.Path(__file__).parent
 SMALL = {"num_envs": 4, "horizon": 64, "epochs": 4, "minibatches": 4, "hidden": (32, 32)}
