@@ -123,7 +123,7 @@ def test_optimisers_go_on_where_the_algorithm_says_so(tmp_path: pathlib.Path, al
     one_step = dataclasses.replace(same, steps=51)
     after = train(one_step, tmp_path / "online", listener=said.append)
     first, last = load_state(before, 0), load_state(after, 0)
-    for network, steps in {"actor": 1, "critic": same.config["critic_steps"], "temperature": 1}.items():
+    for network, steps in {"actor": 1, "critic": same.config.get("critic_steps", 1), "temperature": 1}.items():
         stem = next(name.removesuffix("/count") for name in last if name.endswith(f"/{network}/count"))
         assert last[f"{stem}/count"] == (20 if kept else 0) + steps
         if kept:

@@ -97,10 +97,10 @@ def test_an_algorithm_of_ones_own_trains_resumes_and_is_evaluated_from_the_comma
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
 
     trained = surefoot_(
-        "train", "-m", "algo=own_algorithm:Own", f"dataset={dataset_path}", "seeds=1", "out=sweep", "-q", *TINY
+        "train", "-m", "algo=bc,own_algorithm:Own", f"dataset={dataset_path}", "seeds=1", "out=sweep", "-q", *TINY
     )
     assert trained.returncode == 0, trained.stderr
-    (run,) = (tmp_path / "sweep").glob("*/")
+    (run,) = (tmp_path / "sweep").glob("01-Own-*/")
     assert Run.open(run).plan.algorithm == "own_algorithm:Own"
     for name in ("summary.json", "seeds/0/result.json"):
         (run / name).unlink()

@@ -17,7 +17,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from surefoot.cli.grammar import hydra_errors, parse
+from surefoot.cli.grammar import Parsed, hydra_errors, parse
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.experiment.algorithms import ALGORITHMS, check_parts
@@ -90,6 +90,11 @@ def register() -> None:
     store.store(name=PRIMARY, node=dataclasses.make_dataclass("TrainConfig", fields), provider="surefoot")
 
 
+def algorithms_in(parsed: Sequence[Parsed]) -> list[str]:
+    """The algorithms that overrides name; Hydra writes the values of a sweep with a backslash before a colon."""
+    return [value.replace("\\:", ":") for item in parsed if item.key == "algo" for value in item.values]
+
+
 def register_own(name: str) -> None:
     """Put the options of an algorithm of the user's own, `module:Class` on the command line, into Hydra's store too.
 
@@ -125,7 +130,7 @@ def compose(overrides: Sequence[str]) -> Request:
     from hydra.core.global_hydra import GlobalHydra
 
     register()
-    for name in (name for item in parse(overrides) if item.key == "algo" for name in item.values):
+    for name in algorithms_in(parse(overrides)):
         register_own(name)
     with hydra_errors():
         before = GlobalHydra.instance().hydra
@@ -235,7 +240,7 @@ def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
                 f"{item.text} lists several values: add -m to train once for each, or write a list as "
                 f"{item.key}=[{item.text.partition('=')[2]}], or quote one text"
             )
-    names = [value for item in parsed if item.key == "algo" for value in item.values] or ["iql"]
+    names = algorithms_in(parsed) or ["iql"]
     for name in names:
         register_own(name)
     for item in parsed:
