@@ -78,6 +78,11 @@ class Learner:
         self.stacked = stacked if stacked is not None else len(agents) > 1 or self.device.type == "cuda"
         if len(agents) != len(self.seeds) or (len(agents) > 1 and not self.stacked):
             raise ConfigError(f"{len(agents)} agents and {len(self.seeds)} seeds don't go together")
+        if kernels and len(agents) > 1 and self.device.type == "cpu":
+            raise ConfigError(
+                f"{len(agents)} agents stacked on a CPU train at a third to a half of the rate of a process each: "
+                "train one a process, as surefoot train does; with kernels=False they are stacked all the same"
+            )
         for agent in agents:
             agent.to(self.device, dtype)
         self.order = training_encoder(self.agent, penalised(self.agent, self.agent.updates(), jacobian_penalty))

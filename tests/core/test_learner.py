@@ -305,6 +305,8 @@ def test_an_update_naming_an_unknown_network_is_refused(wrong: dict) -> None:
 
 def test_agents_and_seeds_must_go_together() -> None:
     agent = toy(lambda s: [Update(s.a_loss, ("a",), ADAM)])
+    with pytest.raises(ConfigError, match="2 agents stacked on a CPU train at a third to a half of the rate"):
+        learner([agent, agent.fresh(1)], Y, seeds=[0, 1], kernels=True)
     with pytest.raises(ConfigError, match="1 agents and 2 seeds"):
         learner([agent], Y, seeds=[0, 1])
     with pytest.raises(ConfigError, match="don't go together"):

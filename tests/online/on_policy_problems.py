@@ -55,4 +55,4 @@ def loop(
         count = {**QUICK[algorithm], **options}["num_envs"]
         env = make_vec(env, len(seeds) * count)
     made = agents(algorithm, env, list(seeds), **options)
-    return OnPolicyLoop(made, list(seeds), env, planned_steps=planned, kernels=kernels, **own)
+    return OnPolicyLoop(made, list(seeds), env, planned_steps=planned, kernels=kernels and len(seeds) == 1, **own)
