@@ -126,7 +126,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     moments = random.Random(arguments.seed)
-    record: dict[str, Any] = read_json(RESULTS) if RESULTS.is_file() and not arguments.quick else {}
+    before = read_json(RESULTS) if RESULTS.is_file() and not arguments.quick else {}
+    record: dict[str, Any] = {name: found for name, found in before.items() if name in FAMILIES}
     families = {"quick": QUICK} if arguments.quick else {name: FAMILIES[name] for name in arguments.families}
     good = True
     for name, options in families.items():
