@@ -77,12 +77,12 @@ class PausingVectorEnv(SyncVectorEnv):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all sub-environments (or those of `options["reset_mask"]`) and activate them all."""
-        seeds = [None] * self.num_envs if seed is None else seed
-        seeds = [seeds + i for i in range(self.num_envs)] if isinstance(seeds, (int, np.integer)) else seeds
+        first = int(seed) if isinstance(seed, (int, np.integer)) else None
+        seeds = seed if first is None else range(first, first + self.num_envs)
         options = dict(options or {})
         mask = options.pop("reset_mask", np.ones(self.num_envs, np.bool_))
         for i in np.flatnonzero(mask).tolist():
-            self._reset(i, None if seeds[i] is None else int(seeds[i]), options or None)
+            self._reset(i, None if seeds is None or seeds[i] is None else int(seeds[i]), options or None)
         self.active[:] = True
         return mapped(np.copy, self._last), {}
 

@@ -55,8 +55,15 @@ class Sums:
     @classmethod
     def empty(cls, *shape: int) -> Sums:
         """Of that many, nothing yet."""
-        kinds = {"lengths": np.int64, "violations": np.int64, "terminated": np.bool_, "diverged": np.bool_}
-        found = {f.name: np.zeros(shape, kinds.get(f.name, np.float64)) for f in dataclasses.fields(cls)}
+        kinds: dict[str, Any] = {
+            "lengths": np.int64,
+            "violations": np.int64,
+            "terminated": np.bool_,
+            "diverged": np.bool_,
+        }
+        found: dict[str, Array] = {
+            f.name: np.zeros(shape, kinds.get(f.name, np.float64)) for f in dataclasses.fields(cls)
+        }
         found["has_costs"] = np.zeros(shape[0], np.bool_)
         found["margins"] += np.inf
         return cls(**found)

@@ -141,9 +141,9 @@ def test_spaces_that_do_not_fit_are_refused_with_both_shapes() -> None:
     check_spaces("Pendulum-v1", 3, 1)
     check_spaces(make_vec("Pendulum-v1", 2), 3, 1)
     check_spaces(gymnasium.make("Pendulum-v1"), 3, 1)
-    with pytest.raises(EnvironmentMismatchError, match=r"observations.*\(3,\).*\(11,\)"):
+    with pytest.raises(EnvironmentMismatchError, match=r"observations.*3 numbers.*11 numbers"):
         check_spaces("Pendulum-v1", 11, 1)
-    with pytest.raises(EnvironmentMismatchError, match=r"actions.*\(1,\).*\(4,\)"):
+    with pytest.raises(EnvironmentMismatchError, match=r"actions.*1 numbers.*4 numbers"):
         check_spaces("Pendulum-v1", 3, 4)
 
 
