@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
 from surefoot.envs import PausingVectorEnv, describe, make_vec
@@ -20,8 +21,9 @@ from surefoot.evaluation.rollout import RandomPolicy, evaluate
 pytest.importorskip("mujoco.batch", reason="needs MuJoCo 3.17")
 
 
-def gymnasium_s(env_id: str, num_envs: int, **kwargs: Any) -> PausingVectorEnv:
-    return PausingVectorEnv([lambda: gymnasium.make(env_id, **kwargs)] * num_envs)
+def gymnasium_s(env_id: str, num_envs: int, **kwargs: Any) -> SyncVectorEnv:
+    makers = [lambda: gymnasium.make(env_id, **kwargs)] * num_envs
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def random_actions(env: Any, generator: np.random.Generator) -> np.ndarray:
