@@ -179,7 +179,7 @@ class Agent(nn.Module):
     """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None
     """Episodes whose mean cost rules on "episodes" are given while it acts; None for agents without a constraint."""
-    inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
+    inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer", "encoder")
     """What a run that it starts from must give, by attribute; all else is taken where it fits."""
     inherits_moments: ClassVar[tuple[str, ...]] = ()
     """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""
@@ -292,6 +292,11 @@ class Agent(nn.Module):
         """Call a method by name, or a function of this agent: how `torch.func.functional_call` reaches the losses."""
         return (getattr(self, method) if isinstance(method, str) else method)(*arguments)
 
+    def encode(self, observations: Mapping[str, Tensor]) -> Tensor:
+        """(..., F) features of several arrays, as networks read them; of agents with an `encoder`."""
+        assert self.encoder is not None
+        return self.encoder(observations)  # type: ignore[no-any-return]
+
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions in [-1, 1] for normalised (B, O) observations; mean ones without `noise`."""
         return self.actor.act(observations, noise)
@@ -302,7 +307,7 @@ class Agent(nn.Module):
 
     def policy(self) -> Policy:
         """A copy of the policy that stands on its own: observations and actions in the environment's units."""
-        return Policy.of(self.actor, self.normalizer, self.action_low, self.action_high)
+        return Policy.of(self.actor, self.normalizer, self.action_low, self.action_high, self.encoder)
 
     def fresh(self, seed: int) -> Self:
         """A new agent with the same problem and config, its networks drawn from `seed`."""

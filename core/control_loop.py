@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.memory import Memory
+from surefoot.core.spec import mapped
 
 UNHEARD = "unheard"
 """() uint8 of a saved memory: 1 where `observe` is due."""
@@ -52,14 +53,8 @@ class ControlLoop:
         """Begin an episode, with the noise of this seed where the policy draws its own."""
         self._seed, self._memory, self._unheard = seed, None, False
 
-    def select_action(self, observation: np.ndarray) -> np.ndarray:
-        """One action (A,) float32, or () int64 of a discrete policy, for one observation (O,): for a control loop.
-
-        Raises:
-            EnvironmentMismatchError: an observation of another shape, one that is not finite, or one so far from the
-                training data that the action would not be finite; the message names its index.
-            ConfigError: the policy needs to `observe` what its last action brought, and has not.
-        """
+    def checked(self, observation: Any) -> Any:
+        """One observation as arrays that the policy can read, or the error of `select_action`."""
         observation = np.asarray(observation, dtype=np.float32)
         if observation.shape != (self.observation_dim,):
             raise EnvironmentMismatchError(
@@ -68,10 +63,23 @@ class ControlLoop:
         if not np.isfinite(observation).all():
             index = int(np.flatnonzero(~np.isfinite(observation))[0])
             raise EnvironmentMismatchError(f"observation[{index}] is {observation[index]}; check that sensor")
+        return observation
+
+    def select_action(self, observation: Any) -> np.ndarray:
+        """One action (A,) float32, or () int64 of a discrete policy, for one observation (O,): for a control loop.
+
+        Of a policy that reads several arrays, the observation is a mapping of them by key.
+
+        Raises:
+            EnvironmentMismatchError: an observation of another shape, one that is not finite, or one so far from the
+                training data that the action would not be finite; the message names its index.
+            ConfigError: the policy needs to `observe` what its last action brought, and has not.
+        """
+        observation = self.checked(observation)
         if self._unheard:
             raise ConfigError("this policy depends on what its last action brought: call observe(reward, cost) first")
         before = self.begin(1, self._seed) if self._memory is None else self._memory
-        actions, self._memory = self.act(torch.from_numpy(observation).unsqueeze(0), before)
+        actions, self._memory = self.act(mapped(lambda part: torch.from_numpy(part).unsqueeze(0), observation), before)
         self._unheard = self.needs_outcomes
         return actions.squeeze(0).numpy()
 

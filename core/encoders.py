@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -139,6 +139,16 @@ class Encoder(nn.Module):
     def description(self) -> dict[str, Any]:
         """Its settings as JSON values: enough, with the arrays, to build it again."""
         return {"encoder": self.name, "encoder_features": self.features}
+
+
+def on_vectors(function: Callable[[Tensor], Tensor], observations: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Observations whose vectors a function has changed, all of them joined in order; images are left as they are."""
+    keys = [key for key, value in observations.items() if value.dtype != torch.uint8]
+    if not keys:
+        return dict(observations)
+    joined = function(torch.cat([observations[key] for key in keys], -1))
+    parts = joined.split([observations[key].shape[-1] for key in keys], -1)
+    return {**observations, **dict(zip(keys, parts, strict=True))}
 
 
 @torch.no_grad()

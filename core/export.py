@@ -19,6 +19,7 @@ from surefoot.core.errors import ExportError, MissingExtraError, SurefootError
 from surefoot.core.files import written_aside
 from surefoot.core.memory import DRAWS, Memory
 from surefoot.core.policy import Policy
+from surefoot.core.spec import VECTOR
 
 
 def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
@@ -32,7 +33,7 @@ def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = Fal
     names = list(inputs.get("memory", ()))
     module: nn.Module = _OneStep(policy).eval() if names else policy.eval()
     batch = torch.export.Dim("batch", min=1)
-    shapes = {name: {key: {0: batch} for key in names} if name == "memory" else {0: batch} for name in inputs}
+    shapes = {name: {k: {0: batch} for k in v} if isinstance(v, dict) else {0: batch} for name, v in inputs.items()}
     with written_aside(path) as aside, _as_export_error(path), _without_registration_notes():
         if path.suffix == ".pt2":
             whole = io.BytesIO()  # torch's own file writer ends the process when the disk is full
@@ -45,7 +46,8 @@ def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = Fal
 
 def example(policy: Policy, sampling: bool = False) -> dict[str, Any]:
     """Inputs of an exported file by name, of 2 rows; `memory` is a dict of them."""
-    inputs: dict[str, Any] = {"observations": torch.zeros(2, policy.observation_dim)}
+    arrays = {key: torch.zeros(2, *a.shape, dtype=getattr(torch, a.dtype)) for key, a in policy.arrays.items()}
+    inputs: dict[str, Any] = {"observations": arrays if policy.encoder is not None else arrays[VECTOR]}
     if policy.has_memory:
         memory = {name: value for name, value in policy.begin(2).items() if name != DRAWS}
         inputs |= {"memory": memory, "ended": torch.zeros(2, dtype=torch.bool)}
@@ -70,7 +72,7 @@ class _OneStep(nn.Module):
 
     def forward(
         self,
-        observations: Tensor,
+        observations: Any,
         memory: Memory,
         ended: Tensor,
         rewards: Tensor | None = None,
@@ -78,7 +80,7 @@ class _OneStep(nn.Module):
         noise: Tensor | None = None,
     ) -> tuple[Tensor, Memory]:
         """Actions and the new memory, in the order of the given one."""
-        nothing = observations[:, 0] * 0 if rewards is None or costs is None else rewards
+        nothing = ended.float() * 0 if rewards is None or costs is None else rewards
         heard = self.policy.hear(memory, nothing, nothing if costs is None else costs, ended)
         actions, following = self.policy.step(observations, heard, noise)
         return actions, {name: following[name] for name in memory}
@@ -91,6 +93,8 @@ def _onnx(policy: Policy, module: nn.Module, inputs: dict[str, Any], shapes: dic
     except ImportError as error:
         raise MissingExtraError(str(error.name), "onnx", "exporting to ONNX") from error
     named = {name: [f"memory.{key}" for key in names] if name == "memory" else [name] for name in inputs}
+    if policy.encoder is not None:
+        named["observations"] = list(policy.arrays)
     arguments, keywords = _arguments(inputs)
     program = torch.onnx.export(
         module,

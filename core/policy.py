@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from surefoot.core import checkpoint
 from surefoot.core.actions import to_agent, to_environment
 from surefoot.core.actor import Actor, actor_class
 from surefoot.core.control_loop import ControlLoop
+from surefoot.core.encoders import Encoder, on_vectors
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.memory import DRAWS, Memory
@@ -23,6 +25,7 @@ from surefoot.core.normalizer import Normalizer
 from surefoot.core.random import generator
 from surefoot.core.received import FORMAT, load_checked
 from surefoot.core.single_action import SingleAction, fits
+from surefoot.core.spec import VECTOR, Array, arrays_from_json, arrays_to_json, in_words, mapped
 
 PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
@@ -41,29 +44,58 @@ class Policy(ControlLoop, nn.Module):
     _single: SingleAction | None
     _prepared: bool
 
-    def __init__(self, actor: Actor, normalizer: Normalizer, action_low: Tensor, action_high: Tensor) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        normalizer: Normalizer,
+        action_low: Tensor,
+        action_high: Tensor,
+        encoder: Encoder | None = None,
+    ) -> None:
         """Take the parts as they are; `Policy.of` copies them."""
         super().__init__()
         self.actor = actor
         self.normalizer = normalizer
+        self.encoder = encoder
         self.register_buffer("action_low", action_low)
         self.register_buffer("action_high", action_high)
         self.reset()
 
     @classmethod
-    def of(cls, actor: Actor, normalizer: Normalizer, action_low: Tensor, action_high: Tensor) -> Policy:
+    def of(
+        cls,
+        actor: Actor,
+        normalizer: Normalizer,
+        action_low: Tensor,
+        action_high: Tensor,
+        encoder: Encoder | None = None,
+    ) -> Policy:
         """A frozen float32 copy on the CPU."""
         fixed = Normalizer(normalizer.mean.shape[0], normalizer.limit)  # running statistics stop here
         fixed.load_state_dict({"mean": normalizer.mean, "scale": normalizer.scale})
-        policy = cls(*copy.deepcopy((actor, fixed, action_low, action_high)))
+        policy = cls(*copy.deepcopy((actor, fixed, action_low, action_high, encoder)))
         for parameter in policy.parameters():
             parameter.data = parameter.data.clone()  # not a view of a Learner's storage
         return policy.float().cpu().requires_grad_(False)
 
     @property
     def observation_dim(self) -> int:
-        """Width of an observation."""
-        return int(self.normalizer.mean.shape[0])
+        """Width of an observation, or of the features that the encoder makes of several arrays."""
+        return int(self.normalizer.mean.shape[0]) if self.encoder is None else self.encoder.width
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Key -> shape and dtype of an observation, as `Spec.observations`."""
+        return {VECTOR: Array((self.observation_dim,))} if self.encoder is None else self.encoder.arrays
+
+    def read(self, observations: Any) -> Tensor:
+        """(B, F) what the head reads: normalised observations, or features of several arrays or of a lone one."""
+        if self.encoder is None:
+            return self.normalizer(observations)  # type: ignore[no-any-return]
+        if not isinstance(observations, Mapping):
+            observations = dict.fromkeys(self.encoder.arrays, observations)
+        ordered = {key: observations[key] for key in self.encoder.arrays}
+        return self.encoder(on_vectors(self.normalizer, ordered))  # type: ignore[no-any-return]
 
     @property
     def action_dim(self) -> int:
@@ -95,19 +127,19 @@ class Policy(ControlLoop, nn.Module):
         """Whether actions depend on more than the present observation and noise."""
         return self.actor.has_memory
 
-    def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+    def forward(self, observations: Any, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions for (B, O) observations at the first step of an episode; that is any step without a memory.
 
         (B, Z) standard normal `noise` makes them samples. A discrete policy gives (B,) int64 numbers of choices, 0 to
-        A - 1.
+        A - 1. Of several arrays, `observations` is a mapping of them by key.
         """
-        return self._in_units(self.actor.act(self.normalizer(observations), noise))
+        return self._in_units(self.actor.act(self.read(observations), noise))
 
-    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+    def step(self, observations: Any, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """Actions as of `forward`, but at any step of an episode, and the new memory; what exported files compute."""
         if not memory:
             return self.forward(observations, noise), memory
-        chosen, memory = self.actor.step(self.normalizer(observations), memory, noise)
+        chosen, memory = self.actor.step(self.read(observations), memory, noise)
         actions = self._in_units(chosen)
         return actions, self.executed(memory, actions)
 
@@ -136,11 +168,11 @@ class Policy(ControlLoop, nn.Module):
         return memory
 
     @torch.no_grad()
-    def act(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+    def act(self, observations: Any, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """(B, A) actions for (B, O) observations, without gradient, and the new memory.
 
         Args:
-            observations: in the environment's units.
+            observations: in the environment's units; of several arrays a mapping, key -> (B, *shape).
             memory: of these rows, as `begin`, `act` or `hear` gave it. It is not changed.
             noise: (B, Z) standard normal, for samples. A policy that always samples draws what it isn't given.
 
@@ -148,18 +180,18 @@ class Policy(ControlLoop, nn.Module):
             ConfigError: a memory of other rows.
             EnvironmentMismatchError: an action is not finite; the message names the row, and what to look at.
         """
-        rows = len(observations)
+        rows = len(next(iter(observations.values())) if isinstance(observations, Mapping) else observations)
         if any(len(value) != rows for value in memory.values()):
             sizes = {name: len(value) for name, value in memory.items()}
             raise ConfigError(f"{rows} observations were given with the memory of other rows: {sizes}")
-        parts: list[tuple[Tensor, Memory, Tensor | None]] = [(observations, memory, noise)]
+        parts: list[tuple[Any, Memory, Tensor | None]] = [(observations, memory, noise)]
         if self.always_samples:
             if noise is None:
                 noise, memory = self._drawn(rows, memory)
-            parts = _split(observations, memory, noise.to(observations.device))
+            parts = _split(observations, memory, noise.to(self.action_low.device))
         found = [self.step(*part) for part in parts]
         actions, memory = found[0] if len(found) == 1 else _joined(found)
-        good = self.normalizer(observations).abs() <= FARTHEST if self.discrete else actions.isfinite()
+        good = self.read(observations).abs() <= FARTHEST if self.discrete else actions.isfinite()
         if not bool(good.all()):
             raise self._not_finite(observations, int((~good).any(-1).nonzero()[0]))
         return actions, memory
@@ -173,7 +205,12 @@ class Policy(ControlLoop, nn.Module):
         noise = generator(seed, "policy", count).standard_normal((rows, self.noise_dim), dtype=np.float32)
         return torch.from_numpy(noise), {**memory, DRAWS: draws + torch.tensor([0, 1])}
 
-    def _not_finite(self, observations: Tensor, row: int) -> EnvironmentMismatchError:
+    def _not_finite(self, observations: Any, row: int) -> EnvironmentMismatchError:
+        if self.encoder is not None:
+            return EnvironmentMismatchError(
+                f"the action of row {row} is not finite; check the sensors of {in_words(self.arrays)}, or the policy's "
+                "weights"
+            )
         far = self.normalizer(observations[row]).abs().nan_to_num(nan=math.inf)
         index = int(far.argmax())
         return EnvironmentMismatchError(
@@ -197,7 +234,31 @@ class Policy(ControlLoop, nn.Module):
         super().reset(seed)
         self._single, self._prepared = None, False
 
-    def select_action(self, observation: np.ndarray) -> np.ndarray:
+    def checked(self, observation: Any) -> Any:
+        """As `ControlLoop.checked`; of several arrays each by its key, and a lone one as it is."""
+        if self.encoder is None:
+            return super().checked(observation)
+        arrays = self.encoder.arrays
+        if not isinstance(observation, Mapping) and len(arrays) == 1:
+            observation = dict.fromkeys(arrays, observation)
+        if not isinstance(observation, Mapping) or set(observation) != set(arrays):
+            found = sorted(observation) if isinstance(observation, Mapping) else type(observation).__name__
+            raise EnvironmentMismatchError(f"the observation is {found}; this policy reads {in_words(arrays)}")
+        ready = {}
+        for key, array in arrays.items():
+            value = np.asarray(observation[key])
+            wrong = value.dtype != np.uint8 if array.image else value.dtype.kind not in "biuf"
+            if value.shape != array.shape or wrong:
+                raise EnvironmentMismatchError(
+                    f"{key} is {value.dtype} of shape {value.shape}; this policy was trained on {array.dtype} of shape "
+                    f"{array.shape}"
+                )
+            ready[key] = np.ascontiguousarray(value, array.dtype)
+            if not np.isfinite(ready[key]).all():
+                raise EnvironmentMismatchError(f"{key} is not finite; check that sensor")
+        return ready
+
+    def select_action(self, observation: Any) -> np.ndarray:
         """As `ControlLoop.select_action`; a plain network runs without torch (`core.single_action`).
 
         Weights that are changed in place count at once; a part that is replaced counts from the next `reset`.
@@ -234,6 +295,8 @@ class Policy(ControlLoop, nn.Module):
             "action_low": self.action_low.tolist(),
             "action_high": self.action_high.tolist(),
         }
+        if self.encoder is not None:
+            value |= {"observations": arrays_to_json(self.encoder.arrays), **self.encoder.description()}
         if self.normalizer.limit != math.inf:
             value["observation_limit"] = self.normalizer.limit
         return value
@@ -264,8 +327,13 @@ class Policy(ControlLoop, nn.Module):
         def build() -> Policy:
             actor = actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
             low, high = (torch.tensor(meta[name], dtype=torch.float32) for name in ("action_low", "action_high"))
-            normalizer = Normalizer(meta["observation_dim"], meta.get("observation_limit", math.inf))
-            return cls(actor, normalizer, low, high)
+            limit, width = meta.get("observation_limit", math.inf), meta["observation_dim"]
+            if "observations" not in meta:
+                return cls(actor, Normalizer(width, limit), low, high)
+            arrays = arrays_from_json(meta["observations"])
+            encoder = Encoder(arrays, meta["encoder"], meta["encoder_features"])
+            width = sum(array.shape[0] for array in arrays.values() if not array.image)
+            return cls(actor, Normalizer(width, limit), low, high, encoder)
 
         try:
             policy = load_checked(_with(stem, ".safetensors"), tensors, meta, build)
@@ -276,8 +344,9 @@ class Policy(ControlLoop, nn.Module):
     def export(self, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
         """Write the policy as ONNX (.onnx) or as a `torch.export` program (.pt2), by the path's ending.
 
-        Inputs: `observations` (batch, O) float32 and, for a sampling policy, `noise` (batch, Z) standard normal: with
-        `sampling`, and always where the policy always samples.
+        Inputs: `observations` (batch, O) float32, or each of several arrays under its key (batch, *shape); and, for a
+        sampling policy, `noise` (batch, Z) standard normal: with `sampling`, and always where the policy always
+        samples.
         Output: `actions` (batch, A) in the environment's units. The batch size is free. Neither file needs
         surefoot to run.
         A policy with a memory has the further inputs `ended` (batch,) bool, True at the first step of an episode; where
@@ -293,11 +362,14 @@ class Policy(ControlLoop, nn.Module):
         export(self, path, sampling=sampling)
 
 
-def _split(observations: Tensor, memory: Memory, noise: Tensor) -> list[tuple[Tensor, Memory, Tensor | None]]:
+def _split(observations: Any, memory: Memory, noise: Tensor) -> list[tuple[Any, Memory, Tensor | None]]:
     """Parts of at most `PART` rows."""
-    parts = zip(observations.split(PART), noise.split(PART), strict=True)
-    cut = {name: value.split(PART) for name, value in memory.items()}
-    return [(rows, {name: value[i] for name, value in cut.items()}, numbers) for i, (rows, numbers) in enumerate(parts)]
+    parts = []
+    for start in range(0, len(noise), PART):
+        rows = slice(start, start + PART)
+        part = mapped(lambda value, rows=rows: value[rows], observations)
+        parts.append((part, {name: value[rows] for name, value in memory.items()}, noise[rows]))
+    return parts  # type: ignore[return-value]
 
 
 def _joined(parts: list[tuple[Tensor, Memory]]) -> tuple[Tensor, Memory]:

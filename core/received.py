@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from surefoot.core.checkpoint import check_format, check_tensors
+from surefoot.core.encoders import NAMES
 from surefoot.core.errors import CheckpointError
 from surefoot.core.networks import ACTIVATIONS
-from surefoot.core.schema import Flag, Kind, Many, Number, Record, Text, check, shown
+from surefoot.core.schema import Flag, Kind, Many, Number, Record, Table, Text, check, shown
+from surefoot.core.spec import KINDS
 
 if TYPE_CHECKING:
     from surefoot.core.policy import Policy
@@ -58,6 +60,9 @@ OPTIONS: dict[str, Kind] = {
     "length": _COUNT,
     "chunk": _COUNT,
     "hold_steps": _COUNT,
+    "encoder": Text(among=NAMES),
+    "encoder_features": _SIZE,
+    "observations": Table(Record({"shape": Many(_SIZE, 1, 4), "dtype": Text(among=tuple(KINDS))})),
 }
 """What the options of our own heads are; those of others' heads are theirs to check."""
 OPTIONS["inner"] = Record({"actor": Text(200)}, OPTIONS, others=True)  # a head within a head

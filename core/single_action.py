@@ -95,7 +95,7 @@ class SingleAction:
 def fits(policy: Policy) -> bool:
     """Whether `SingleAction` knows a policy of this kind: float32, on the CPU, a plain network without a memory."""
     actor = policy.actor
-    if type(actor) not in (*SQUASHED, *CLIPPED) or not isinstance(actor, MLPActor):
+    if policy.encoder is not None or type(actor) not in (*SQUASHED, *CLIPPED) or not isinstance(actor, MLPActor):
         return False
     mlp = actor.mlp
     plain = mlp.activation in ACTIVATIONS and not mlp.unit_features and len(mlp.scales) == 0 and mlp.members is None

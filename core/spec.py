@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -248,6 +248,34 @@ class Spec:
         low = np.full(size, -1.0) if low is None else np.broadcast_to(np.asarray(low, np.float64), (size,))
         high = np.full(size, 1.0) if high is None else np.broadcast_to(np.asarray(high, np.float64), (size,))
         return cls(dataset.arrays, size, tuple(low.tolist()), tuple(high.tolist()))
+
+
+def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """What a function makes of observations: of an array, or of each array of several by itself.
+
+    Args:
+        function: takes as many arrays as there are observations.
+        first: one array, of either kind, or a mapping of them; spaces likewise.
+        others: with the same keys.
+    """
+    if isinstance(first, Mapping):
+        return {key: function(value, *(other[key] for other in others)) for key, value in first.items()}
+    return function(first, *others)
+
+
+def named(name: str, observations: Any) -> dict[str, Any]:
+    """Observations as columns of batches, stores and checkpoints: NAME, or NAME/KEY of each of several arrays."""
+    if isinstance(observations, Mapping):
+        return {f"{name}/{key}": value for key, value in observations.items()}
+    return {name: observations}
+
+
+def unnamed(name: str, columns: Mapping[str, Any]) -> Any:
+    """The inverse of `named`; a KeyError where the columns hold neither form."""
+    if name in columns:
+        return columns[name]
+    found = {key.removeprefix(f"{name}/"): value for key, value in columns.items() if key.startswith(f"{name}/")}
+    return found or columns[name]
 
 
 def in_words(arrays: Mapping[str, Array]) -> str:

@@ -103,7 +103,7 @@ def run_episodes(
     if device not in DEVICES:
         raise ConfigError(f"device {device!r} is unknown; {nearest(device, DEVICES)}")
     if isinstance(policy, Policy):
-        check_spaces(gymnasium_id(env_id), policy.observation_dim, policy.action_dim, policy.discrete)
+        check_spaces(gymnasium_id(env_id), policy.arrays, policy.action_dim, policy.discrete)
         if is_native(env_id):
             from surefoot.envs.native_rollout import evaluates, native_episodes
 

@@ -117,7 +117,12 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
 
 def evaluates(policy: Policy, sampling: bool = False) -> bool:
     """Whether native rollouts can evaluate a policy of this kind, or draw its actions."""
-    if not isinstance(policy.actor, MLPActor) or policy.always_samples or policy.has_memory:
+    if (
+        not isinstance(policy.actor, MLPActor)
+        or policy.always_samples
+        or policy.has_memory
+        or policy.encoder is not None
+    ):
         return False
     mlp = policy.actor.mlp
     known = mlp.activation in ACTIVATIONS and not mlp.unit_features and policy.normalizer.limit == math.inf

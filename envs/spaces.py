@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -10,21 +9,9 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.spec import IMAGE, VECTOR, Array
+from surefoot.core.spec import mapped as mapped
 
 ADVICE = "wrap the environment in gymnasium.wrappers.FlattenObservation, or give images as uint8"
-
-
-def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:
-    """What a function makes of observations: of an array, or of each array of a Dict by itself.
-
-    Args:
-        function: takes as many arrays as there are observations.
-        first: arrays of either kind, or spaces.
-        others: with the same keys.
-    """
-    if isinstance(first, Mapping):
-        return {key: function(value, *(other[key] for other in others)) for key, value in first.items()}
-    return function(first, *others)
 
 
 def arrays_of(space: gymnasium.Space[Any], name: str = "") -> dict[str, Array]:

@@ -35,8 +35,8 @@ class Met:
             self._every[policy] *= 2
 
     def of(self, policy: int) -> Array:
-        """(N, O) float32 in the order in which they were met, N at most `most`."""
-        return np.stack(self.kept[policy])
+        """(N, O) float32 in the order in which they were met, N at most `most`; 0 of images, which are not kept."""
+        return np.stack(self.kept[policy]) if self.kept[policy] else np.zeros((0, 0), np.float32)
 
 
 def evenly(observations: Array, most: int = MOST_OBSERVATIONS) -> Array:

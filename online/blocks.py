@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Agent
+from surefoot.core.encoders import on_vectors
 from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
 from surefoot.core.learner import Learner
 from surefoot.core.normalizer import RunningMoments, normalised
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
+from surefoot.core.spec import named
 from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
 from surefoot.envs.interface import PolicyBlock, RollsOut
 from surefoot.online.on_policy_agent import KEPT
@@ -49,8 +51,9 @@ class Blocks:
         bounds = None if agent.spec.discrete else (agent.action_low, agent.action_high)
         self.acting = Acting(env, learner.seeds, bounds, device, agent.cost_window)
         self.env, self.seeds, self.num_envs = env, len(learner.seeds), self.acting.num_envs
-        self.learns_statistics = bool(config.normalise_observations) and not agent.normalizer.fixed
-        self.moments = RunningMoments(self.seeds, agent.spec.observation_dim, device)
+        width = agent.spec.vector_dim
+        self.learns_statistics = bool(config.normalise_observations) and not agent.normalizer.fixed and width > 0
+        self.moments = RunningMoments(self.seeds, width, device)
         self._policies = self._inside()
         self._warm = False
         self._begin(0)
@@ -114,7 +117,7 @@ class Blocks:
 
     def _inside(self) -> list[Policy] | None:
         """A policy for each seed that the environment can evaluate, or None."""
-        if not isinstance(self.env, RollsOut) or self.agent.spec.discrete:
+        if not isinstance(self.env, RollsOut) or self.agent.spec.discrete or self.agent.encoder is not None:
             return None
         policies = []
         for position in range(self.seeds):
@@ -160,23 +163,27 @@ class Blocks:
         noise, held = self._noise(number), self.agent.config.held
         seen = self.normalised(acting.rows(acting.received))
         for time in range(self.horizon):
-            actions, kept = self.learner.apply("sample", seen, noise[time // held])
+            features = self.encoded(seen)
+            actions, kept = self.learner.apply("sample", features, noise[time // held])
             done = acting.act(actions.flatten(0, 1))
             valid = self._valid(done.info)
-            received = acting.tensor(done.observations)
+            received = acting.observed(done.observations)
             self._learn_statistics(received, valid)
             following = self.normalised(acting.rows(received))
             step = {
-                "observations": seen,
+                "observations": features,
                 "actions": actions,
                 **{f"{KEPT}{name}": value for name, value in kept.items()},
                 "rewards": acting.rows(acting.tensor(done.rewards)),
                 "terminations": acting.rows(acting.tensor(done.terminations)),
                 "truncations": acting.rows(acting.tensor(done.truncations)),
-                "next_observations": following,
             }
+            after = following
             if done.next_observations is not done.observations:
-                step["next_observations"] = self.normalised(acting.rows(acting.tensor(done.next_observations)))
+                after = self.normalised(acting.rows(acting.observed(done.next_observations)))
+            step["next_observations"] = self.encoded(after)
+            if self.agent.encoder is not None:  # which the losses encode anew
+                step |= named("observations", seen)
             if valid is not None:
                 step["mask"] = acting.rows(valid).float()
             if "cost" in done.info:
@@ -211,7 +218,7 @@ class Blocks:
             return None
         valid = info.get("valid")
         if valid is None:
-            return torch.ones_like(self.acting.received[:, 0], dtype=torch.bool)
+            return torch.ones(self.acting.env.num_envs, dtype=torch.bool, device=self.device)
         return self.acting.tensor(valid).bool()
 
     # -- both --------------------------------------------------------------------------------------------
@@ -220,17 +227,27 @@ class Blocks:
         """(T, S * N, ...) as (S, T, N, ...)."""
         return values.view(len(values), self.seeds, self.num_envs, *values.shape[2:]).movedim(1, 0)
 
-    def normalised(self, observations: Tensor) -> Tensor:
-        """(S, ..., O) raw observations as the agents of each seed see them."""
+    def encoded(self, observations: Any) -> Tensor:
+        """(S, ..., O) normalised observations as networks read them: features of several arrays, else themselves."""
+        if self.agent.encoder is None:
+            return observations  # type: ignore[no-any-return]
+        return self.learner.apply("encode", observations)  # type: ignore[no-any-return]
+
+    def normalised(self, observations: Any) -> Any:
+        """(S, ..., O) raw observations as the agents of each seed see them; images are left as they are."""
+        if isinstance(observations, Mapping):
+            return on_vectors(self.normalised, observations)
         shape = (self.seeds, *[1] * (observations.dim() - 2), -1)
         buffers, limit = self.learner.buffers, self.agent.normalizer.limit
         mean, scale = (buffers[f"normalizer.{name}"].view(shape) for name in ("mean", "scale"))
         return normalised(observations, mean, scale, limit)
 
-    def _learn_statistics(self, observations: Tensor, valid: Tensor | None) -> None:
+    def _learn_statistics(self, observations: Any, valid: Tensor | None) -> None:
         """Take (rows of seed after seed, O) observations into the statistics that the agents normalise by."""
         if not self.learns_statistics:
             return
+        if isinstance(observations, Mapping):
+            observations = torch.cat([value for value in observations.values() if value.dtype != torch.uint8], -1)
         rows = None if valid is None else valid.view(self.seeds, -1)
         self.moments.update(observations.reshape(self.seeds, -1, observations.shape[-1]), rows)
         self.learner.buffers["normalizer.mean"].copy_(self.moments.mean)
@@ -263,7 +280,7 @@ class Blocks:
     def state(self, position: int) -> dict[str, Tensor]:
         """What seed `position` needs to go on: its environments, statistics and sums."""
         acting = self.acting
-        tensors = {"blocks/received": acting.own(acting.received, position), "blocks/warm": torch.tensor(self._warm)}
+        tensors = {**acting.own("blocks/received", position), "blocks/warm": torch.tensor(self._warm)}
         tensors |= {f"blocks/moments/{name}": value for name, value in self.moments.state(position).items()}
         tensors |= {f"blocks/{name}": value for name, value in acting.state(position).items()}
         return tensors | acting.environment_state(position, self.seeds)

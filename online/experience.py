@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.encoders import on_vectors
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.normalizer import normalised
+from surefoot.core.spec import named
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs.acting import Acting, EpisodeMeans, bad_costs
 
@@ -62,15 +64,20 @@ class Experience:
         low, high = (bound.to(device) for bound in bounds)
         self.acting = Acting(env, seeds, (low, high), device, cost_window)
         self.num_envs, self.device = self.acting.num_envs, device
-        sizes = {"observations": tuple(env.single_observation_space.shape), "actions": tuple(low.shape)}
-        sizes["next_observations"] = sizes["observations"]
+        sizes = {"actions": tuple(low.shape)}
         if tuple(env.single_action_space.shape or ()) != sizes["actions"]:
             raise EnvironmentMismatchError(
                 f"the agent gives {sizes['actions'][0]} actions, and the environment takes {env.single_action_space}"
             )
         steps = max(1, capacity // self.num_envs)
-        shapes = {key: sizes.get(key, ()) for key in reads}
-        self.buffer = TransitionBuffer(steps * env.num_envs, shapes, device, env.num_envs)
+        shapes, images = dict[str, tuple[int, ...]](), dict[str, torch.dtype]()
+        for key in reads:
+            seen = key in ("observations", "next_observations")
+            for name, array in named(key, self.acting.observed_arrays).items() if seen else ():
+                shapes[name] = array.shape
+                images |= {name: torch.uint8} if array.image else {}
+            shapes |= {} if seen else {key: sizes.get(key, ())}
+        self.buffer = TransitionBuffer(steps * env.num_envs, shapes, device, env.num_envs, images)
         self.transform: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         """Mean and scale (S, 1, O) of observations, scale and shift (S, 1) of rewards; None where they do nothing."""
         self._reads_costs = "costs" in reads
@@ -88,8 +95,7 @@ class Experience:
             self._look_back(_true(lengths > 0), lengths)
         self.acting.begin(block)
         self.buffer.end_episodes()
-        received = self.acting.received
-        self._check(received, received[..., 0], 0)
+        self._check(self.acting.received, torch.zeros((), device=self.device), 0)
 
     @property
     def episodes(self) -> EpisodeMeans:
@@ -97,8 +103,8 @@ class Experience:
         return self.acting.episodes
 
     @property
-    def observations(self) -> Tensor:
-        """(S, N, O) that the next actions are chosen by, normalised."""
+    def observations(self) -> Any:
+        """(S, N, O) that the next actions are chosen by, normalised; of several arrays, a dict of them by key."""
         return self.acting.rows(self._normalised(self.acting.received))
 
     def step(self, actions: Tensor, number: int) -> None:
@@ -115,17 +121,17 @@ class Experience:
         acting = self.acting
         before, done = acting.received, acting.act(actions)
         over = [] if self._returns_to_go is None else _true(done.terminations | done.truncations)
-        received = acting.tensor(done.observations)
-        following = received if done.next_observations is done.observations else acting.tensor(done.next_observations)
+        received = acting.observed(done.observations)
+        following = received if done.next_observations is done.observations else acting.observed(done.next_observations)
         rewards, terminations, truncations = map(acting.tensor, (done.rewards, done.terminations, done.truncations))
         self._check(following, rewards, number)
         batch = {
-            "observations": self._normalised(before),
+            **named("observations", self._normalised(before)),
             "actions": actions,
             "rewards": self._scaled(rewards),
             "terminations": terminations,
             "truncations": truncations,
-            "next_observations": self._normalised(following),
+            **named("next_observations", self._normalised(following)),
         }
         valid = self._valid(done.info)
         if valid is not None:
@@ -193,9 +199,11 @@ class Experience:
             if step >= 0:
                 raise self.acting.bad_cost(int(row), int(step), cost)
 
-    def _normalised(self, observations: Tensor) -> Tensor:
+    def _normalised(self, observations: Any) -> Any:
         if self.transform is None:
             return observations
+        if isinstance(observations, Mapping):
+            return on_vectors(self._normalised, observations)
         mean, scale = self.transform[:2]
         return normalised(self.acting.rows(observations), mean, scale).view_as(observations)
 
@@ -214,8 +222,12 @@ class Experience:
             return self.acting.tensor(valid).bool() if self.acting.inserts_rows else None
         return None if valid.all() else self.acting.tensor(valid).bool()
 
-    def _check(self, observations: Tensor, rewards: Tensor, number: int) -> None:
-        bad = ~(torch.isfinite(observations).all(-1) & torch.isfinite(rewards))
+    def _check(self, observations: Any, rewards: Tensor, number: int) -> None:
+        fine = torch.isfinite(rewards)
+        for vector in observations.values() if isinstance(observations, Mapping) else (observations,):
+            if vector.dtype != torch.uint8:
+                fine = torch.isfinite(vector).all(-1) & fine
+        bad = ~fine if fine.dim() else ~fine.expand(self.buffer.num_envs)
         if self.device.type == "cpu":
             if bool(bad.any()):
                 raise self.acting.not_finite(int(bad.nonzero()[0]), number)
@@ -239,7 +251,7 @@ class Experience:
     def state(self, position: int) -> dict[str, Tensor]:
         """What seed `position` needs to go on: its rows of the buffer, of the environment and of the sums."""
         tensors = {f"experience/{name}": value for name, value in self.acting.state(position).items()}
-        tensors["experience/observations"] = self.acting.own(self.acting.received, position)
+        tensors |= self.acting.own("experience/observations", position)
         tensors["experience/diverged"] = self._diverged
         for name, value in self.buffer.state_dict().items():
             tensors[f"replay/{name}"] = self._part(value, position)

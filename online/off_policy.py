@@ -149,12 +149,20 @@ class OffPolicyLoop:
         if self.step < self.config.initial_steps and self.config.initial_actions == "uniform":
             actions = self._draw("initial_actions", number)
         else:
-            actions = self._explore(self.experience.observations, self._draw("acting", number))
+            actions = self._explore(self._seen(), self._draw("acting", number))
         self.experience.step(actions.reshape(-1, self.agent.spec.action_dim), number)
         self.step += self.num_envs
         costs = self.experience.fresh_costs()
         if costs is not None and self.step > self.config.initial_steps:
             self.learner.episodes_ended(*costs)
+
+    def _seen(self) -> Tensor:
+        """(S, N, O) observations as the networks read them."""
+        observations = self.experience.observations
+        if self.agent.encoder is None:
+            return observations  # type: ignore[no-any-return]
+        with self._full_precision():
+            return self.learner.apply("encode", observations)  # type: ignore[no-any-return]
 
     def _explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""

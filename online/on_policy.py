@@ -18,7 +18,7 @@ from surefoot.core.policy_gradient import adaptive_lr, kl_stop
 from surefoot.core.random import generator
 from surefoot.core.sources import MAIN
 from surefoot.core.value_learning import explained_variance
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, Workspace, store_from_dataset
 from surefoot.envs.acting import check_spec
 from surefoot.online.blocks import Block, Blocks
@@ -190,6 +190,9 @@ class OnPolicyLoop:
     def _write(self, block: Block) -> Block:
         """Columns that the losses read into the store: row s T N + t N + e is step t of environment e of seed s."""
         columns: Block = self.learner.apply("columns", block)
+        if self.agent.encoder is not None:  # the losses read features that are encoded anew
+            del columns["observations"]
+            columns |= {name: value for name, value in block.items() if name.startswith(NAMED)}
         for name, column in columns.items():
             self.store[name].copy_(column.flatten(0, 2))
         return columns
@@ -397,8 +400,8 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
     """Name -> shape of a row and dtype of the columns that the agent makes of a block, found on a small one."""
     spec, ends = agent.spec, torch.zeros(2, 1, dtype=torch.bool)
     block = {
-        "observations": torch.zeros(2, 1, spec.observation_dim),
-        "next_observations": torch.zeros(2, 1, spec.observation_dim),
+        "observations": torch.zeros(2, 1, agent.features),
+        "next_observations": torch.zeros(2, 1, agent.features),
         "actions": torch.zeros(2, 1, spec.action_dim),
         "rewards": torch.zeros(2, 1),
         "terminations": ends,
@@ -416,4 +419,8 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
         _, kept = agent.sample(torch.zeros(2, spec.observation_dim), torch.zeros(2, agent.actor.held_dim))
         block |= {f"{KEPT}{name}": value.unsqueeze(1) for name, value in kept.items()}
         columns = agent.columns(block)
-    return {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}
+    shapes = {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}
+    if agent.encoder is None:
+        return shapes
+    del shapes["observations"]
+    return shapes | {name: (shape, getattr(torch, dtype)) for name, (shape, dtype) in spec.columns().items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,6 +14,7 @@ from surefoot.core.actions import middle_and_half
 from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.core.memory import Memory, PolicyLike
 from surefoot.core.policy import Policy
+from surefoot.core.spec import VECTOR, mapped
 from surefoot.envs.acting.steps import Step, Stepping
 from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.names import is_native
@@ -119,7 +120,7 @@ class EpisodeRunner:
         self.memories: list[Memory] = []  # of each policy
         space: Any = vector.single_action_space
         self.discrete = isinstance(space, gymnasium.spaces.Discrete)
-        arrays_of(vector.single_observation_space, env_id)  # refuses what no policy reads
+        self.one_vector = VECTOR in arrays_of(vector.single_observation_space, env_id)  # refuses what no policy reads
         if not self.discrete:
             check_actions(env_id, space)
         self.low, self.high = (space.start, space.start + space.n - 1) if self.discrete else (space.low, space.high)
@@ -141,7 +142,7 @@ class EpisodeRunner:
             progress: called with (finished, all) episodes, counted over the policies, whenever some finish.
         """
         self.seeds, self.memories = [int(seed) for seed in seeds], list(memories)
-        observations = as_numpy(self.stepping.reset([self.seeds[e] for e in self.column]))
+        observations = mapped(as_numpy, self.stepping.reset([self.seeds[e] for e in self.column]))
         self._seed_next(np.arange(len(self.column)))
         self._refuse_non_finite("observation", observations)
         running = self.running
@@ -149,7 +150,7 @@ class EpisodeRunner:
             self._act(observations)
             self._add_changes()
             done = self.stepping.step(self.actions)
-            observations, rewards = as_numpy(done.observations), as_numpy(done.rewards)
+            observations, rewards = mapped(as_numpy, done.observations), as_numpy(done.rewards)
             self._refuse_non_finite("observation", observations)
             self._refuse_non_finite("reward", rewards)
             running.returns += np.where(moved, rewards, 0.0)
@@ -189,15 +190,15 @@ class EpisodeRunner:
             running.diverged |= moved & as_numpy(info["diverged"])
         return costs
 
-    def _act(self, observations: Array) -> None:
+    def _act(self, observations: Any) -> None:
         """Each policy fills its own rows of `self.actions`; one whose rows have all ended is not called."""
         for p, policy in enumerate(self.policies):
             rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
             if not self.vector.active[rows].any():
                 continue
-            if self.watch is not None:
+            if self.watch is not None and self.one_vector:
                 self.watch(self.positions[p], observations[rows][self.vector.active[rows]])
-            seen = torch.from_numpy(observations[rows].astype(np.float32))
+            seen = mapped(lambda values, rows=rows: self._tensor(values[rows]), observations)
             actions, self.memories[p] = policy.act(seen, self.memories[p])
             chosen = actions.cpu().numpy()
             if chosen.shape != self.actions[rows].shape or (self.discrete and chosen.dtype.kind not in "iu"):
@@ -208,6 +209,11 @@ class EpisodeRunner:
                 )
             np.clip(chosen, self.low, self.high, out=self.actions[rows], casting="same_kind")
         self._refuse_non_finite("action", self.actions)
+
+    def _tensor(self, values: Array) -> torch.Tensor:
+        """Numbers as float32, images as bytes."""
+        bytes_stay = values.dtype == np.uint8 and not self.one_vector
+        return torch.from_numpy(values if bytes_stay else values.astype(np.float32))
 
     def _add_changes(self) -> None:
         """Add how far the actions are from those of the step before, where there was one in the episode."""
@@ -246,7 +252,11 @@ class EpisodeRunner:
     def _episode(self, rows: Array) -> Array:
         return self.column[rows] + self.num_envs * self.finished[rows]
 
-    def _refuse_non_finite(self, what: str, values: Array) -> None:
+    def _refuse_non_finite(self, what: str, values: Any) -> None:
+        if isinstance(values, Mapping):
+            for part in values.values():
+                self._refuse_non_finite(what, part)
+            return
         if np.isfinite(values).all():
             return
         row = int(np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))[0])

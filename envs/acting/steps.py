@@ -14,10 +14,11 @@ from torch import Tensor
 from surefoot.core.actions import middle_and_half
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.random import generator
+from surefoot.core.spec import VECTOR, mapped, named, unnamed
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
 from surefoot.envs.interface import Numbers, check_contract, final_observations
 from surefoot.envs.side_by_side import name_of
-from surefoot.envs.spaces import mapped
+from surefoot.envs.spaces import arrays_of
 
 State = dict[str, Tensor]
 
@@ -78,8 +79,7 @@ class Stepping:
         self.name = name_of(env)
         self.steps = 0
         """Vector steps taken since the last reset."""
-        one = env.single_observation_space.shape
-        self._shape = None if one is None else (env.num_envs, *one)  # None: a Dict, whose parts are checked where made
+        self._shape: Any = mapped(lambda space: (env.num_envs, *(space.shape or ())), env.single_observation_space)
 
     def reset(self, seeds: Sequence[int | None]) -> Numbers:
         """New episodes in all rows, one seed each: (N, O) first observations."""
@@ -90,8 +90,7 @@ class Stepping:
         finally:
             _under_way = None
         self.steps = 0
-        if self._shape is not None:
-            self._check("reset", "observations", observations, self._shape)
+        self._check("reset", "observations", observations, self._shape)
         return mapped(torch.clone, observations) if self.as_torch else observations  # type: ignore[no-any-return]
 
     def step(self, actions: Any) -> Step:
@@ -107,8 +106,8 @@ class Stepping:
             _under_way = None
         if self.as_torch:  # the environment may write into its tensors again
             after = mapped(torch.clone, after)
-        final = final_observations(after, info)
-        if self._shape is not None and not after.shape == final.shape == self._shape:
+        final: Any = final_observations(after, info)
+        if isinstance(self._shape, dict) or after.shape != self._shape or final.shape != self._shape:
             self._check("step", "observations", after, self._shape)
             self._check("step", "final observations", final, self._shape)
         rows = (self.env.num_envs,)
@@ -117,10 +116,12 @@ class Stepping:
                 self._check("step", what, values, rows)
         return Step(after, final, rewards, terminations, truncations, info)
 
-    def _check(self, call: str, what: str, values: Any, shape: tuple[int, ...]) -> None:
-        if tuple(np.shape(values)) != shape:
+    def _check(self, call: str, what: str, values: Any, shape: Any) -> None:
+        named = isinstance(values, Mapping)
+        found = mapped(lambda value: tuple(np.shape(value)), values if named or not isinstance(shape, dict) else {})
+        if found != shape:
             raise EnvironmentMismatchError(
-                f"{self.name}: its {call} gave {what} of shape {tuple(np.shape(values))} where {shape} is declared; "
+                f"{self.name}: its {call} gave {what} of shape {found} where {shape} is declared; "
                 "make the space and what is returned agree (surefoot envs check says more)"
             )
 
@@ -202,13 +203,15 @@ class Acting(Stepping):
         self.episodes = EpisodeMeans(len(seeds), self.num_envs, device)
         self.recent = None if cost_window is None else RecentEpisodes(len(seeds), self.num_envs, cost_window, device)
         """Of agents with a constraint: the episodes that its multiplier follows."""
-        self.received = torch.zeros(0)
-        """(S * N, O) what the next actions are chosen by, as the environment gave it."""
+        self.arrays = arrays_of(env.single_observation_space, self.name)
+        self.received: Any = torch.zeros(0)
+        """(S * N, O) what the next actions are chosen by, as the environment gave it; key -> (S * N, *shape) of several
+        arrays or a lone image."""
 
     def begin(self, block: int) -> None:
         """New episodes in all rows, with the row seeds of that block."""
         observations = self.reset([one for seed in self.seeds for one in row_seeds(seed, self.num_envs, block)])
-        self.received = self.tensor(observations)
+        self.received = self.observed(observations)
         self.episodes.begin()
         if self.recent is not None:
             self.recent.begin()
@@ -225,8 +228,28 @@ class Acting(Stepping):
         value = torch.as_tensor(values, device=self.device)
         return value if value.dtype in (torch.float32, torch.bool) else value.float()
 
+    def observed(self, observations: Any) -> Any:
+        """Observations on the device: a vector as float32 numbers; several arrays by key, images as bytes."""
+        if VECTOR in self.arrays:
+            return self.tensor(observations)
+        if not isinstance(observations, Mapping):
+            observations = dict.fromkeys(self.arrays, observations)
+        return {
+            key: torch.as_tensor(observations[key], device=self.device)
+            if array.image
+            else self.tensor(observations[key])
+            for key, array in self.arrays.items()
+        }
+
+    @property
+    def observed_arrays(self) -> Any:
+        """Shapes and dtypes of what `observed` gives: one, or key -> each."""
+        return self.arrays.get(VECTOR, self.arrays)
+
     def rows(self, values: Any) -> Any:
         """(S * N, ...) as (S, N, ...)."""
+        if isinstance(values, Mapping):
+            return {key: self.rows(value) for key, value in values.items()}
         return values.reshape(len(self.seeds), self.num_envs, *values.shape[1:])
 
     def state(self, position: int) -> State:
@@ -236,9 +259,10 @@ class Acting(Stepping):
             tensors |= {f"recent/{name}": value for name, value in self.recent.state(position).items()}
         return tensors
 
-    def own(self, values: Tensor, position: int) -> Tensor:
-        """The rows of seed `position` of (S * N, ...) values."""
-        return values[position * self.num_envs : (position + 1) * self.num_envs]
+    def own(self, name: str, position: int) -> State:
+        """What seed `position` `received`, under a name of a saved state."""
+        mine = slice(position * self.num_envs, (position + 1) * self.num_envs)
+        return {column: value[mine] for column, value in named(name, self.received).items()}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], stem: str, received: str) -> str | None:
         """Go on from what `state` gave behind `stem` and from the rows saved as `received`, one mapping a seed.
@@ -252,7 +276,8 @@ class Acting(Stepping):
                 self.recent.restore(position, under(state, f"{stem}recent/"))
         lost = self.restore_environment(states)
         if lost is None:
-            self.received = torch.cat([state[received] for state in states]).to(self.device).clone()
+            whole = [unnamed(received, state) for state in states]
+            self.received = mapped(lambda *parts: torch.cat(parts).to(self.device).clone(), *whole)
         return lost
 
     # -- what is wrong -----------------------------------------------------------------------------------

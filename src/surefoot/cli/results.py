@@ -67,7 +67,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{arguments.folder}: was trained without a simulator; name one with --env ID")
     policies = run.policies()
     first = policies[run.plan.seeds[0]]
-    check_spaces(env, first.observation_dim, first.action_dim, first.discrete)
+    check_spaces(env, first.arrays, first.action_dim, first.discrete)
     met = Met(len(policies))
     with _episodes_bar(arguments.quiet) as progress:
         found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress, watch=met)

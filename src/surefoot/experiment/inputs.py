@@ -98,7 +98,7 @@ def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arra
         DataError: actions outside the bounds and `plan.strict`.
     """
     if plan.environment is not None:
-        check_spaces(plan.environment, dataset.observation_dim, dataset.action_dim)
+        check_spaces(plan.environment, dataset.arrays, dataset.action_dim)
         low, high = action_bounds(plan.environment)
     else:
         low = np.minimum(-1.0, dataset.actions.min(0))
