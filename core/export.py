@@ -59,8 +59,9 @@ def example(policy: Policy, sampling: bool = False) -> dict[str, Any]:
 
 
 def _arguments(inputs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """By position, or by name where a memory makes some optional."""
-    return ((), inputs) if "memory" in inputs else (tuple(inputs.values()), {})
+    """By position, or by name where a memory makes some optional, or observations are several."""
+    named = "memory" in inputs or isinstance(inputs["observations"], dict)
+    return ((), inputs) if named else (tuple(inputs.values()), {})
 
 
 class _OneStep(nn.Module):

@@ -180,7 +180,9 @@ class Policy(ControlLoop, nn.Module):
             ConfigError: a memory of other rows.
             EnvironmentMismatchError: an action is not finite; the message names the row, and what to look at.
         """
-        rows = len(next(iter(observations.values())) if isinstance(observations, Mapping) else observations)
+        if self.encoder is not None:
+            observations = self._by_key(observations)
+        rows = len(next(iter(observations.values())) if self.encoder is not None else observations)
         if any(len(value) != rows for value in memory.values()):
             sizes = {name: len(value) for name, value in memory.items()}
             raise ConfigError(f"{rows} observations were given with the memory of other rows: {sizes}")
@@ -195,6 +197,21 @@ class Policy(ControlLoop, nn.Module):
         if not bool(good.all()):
             raise self._not_finite(observations, int((~good).any(-1).nonzero()[0]))
         return actions, memory
+
+    def _by_key(self, observations: Any) -> dict[str, Tensor]:
+        """The arrays that the encoder reads, or an EnvironmentMismatchError where they are others."""
+        assert self.encoder is not None
+        arrays = self.encoder.arrays
+        if not isinstance(observations, Mapping):
+            observations = dict.fromkeys(arrays, observations)
+        for key, array in arrays.items():
+            found = tuple(observations[key].shape[1:]) if key in observations else "missing"
+            if found != array.shape:
+                raise EnvironmentMismatchError(
+                    f"{key} is {found}; this policy was trained on {in_words(arrays)}: act in the environment that it "
+                    "was trained in"
+                )
+        return {key: observations[key] for key in arrays}
 
     def _drawn(self, rows: int, memory: Memory) -> tuple[Tensor, Memory]:
         """(rows, Z) noise of this call, and the memory with one more counted."""

@@ -96,4 +96,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    ended = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(ended)  # a slow end of the interpreter aborts when the parent closes what the listening thread reads
