@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -110,9 +110,9 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     if agent.encoder is None:
         return list(updates)
     found = {SHIFT: Noise("uniform", 4)} if agent.config.shift > 0 and agent.encoder.images else {}
-    own = [
-        dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found}) if hasattr(u, "trains") else u
-        for u in updates
+    own: list[Any] = [  # of rules and updates, which this module can't import
+        dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found}) if trained(u) else u
+        for u in cast("list[Any]", updates)
     ]
     if not any(True for _ in agent.encoder.parameters()):
         return own

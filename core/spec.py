@@ -89,6 +89,8 @@ class DatasetLike(Protocol):
     @property
     def arrays(self) -> Mapping[str, Array]: ...  # noqa: D102
     @property
+    def observation_dim(self) -> int: ...  # noqa: D102
+    @property
     def action_dim(self) -> int: ...  # noqa: D102
 
 
