@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actor import Actor, actor_class
+from surefoot.core.actor import Actor, Evaluation, actor_class
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory
 
@@ -218,10 +218,9 @@ class ChunkActor(WrappingActor):
         """What the inner head gives for (B, O) normalised observations."""
         return self.inner(observations)
 
-    def log_density(self, observations: Tensor, chunks: Tensor) -> Tensor:
-        """(B,) log-density of whole (B, C, A) chunks, as the inner head gives it, in nats."""
-        inner: Any = self.inner
-        return inner.log_density(observations, chunks.flatten(-2))  # type: ignore[no-any-return]
+    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+        """Density and entropy of whole (B, C, A) chunks, as the inner head gives them."""
+        return self.inner.evaluate(observations, actions.flatten(-2), kept)
 
     def plan(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, C, A) actions of the next C steps, or samples from (B, `noise_dim`) standard normal noise."""

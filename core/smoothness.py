@@ -11,13 +11,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import jacrev
 
 from surefoot.core.actor import Actor
-from surefoot.core.agent import Agent, Batch, Loss, Metrics, Rule, Update
+from surefoot.core.agent import Agent, Loss, Metrics, Rule, Update
 from surefoot.core.errors import ConfigError
 from surefoot.core.masked import reduce
 from surefoot.core.policy import Policy
@@ -116,7 +117,7 @@ def penalised(agent: Agent, updates: Sequence[Update | Rule], weight: float) -> 
 
 def _with_penalty(agent: Agent, loss: Loss, weight: float) -> Loss:
     @functools.wraps(loss)
-    def both(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    def both(batch: Any, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         value, metrics = loss(batch, {name: numbers for name, numbers in noise.items() if name != NOISE})
         rows = batch if "observations" in batch else joined(batch)
         terms = squared_jacobian_estimate(agent.mean_action, rows["observations"], noise[NOISE])

@@ -154,7 +154,7 @@ class Recorder(TorchDispatchMode):
         if number == 0:
             return tensor
         with _disable_current_modes(), torch.no_grad():
-            found = torch.empty(0, dtype=tensor.dtype).set_(tensor)
+            found = torch.empty(0, dtype=tensor.dtype).set_(tensor)  # type: ignore[call-overload]
         self.stand_ins.append((found, number - 1, place))
         return found
 

@@ -116,7 +116,8 @@ class H2O(SAC):
         gap, weight = self.gap_and_weight(parts[SIMULATED], noise["next_observation"])
         real, simulated = (q - target).square().chunk(2, -1)
         errors = real.mean(-1) + (weight * simulated).mean(-1)
-        penalty = gap_penalty(*q.chunk(2, -1), gap, self.config.use_variant)
+        real_q, simulated_q = q.chunk(2, -1)
+        penalty = gap_penalty(real_q, simulated_q, gap, self.config.use_variant)
         loss = (errors + self.config.penalty_weight * penalty).sum()
         return loss, {"q": q, "gap": clipped_gap(gap), "weight": weight, "penalty": penalty}
 

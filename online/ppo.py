@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.features import EncoderConfig
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
@@ -160,7 +160,7 @@ class PPO(OnPolicyAgent):
         critic, others = self.critic_loss(batch, noise)
         return policy + critic, {**metrics, **others, "policy_loss": policy, "critic_loss": critic}
 
-    def updates(self) -> list[Update]:
+    def updates(self) -> list[Update | Rule]:
         """One step on the joint loss; or two at the same parameters, each with its own gradient norm."""
         c = self.config
         adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule=c.schedule, max_gradient_norm=c.max_gradient_norm)

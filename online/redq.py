@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -68,8 +68,8 @@ class REDQ(OffPolicyAgent):
     """
 
     name = "redq"
-    Config: type = REDQConfig
-    PRESETS: dict[str, dict[str, Any]] = {  # noqa: RUF012
+    Config: ClassVar[type] = REDQConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
         "hopper": {"target_entropy": -1.0},
         "halfcheetah": {"target_entropy": -3.0},

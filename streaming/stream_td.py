@@ -40,7 +40,7 @@ class StreamTD(TraceAgent):
 
     def __init__(self, problem: Spec | DatasetLike | int, config: Any = None, **options: Any) -> None:
         """As every streaming agent; `problem` may be the width of an observation alone."""
-        width = problem if isinstance(problem, int) else problem.observation_dim
+        width = problem if isinstance(problem, int) else int(problem.observation_dim)  # type: ignore[union-attr]
         super().__init__(Spec(width, 0, (), ()), config, **options)
 
     def improve(self, rows: Tensor) -> None:
