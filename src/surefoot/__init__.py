@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from surefoot.experiment.training import fit as fit
     from surefoot.experiment.training import resume as resume
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 ROOMS = ("core", "data", "envs", "evaluation", "offline", "online", "safe", "streaming")
 NAMES = {

@@ -156,3 +156,14 @@ def test_columns_that_are_no_dataset_are_refused(tmp_path: pathlib.Path) -> None
         write_columns(sound.replace(**change), path)
         with pytest.raises(CheckpointError, match=rf"dataset\.safetensors: .*{sentence}"):
             read_columns(path)
+
+
+def test_options_that_an_algorithm_had_in_another_version_are_refused_with_both_versions(
+    tmp_path: pathlib.Path,
+) -> None:
+    folder(tmp_path, {"algorithm": "sac", "config": {"hidden": [4, 4], "critics": 2}})
+    with pytest.raises(CheckpointError, match=r"config.json: sac has no option 'critics'"):
+        load_agent(Run.open(tmp_path))
+    (tmp_path / "environment.json").write_text(json.dumps({"versions": {"surefoot": "0.0.1"}}))
+    with pytest.raises(CheckpointError, match=r"It was made by surefoot 0.0.1, and this is 0.*: use that version"):
+        load_agent(Run.open(tmp_path))

@@ -90,7 +90,7 @@ def moments_from(agent: Agent, run: Run, seed: int) -> dict[str, Tensor]:
     """
     if run.plan.algorithm not in agent.inherits_moments:
         return {}
-    source, stems = run.plan.agent(run.spec), []
+    source, stems = run.agent(), []
     for update in agent.updates():
         for name in update.trains if isinstance(update, Update) else ():
             mine, other = getattr(agent, name), getattr(source, name, None)

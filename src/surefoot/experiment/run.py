@@ -86,6 +86,26 @@ class Run:
         except CheckpointError as error:
             raise CheckpointError(f"{path}: {error}") from error
 
+    def agent(self) -> Agent:
+        """An agent of the plan, its weights drawn anew.
+
+        Raises:
+            CheckpointError: this version's algorithm does not take the options of the run.
+        """
+        try:
+            return self.plan.agent(self.spec)
+        except ConfigError as error:
+            raise CheckpointError(f"{self.folder}/config.json: {error}{self._other_version()}") from error
+
+    def _other_version(self) -> str:
+        """What to do where another version made this run; nothing where this one did."""
+        path = self.folder / "environment.json"
+        made = read_json(path)["versions"].get("surefoot") if path.is_file() else None
+        own = importlib.metadata.version("surefoot")
+        if made in (None, own):
+            return ""
+        return f". It was made by surefoot {made}, and this is {own}: use that version for it, or train it again"
+
     @property
     def complete(self) -> bool:
         """Whether training and evaluation have ended."""
@@ -251,16 +271,16 @@ def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:
     tensors = load_state(run, seed)
     checkpoint.check_tensors(run.checkpoint_path(seed), tensors, "agent/")
     weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
-    where, spec = run.checkpoint_path(seed), run.spec
+    where = run.checkpoint_path(seed)
     try:
         if not issubclass(agent_class(run.plan.algorithm), StreamingAgent):
             with torch.device("meta"):  # shapes without memory: a few bytes of options can ask for any amount
-                shapes = {name: value.shape for name, value in run.plan.agent(spec).state_dict().items()}
+                shapes = {name: value.shape for name, value in run.agent().state_dict().items()}
             for name in sorted({*shapes, *weights}):
                 if name not in shapes or name not in weights or shapes[name] != weights[name].shape:
                     raise CheckpointError(f"{where}: does not fit the run's configuration: agent/{name} differs")
-        agent = run.plan.agent(spec)
-    except (ConfigError, RuntimeError, OverflowError) as error:
+        agent = run.agent()
+    except (RuntimeError, OverflowError) as error:
         raise CheckpointError(f"{run.folder}/config.json: {error}") from error
     try:
         if isinstance(agent, StreamingAgent):

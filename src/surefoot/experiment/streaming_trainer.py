@@ -31,7 +31,7 @@ class StreamingTrainer(SeedTrainer):
 
     def begin(self) -> None:
         """Make the streams and their environments, and begin the first episodes."""
-        planned: Any = self.plan.agent(self.spec)
+        planned: Any = self.run.agent()
         self.agent = type(planned)(self.spec, planned.config, seeds=self.seeds)
         self.agent.plan(self.plan.steps)
         if self.plan.init is not None:

@@ -147,7 +147,7 @@ class SeedTrainer:
 
     def fresh(self, seed: int) -> Agent:
         """An untrained agent of the plan, or one that starts from the run that the plan names."""
-        agent = self.plan.agent(self.spec).fresh(seed)
+        agent = self.run.agent().fresh(seed)
         if self.plan.init is not None:
             initialise_from(agent, self.started_from(), seed)
         return agent
