@@ -46,11 +46,15 @@ def subset(uniform: Tensor, size: float, replacement: bool = False) -> Tensor:
 
 def minimum(values: Tensor) -> Tensor:
     """(B,) smallest of (E, B) values; equal ones share the gradient equally."""
+    if values.shape[0] == 2:  # the gradient of amin counts the smallest ones in integers, which costs a critic more
+        return torch.minimum(values[0], values[1])
     return values.amin(0)
 
 
 def maximum(values: Tensor) -> Tensor:
     """(B,) largest of (E, B), as `minimum`."""
+    if values.shape[0] == 2:
+        return torch.maximum(values[0], values[1])
     return values.amax(0)
 
 
