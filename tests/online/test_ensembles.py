@@ -298,7 +298,7 @@ def test_every_preset_builds_and_names_what_it_inherits(algorithm: str) -> None:
     for preset in kind.PRESETS:
         agent = kind(spec(Constant()), preset=preset, hidden=(4,))
         own = {name.split(".")[0] for name in agent.state_dict()}
-        assert set(kind.inherits) <= own
+        assert set(kind.inherits) - {"encoder"} <= own  # which problems of one vector have not
 
 
 def test_the_actor_of_several_critic_steps_sees_the_last_rows_or_all() -> None:
