@@ -107,6 +107,7 @@ def training_cell(
     evaluations: int = 3,
     init: str | None = None,
     out: str | None = None,
+    batch_size: int = 256,
 ) -> dict[str, Any]:
     """Train one seed, begun from the run `init`, and return its score and settings as JSON values.
 
@@ -125,6 +126,7 @@ def training_cell(
         environment=environment,
         gap=gap,
         steps=steps,
+        batch_size=batch_size,
         seeds=(seed,),
         episodes=episodes,
         evaluate_every=max(1, steps // evaluations),

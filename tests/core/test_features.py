@@ -44,10 +44,17 @@ def rows(observations: Any) -> dict[str, Tensor]:
     return found | {"terminations": torch.zeros(ROWS)}
 
 
-def learner(kind: type[Agent], seeds: list[int], observations: Any = BOTH, **options: Any) -> Learner:
+def learner(
+    kind: type[Agent],
+    seeds: list[int],
+    observations: Any = BOTH,
+    given: dict[str, Tensor] | None = None,
+    **options: Any,
+) -> Learner:
     options = {"encoder": "small", "encoder_features": 6, "shift": 2, "hidden": (16,), **options}
     agents = [kind(problem(observations), **options).fresh(seed) for seed in seeds]
-    return Learner(agents, seeds, Uniform(Store.pack(rows(observations))), batch_size=8, planned_steps=20)
+    source = Uniform(Store.pack(rows(observations) if given is None else given))
+    return Learner(agents, seeds, source, batch_size=8, planned_steps=20)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,11 +117,10 @@ def test_images_of_a_step_are_shifted_by_its_noise_each_observation_by_its_own()
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_in_a_dict_are_learned_from_to_the_bit_as_one_vector(kind: type[Agent]) -> None:
     parts = {"angle": Array((2,)), "rate": Array((3,))}
-    whole, split = learner(kind, [0], 5), learner(kind, [0], parts)
     joined = rows(parts)
     for name in ("observations", "next_observations"):
         joined[name] = torch.cat([joined.pop(f"{name}/{key}") for key in parts], 1)
-    whole.gather = Store.pack(joined).gather
+    whole, split = learner(kind, [0], 5, joined), learner(kind, [0], parts)
     for one in (whole, split):
         one.run(3)
     for name, value in whole.agents_parameters(0).items():
