@@ -33,6 +33,8 @@ _HOMES = {
     "diffusion": "surefoot.core.diffusion",
     "perturbed": "surefoot.core.vae",
     "decision_transformer": "surefoot.core.transformer",
+    "family": "surefoot.core.family",
+    "tanh_family": "surefoot.core.family",
     "history": "surefoot.core.memory_actors",
     "gru": "surefoot.core.memory_actors",
     "chunk": "surefoot.core.memory_actors",

@@ -18,7 +18,6 @@ from surefoot.core.actions import middle_and_half
 from surefoot.core.actors import (
     CategoricalActor,
     DeterministicActor,
-    FamilyActor,
     GaussianActor,
     MLPActor,
     SoftplusGaussianActor,
@@ -26,6 +25,7 @@ from surefoot.core.actors import (
     UnboundedGaussianActor,
 )
 from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError, nearest
+from surefoot.core.family import FamilyActor
 from surefoot.core.policy import Policy
 from surefoot.cuda_ext import native, twin, why_not_native
 from surefoot.cuda_ext.cubin import GpuError

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.actors import FamilyActor, GaussianActor, StochasticBalanceModel, embedded
+from surefoot.core.actors import GaussianActor
 from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.family import FamilyActor, StochasticBalanceModel, embedded
 from surefoot.core.networks import Critic, Value
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.actors import BalanceModel, TanhFamilyActor
 from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.family import BalanceModel, TanhFamilyActor
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.offline.cql import CQL, CQLConfig

@@ -11,9 +11,9 @@ from plain_layers import layers
 from problems import spec
 from torch import Tensor, nn
 
-from surefoot.core.actors import FamilyActor, StochasticBalanceModel, embedded
 from surefoot.core.agent import Batch, Metrics, Spec
 from surefoot.core.errors import ConfigError
+from surefoot.core.family import FamilyActor, StochasticBalanceModel, embedded
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
 from surefoot.core.random import Stream

@@ -13,9 +13,9 @@ from test_cql import Plain, Rows, batches, pairs, prepared, trained
 from torch import Tensor, nn
 
 from surefoot.core import native
-from surefoot.core.actors import TanhFamilyActor, embedded
 from surefoot.core.agent import Batch, Metrics, Spec
 from surefoot.core.errors import ConfigError
+from surefoot.core.family import TanhFamilyActor, embedded
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
 from surefoot.core.sources import Uniform

@@ -23,7 +23,8 @@ from surefoot.envs.acting import EpisodeMeans
 from surefoot.envs.episodes import run_episodes
 from surefoot.envs.native_rollout import evaluates, native_policy
 from surefoot.online import PPO, SAC, spec_of
-from surefoot.online.on_policy import Minibatches, OnPolicyLoop, RewardScale, WholeBlock
+from surefoot.online.minibatches import Minibatches, RewardScale, WholeBlock
+from surefoot.online.on_policy import OnPolicyLoop
 
 PLACES = ["native/pendulum", "Pendulum-v1", "CartPole-v1"]
 HELD: dict[str, Any] = {"exploration": "state_dependent", "hold_steps": 8}
