@@ -69,7 +69,7 @@ class Update:
     """One optimiser step of an agent's training step."""
 
     loss: Loss
-    """A bound method `loss(batch, noise) -> (scalar, metrics)` of the agent."""
+    """`loss(batch, noise) -> (scalar, metrics)`: a bound method of the agent, or a function that holds it."""
     trains: tuple[str, ...]
     """Names of the networks that it changes; no other gets a gradient, so losses need not detach them."""
     optimizer: Adam | Descent = Adam()
@@ -107,7 +107,7 @@ class Rule:
     """
 
     change: Change | None = None
-    """A bound method `change(batch, noise) -> (new tensors, metrics)` of the agent; None: only `then`."""
+    """`change(batch, noise) -> (new tensors, metrics)`, as `Update.loss`; None: only `then`."""
     changes: tuple[str, ...] = ()
     """Names of the networks or buffers whose tensors `change` may give."""
     on: Literal["step", "block", "episodes"] = "step"

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.networks import Value
 from surefoot.core.value_learning import gae, value_loss
-from surefoot.online.on_policy_agent import OnPolicyAgent, head_gain, in_parts
+from surefoot.online.on_policy_agent import head_gain, in_parts
 from surefoot.safe.multipliers import FORMS, HeldMultiplier, Lagrange, Multiplier, centred, check_gains, penalised, pid
 
 SCALES = ("rewards", "sum", "none")
@@ -80,81 +81,73 @@ class PenaltyConfig(MultiplierConfig):
         require(self.standardise in SCALES, name, "standardise", self.standardise, f"one of {', '.join(SCALES)}")
 
 
-class ConstrainedAgent(OnPolicyAgent):
-    """An on-policy agent with a critic of costs; its config has those of `ConstraintConfig` and `cost_gae_lambda`."""
+def add_cost_critic(agent: Any) -> None:
+    """Give an on-policy agent a critic of costs; its config has those of `ConstraintConfig` and `cost_gae_lambda`."""
+    c = agent.config
+    agent.cost_window = c.cost_window
+    agent.cost_value = Value(agent.spec.observation_dim, c.hidden, "orthogonal", activation=c.activation)
+    head_gain(agent.cost_value.mlp, 1.0)
 
-    def build(self) -> None:
-        """The networks of the algorithm, and the cost critic."""
-        super().build()
-        c = self.config
-        self.cost_window = c.cost_window  # type: ignore[attr-defined]
-        self.cost_value = Value(self.spec.observation_dim, c.hidden, "orthogonal", activation=c.activation)
-        head_gain(self.cost_value.mlp, 1.0)
 
-    def cost_advantages(self, block: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """(T, N) generalised advantages of costs, less their mean but not scaled, and (T, N) returns of costs.
+def add_penalty(agent: Any) -> None:
+    """Give an on-policy agent a critic of costs and a multiplier; its config has those of `PenaltyConfig`."""
+    add_cost_critic(agent)
+    agent.multiplier = HeldMultiplier(agent.config.rule)
 
-        The published implementation calls its own standardised and centres them too: their deviation is not used, so
-        that a multiplier weighs costs in their own units.
-        """
-        c, mask = self.config, block.get("mask")
-        advantages, returns = gae(
-            block["costs"],
-            in_parts(self.cost_value, block["observations"]),
-            in_parts(self.cost_value, block["next_observations"]),
-            block["terminations"],
-            block["truncations"],
-            c.cost_discount,  # type: ignore[attr-defined]
-            c.cost_gae_lambda,  # type: ignore[attr-defined]
-            mask,
-        )
-        return centred(advantages, mask), returns
 
-    def cost_critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Half the squared error of the cost critic."""
-        mask, value = batch.get("mask"), self.cost_value(batch["observations"])
+def cost_advantages(agent: Any, block: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """(T, N) generalised advantages of costs, less their mean but not scaled, and (T, N) returns of costs.
+
+    The published implementation calls its own standardised and centres them too: their deviation is not used, so
+    that a multiplier weighs costs in their own units.
+    """
+    c, mask = agent.config, block.get("mask")
+    advantages, returns = gae(
+        block["costs"],
+        in_parts(agent.cost_value, block["observations"]),
+        in_parts(agent.cost_value, block["next_observations"]),
+        block["terminations"],
+        block["truncations"],
+        c.cost_discount,
+        c.cost_gae_lambda,
+        mask,
+    )
+    return centred(advantages, mask), returns
+
+
+def cost_update(agent: Any, critic: Update) -> Update:
+    """The cost critic's step, taken as that of the `critic` of rewards: half its squared error, with its own norm."""
+
+    def cost_critic_loss(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        mask, value = batch.get("mask"), agent.cost_value(batch["observations"])
         return reduce(value_loss(value, batch["cost_returns"], mask=mask), mask), {"cost_value": value}
 
-    def cost_update(self, adam: Adam) -> Update:
-        """The cost critic's step, with a gradient norm of its own."""
-        return Update(self.cost_critic_loss, ("cost_value",), adam)
+    return dataclasses.replace(critic, loss=cost_critic_loss, trains=("cost_value",))
 
 
-class PenalisedAgent(ConstrainedAgent):
-    r"""A constrained agent that maximises :math:`(A_r - \lambda A_c) / (1 + \lambda)`.
+def multiplier_rule(agent: Any) -> Rule:
+    """One step of the agent's `multiplier`, before the policy's, by the cost of the last episodes."""
 
-    The multiplier is stepped once a block, before the policy. Mixed in before an on-policy algorithm, it makes that
-    algorithm's advantages the penalised ones.
-    """
-
-    def build(self) -> None:
-        """The networks, and the multiplier's state."""
-        super().build()
-        self.multiplier = HeldMultiplier(self.config.rule)  # type: ignore[attr-defined]
-
-    def step_multiplier(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """One step of the multiplier, by the cost of the last episodes."""
-        stepped = self.multiplier.stepped(batch["cost"], self.config.cost_limit)  # type: ignore[attr-defined]
+    def step_multiplier(batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        stepped = agent.multiplier.stepped(batch["cost"], agent.config.cost_limit)
         return {f"multiplier.{name}": value for name, value in stepped.items()}, {}
 
-    def updates(self) -> list[Update | Rule]:
-        """The multiplier, then the algorithm's own."""
-        return [Rule(self.step_multiplier, ("multiplier",), on="episodes"), *super().updates()]
+    return Rule(step_multiplier, ("multiplier",), on="episodes")
 
-    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
-        """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""
-        columns = super().advantages(block)
-        costs, columns["cost_returns"] = self.cost_advantages(block)
-        columns["advantages"] = self.combined(columns["advantages"], costs, block.get("mask"))
-        return columns
 
-    def combined(self, rewards: Tensor, costs: Tensor, mask: Tensor | None) -> Tensor:
-        """(T, N) penalised advantages, by what is to be standardised."""
-        how = self.config.standardise  # type: ignore[attr-defined]
-        if how == "rewards":
-            rewards = normalise(rewards, mask)
-        found = penalised(rewards, costs, self.multiplier())
-        return normalise(found, mask) if how == "sum" else found
+def penalised_columns(agent: Any, block: Mapping[str, Tensor], columns: Batch) -> Batch:
+    r"""The columns of `OnPolicyAgent.advantages` with :math:`(A_r - \lambda A_c) / (1 + \lambda)`, and cost returns."""
+    how, mask, rewards = agent.config.standardise, block.get("mask"), columns["advantages"]
+    costs, cost_returns = cost_advantages(agent, block)
+    if how == "rewards":
+        rewards = normalise(rewards, mask)
+    found = penalised(rewards, costs, agent.multiplier())
+    return {**columns, "advantages": normalise(found, mask) if how == "sum" else found, "cost_returns": cost_returns}
+
+
+def with_costs(agent: Any, steps: list[Any]) -> list[Any]:
+    """The multiplier's step, those of an on-policy algorithm, and the cost critic's as its critic's, the last one."""
+    return [multiplier_rule(agent), *steps, cost_update(agent, steps[-1])]
 
 
 def nan_keeps(old: Tensor, new: Tensor) -> Tensor:

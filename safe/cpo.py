@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.online.natural_gradient import TRPO, Surface, TRPOConfig, conjugate_gradient, fisher_product
-from surefoot.safe.constrained import ConstrainedAgent, ConstraintConfig, nan_keeps
+from surefoot.safe.constrained import ConstraintConfig, add_cost_critic, cost_advantages, cost_update, nan_keeps
 
 NO_GRADIENT = 1e-6
 """Squared norm of the cost's gradient below which the constraint says nothing."""
@@ -37,7 +37,7 @@ class CPOConfig(ConstraintConfig, TRPOConfig):
         require(0 < self.decay < 1, "cpo", "decay", self.decay, "in (0, 1)")
 
 
-class CPO(ConstrainedAgent, TRPO):
+class CPO(TRPO):
     r"""CPO of Achiam, Held, Tamar and Abbeel, "Constrained Policy Optimization" (2017).
 
     .. math:: \max_x g^T x \quad \text{with} \quad c + b^T x \le 0, \quad \tfrac12 x^T F x \le \delta
@@ -58,8 +58,9 @@ class CPO(ConstrainedAgent, TRPO):
     episode_length: Tensor
 
     def build(self) -> None:
-        """The networks, and what the last episodes cost and took."""
+        """TRPO's networks, the cost critic, and what the last episodes cost and took."""
         super().build()
+        add_cost_critic(self)
         self.register_buffer("episode_cost", torch.tensor(0.0))
         self.register_buffer("episode_length", torch.tensor(1.0))
 
@@ -72,7 +73,7 @@ class CPO(ConstrainedAgent, TRPO):
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """TRPO's, and advantages and returns of costs."""
         columns = super().columns(block)
-        columns["cost_advantages"], columns["cost_returns"] = self.cost_advantages(block)
+        columns["cost_advantages"], columns["cost_returns"] = cost_advantages(self, block)
         return columns
 
     def policy_step(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
@@ -114,7 +115,8 @@ class CPO(ConstrainedAgent, TRPO):
     def updates(self) -> list[Update | Rule]:
         """The actor on the whole block, then both critics."""
         costs = Rule(self.keep_costs, ("episode_cost", "episode_length"), on="episodes")
-        return [costs, *super().updates(), self.cost_update(Adam(self.config.learning_rate))]
+        policy, critic = super().updates()
+        return [costs, policy, critic, cost_update(self, critic)]
 
 
 def cpo_step(g: Tensor, b: Tensor, v: Tensor, p: Tensor, over: float, delta: float) -> tuple[Tensor, int]:

@@ -11,7 +11,9 @@ from torch import Tensor
 from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio, ratio_metrics
-from surefoot.safe.ppo_lag import PPOLag, PPOLagConfig
+from surefoot.online.ppo import PPO
+from surefoot.safe.constrained import add_penalty, cost_advantages, with_costs
+from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,7 @@ class CUPConfig(PPOLagConfig):
         return (1 - self.cost_discount * self.cost_gae_lambda) / (1 - self.cost_discount)
 
 
-class CUP(PPOLag):
+class CUP(PPO):
     r"""CUP of Yang et al., "Constrained Update Projection Approach to Safe Policy Optimization" (2022).
 
     .. math::
@@ -54,17 +56,19 @@ class CUP(PPOLag):
 
     name = "cup"
     Config = CUPConfig
-    PRESETS = {name: one for name, one in PPOLag.PRESETS.items() if one.get("schedule") != "adaptive"}  # noqa: RUF012
+    PRESETS = {name: one for name, one in PRESETS.items() if one.get("schedule") != "adaptive"}  # noqa: RUF012
     config: CUPConfig
 
-    def combined(self, rewards: Tensor, costs: Tensor, mask: Tensor | None) -> Tensor:
-        """(T, N) standardised advantages of rewards alone: costs wait for the projection."""
-        return normalise(rewards, mask)
+    def build(self) -> None:
+        """PPO's networks, the cost critic, and the multiplier's state."""
+        super().build()
+        add_penalty(self)
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """PPO's on rewards alone, and what the projection will read; `projecting` is 0."""
         columns = super().columns(block)
-        columns["cost_advantages"], _ = self.cost_advantages(block)
+        columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
+        columns["cost_advantages"], columns["cost_returns"] = cost_advantages(self, block)
         columns["behaviour"] = self.behaviour(block["observations"])
         columns["multiplier"] = self.multiplier().expand_as(block["costs"])
         columns["projecting"] = torch.zeros_like(block["costs"])
@@ -77,7 +81,7 @@ class CUP(PPOLag):
 
     def updates(self) -> list[Update | Rule]:
         """PPO-Lag's twice: to improve, and to project."""
-        multiplier, *steps = super().updates()
+        multiplier, *steps = with_costs(self, super().updates())
         return [multiplier, *steps, Rule(self.begin_projection, on="block"), *steps]
 
     def stop_at(self, group: int) -> float | None:

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics, require
+from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import reduce
 from surefoot.core.policy_gradient import log_ratio, ratio, ratio_metrics
-from surefoot.safe.ppo_lag import PPOLag, PPOLagConfig
+from surefoot.online.ppo import PPO
+from surefoot.safe.constrained import add_penalty, penalised_columns, with_costs
+from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +30,7 @@ class FOCOPSConfig(PPOLagConfig):
         require(self.focops_temperature > 0, "focops", "focops_temperature", self.focops_temperature, "> 0")
 
 
-class FOCOPS(PPOLag):
+class FOCOPS(PPO):
     r"""FOCOPS of Zhang, Vuong and Ross, "First Order Constrained Optimization in Policy Space" (2020).
 
     .. math:: L_\pi = E\, 1[KL_i \le \eta]\, (KL(\pi \| \pi_k)_i - \tfrac{1}{1.5} \rho_i A_i), \qquad
@@ -42,13 +44,25 @@ class FOCOPS(PPOLag):
 
     name = "focops"
     Config = FOCOPSConfig
+    PRESETS = PRESETS
     config: FOCOPSConfig
 
+    def build(self) -> None:
+        """PPO's networks, the cost critic, and the multiplier's state."""
+        super().build()
+        add_penalty(self)
+
+    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
+        """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""
+        return penalised_columns(self, block, super().advantages(block))
+
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
-        """PPO-Lag's, and what the policy that acted gave."""
-        columns = super().columns(block)
-        columns["behaviour"] = self.behaviour(block["observations"])
-        return columns
+        """PPO's, and what the policy that acted gave."""
+        return super().columns(block) | {"behaviour": self.behaviour(block["observations"])}
+
+    def updates(self) -> list[Update | Rule]:
+        """The multiplier; then policy and both critics at the same parameters, each with its own gradient norm."""
+        return with_costs(self, super().updates())
 
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Divergence less the weighted advantage of each sample within the trust region."""

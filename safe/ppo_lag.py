@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
-from surefoot.core.agent import Adam, Rule, Update, algorithm_of, require
+from torch import Tensor
+
+from surefoot.core.agent import Batch, Rule, Update, algorithm_of, require
 from surefoot.online.ppo import PPO, PPOConfig
-from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
+from surefoot.safe.constrained import PenaltyConfig, add_penalty, penalised_columns, with_costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +34,13 @@ class PPOLagConfig(PenaltyConfig, PPOConfig):
         require(self.separate_norms, name, "separate_norms", self.separate_norms, "True: costs have units of their own")
 
 
-class PPOLag(PenalisedAgent, PPO):
+PRESETS = {
+    name: {option: value for option, value in preset.items() if option != "advantage_scope"}
+    for name, preset in PPO.PRESETS.items()
+}
+
+
+class PPOLag(PPO):
     r"""PPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
     .. math::
@@ -45,22 +54,21 @@ class PPOLag(PenalisedAgent, PPO):
 
     name = "ppo_lag"
     Config = PPOLagConfig
-    PRESETS = {  # noqa: RUF012
-        name: {option: value for option, value in preset.items() if option != "advantage_scope"}
-        for name, preset in PPO.PRESETS.items()
-    }
+    PRESETS = PRESETS
     config: PPOLagConfig
+
+    def build(self) -> None:
+        """PPO's networks, the cost critic, and the multiplier's state."""
+        super().build()
+        add_penalty(self)
+
+    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
+        """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""
+        return penalised_columns(self, block, super().advantages(block))
 
     def updates(self) -> list[Update | Rule]:
         """The multiplier; then policy and both critics at the same parameters, each with its own gradient norm."""
-        c = self.config
-        adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule=c.schedule, max_gradient_norm=c.max_gradient_norm)
-        return [
-            Rule(self.step_multiplier, ("multiplier",), on="episodes"),
-            Update(self.policy_loss, ("actor",), adam),
-            Update(self.critic_loss, ("value",), adam, together=True),
-            dataclasses.replace(self.cost_update(adam), together=True),
-        ]
+        return with_costs(self, super().updates())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +78,26 @@ class PPOPIDConfig(PPOLagConfig):
     multiplier: str = "omnisafe"
 
 
-class PPOPID(PPOLag):
+class PPOPID(PPO):
     """PPO with a PID multiplier: Stooke et al., "Responsive Safety in RL by PID Lagrangian Methods" (CPPO-PID).
 
-    `multiplier` chooses among the four rules in use; the default is OmniSafe's, with its gains.
+    `multiplier` chooses among the four rules in use; the default is OmniSafe's, with its gains. All else is PPO-Lag's.
     """
 
     name = "ppo_pid"
     Config = PPOPIDConfig
+    PRESETS = PRESETS
     config: PPOPIDConfig
+
+    def build(self) -> None:
+        """PPO's networks, the cost critic, and the multiplier's state."""
+        super().build()
+        add_penalty(self)
+
+    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
+        """As PPO-Lag's."""
+        return penalised_columns(self, block, super().advantages(block))
+
+    def updates(self) -> list[Update | Rule]:
+        """As PPO-Lag's."""
+        return with_costs(self, super().updates())

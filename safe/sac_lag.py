@@ -14,7 +14,7 @@ from surefoot.core.networks import Critic
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.online.sac import SAC, SACConfig
-from surefoot.safe.constrained import MultiplierConfig
+from surefoot.safe.constrained import MultiplierConfig, multiplier_rule
 from surefoot.safe.costs import checked_costs, cost_notes
 from surefoot.safe.multipliers import HeldMultiplier
 
@@ -75,11 +75,6 @@ class SACLag(SAC):
         """What costs that are the same everywhere make impossible."""
         return [*super().notes(dataset), *cost_notes(dataset, self.name)]
 
-    def step_multiplier(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """One step of the multiplier, by the cost of the last episodes."""
-        stepped = self.multiplier.stepped(batch["cost"], self.config.cost_limit)
-        return {f"multiplier.{name}": value for name, value in stepped.items()}, {}
-
     def cost_critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance of the cost critics to the cost of one next action; entropy costs nothing."""
         c, following = self.config, batch["next_observations"]
@@ -102,7 +97,6 @@ class SACLag(SAC):
         """SAC's, with the cost critics' step after the critics', and the multiplier."""
         c = self.config
         critic, *others = super().updates()
-        multiplier = Rule(self.step_multiplier, ("multiplier",), on="episodes")
         cost = Update(
             self.cost_critic_loss,
             ("cost_critic",),
@@ -110,4 +104,4 @@ class SACLag(SAC):
             then={"target_cost_critic": ("cost_critic", c.target_rate)},
             noise={"next_action": critic.noise["next_action"]},
         )
-        return [multiplier, critic, cost, *others]
+        return [multiplier_rule(self), critic, cost, *others]

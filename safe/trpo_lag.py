@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
-from surefoot.core.agent import Adam, Rule, Update, algorithm_of
+from torch import Tensor
+
+from surefoot.core.agent import Batch, Rule, Update, algorithm_of
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
-from surefoot.safe.constrained import PenalisedAgent, PenaltyConfig
+from surefoot.safe.constrained import PenaltyConfig, add_penalty, penalised_columns, with_costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +27,7 @@ class TRPOLagConfig(PenaltyConfig, TRPOConfig):
         self.check_constraint(algorithm_of(self))
 
 
-class TRPOLag(PenalisedAgent, TRPO):
+class TRPOLag(TRPO):
     r"""TRPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
     .. math:: \max_\theta E\, \rho\, (A_r - \lambda A_c) / (1 + \lambda) \quad \text{with} \quad
@@ -37,9 +40,18 @@ class TRPOLag(PenalisedAgent, TRPO):
     Config = TRPOLagConfig
     config: TRPOLagConfig
 
+    def build(self) -> None:
+        """TRPO's networks, the cost critic, and the multiplier's state."""
+        super().build()
+        add_penalty(self)
+
+    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
+        """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""
+        return penalised_columns(self, block, super().advantages(block))
+
     def updates(self) -> list[Update | Rule]:
         """The multiplier, the actor on the whole block, then both critics."""
-        return [*super().updates(), self.cost_update(Adam(self.config.learning_rate))]
+        return with_costs(self, super().updates())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +61,22 @@ class TRPOPIDConfig(TRPOLagConfig):
     multiplier: str = "omnisafe"
 
 
-class TRPOPID(TRPOLag):
+class TRPOPID(TRPO):
     """TRPO with a PID multiplier, as PPO-PID."""
 
     name = "trpo_pid"
     Config = TRPOPIDConfig
     config: TRPOPIDConfig
+
+    def build(self) -> None:
+        """TRPO's networks, the cost critic, and the multiplier's state."""
+        super().build()
+        add_penalty(self)
+
+    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
+        """As TRPO-Lag's."""
+        return penalised_columns(self, block, super().advantages(block))
+
+    def updates(self) -> list[Update | Rule]:
+        """As TRPO-Lag's."""
+        return with_costs(self, super().updates())

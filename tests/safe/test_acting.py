@@ -17,8 +17,10 @@ from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
 from surefoot.envs.acting import RecentEpisodes
 from surefoot.safe import ALGORITHMS, cpo
+from surefoot.safe.constrained import cost_advantages
 from surefoot.safe.cpo import cpo_step
 from surefoot.safe.focops import focops_terms
+from surefoot.safe.multipliers import HeldMultiplier
 
 ACTING = (*ON_POLICY, "sac_lag")
 
@@ -227,7 +229,7 @@ def test_cost_advantages_have_their_own_discount_and_are_centred_only() -> None:
     made = loop("ppo_lag", Walk(4), cost_discount=0.9, cost_gae_lambda=0.5)
     found = block(made)
     with torch.no_grad():
-        advantages, returns = made.agent.cost_advantages(found)
+        advantages, returns = cost_advantages(made.agent, found)
         values, following = (
             made.agent.cost_value(found[name].flatten(0, 1)).view_as(found["costs"])
             for name in ("observations", "next_observations")
@@ -255,7 +257,7 @@ def test_the_penalised_advantage_is_what_the_policy_learns_from() -> None:
         values = made.agent.values(found["observations"])
         following = made.agent.values(found["next_observations"])
         plain, _ = gae(found["rewards"], values, following, found["terminations"], found["truncations"], 0.99, 0.95)
-        costs, _ = made.agent.cost_advantages(found)
+        costs, _ = cost_advantages(made.agent, found)
     expected = ((plain - plain.mean()) / (plain.std() + 1e-8) - 3 * costs) / 4
     torch.testing.assert_close(columns["advantages"], expected, rtol=1e-4, atol=1e-5)
 
@@ -445,13 +447,11 @@ def test_sac_lag_finds_the_action_and_the_multiplier_of_the_bandit() -> None:
 
 
 def test_a_multiplier_of_the_wrong_sign_fails_the_bandit(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepped = HeldMultiplier.stepped
+
+    def wrong(self: HeldMultiplier, cost: Tensor, limit: float) -> Any:
+        return stepped(self, 2 * limit - cost, limit)
+
+    monkeypatch.setattr(HeldMultiplier, "stepped", wrong)
     for algorithm, steps, options in (("ppo_pid", 9_000, ON_BANDIT), ("sac_lag", 3_000, OFF_BANDIT)):
-        kind: Any = ALGORITHMS[algorithm]
-        stepped = kind.step_multiplier
-
-        def wrong(self: Any, batch: Any, noise: Any, stepped: Any = stepped) -> Any:
-            return stepped(self, {**batch, "cost": 2 * self.config.cost_limit - batch["cost"]}, noise)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(kind, "step_multiplier", wrong)
-            assert reached(algorithm, steps, **options)[0] > 0.6
+        assert reached(algorithm, steps, **options)[0] > 0.6
