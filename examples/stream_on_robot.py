@@ -22,7 +22,7 @@ from surefoot.streaming import StreamAC
 class Robot:
     """What a loop needs: `start` and `exchange`, which sends an action and waits for the next sensor readings."""
 
-    problem = Spec(observation_dim=3, action_dim=1, action_low=(-2.0,), action_high=(2.0,))
+    problem = Spec(observations=3, action_dim=1, action_low=(-2.0,), action_high=(2.0,))
 
     def __init__(self, seed: int) -> None:
         self.env = gymnasium.make("Pendulum-v1")

@@ -115,7 +115,7 @@ def cost_advantages(agent: Any, block: Mapping[str, Tensor]) -> tuple[Tensor, Te
     return centred(advantages, mask), returns
 
 
-def cost_update(agent: Any, critic: Update) -> Update:
+def cost_update(agent: Any, critic: Any) -> Update:
     """The cost critic's step, taken as that of the `critic` of rewards: half its squared error, with its own norm."""
 
     def cost_critic_loss(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:

@@ -13,6 +13,7 @@ from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio, ratio_metrics
 from surefoot.online.ppo import PPO
 from surefoot.safe.constrained import add_penalty, cost_advantages, with_costs
+from surefoot.safe.multipliers import HeldMultiplier
 from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
 
 
@@ -58,6 +59,7 @@ class CUP(PPO):
     Config = CUPConfig
     PRESETS = {name: one for name, one in PRESETS.items() if one.get("schedule") != "adaptive"}  # noqa: RUF012
     config: CUPConfig
+    multiplier: HeldMultiplier
 
     def build(self) -> None:
         """PPO's networks, the cost critic, and the multiplier's state."""

@@ -57,6 +57,11 @@ def epsilon_greedy(values: Tensor, uniform: Tensor, epsilon: Tensor) -> tuple[Te
     return chosen, chosen != greedy
 
 
+def of_choice(values: Tensor, choices: Tensor) -> Tensor:
+    """(K,) of (K, n) values, those of (K,) choices."""
+    return values.gather(-1, choices.unsqueeze(-1)).squeeze(-1)
+
+
 def epsilon_at(step: int, planned_steps: int, exploration_fraction: float, last: float) -> float:
     """Share of random choices at `step` >= 1: falls from 1 to `last` in a fraction of the planned steps."""
     return max(1 + (last - 1) * step / (exploration_fraction * planned_steps), last)

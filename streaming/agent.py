@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actions import middle_and_half
-from surefoot.core.actors import MLPActor
+from surefoot.core.actors import CategoricalActor, MLPActor, SoftplusGaussianActor
 from surefoot.core.agent import DatasetLike, Spec, require
 from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer
@@ -284,7 +284,10 @@ class StreamingAgent(Samples):
         return Policy.of(self._actor(stream), normalizer, self.action_low, self.action_high)
 
     def _actor(self, stream: int) -> MLPActor:
-        raise TypeError(f"{type(self).__name__} must define _actor")
+        kind = CategoricalActor if self.spec.discrete else SoftplusGaussianActor
+        sizes = (self.spec.observation_dim, self.spec.action_dim, self.hidden)
+        layer_norm = self.networks[self.policy_network].layer_norm
+        return self.fill(kind(*sizes, activation="leaky_relu", layer_norm=layer_norm), stream)
 
     @torch.no_grad()
     def fill(self, actor: MLPActor, stream: int) -> MLPActor:

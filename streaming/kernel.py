@@ -20,7 +20,7 @@ from surefoot.cuda_ext.stream import (
 )
 
 if TYPE_CHECKING:
-    from surefoot.streaming.traces import TraceAgent
+    from surefoot.streaming.streams import Streams
 
 __all__ = [
     "ACT",
@@ -48,7 +48,7 @@ def why_not(hidden: int = 0) -> str:
     return f"the native kernel is not there: {why_not_native() or 'the native module was built before it'}"
 
 
-def settings_of(agent: TraceAgent) -> stream.StreamSettings:
+def settings_of(agent: Streams) -> stream.StreamSettings:
     """The agent's config and problem as the kernel takes them."""
     known = ("kappa_actor", "entropy", "trace_cut")  # not every config has these
     own = {name: getattr(agent.config, name) for name in known if hasattr(agent.config, name)}
@@ -76,7 +76,7 @@ def settings_of(agent: TraceAgent) -> stream.StreamSettings:
     )
 
 
-def make(agent: TraceAgent) -> StreamKernel:
+def make(agent: Streams) -> StreamKernel:
     """The kernel that works on the agent's own buffers."""
     settings = settings_of(agent)
     dtype = str(agent.dtype).removeprefix("torch.")

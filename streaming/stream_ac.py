@@ -10,9 +10,11 @@ from torch import Tensor
 
 from surefoot.core.agent import require
 from surefoot.streaming import actions
+from surefoot.streaming.agent import StreamingAgent
+from surefoot.streaming.behaviour import Sampling
 from surefoot.streaming.config import OFFICIAL, StreamConfig
-from surefoot.streaming.network import Network, Pass
-from surefoot.streaming.traces import TraceAgent
+from surefoot.streaming.network import Pass
+from surefoot.streaming.traces import Traces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +31,7 @@ class StreamACConfig(StreamConfig):
         require(0 <= self.entropy < float("inf"), "stream_ac", "entropy", self.entropy, ">= 0")
 
 
-class StreamAC(TraceAgent):
+class StreamAC(StreamingAgent):
     r"""Stream AC(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -49,49 +51,34 @@ class StreamAC(TraceAgent):
     chooses = True
     kind = "ac"
 
-    actor_weights: Tensor
-    actor_traces: Tensor
-
-    def make_networks(self) -> dict[str, Network]:
-        """A value; and logits, or means and what the standard deviations are the softplus of."""
-        outputs = self.spec.action_dim if self.spec.discrete else 2 * self.spec.action_dim
-        return {"critic": self.network(1), "actor": self.network(outputs)}
-
-    def noise_width(self) -> int:
-        """A uniform number for a choice, or a normal one for each dimension."""
-        return 1 if self.spec.discrete else self.spec.action_dim
-
-    def choose(self) -> tuple[Tensor, Tensor]:
-        """A sample of the policy at `following`."""
-        outputs = self.networks["actor"].forward(self.actor_weights, self.following).outputs
-        if self.spec.discrete:
-            chosen = actions.sample_softmax(outputs, self.in_noise[:, 0])
-        else:
-            chosen = actions.sample_gaussian(outputs, self.in_noise)
-        return chosen, torch.zeros_like(self.explored)
-
-    def td_error(self, rows: Tensor) -> tuple[Tensor, Pass]:
-        """(K,) r + gamma (1 - d) v(s') - v(s), and the pass that gave v(s)."""
-        c, critic, w = self.config, self.networks["critic"], self.critic_weights
-        reward = self.reward(rows)
-        value = critic.forward(w, self.states)
-        following = critic.forward(w, self.following).outputs
-        return reward + c.discount * self.bootstrap() * following.squeeze(-1) - value.outputs.squeeze(-1), value
-
-    def actor_gradient(self, sign: Tensor) -> Tensor:
-        """(K, P) gradient of log pi(a|s) + tau sign H(pi(.|s)); (K,) `sign` of the TD error."""
-        actor, w = self.networks["actor"], self.actor_weights
-        policy = actor.forward(w, self.states)
-        derivative = actions.softmax_gradient if self.spec.discrete else actions.gaussian_gradient
-        return actor.backward(w, policy, derivative(policy.outputs, self.chosen, self.config.entropy * sign))
-
-    def critic_gradient(self, value: Pass) -> Tensor:
-        """(K, P) gradient of v(s)."""
-        return self.networks["critic"].backward(self.critic_weights, value, torch.ones_like(value.outputs))
+    behaviour = Sampling()
+    learns_by = Traces
 
     def improve(self, rows: Tensor) -> None:
         """One step of AC(lambda): both networks by the same TD error."""
-        delta, value = self.td_error(rows)
-        self.ascend("actor", self.actor_gradient(delta.sign()), delta, self.config.kappa_actor, rows)
-        self.ascend("critic", self.critic_gradient(value), delta, self.config.kappa_critic, rows)
-        self.finish(delta, rows)
+        delta, value = td_error(self, rows)
+        self.traces.ascend("actor", actor_gradient(self, delta.sign()), delta, self.config.kappa_actor, rows)
+        self.traces.ascend("critic", critic_gradient(self, value), delta, self.config.kappa_critic, rows)
+        self.traces.finish(delta, rows)
+
+
+def td_error(agent: Any, rows: Tensor) -> tuple[Tensor, Pass]:
+    """(K,) r + gamma (1 - d) v(s') - v(s), and the pass that gave v(s)."""
+    c, critic, w = agent.config, agent.networks["critic"], agent.critic_weights
+    reward = agent.traces.reward(rows)
+    value = critic.forward(w, agent.states)
+    following = critic.forward(w, agent.following).outputs
+    return reward + c.discount * agent.bootstrap() * following.squeeze(-1) - value.outputs.squeeze(-1), value
+
+
+def actor_gradient(agent: Any, sign: Tensor) -> Tensor:
+    """(K, P) gradient of log pi(a|s) + tau sign H(pi(.|s)); (K,) `sign` of the TD error."""
+    actor, w = agent.networks["actor"], agent.actor_weights
+    policy = actor.forward(w, agent.states)
+    derivative = actions.softmax_gradient if agent.spec.discrete else actions.gaussian_gradient
+    return actor.backward(w, policy, derivative(policy.outputs, agent.chosen, agent.config.entropy * sign))
+
+
+def critic_gradient(agent: Any, value: Pass) -> Tensor:
+    """(K, P) gradient of v(s)."""
+    return agent.networks["critic"].backward(agent.critic_weights, value, torch.ones_like(value.outputs))

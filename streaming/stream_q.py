@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.core.agent import algorithm_of, require
-from surefoot.core.errors import ConfigError
-from surefoot.streaming.actions import epsilon_at, epsilon_greedy
+from surefoot.streaming.actions import of_choice
+from surefoot.streaming.agent import StreamingAgent
+from surefoot.streaming.behaviour import EpsilonGreedy
 from surefoot.streaming.config import OFFICIAL, StreamConfig
 from surefoot.streaming.kernel import TRACE_CUTS
-from surefoot.streaming.network import Network
-from surefoot.streaming.traces import TraceAgent
+from surefoot.streaming.traces import Traces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,55 +52,7 @@ def check_trace_cut(config: Any) -> None:
     require(known, algorithm_of(config), "trace_cut", config.trace_cut, "watkins or official")
 
 
-class EpsilonGreedyAgent(TraceAgent):
-    """Choices by an epsilon-greedy policy of action values q(s, .), which `critic` gives."""
-
-    config: EpsilonConfig
-    chooses = True
-    policy_network = "critic"
-
-    def make_networks(self) -> dict[str, Network]:
-        """One value for each choice."""
-        if not self.spec.discrete:
-            raise ConfigError(
-                f"{self.name} learns numbered choices, and this problem's actions are continuous; "
-                "use stream_ac, intentional_ac or avg"
-            )
-        return {"critic": self.network(self.spec.action_dim)}
-
-    def noise_width(self) -> int:
-        """Whether to explore, and by which choice."""
-        return 2
-
-    def draw_noise(self) -> None:
-        """The noise of the next action, and its epsilon, which falls in a fraction of the planned steps."""
-        super().draw_noise()
-        self._set_epsilon()
-
-    def draw_first_noise(self, rows: np.ndarray) -> None:
-        """The noise of some streams' first actions, and the epsilon of now."""
-        super().draw_first_noise(rows)
-        self._set_epsilon()
-
-    def _set_epsilon(self) -> None:
-        c, step = self.config, max(int(self._acted), 1)
-        self._in_epsilon[...] = epsilon_at(step, self.planned_steps, c.exploration_fraction, c.last_epsilon)
-
-    def choose(self) -> tuple[Tensor, Tensor]:
-        """The greedy choice at `following`, or any with probability epsilon."""
-        values = self.networks["critic"].forward(self.critic_weights, self.following).outputs
-        return epsilon_greedy(values, self.in_noise, self.in_epsilon)
-
-    def of_choice(self, values: Tensor, choices: Tensor) -> Tensor:
-        """(K,) of (K, n) values, those of (K,) choices."""
-        return values.gather(-1, choices.unsqueeze(-1)).squeeze(-1)
-
-    def one_hot(self, choices: Tensor) -> Tensor:
-        """(K, n) rows that are 1 at (K,) choices: the derivative of q(s, a) by all outputs."""
-        return torch.nn.functional.one_hot(choices, self.spec.action_dim).to(self.dtype)
-
-
-class StreamQ(EpsilonGreedyAgent):
+class StreamQ(StreamingAgent):
     r"""Stream Q(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -118,22 +69,33 @@ class StreamQ(EpsilonGreedyAgent):
     config: StreamQConfig
     kind = "q"
 
-    def td_error(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(K,) r + gamma (1 - d) max q(s', .) - q(s, a), and the (K, P) gradient of q(s, a)."""
-        c, critic, w = self.config, self.networks["critic"], self.critic_weights
-        reward = self.reward(rows)
-        values = critic.forward(w, self.states)
-        best = critic.forward(w, self.following).outputs.amax(-1)
-        delta = reward + c.discount * self.bootstrap() * best - self.of_choice(values.outputs, self.chosen)
-        return delta, critic.backward(w, values, self.one_hot(self.chosen))
+    chooses = True
+    policy_network = "critic"
+    behaviour = EpsilonGreedy()
+    learns_by = Traces
 
     def improve(self, rows: Tensor) -> None:
         """One step of Q(lambda)."""
-        c = self.config
-        delta, gradient = self.td_error(rows)
+        c, (delta, gradient) = self.config, td_error(self, rows)
         if c.trace_cut == "watkins":
-            self.ascend("critic", gradient, delta, c.kappa_critic, rows, kept=(~self.explored).to(self.dtype))
-            self.finish(delta, rows)
+            self.traces.ascend("critic", gradient, delta, c.kappa_critic, rows, kept=(~self.explored).to(self.dtype))
+            self.traces.finish(delta, rows)
         else:
-            self.ascend("critic", gradient, delta, c.kappa_critic, rows)
-            self.finish(delta, rows, cut=self.explored)
+            self.traces.ascend("critic", gradient, delta, c.kappa_critic, rows)
+            self.traces.finish(delta, rows, cut=self.explored)
+
+
+def td_error(agent: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(K,) r + gamma (1 - d) max q(s', .) - q(s, a), and the (K, P) gradient of q(s, a)."""
+    reward = agent.traces.reward(rows)
+    best = agent.networks["critic"].forward(agent.critic_weights, agent.following).outputs.amax(-1)
+    value, gradient = value_of_choice(agent)
+    return reward + agent.config.discount * agent.bootstrap() * best - value, gradient
+
+
+def value_of_choice(agent: Any) -> tuple[Tensor, Tensor]:
+    """(K,) q(s, a) of the choice that was made, and its (K, P) gradient."""
+    critic, w = agent.networks["critic"], agent.critic_weights
+    values = critic.forward(w, agent.states)
+    taken = torch.nn.functional.one_hot(agent.chosen, agent.spec.action_dim).to(agent.dtype)
+    return of_choice(values.outputs, agent.chosen), critic.backward(w, values, taken)

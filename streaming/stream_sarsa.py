@@ -7,8 +7,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from surefoot.streaming.actions import of_choice
+from surefoot.streaming.agent import StreamingAgent
+from surefoot.streaming.behaviour import EpsilonGreedy
 from surefoot.streaming.config import OFFICIAL
-from surefoot.streaming.stream_q import EpsilonConfig, EpsilonGreedyAgent
+from surefoot.streaming.stream_q import EpsilonConfig, value_of_choice
+from surefoot.streaming.traces import Traces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +20,7 @@ class StreamSARSAConfig(EpsilonConfig):
     """Settings of stream SARSA(lambda)."""
 
 
-class StreamSARSA(EpsilonGreedyAgent):
+class StreamSARSA(StreamingAgent):
     r"""Stream SARSA(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -32,14 +36,16 @@ class StreamSARSA(EpsilonGreedyAgent):
     config: StreamSARSAConfig
     kind = "sarsa"
     act_before = True
+    chooses = True
+    policy_network = "critic"
+    behaviour = EpsilonGreedy()
+    learns_by = Traces
 
     def improve(self, rows: Tensor) -> None:
         """One step of SARSA(lambda)."""
-        c, critic, w = self.config, self.networks["critic"], self.critic_weights
-        reward = self.reward(rows)
-        values = critic.forward(w, self.states)
-        following = self.of_choice(critic.forward(w, self.following).outputs, self.next_chosen)
-        delta = reward + c.discount * self.bootstrap() * following - self.of_choice(values.outputs, self.chosen)
-        gradient = critic.backward(w, values, self.one_hot(self.chosen))
-        self.ascend("critic", gradient, delta, c.kappa_critic, rows)
-        self.finish(delta, rows)
+        c, reward = self.config, self.traces.reward(rows)
+        following = self.networks["critic"].forward(self.critic_weights, self.following).outputs
+        value, gradient = value_of_choice(self)
+        delta = reward + c.discount * self.bootstrap() * of_choice(following, self.next_chosen) - value
+        self.traces.ascend("critic", gradient, delta, c.kappa_critic, rows)
+        self.traces.finish(delta, rows)

@@ -13,8 +13,12 @@ from surefoot.core.agent import DatasetLike, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.policy import Policy
 from surefoot.streaming import statistics
+from surefoot.streaming.agent import StreamingAgent
+from surefoot.streaming.behaviour import network
 from surefoot.streaming.config import OFFICIAL, StreamConfig
-from surefoot.streaming.traces import TraceAgent
+from surefoot.streaming.network import Network
+from surefoot.streaming.stream_ac import critic_gradient, td_error
+from surefoot.streaming.traces import Traces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +26,7 @@ class StreamTDConfig(StreamConfig):
     """Settings of stream TD(lambda)."""
 
 
-class StreamTD(TraceAgent):
+class StreamTD(StreamingAgent):
     r"""Stream TD(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -37,22 +41,25 @@ class StreamTD(TraceAgent):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": OFFICIAL}
     config: StreamTDConfig
     kind = "td"
+    learns_by = Traces
+
+    reward_count: Tensor
+    reward_squares: Tensor
 
     def __init__(self, problem: Spec | DatasetLike | int, config: Any = None, **options: Any) -> None:
         """As every streaming agent; `problem` may be the width of an observation alone."""
         width = problem if isinstance(problem, int) else int(problem.observation_dim)  # type: ignore[union-attr]
         super().__init__(Spec(width, 0, (), ()), config, **options)
 
+    def make_networks(self) -> dict[str, Network]:
+        """A value of the observation."""
+        return {"critic": network(self, 1)}
+
     def improve(self, rows: Tensor) -> None:
         """One step of semi-gradient TD(lambda)."""
-        c, critic, w = self.config, self.networks["critic"], self.critic_weights
-        reward = self.reward(rows)
-        value = critic.forward(w, self.states)
-        following = critic.forward(w, self.following).outputs
-        delta = reward + c.discount * self.bootstrap() * following.squeeze(-1) - value.outputs.squeeze(-1)
-        gradient = critic.backward(w, value, torch.ones_like(value.outputs))
-        self.ascend("critic", gradient, delta, c.kappa_critic, rows)
-        self.finish(delta, rows)
+        delta, value = td_error(self, rows)
+        self.traces.ascend("critic", critic_gradient(self, value), delta, self.config.kappa_critic, rows)
+        self.traces.finish(delta, rows)
 
     def predict(self, observations: Any, stream: int = 0) -> np.ndarray:
         """(B,) values of (B, O) observations in the environment's units, in units of reward.

@@ -17,10 +17,12 @@ from surefoot.core.agent import Agent, DatasetLike, Spec, require
 from surefoot.core.errors import ConfigError
 from surefoot.core.random import generator
 from surefoot.streaming import kernel, statistics
+from surefoot.streaming.behaviour import Behaviour
 from surefoot.streaming.config import StreamConfig, hidden_of
 from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT
 from surefoot.streaming.network import Layers
 from surefoot.streaming.noise import ExplorationNoise
+from surefoot.streaming.traces import Traces
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -37,6 +39,13 @@ class Streams(Agent):
     act_before: ClassVar[bool] = False
     """Whether the next action is drawn before learning, since the TD error contains it."""
 
+    behaviour: ClassVar[Behaviour] = Behaviour()
+    """How actions are drawn, where the agent does not say it itself."""
+    learns_by: ClassVar[type[Traces] | None] = None
+    """What holds and steps the traces of the agent's networks, as its `traces`; None: it has none."""
+
+    networks: Mapping[str, Any]
+    traces: Any
     critic_weights: Tensor
     observation_count: Tensor
     observation_mean: Tensor
@@ -72,13 +81,14 @@ class Streams(Agent):
         self.networks = self.make_networks()
         self.stream_buffers: list[str] = []
         self._register()
+        self.traces = None if self.learns_by is None else self.learns_by(self)
         self._register_inputs()
         self._acted, self._in_noise = self.acted.numpy(), self.in_noise.numpy()
         self._in_epsilon = self.in_epsilon.numpy()
         draws = 2 if self.act_before else 1
         self._noise = ExplorationNoise(self.seeds, draws, self.noise_width(), self.spec.discrete)
         self.native = self._wants_kernel(native)
-        self.kernel = self.make_kernel() if self.native else None
+        self.kernel = kernel.make(self) if self.native else None
 
     def _checked(self, seeds: Any) -> tuple[int, ...]:
         needed = "different whole numbers from 0, as in seeds=[0, 1, 2], one for each stream"
@@ -92,15 +102,15 @@ class Streams(Agent):
 
     def make_networks(self) -> Mapping[str, Layers]:
         """Name -> shape: of each there is a buffer of weights."""
-        raise TypeError(f"{type(self).__name__} must define make_networks")
+        return self.behaviour.networks(self)
 
     def noise_width(self) -> int:
         """N: random numbers for one action of one stream."""
-        return 0
+        return self.behaviour.noise_width(self)
 
     def choose(self) -> tuple[Tensor, Tensor]:
         """Actions at `following` by the present weights, and whether they were not greedy: (K, A) or (K,), (K,)."""
-        raise TypeError(f"{type(self).__name__} must define choose")
+        return self.behaviour.choose(self)
 
     def improve(self, rows: Tensor) -> None:
         """Learn the transition from `states` by `chosen` to `following` in the streams where (K,) `rows` is True."""
@@ -158,10 +168,6 @@ class Streams(Agent):
             raise ConfigError(f"{self.name}: native=True was asked for, but {missing}; leave it out to use plain torch")
         return not missing if native is None else native
 
-    def make_kernel(self) -> Any:
-        """The native kernel for these buffers, of classes that have a `kind`."""
-        raise TypeError(f"{type(self).__name__} must define make_kernel")
-
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Refuse `.to(...)`, `.double()` and the like: the native kernel holds the buffers' addresses."""
         raise ConfigError(f"{self.name} learns on the CPU in the dtype it was made with; make another with dtype=...")
@@ -172,6 +178,7 @@ class Streams(Agent):
         """Fill `in_noise` for the next action, with the row that `acted` counts."""
         self._in_noise[...] = self._noise.at(int(self._acted))
         self._acted[...] += 1
+        self.behaviour.set_epsilon(self)
 
     def redraw_noise(self) -> None:
         """Fill `in_noise` with second numbers for the same step: of agents that may act twice in one."""
@@ -181,6 +188,7 @@ class Streams(Agent):
         """Fill `in_noise` for first actions of the streams where (K,) `rows` is True; no step is counted by it."""
         for stream in np.flatnonzero(rows):
             self._in_noise[stream] = self._noise.at_beginning(int(self._acted), int(stream))
+        self.behaviour.set_epsilon(self)
 
     # -- one call -----------------------------------------------------------------------------------------------
 
@@ -256,6 +264,10 @@ class Streams(Agent):
 
     def forget(self, rows: Tensor) -> None:
         """Drop what is kept of an episode beside the running transition, in the streams where (K,) `rows` is True."""
+        if self.traces is not None:
+            self.traces.forget(rows)
 
     def fade(self, lost: Tensor) -> None:
         """Let the same grow old by (K,) float64 numbers of transitions that can't be learned."""
+        if self.traces is not None:
+            self.traces.fade(lost)

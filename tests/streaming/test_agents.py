@@ -12,7 +12,7 @@ from torch import Tensor
 
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
-from surefoot.streaming import ALGORITHMS, StreamAC, StreamingAgent, StreamQ, StreamSARSA, StreamTD, actions
+from surefoot.streaming import ALGORITHMS, StreamAC, StreamingAgent, StreamQ, StreamSARSA, StreamTD, actions, stream_ac
 from surefoot.streaming.actions import epsilon_at
 
 PLAIN: dict[str, Any] = {"normalise_observations": False, "scale_rewards": False, "hidden": (), "dtype": torch.float64}
@@ -185,19 +185,6 @@ def test_streams_learn_beside_others_as_alone(kind: type[StreamingAgent], proble
             torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
 
 
-class Flipped(StreamAC):
-    """Stream AC with a sign wrong, to see that the tests below would notice."""
-
-    sign: str = ""
-
-    def td_error(self, rows: Tensor) -> Any:
-        delta, value = super().td_error(rows)
-        return (-delta if self.sign == "delta" else delta), value
-
-    def actor_gradient(self, sign: Tensor) -> Tensor:
-        return super().actor_gradient(sign) * (-1 if self.sign == "actor" else 1)
-
-
 def reward_of_contexts(agent: StreamingAgent, problem: Spec, steps: int) -> float:
     """Mean reward of the last fifth of one-step episodes: act as the context, 1 or -1 (or 1 or 0), says."""
     streams = len(agent.seeds)
@@ -228,9 +215,13 @@ def test_continuous_actions_go_where_the_context_asks() -> None:
 
 
 @pytest.mark.parametrize("sign", ["delta", "actor"])
-def test_a_wrong_sign_would_be_noticed(sign: str) -> None:
-    choosing, moving = make(Flipped, COIN, 4), make(Flipped, LINE, 4, kappa_actor=30)
-    choosing.sign = moving.sign = sign
+def test_a_wrong_sign_would_be_noticed(sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error, gradient = stream_ac.td_error, stream_ac.actor_gradient
+    if sign == "delta":
+        monkeypatch.setattr(stream_ac, "td_error", lambda agent, rows: (-(found := error(agent, rows))[0], found[1]))
+    else:
+        monkeypatch.setattr(stream_ac, "actor_gradient", lambda agent, of_error: -gradient(agent, of_error))
+    choosing, moving = make(StreamAC, COIN, 4), make(StreamAC, LINE, 4, kappa_actor=30)
     assert reward_of_contexts(choosing, COIN, 300) < 0.7
     assert reward_of_contexts(moving, LINE, 800) < -0.6
 
