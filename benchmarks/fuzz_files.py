@@ -469,9 +469,9 @@ def read_result(path: Path) -> None:
 
 
 def read_kernels(path: Path) -> None:
-    from surefoot.core.kernels import KernelTable
+    from surefoot.experiment.trainer import KERNELS
 
-    KernelTable.from_json(read_json(path))
+    read_json(path, KERNELS)
 
 
 def read_columns(path: Path) -> None:
