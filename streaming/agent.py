@@ -30,9 +30,10 @@ from surefoot.streaming import saving, statistics
 from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, SHIFT
 from surefoot.streaming.latency import Latency
 from surefoot.streaming.samples import Samples
+from surefoot.streaming.streams import Streams
 
 
-class StreamingAgent(Samples):
+class StreamingAgent(Streams):
     """Learns from each sample as it comes: `begin`, `step`, or `act` and `learn`; `miss`; `save`, `load`, `policy`.
 
     A sample with a NaN, an infinity or a number beyond 1e18, like one that `miss` reports, is a gap: the last action is
@@ -69,6 +70,9 @@ class StreamingAgent(Samples):
         """
         super().__init__(problem, config, seeds=seeds, dtype=dtype, native=native, **options)
         require(budget_us is None or budget_us > 0, self.name, "budget_us", budget_us, "> 0, or None")
+        self.samples = Samples(self)
+        self._chosen, self._next_chosen = self.chosen.numpy(), self.next_chosen.numpy()
+        self._td = self.out_td.numpy()
         self.budget_us = budget_us
         self.overruns = 0
         """Steps that took longer than the budget."""
@@ -103,23 +107,24 @@ class StreamingAgent(Samples):
             EnvironmentMismatchError: another shape.
         """
         self.learn()
+        samples = self.samples
         rows = np.ones(len(self.seeds), bool) if streams is None else np.asarray(streams)
-        if rows.shape != self._ready.shape or rows.dtype != bool:
+        if rows.shape != samples.ready.shape or rows.dtype != bool:
             raise EnvironmentMismatchError(
                 f"streams has shape {rows.shape} and dtype {rows.dtype}; one bool is needed for each of this agent's "
                 f"{len(self.seeds)} streams"
             )
-        self._write(self._observations, observation, "observation")
-        self._cut(rows & self._running)
-        self._ready[rows], self._running[rows] = False, True
-        usable = self._usable(self._observations)
-        self._count_skipped(rows & ~usable)
-        self._flags[:3] = 0
+        samples.write(samples.observations, observation, "observation")
+        samples.cut(rows & samples.running)
+        samples.ready[rows], samples.running[rows] = False, True
+        usable = samples.usable(samples.observations)
+        samples.count_skipped(rows & ~usable)
+        samples.flags[:3] = 0
         if rows.all():
             self.draw_noise()
         else:
             self.draw_first_noise(rows)
-        self._run_for(rows & usable, OBSERVE | ACT | SHIFT)
+        samples.run_for(rows & usable, OBSERVE | ACT | SHIFT)
         return self.answer()
 
     def step(self, observation: Any, reward: Any, terminated: Any, truncated: Any, *, first: Any = None) -> Any:
@@ -142,12 +147,12 @@ class StreamingAgent(Samples):
         """
         start = time.perf_counter_ns()
         self.learn()
-        usable = self._receive(observation, reward, terminated, truncated, first)
+        usable = self.samples.receive(observation, reward, terminated, truncated, first)
         self.draw_noise()
         if usable is None:
             self.run(OBSERVE | ACT_BEFORE | LEARN | SHIFT if self.act_before else OBSERVE | LEARN | ACT | SHIFT)
         else:
-            self._step_apart(usable, np.ones_like(usable), first is not None)
+            self.samples.step_apart(usable, np.ones_like(usable), first is not None)
         self._check_learned()
         action = self.answer()
         self._count_time("step", time.perf_counter_ns() - start)
@@ -163,17 +168,17 @@ class StreamingAgent(Samples):
         """
         start = time.perf_counter_ns()
         self.learn()
-        usable = self._receive(observation, reward, terminated, truncated, first)
+        usable = self.samples.receive(observation, reward, terminated, truncated, first)
         self.draw_noise()
         if usable is None:
             self._later[:] = True
             self.run(OBSERVE | ACT_BEFORE)
         else:
-            ended = self._ended()
-            self._step_apart(usable, ended, first is not None)
+            ended = self.samples.ended()
+            self.samples.step_apart(usable, ended, first is not None)
             self._check_learned()
             self._later[:] = usable & ~ended
-            self._run_for(self._later, OBSERVE | ACT_BEFORE)
+            self.samples.run_for(self._later, OBSERVE | ACT_BEFORE)
         self._due = True
         action = self.answer(acting=True)
         self._act_ns = time.perf_counter_ns() - start
@@ -189,7 +194,7 @@ class StreamingAgent(Samples):
         if not self._due:
             return
         start = time.perf_counter_ns()
-        self._run_for(self._later, LEARN | SHIFT)
+        self.samples.run_for(self._later, LEARN | SHIFT)
         self._due = False
         self._count_time("learn", time.perf_counter_ns() - start, self._act_ns)
         self._check_learned()
@@ -200,8 +205,8 @@ class StreamingAgent(Samples):
         To miss a sample of some streams only, give them rows of NaN in `step`.
         """
         self.learn()
-        self._check_running()
-        self._lose(np.ones(len(self.seeds), bool))
+        self.samples.check_running()
+        self.samples.lose(np.ones(len(self.seeds), bool))
         self.missed += 1
         return self.answer()
 
@@ -212,12 +217,12 @@ class StreamingAgent(Samples):
             later = self._later if self.spec.discrete else self._later[:, None]
             chosen = np.where(later, self._next_chosen, chosen)
         if self.spec.discrete:
-            return chosen[0] if self.single else chosen.copy()
+            return chosen[0] if self.samples.single else chosen.copy()
         # Within the bounds after the rounding of the sum, too.
         actions = np.minimum(np.maximum(self._middle + self._half * self.squashed(chosen), self._low), self._high)
         if not math.isfinite(np.vdot(actions, actions)) and not np.isfinite(actions).all():
             self._stop(~np.isfinite(actions).all(-1), "the action")
-        return actions[0] if self.single else actions
+        return actions[0] if self.samples.single else actions
 
     def squashed(self, chosen: np.ndarray) -> np.ndarray:
         """(K, A) actions for samples as they were drawn; those beyond [-1, 1] are cut to the bounds afterwards."""

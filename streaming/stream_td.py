@@ -85,7 +85,7 @@ class StreamTD(StreamingAgent):
         if acting:
             inputs = torch.where(torch.from_numpy(self._later).unsqueeze(-1), self.following, self.states)
         values = self._in_rewards(self.networks["critic"].forward(self.critic_weights, inputs).outputs, slice(None))
-        return values[0] if self.single else values
+        return values[0] if self.samples.single else values
 
     def policy(self, stream: int = 0) -> Policy:
         """Refused: it only predicts."""
