@@ -47,12 +47,20 @@ class CalQL(CQL):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """As CQL, and a column of returns-to-go."""
-        dataset = super().prepare(dataset)
-        found = returns_to_go(dataset, self.config.discount, self.config.failure_reward)
-        return dataset.replace(extras={**dataset.extras, "returns_to_go": found})
+        return with_returns_to_go(super().prepare(dataset), self.config)
 
     def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
         """The values (E, 3n, B), those of the policy's actions at least the return-to-go."""
-        uniform = sampled[:, : self.config.sampled_actions]
-        policys, bound = sampled[:, self.config.sampled_actions :], batch["returns_to_go"]
-        return torch.cat([uniform, torch.where(policys > bound, policys, bound)], 1)
+        return calibrated(sampled, batch["returns_to_go"], self.config.sampled_actions)
+
+
+def with_returns_to_go(dataset: Dataset, c: CalQLConfig) -> Dataset:
+    """The dataset as trained on, with a column of returns-to-go."""
+    found = returns_to_go(dataset, c.discount, c.failure_reward)
+    return dataset.replace(extras={**dataset.extras, "returns_to_go": found})
+
+
+def calibrated(sampled: Tensor, bound: Tensor, uniform: int) -> Tensor:
+    """The values (E, 3n, B), those after the `uniform` first, n, at least the (B,) `bound`."""
+    policys = sampled[:, uniform:]
+    return torch.cat([sampled[:, :uniform], torch.where(policys > bound, policys, bound)], 1)

@@ -7,8 +7,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from surefoot.core.agent import Batch
 from surefoot.core.value_learning import mc_return
-from surefoot.offline.calql import CalQL, CalQLConfig
+from surefoot.data.dataset import Dataset
+from surefoot.offline.calql import CalQL, CalQLConfig, calibrated, with_returns_to_go
+from surefoot.offline.cql import CQL
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 
 
@@ -26,7 +29,7 @@ class CalQLOnlineConfig(OffPolicyConfig, CalQLConfig):
         CalQLConfig.__post_init__(self)
 
 
-class CalQLOnline(CalQL, OffPolicyAgent):
+class CalQLOnline(CQL, OffPolicyAgent):
     r"""Cal-QL of Nakamoto et al. (NeurIPS 2023), online: the same losses on the dataset and the replay buffer.
 
     The value that bounds the conservative term from below is the return-to-go of the transition's own episode,
@@ -46,7 +49,17 @@ class CalQLOnline(CalQL, OffPolicyAgent):
     data = "required"
     inherits = ("actor", "normalizer", "critic", "target_critic", "temperature")
     inherits_moments = ("calql", "calql_online")
+    PRESETS = CalQL.PRESETS
+    reads = CalQL.reads
     config: CalQLOnlineConfig  # type: ignore[assignment]
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """As CQL, and a column of returns-to-go."""
+        return with_returns_to_go(super().prepare(dataset), self.config)
+
+    def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
+        """The values (E, 3n, B), those of the policy's actions at least the return-to-go."""
+        return calibrated(sampled, batch["returns_to_go"], self.config.sampled_actions)
 
     def returns_to_go(self, rewards: Tensor, terminations: Tensor) -> Tensor:
         """(L,) the discounted rewards from each step of an episode to its end."""

@@ -84,7 +84,6 @@ class Streams(Agent):
         self.traces = None if self.learns_by is None else self.learns_by(self)
         self._register_inputs()
         self._acted, self._in_noise = self.acted.numpy(), self.in_noise.numpy()
-        self._in_epsilon = self.in_epsilon.numpy()
         draws = 2 if self.act_before else 1
         self._noise = ExplorationNoise(self.seeds, draws, self.noise_width(), self.spec.discrete)
         self.native = self._wants_kernel(native)
