@@ -386,14 +386,14 @@ def csv_files(folder: Path) -> list[Path]:
 
 
 def policies(folder: Path) -> list[Path]:
-    from surefoot.core.actors import ACTORS
+    from surefoot.core.actor import actor_class
     from surefoot.core.normalizer import Normalizer
     from surefoot.core.policy import Policy
     from surefoot.core.transformer import DecisionTransformerActor
 
     made = []
     low, high = torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 2.0])
-    heads = {kind: ACTORS[kind](3, 2, (8, 8)) for kind in ("deterministic", "gaussian", "tanh_gaussian", "family")}
+    heads = {kind: actor_class(kind)(3, 2, (8, 8)) for kind in ("deterministic", "gaussian", "tanh_gaussian", "family")}
     heads["decision_transformer"] = DecisionTransformerActor(3, 2, context=4, width=16, layers=1, heads=2)
     for kind, actor in heads.items():
         Policy.of(actor, Normalizer(3), low, high).save(folder / kind)

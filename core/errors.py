@@ -1,6 +1,8 @@
 """The exceptions of surefoot: each names the file, key, index or field, and says what to do."""
 
 import re
+import warnings
+from typing import Any
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal obeys instead of showing it, and what can't be written to one: control characters but tab and line
@@ -14,6 +16,18 @@ def printable(text: str) -> str:
     'a\\x1b[2Jb'
     """
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+_formatwarning = warnings.formatwarning
+
+
+def show_warnings_printable() -> None:
+    """Show warnings of this process without what a terminal would obey; for programs of ours, not for libraries."""
+
+    def formatted(*arguments: Any, **options: Any) -> str:
+        return printable(_formatwarning(*arguments, **options))
+
+    warnings.formatwarning = formatted
 
 
 class SurefootError(Exception):

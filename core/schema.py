@@ -169,11 +169,22 @@ class Record:
     optional: Mapping[str, Kind] = dataclasses.field(default_factory=dict)
     others: bool = False
     """Whether it may have more fields than those."""
+    newest: int | None = None
+    """The newest version of the format that is read, where a file has one: its field `format`, or 1 without it."""
 
     def check(self, value: Any, place: str) -> None:
-        """Raise Wrong where it is no object, lacks a field, has one of another kind, or one that is not known."""
+        """Raise Wrong where it is no object, lacks a field, has one of another kind, or one that is not known.
+
+        The version comes first: a newer file may differ in all else.
+        """
         _object(value, place)
         inside = f"{place}." if place else ""
+        if self.newest is not None:
+            version = value.get("format", 1)
+            Number(1, whole=True).check(version, f"{inside}format")
+            if version > self.newest:
+                raise Wrong(f"{inside}format is {version}, and this version of surefoot reads up to {self.newest}")
+            value = {key: one for key, one in value.items() if key != "format"}
         for key in self.needed:
             if key not in value:
                 raise Wrong(f"{place or 'it'} has no key {key!r}")

@@ -12,12 +12,15 @@ import numpy as np
 
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
-from surefoot.core.schema import Many, Maybe, Number, Plain, Record, Table, Text, check, parse
+from surefoot.core.schema import Many, Maybe, Number, Record, Table, Text, check, parse
 from surefoot.envs.acting import short_name
 from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
 
 Json = Mapping[str, Any]
+CONFIG_FORMAT = SUMMARY_FORMAT = METRICS_FORMAT = 1
+"""Versions of the formats of config.json, summary.json and a line of metrics.jsonl: raised with every change that
+earlier versions of surefoot would read wrongly."""
 _COUNT, _BOUND = Number(0, whole=True), Maybe(Number())
 INTERVAL = Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, others=True)
 METRICS_LINE = Record(
@@ -28,6 +31,7 @@ METRICS_LINE = Record(
         "values": Record({}, {"return_mean": Number(nan=True), "returns": Many(Number(nan=True))}, others=True),
     },
     others=True,
+    newest=METRICS_FORMAT,
 )
 SUMMARY = Record(
     {
@@ -60,7 +64,10 @@ SUMMARY = Record(
         "preset": Maybe(Text()),
     },
     others=True,
+    newest=SUMMARY_FORMAT,
 )
+ANY_CONFIG = Record({}, others=True, newest=CONFIG_FORMAT)
+"""What a report shows of config.json, whatever was trained."""
 CERTIFICATE = Record(
     {
         "sentence": Text(),
@@ -149,7 +156,7 @@ class RunData:
                 f"{path} has no summary.json: it is not a run folder, or its run has not finished (resume it)"
             )
         source = path / "summary.json"
-        summary, config = read_json(source, SUMMARY), read_json(path / "config.json", Table(Plain()))
+        summary, config = read_json(source, SUMMARY), read_json(path / "config.json", ANY_CONFIG)
         fields = {field.name for field in dataclasses.fields(cls)} & summary.keys()
         found = {
             key: tuple(value) if isinstance(value, list) else value for key, value in summary.items() if key in fields

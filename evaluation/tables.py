@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from surefoot.core.errors import printable
 from surefoot.evaluation.runs import RunData, labelled, task_name
 from surefoot.evaluation.safety import Safety
 
@@ -175,7 +176,7 @@ def to_rich(listed: Sequence[Row], title: str | None = None, details: bool = Fal
     for heading, alignment, _ in columns:
         table.add_column(heading.replace("[", r"\["), justify="left" if alignment == "left" else "right")
     for row in listed:
-        cells = [cell(row).replace("[", r"\[") for _, _, cell in columns]
+        cells = [printable(cell(row)).replace("[", r"\[") for _, _, cell in columns]
         table.add_row(*cells, style="dim" if row.seeds is None else None)
     return table
 
@@ -184,7 +185,7 @@ def to_text(listed: Sequence[Row], details: bool = False) -> str:
     """The same as aligned plain text, for logs and pipes."""
     columns = columns_of(listed, details)
     lines = [[heading for heading, _, _ in columns]]
-    lines += [[cell(row) for _, _, cell in columns] for row in listed]
+    lines += [[printable(cell(row)) for _, _, cell in columns] for row in listed]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     return "\n".join(
         "  ".join(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from typing import Any
 
 import pytest
 
 from surefoot.core import schema
-from surefoot.core.errors import CheckpointError, DataError, SurefootError, printable
+from surefoot.core.errors import CheckpointError, DataError, SurefootError, printable, show_warnings_printable
 from surefoot.core.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check, parse
 
 
@@ -93,3 +94,21 @@ def test_errors_show_what_a_terminal_would_obey_as_escapes() -> None:
     error = str(SurefootError("a\x1b[2J\rb\x9b\u202ec\ud800, é, 日本, tab\t"))
     assert error == "a\\x1b[2J\\x0db\\x9b\\u202ec\\ud800, é, 日本, tab\t".replace("\\x0d", "\\r")
     assert printable("plain") == "plain"
+
+
+def test_a_newer_version_is_refused_before_all_else_and_none_is_the_first() -> None:
+    kind = Record({"a": Number()}, newest=2)
+    for fine in ({"a": 1}, {"a": 1, "format": 1}, {"a": 1, "format": 2}):
+        assert check(fine, kind, "f.json") is fine
+    with pytest.raises(CheckpointError, match=r"f\.json: format is 3, and this version of surefoot reads up to 2"):
+        check({"format": 3, "other": 1}, kind, "f.json")
+    for odd in (0, 1.5, True, "1", None):
+        with pytest.raises(CheckpointError, match=r"format is .*, must be a whole number of at least 1"):
+            check({"a": 1, "format": odd}, kind, "f.json")
+
+
+def test_warnings_are_shown_without_what_a_terminal_would_obey(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    show_warnings_printable()
+    assert r"\x1b[2Jhopper" in warnings.formatwarning("\x1b[2Jhopper", UserWarning, "a.py", 1, "x\x07")
+    assert "\x07" not in warnings.formatwarning("a", UserWarning, "a.py", 1, "x\x07")

@@ -93,7 +93,7 @@ def test_half_written_files_are_refused(make_run: MakeRun, file: str, content: s
         ({"seeds": 3}, "seeds is 3, must be a list"),
         ({"seeds": [0, None]}, r"seeds\[1\] is None, must be a whole number"),
         ({"returns": 1.0}, "returns is 1.0, must be an object"),
-        ({"returns": {"mean": "x", "low": 0, "high": 0}}, r"returns\.mean is 'x', must be a number"),
+        ({"returns": {"mean": "x", "low": 0, "high": 0}}, r"returns\.mean is 'x', must be a finite number"),
         ({"versions": 1}, "versions is 1, must be an object"),
         ({"versions": {"torch": 2}}, r"versions\.torch is 2, must be a text"),
         ({"algorithm": "i\x1b]0;ql"}, r"algorithm is 'i\\x1b\]0;ql', must be a text without control characters"),

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from surefoot.cli import output
 from surefoot.core import checkpoint
-from surefoot.core.errors import CheckpointError, SurefootError
+from surefoot.core.errors import CheckpointError, SurefootError, printable
 from surefoot.core.files import read_json
 from surefoot.core.spec import Spec
 from surefoot.data.dataset import Dataset
+from surefoot.evaluation import RunData
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.plan import Plan, agent_class, options_from_json
 from surefoot.experiment.run import Run, load_agent, read_columns, write_columns
+from surefoot.experiment.summary import sum_up
 from surefoot.experiment.trainer import KERNELS
+from surefoot.experiment.worker import Log
 
 SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
 
@@ -167,3 +173,56 @@ def test_options_that_an_algorithm_had_in_another_version_are_refused_with_both_
     (tmp_path / "environment.json").write_text(json.dumps({"versions": {"surefoot": "0.0.1"}}))
     with pytest.raises(CheckpointError, match=r"It was made by surefoot 0.0.1, and this is 0.*: use that version"):
         load_agent(Run.open(tmp_path))
+
+
+def test_an_unknown_algorithm_is_refused_by_file(tmp_path: pathlib.Path) -> None:
+    folder(tmp_path, {"algorithm": "iqx"})
+    with pytest.raises(CheckpointError, match=r"config\.json: unknown algorithm 'iqx'"):
+        load_agent(Run.open(tmp_path))
+
+
+def test_all_files_of_a_run_have_the_version_of_their_format(finished_run: pathlib.Path) -> None:
+    for name in ("config.json", "summary.json", "seeds/0/result.json"):
+        assert json.loads((finished_run / name).read_text())["format"] == 1, name
+    lines = (finished_run / "metrics.jsonl").read_text().splitlines()
+    assert lines
+    assert all(json.loads(line)["format"] == 1 for line in lines)
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics.jsonl", "seeds/0/result.json"])
+def test_a_file_of_a_newer_version_is_refused(name: str, finished_run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(finished_run, copy)
+    path = copy / name
+    first = path.read_text().splitlines()[0] if name == "metrics.jsonl" else "{}"  # the version comes before all else
+    path.write_text(json.dumps({**json.loads(first), "format": 2}))
+    readers: list[Any] = {
+        "config.json": [RunData.load, Run.open],
+        "summary.json": [RunData.load, lambda run: Run.open(run).summary],
+        "metrics.jsonl": [RunData.load],
+        "seeds/0/result.json": [lambda run: sum_up(Run.open(run))],
+    }[name]
+    for read in readers:
+        with pytest.raises(CheckpointError, match=rf"{path.name}.*format is 2, and .* reads up to 1"):
+            read(copy)
+
+
+def test_a_worker_writes_its_log_without_what_a_terminal_would_obey() -> None:
+    held = io.BytesIO()
+    log = Log(held, "utf-8", "backslashreplace", line_buffering=True)
+    assert log.write("a\x1b[2Jb\n") == 7
+    assert held.getvalue() == b"a\\x1b[2Jb\n"
+
+
+def test_the_command_line_prints_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b]0;title\x07[bold]\x7f"
+    output.say(hostile)
+    output.say(hostile, stderr=True)
+    output.print_facts({hostile: {"a": hostile}})
+    output.print_rows([{"name": hostile}], ["name"])
+    output.console().print(hostile, markup=False)
+    output.print_json({"name": hostile})
+    shown = "".join(capsys.readouterr())
+    assert printable(shown) == shown
+    assert shown.count("[bold]") == 7
+    assert json.loads(shown[shown.rindex("{") : shown.rindex("}") + 1]) == {"name": hostile}

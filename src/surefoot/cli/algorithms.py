@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json({"name": agent.name, "what": summary(agent), "options": options, "presets": agent.PRESETS})
         return 0
-    print(f"{agent.name}: {summary(agent)}\n")
+    output.say(f"{agent.name}: {summary(agent)}\n")
     rows = [{"option": f"algo.{row['name']}", "default": shown(row["default"]), "what": row["what"]} for row in options]
     output.print_rows(rows, ["option", "default", "what"])
     for name, changes in sorted(agent.PRESETS.items()):
         listed = ", ".join(f"{key}={shown(value)}" for key, value in changes.items())
-        print(f"algo.preset={name}: {listed or 'the defaults'}")
+        output.say(f"algo.preset={name}: {listed or 'the defaults'}")
     return 0

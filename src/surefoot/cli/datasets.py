@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
@@ -128,11 +127,13 @@ def verify(arguments: argparse.Namespace) -> int:
     for result in found:
         if result.ok:
             checksum = "SHA-256 as known" if result.known_sha256 else f"SHA-256 {result.sha256}, not known before"
-            print(f"{result.path}: good; {result.transitions:,} transitions, {result.episodes:,} episodes; {checksum}")
+            output.say(
+                f"{result.path}: good; {result.transitions:,} transitions, {result.episodes:,} episodes; {checksum}"
+            )
             for oddity, rows in result.warnings.items():
-                print(f"  accepted: {rows:,} rows with {oddity}")
+                output.say(f"  accepted: {rows:,} rows with {oddity}")
         for problem in result.problems:
-            print(f"surefoot: error: {problem}", file=sys.stderr)
+            output.say(f"surefoot: error: {problem}", stderr=True)
     return 0 if all(result.ok for result in found) else 2
 
 
@@ -204,7 +205,7 @@ def corrupt(arguments: argparse.Namespace) -> int:
         return 0
     shown = ("element", "mode", "rate", "scale", "seed", "rows", "attacked", "attacked_share", "victim")
     output.print_facts({key: result.report[key] for key in shown})
-    print(f"\ndataset: {output.short(path)}\nreport:  {output.short(beside)}")
+    output.say(f"\ndataset: {output.short(path)}\nreport:  {output.short(beside)}")
     return 0
 
 
@@ -233,9 +234,11 @@ def _report_written(path: Any, dataset: Dataset, as_json: bool) -> None:
         output.print_json({"output": str(path), **facts})
         return
     mean = facts["return_mean"]
-    print(f"{output.short(path)}: {len(dataset):,} transitions, {facts['episodes']:,} episodes, mean return {mean:.1f}")
+    output.say(
+        f"{output.short(path)}: {len(dataset):,} transitions, {facts['episodes']:,} episodes, mean return {mean:.1f}"
+    )
     for oddity, rows in dataset.warnings.items():
-        print(f"  accepted: {rows:,} rows with {oddity}")
+        output.say(f"  accepted: {rows:,} rows with {oddity}")
 
 
 def _show(facts: dict[str, Any], as_json: bool) -> None:

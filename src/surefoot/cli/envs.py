@@ -122,7 +122,7 @@ def info(arguments: argparse.Namespace) -> int:
     output.print_facts(facts)
     for title, rows in tables.items():
         if rows:
-            print()
+            output.say()
             output.print_rows(rows, list(rows[0]), title)
     return 0
 
@@ -203,6 +203,8 @@ def check(arguments: argparse.Namespace) -> int:
         output.print_json([dataclasses.asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            print(finding)
-        print(f"{arguments.env_id}: {len(findings)} findings" if findings else f"{arguments.env_id}: nothing is wrong")
+            output.say(finding)
+        output.say(
+            f"{arguments.env_id}: {len(findings)} findings" if findings else f"{arguments.env_id}: nothing is wrong"
+        )
     return 2 if any(finding.level == "error" for finding in findings) else 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import surefoot
-from surefoot.core.errors import ConfigError, SurefootError, nearest
+from surefoot.core.errors import ConfigError, SurefootError, nearest, printable, show_warnings_printable
 
 EXAMPLES = """\
 examples:
@@ -42,13 +42,14 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    show_warnings_printable()
     try:
         return dispatch(arguments)
     except SurefootError as error:
         print(f"surefoot: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        print(f"\n{str(error) or 'interrupted'}", file=sys.stderr)
+        print(f"\n{printable(str(error)) or 'interrupted'}", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

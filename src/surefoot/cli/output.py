@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from surefoot.core.errors import printable
 
 if TYPE_CHECKING:
     from surefoot.evaluation.tables import Row
@@ -23,10 +26,23 @@ WIDE = 400
 """Columns of a table that goes to a pipe or file: nothing is folded there."""
 
 
+class PlainConsole(Console):
+    """A console that shows what a terminal would obey in a text as its escape: names in files can hold any."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, as Console does."""
+        super().print(*(printable(one) if isinstance(one, str) else one for one in objects), **options)
+
+
+def say(text: object = "", stderr: bool = False) -> None:
+    """A line for people, without what a terminal would obey."""
+    print(printable(str(text)), file=sys.stderr if stderr else sys.stdout)
+
+
 def console(stderr: bool = False) -> Console:
     """A console for people; plain and wide where it is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else WIDE, highlight=False, soft_wrap=False)
+    return PlainConsole(file=stream, width=None if stream.isatty() else WIDE, highlight=False, soft_wrap=False)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +54,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+    print(json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))  # the one that it does not escape
 
 
 def print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], title: str | None = None) -> None:
@@ -47,7 +63,7 @@ def print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], title: st
     for column in columns:
         table.add_column(column.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row.get(column)) for column in columns))
+        table.add_row(*(escape(printable(cell(row.get(column)))) for column in columns))
     console().print(table)
 
 
@@ -58,7 +74,7 @@ def print_facts(facts: dict[str, Any]) -> None:
     for key, value in shown.items():
         if isinstance(value, dict):
             value = ", ".join(f"{what}: {cell(count)}" for what, count in value.items())
-        print(f"{key.ljust(width)}  {cell(value)}")
+        say(f"{key.ljust(width)}  {cell(value)}")
 
 
 def cell(value: Any) -> str:
@@ -97,12 +113,12 @@ def print_table(rows: Sequence[Row], details: bool = False) -> None:
     if len(tasks) == 1:
         dataset, environment = tasks.pop()
         place = environment or "without a simulator"
-        print(f"{place if dataset is None else f'{dataset}, {place}'}:")
+        say(f"{place if dataset is None else f'{dataset}, {place}'}:")
         rows = [dataclasses.replace(row, dataset=None, environment=None) for row in rows]
     if sys.stdout.isatty():
         console().print(tables.to_rich(rows, details=details))
     else:
-        print(tables.to_text(rows, details))
+        say(tables.to_text(rows, details))
 
 
 def rows_json(folders: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:

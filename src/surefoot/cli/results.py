@@ -80,14 +80,14 @@ def evaluate(arguments: argparse.Namespace) -> int:
     output.print_table([row], details=True)
     for seed, episodes in zip(policies, found, strict=True):
         lengths = f"{episodes.lengths.mean():.0f} steps"
-        print(
+        output.say(
             f"seed {seed}: mean return {episodes.returns.mean():.1f} over {len(episodes.returns)} episodes of {lengths}"
         )
     if row.safety is not None:
-        print(row.safety.sentence())
+        output.say(row.safety.sentence())
     if row.smoothness is not None and row.smoothness["jacobian"] is not None:
         norm = tables.format_small(row.smoothness["jacobian"])
-        print(f"squared norm of the policy's Jacobian: {norm} (mean over observations met)")
+        output.say(f"squared norm of the policy's Jacobian: {norm} (mean over observations met)")
     return 0
 
 
@@ -162,13 +162,15 @@ def report(arguments: argparse.Namespace) -> int:
     output.print_table(tables.rows(runs), details=True)
     for run in runs:
         if run.safety is not None:
-            print(f"{run.name}: {run.safety.sentence()}")
+            output.say(f"{run.name}: {run.safety.sentence()}")
     for name, all_found in certificates.items():
         for found in all_found:
-            print(f"{name}, certified in {where_certified(found)}: {found['sentence']} (filter: {filter_words(found)})")
+            output.say(
+                f"{name}, certified in {where_certified(found)}: {found['sentence']} (filter: {filter_words(found)})"
+            )
             for line in broken_promise(found):
-                print(f"*** {line}", file=sys.stderr)
-    print(f"\nreport: {output.short(path)}")
+                output.say(f"*** {line}", stderr=True)
+    output.say(f"\nreport: {output.short(path)}")
     return 0
 
 
@@ -189,7 +191,7 @@ def export(arguments: argparse.Namespace) -> int:
         if arguments.sampling:
             raise ConfigError("--sampling: a .safetensors policy holds both forms already; leave it out")
         policy.save(path)
-        print(f"policy: {output.short(path)} and {output.short(path.with_suffix('.json'))}")
+        output.say(f"policy: {output.short(path)} and {output.short(path.with_suffix('.json'))}")
         return 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters' own, about torch's internals
@@ -201,5 +203,5 @@ def export(arguments: argparse.Namespace) -> int:
     noise = f" and noise ({shapes['noise']}), standard normal" if "noise" in shapes else ""
     given = "choices (batch), int64" if policy.discrete else f"actions (batch, {policy.action_dim}), float32"
     following = ", " + ", ".join(f"{name}.next" for name in memory) if memory else ""
-    print(f"policy: {output.short(path)}\n{listed}{noise} -> {given}{following}")
+    output.say(f"policy: {output.short(path)}\n{listed}{noise} -> {given}{following}")
     return 0

@@ -172,18 +172,18 @@ def certify(arguments: argparse.Namespace) -> int:
         output.print_json({**certified.to_json(), "stored": None if path is None else str(path)})
         return 0
     found = certified.certificate
-    print(f"{certified.policy} in {certified.environment}{f' with {certified.gap}' if certified.gap else ''}:")
-    print(found.sentence())
-    print(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] (Clopper-Pearson)")
+    output.say(f"{certified.policy} in {certified.environment}{f' with {certified.gap}' if certified.gap else ''}:")
+    output.say(found.sentence())
+    output.say(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] (Clopper-Pearson)")
     if certified.returns is not None:
-        print(f"mean return {format_bounds(certified.returns)} (95 % interval)")
+        output.say(f"mean return {format_bounds(certified.returns)} (95 % interval)")
     if certified.filter is not None:
         _print_filter(certified.to_json())
     if certified.diverged:
-        print(f"{certified.diverged:,} of the violations are episodes whose simulation diverged")
-    print(f"{certified.steps_per_episode:.1f} steps an episode, {certified.seconds:.1f} s on {certified.device}")
+        output.say(f"{certified.diverged:,} of the violations are episodes whose simulation diverged")
+    output.say(f"{certified.steps_per_episode:.1f} steps an episode, {certified.seconds:.1f} s on {certified.device}")
     if path is not None:
-        print(f"kept in {output.short(path)}; `surefoot report {output.typed(arguments.policy_run)}` shows it")
+        output.say(f"kept in {output.short(path)}; `surefoot report {output.typed(arguments.policy_run)}` shows it")
     return 0
 
 
@@ -199,7 +199,7 @@ def _shield(arguments: argparse.Namespace, env_id: str) -> Shield | None:
     torch.set_num_threads(1)  # a filter's batches fit into a core's cache; more threads cost more than they bring
     made = shield(arguments.filter, env_id, safe_set=arguments.safe_set, margin=arguments.margin)
     if not arguments.quiet and not arguments.json:
-        print(made.sentence(), file=sys.stderr)
+        output.say(made.sentence(), stderr=True)
     return made
 
 
@@ -208,14 +208,14 @@ def _print_filter(certified: dict[str, Any]) -> None:
     from surefoot.evaluation import broken_promise, filter_words
 
     found = certified["filter"]
-    print(f"filter {filter_words(certified)}")
-    print(
+    output.say(f"filter {filter_words(certified)}")
+    output.say(
         f"{found['promised']:,} of {found['episodes']:,} episodes began where it promises safety: {found['broken']:,} "
         f"violations there, {found['unpromised_violations']:,} in the others"
     )
     if lines := broken_promise(certified):
         for line in [*lines, "give it a larger --margin or a finer --safe-set, or simulate what it knows"]:
-            print(f"*** {line}", file=sys.stderr)
+            output.say(f"*** {line}", stderr=True)
 
 
 class _CertifyBar:

@@ -103,7 +103,7 @@ def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style, trust: bool =
         if unexpected:
             traceback.print_exc()
         text = f"{type(error).__name__}: {error}" if unexpected else str(error)
-        print(f"surefoot: job {number} failed: {text}", file=sys.stderr)
+        output.say(f"surefoot: job {number} failed: {text}", stderr=True)
         write_json(folder / f"{number:02}{FAILED}", {"job": number, "error": text, "unexpected": unexpected})
         raise SurefootError(f"job {number} of the sweep in {folder}: {text}") from None  # plain: it may be pickled
 
@@ -160,10 +160,10 @@ def show(
         runs, rows = [str(path) for path in finished], output.rows_json(finished) if finished else []
         output.print_json({"sweep": str(folder), "runs": runs, "rows": rows, "failed": list(failed)})
         return
-    print()
+    output.say()
     if finished:
         output.print_runs(finished)
     for job in failed:
-        print(f"job {job['job']} failed: {job['error']}")
-    print(f"\n{'sweep folder:':<17}{output.short(folder)}")
-    print(f"\nnext:\n  surefoot report {output.typed(folder)}/*/ -o report.html")
+        output.say(f"job {job['job']} failed: {job['error']}")
+    output.say(f"\n{'sweep folder:':<17}{output.short(folder)}")
+    output.say(f"\nnext:\n  surefoot report {output.typed(folder)}/*/ -o report.html")

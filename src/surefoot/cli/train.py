@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         from surefoot.cli.helptext import train_help
 
-        print(train_help())
+        output.say(train_help())
         return 0
     known = parser().parse_intermixed_args(list(arguments))
     style = Style(known.quiet, known.json)
@@ -222,7 +222,7 @@ def _present(folders: Sequence[pathlib.Path], finished: Run, style: Style, pictu
     if style.json:
         output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders)})
         return
-    print()
+    output.say()
     output.print_runs(folders)
     _present_estimates(finished.summary)
     picture = picture or finished.folder / "curves.png"
@@ -234,13 +234,13 @@ def _present(folders: Sequence[pathlib.Path], finished: Run, style: Style, pictu
         ("run folder", output.short(finished.folder)),
         ("policy", f"{output.short(first)}{others}"),
     ]
-    print()
+    output.say()
     for name, value in lines:
         if value is not None:
-            print(f"{name + ':':<17}{value}")
-    print("\nnext:")
+            output.say(f"{name + ':':<17}{value}")
+    output.say("\nnext:")
     for command in next_commands(folders, finished):
-        print(f"  {command}")
+        output.say(f"  {command}")
 
 
 def _present_estimates(summary: dict[str, Any]) -> None:
@@ -248,16 +248,18 @@ def _present_estimates(summary: dict[str, Any]) -> None:
     from surefoot.evaluation.tables import format_bounds
 
     for name, value in (summary.get("validation") or {}).items():
-        print(f"validation {name}: {value:.4g} (mean over seeds, on episodes held out)")
+        output.say(f"validation {name}: {value:.4g} (mean over seeds, on episodes held out)")
     if summary.get("fitted_q"):
         data = summary["data_discounted_return"]
-        print(
+        output.say(
             f"fitted-Q estimate of the discounted return: {format_bounds(summary['fitted_q'])}; the data's: "
             f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g})"
         )
         drift, mean = summary["fitted_q"]["drift"], summary["fitted_q"]["mean"]
         if abs(drift) > 0.02 * abs(mean):
-            print(f"  it still moved by {drift:.1f} in the last fifth of its steps: not converged, do not rely on it")
+            output.say(
+                f"  it still moved by {drift:.1f} in the last fifth of its steps: not converged, do not rely on it"
+            )
 
 
 def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:

@@ -35,6 +35,7 @@ from surefoot.core.schema import MOST_BYTES, Maybe, Number, Record, Table, Text,
 from surefoot.core.spec import PROBLEM
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
+from surefoot.evaluation.runs import CONFIG_FORMAT, SUMMARY_FORMAT
 from surefoot.experiment.plan import Plan, agent_class
 from surefoot.experiment.trust import demand
 from surefoot.streaming import StreamingAgent
@@ -45,8 +46,14 @@ VALIDATION_FRACTION = 0.1
 
 
 _FACTS = Record({"name": Text(), "sha256": Maybe(Text(64)), "transitions": Number(1, whole=True)}, others=True)
-CONFIG = Record({"plan": Record.of(Plan), "spec": PROBLEM}, {"dataset": Maybe(_FACTS)}, others=True)
+CONFIG = Record(
+    {"plan": Record.of(Plan), "spec": PROBLEM}, {"dataset": Maybe(_FACTS)}, others=True, newest=CONFIG_FORMAT
+)
 """What config.json holds."""
+RESULT_FORMAT = 1
+"""Version of the format of a seed's result.json."""
+ANY_SUMMARY = Record({}, others=True, newest=SUMMARY_FORMAT)
+"""Of summary.json, what is checked where it is only shown; `evaluation.RunData` checks all."""
 COLUMNS = Record(
     {"kind": Text(), "name": Text(), "env_id": Maybe(Text()), "sha256": Maybe(Text(64))},
     {"attributes": Table(Text(MOST_BYTES)), "warnings": Table(Number(0, whole=True))},
@@ -119,7 +126,7 @@ class Run:
             CheckpointError: the run is not complete.
         """
         self._refuse_incomplete()
-        value: dict[str, Any] = read_json(self.folder / "summary.json")
+        value: dict[str, Any] = read_json(self.folder / "summary.json", ANY_SUMMARY)
         return value
 
     def policy(self, seed: int | None = None) -> Policy:
@@ -280,7 +287,7 @@ def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:
                 if name not in shapes or name not in weights or shapes[name] != weights[name].shape:
                     raise CheckpointError(f"{where}: does not fit the run's configuration: agent/{name} differs")
         agent = run.agent()
-    except (RuntimeError, OverflowError) as error:
+    except (ConfigError, RuntimeError, OverflowError) as error:
         raise CheckpointError(f"{run.folder}/config.json: {error}") from error
     try:
         if isinstance(agent, StreamingAgent):

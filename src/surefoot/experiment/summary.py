@@ -16,9 +16,9 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety, smoothness
 from surefoot.evaluation.rollout import EPISODES
-from surefoot.evaluation.runs import METRICS_LINE
+from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT
 from surefoot.experiment.plan import agent_class, preset_name
-from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, read_columns, split
+from surefoot.experiment.run import CONFIG, IN_MEMORY, RESULT_FORMAT, Run, describe_machine, read_columns, split
 
 ENGINE = Record({}, {"steps": Text(), "eager": Table(Text())})
 """How training steps were repeated, and why some were not; empty where a sample is one call."""
@@ -38,6 +38,7 @@ RESULT = Record(
         "engine": ENGINE,
     },
     others=True,
+    newest=RESULT_FORMAT,
 )
 """What a seed's result.json holds."""
 MACHINE = Record({"versions": Table(Text())}, others=True)
@@ -70,6 +71,7 @@ def sum_up(run: Run) -> dict[str, Any]:
     reference = reference_scores(plan.environment or (dataset and (dataset.env_id or dataset.name)) or "")
     config = read_json(run.folder / "config.json", CONFIG)
     summary: dict[str, Any] = {
+        "format": SUMMARY_FORMAT,
         "algorithm": plan.algorithm,
         "preset": preset_name(plan.algorithm, plan.config),
         "dataset": None if dataset is None else config["dataset"]["name"],
@@ -111,7 +113,9 @@ def sum_up(run: Run) -> dict[str, Any]:
         _without_simulator(summary, results, dataset)
     lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])
     with written_aside(run.folder / "metrics.jsonl") as temporary:
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        temporary.write_text(
+            "".join(json.dumps({"format": METRICS_FORMAT, **line}) + "\n" for line in lines), encoding="utf-8"
+        )
     write_json(run.folder / "summary.json", summary)
     if plan.environment is not None:
         draw_curves([run], run.folder / "curves.png")

@@ -27,7 +27,7 @@ from surefoot.evaluation.smoothness import evenly
 from surefoot.experiment import training
 from surefoot.experiment.initialise import initialise_from
 from surefoot.experiment.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
-from surefoot.experiment.run import Run, read_columns
+from surefoot.experiment.run import RESULT_FORMAT, Run, read_columns
 from surefoot.experiment.stopping import Stopped
 from surefoot.streaming.agent import StreamingAgent
 
@@ -350,6 +350,7 @@ class SeedTrainer:
         for position, seed in enumerate(self.seeds):
             episodes = found[position]
             result: dict[str, Any] = {
+                "format": RESULT_FORMAT,
                 "seed": seed,
                 "seconds": self.seconds,
                 "updates_per_second": self.updates * len(self.seeds) / max(self.seconds, 1e-9),

@@ -26,6 +26,7 @@ from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
+from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
 from surefoot.experiment.initialise import start_notes
 from surefoot.experiment.inputs import dataset_of, inputs_of, training_environment
@@ -170,7 +171,12 @@ def _begin(plan: Plan, folder: pathlib.Path, dataset: Dataset | None, listen: Li
             notify({"kind": "note", "text": text})
     if agent.acts:
         training_environment(plan, agent).close()
-    config: dict[str, Any] = {"plan": plan.to_json(), "spec": inputs.spec.to_json(), "dataset": None}
+    config: dict[str, Any] = {
+        "format": CONFIG_FORMAT,
+        "plan": plan.to_json(),
+        "spec": inputs.spec.to_json(),
+        "dataset": None,
+    }
     if dataset is not None:
         for text in agent.notes(dataset):
             notify({"kind": "note", "text": text})

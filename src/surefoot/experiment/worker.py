@@ -9,6 +9,7 @@ killed early leaves nothing behind either.
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import pathlib
@@ -19,6 +20,17 @@ from typing import Any
 
 STOP = b"s"
 """What the parent writes to ask for a checkpoint and the end."""
+
+
+class Log(io.TextIOWrapper):
+    """The log of a worker: what a terminal that shows it would obey stands there as its escape."""
+
+    def write(self, text: str) -> int:
+        """Write a text; its length."""
+        from surefoot.core.errors import printable
+
+        super().write(printable(text))
+        return len(text)
 
 
 def listen_to_parent(stop: threading.Event) -> None:
@@ -42,6 +54,7 @@ def main(arguments: list[str]) -> int:
     os.set_inheritable(int(arguments[2]), False)  # the run's lock is ours, and no simulator's that we start
     channel, writing = os.fdopen(os.dup(1), "w", buffering=1), threading.Lock()
     os.dup2(2, 1)  # what libraries print belongs in the log, not among the events
+    sys.stdout = sys.stderr = Log(sys.stderr.buffer, "utf-8", "backslashreplace", line_buffering=True)
 
     def send(event: dict[str, Any]) -> None:
         with writing:
