@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.control_loop import ControlLoop
+from surefoot.core.encoders import Encoder
 from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.core.export import export
 from surefoot.core.memory import Memory
 from surefoot.core.policy import Policy
+from surefoot.core.spec import Array
 from surefoot.safe.filters import SafetyFilter
 from surefoot.safe.model import Model
 
@@ -38,6 +40,16 @@ class FilteredPolicy(ControlLoop, nn.Module):
     def clear(self) -> None:
         """Set the counts to 0."""
         self.actions = self.changed = self.short = 0
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What it observes: the policy's."""
+        return self.policy.arrays
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """The policy's, where it reads images or several arrays."""
+        return self.policy.encoder
 
     @property
     def observation_dim(self) -> int:

@@ -86,7 +86,8 @@ class Stepping:
         global _under_way
         _under_way = (f"reset of {self.name}", time.monotonic())
         try:
-            observations, _ = self.env.reset(seed=list(seeds))
+            given = None if all(seed is None for seed in seeds) else list(seeds)
+            observations, _ = self.env.reset(seed=given)
         finally:
             _under_way = None
         self.steps = 0

@@ -12,7 +12,7 @@ from hybrid_problems import hybrid_loop, parameters, regulated
 from plain_layers import layers
 from torch import Tensor
 
-from surefoot.core import ensembles, kernels, native
+from surefoot.core import ensembles, native
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
@@ -317,10 +317,9 @@ def test_the_discriminators_tell_a_wrong_simulator_from_the_data_and_the_reports
 
 
 @pytest.mark.parametrize("algorithm", ["h2o", "darc"])
-def test_a_training_step_runs_from_the_tape(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_step_runs_from_the_tape(algorithm: str) -> None:
     if native.library() is None:
         pytest.skip(f"no native module: {native.why_not()}")
-    monkeypatch.setattr(kernels, "measure_mlp", lambda rows, sizes: kernels.NATIVE)  # also where it is slower here
     trained = hybrid_loop(algorithm, kernels=True, hidden=(32, 32), discriminator_hidden=(32, 32), batch_size=32)
     plain = hybrid_loop(algorithm, hidden=(32, 32), discriminator_hidden=(32, 32), batch_size=32)
     for one in (trained, plain):

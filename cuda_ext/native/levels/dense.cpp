@@ -294,6 +294,10 @@ void weight_gradient(const float* above, const float* in, float* gradient, long 
       dots(in, above + n * lanes, outputs * lanes, gradient + n * inputs, 1, inputs, count);
     return;
   }
+  if (rows == 0) {
+    std::memset(gradient, 0, inputs * outputs * sizeof(float));
+    return;
+  }
   const long wanted = near_floats / (inputs + outputs) / lanes * lanes, part = wanted < 256 ? 256 : wanted;
   for (long first = 0; first < rows; first += part) {
     const long some = rows - first < part ? rows - first : part, padded = panels(some) * lanes;
