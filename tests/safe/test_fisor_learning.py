@@ -77,8 +77,10 @@ def walked(agent: FISOR) -> np.ndarray:
     """(40, 64) places of 64 walks from safe ones, after each of 40 steps."""
     policy = agent.policy()
     x, places = torch.linspace(-0.9, 0.15, 64).unsqueeze(1), []
+    memory = policy.begin(64)
     for _ in range(40):
-        x = moved(x, policy(x), torch.where)
+        actions, memory = policy.act(x, memory)
+        x = moved(x, actions, torch.where)
         places.append(x.squeeze(1).numpy())
     return np.array(places)
 
