@@ -100,17 +100,17 @@ def test_a_learned_value_is_compared_with_the_grid(
     plan = types.SimpleNamespace(algorithm="fisor", environment="native/dubins-obstacles")
     opened = types.SimpleNamespace(spec=spec, plan=plan)
     monkeypatch.setattr(reaching.Run, "open", lambda path: opened)
-    monkeypatch.setattr(reaching, "load_agent", lambda run, seed: types.SimpleNamespace(feasible_value=feasible_value))
+    monkeypatch.setattr(reaching, "load_agent", lambda *_: types.SimpleNamespace(feasible_value=feasible_value))
     learned = found.learned("RUN")
     result = compare(learned, found.solution.values)
     assert result.iou > 0.98
     assert result.false_unsafe == 0.0
     assert result.false_safe > 0.0
-    monkeypatch.setattr(reaching, "load_agent", lambda run, seed: object())
+    monkeypatch.setattr(reaching, "load_agent", lambda *_: object())
     with pytest.raises(ConfigError, match="fisor learns no feasible value"):
         found.learned("RUN")
     spec.observation_dim = 3
-    monkeypatch.setattr(reaching, "load_agent", lambda run, seed: types.SimpleNamespace(feasible_value=feasible_value))
+    monkeypatch.setattr(reaching, "load_agent", lambda *_: types.SimpleNamespace(feasible_value=feasible_value))
     with pytest.raises(ConfigError, match="observations of width 3"):
         found.learned("RUN")
     plan.environment = "surefoot/CartPoleBalance-v0"
@@ -228,7 +228,7 @@ def test_a_safe_set_of_another_system_or_a_damaged_one_is_refused(
     assert "is the safe set of native/dubins-obstacles" in capsys.readouterr().err
     broken = tmp_path / "broken.npz"
     broken.write_bytes(coarse.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="not a whole safe set"):
+    with pytest.raises(CheckpointError, match="is a damaged NPZ file"):
         load(broken)
     with pytest.raises(CheckpointError, match="no such file"):
         load(tmp_path / "none.npz")
