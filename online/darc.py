@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Metrics, Rule, Update, require
-from surefoot.core.random import Noise
+from surefoot.core.agent import Metrics, Rule, Update, require
 from surefoot.core.sources import Source, Stores, joined
 from surefoot.online.dynamics_gap import DynamicsGap
 from surefoot.online.hybrid import (
@@ -19,9 +18,9 @@ from surefoot.online.hybrid import (
     HybridConfig,
     Parts,
     discriminator_loss,
-    discriminator_update,
     half_of,
     hybrid_sources,
+    hybrid_updates,
 )
 from surefoot.online.sac import SAC
 
@@ -89,20 +88,6 @@ class DARC(SAC):
 
     def updates(self) -> list[Update | Rule]:
         """Discriminators; then temperature, actor and critics at the same parameters; then targets."""
-        c, noise = self.config, Noise("normal", self.spec.action_dim)
         rows = half_of(self.batch_size, self.name)
-        sources, rows = ((SIMULATED,), 2 * rows) if c.learn_from == "simulated" else (BOTH, rows)
-        temperature, actor, critic = (
-            Adam(rate) for rate in (c.temperature_learning_rate, c.actor_learning_rate, c.critic_learning_rate)
-        )
-        targets, learned, action = {"target_critic": ("critic", c.target_rate)}, c.learn_temperature, {"action": noise}
-        weigh = [Update(self.temperature_loss, ("temperature",), temperature, sources, rows=rows, noise=action)]
-        following = {"next_action": noise}
-        return [
-            discriminator_update(self.discriminator_loss, c, self.spec),
-            *weigh[: int(learned)],
-            Update(self.actor_loss, ("actor",), actor, sources, rows=rows, noise=action, together=learned),
-            Update(
-                self.critic_loss, ("critic",), critic, sources, rows=rows, then=targets, noise=following, together=True
-            ),
-        ]
+        both = self.config.learn_from == "both"
+        return hybrid_updates(self, BOTH, rows) if both else hybrid_updates(self, (SIMULATED,), 2 * rows)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.random import Noise
 from surefoot.core.sources import Source, Stores, joined
 from surefoot.core.value_learning import td_target
@@ -29,9 +29,9 @@ from surefoot.online.hybrid import (
     HybridConfig,
     Parts,
     discriminator_loss,
-    discriminator_update,
     half_of,
     hybrid_sources,
+    hybrid_updates,
 )
 from surefoot.online.sac import SAC
 
@@ -144,29 +144,9 @@ class H2O(SAC):
         return gap, weight if self.config.weigh else torch.ones_like(weight)
 
     def updates(self) -> list[Update | Rule]:
-        """Discriminators; then temperature, actor and critics at the same parameters; then targets.
-
-        The order is that of t6-thu/H2O.
-        """
-        c, size, rows = self.config, self.spec.action_dim, half_of(self.batch_size, self.name)
-        action = {"action": Noise("normal", size)}
-        next_noise = {
-            "next_action": Noise("normal", size),
-            "next_observation": Noise("normal", c.gap_draws * self.spec.observation_dim),
-        }
-        temperature, actor, critic = (
-            Adam(rate) for rate in (c.temperature_learning_rate, c.actor_learning_rate, c.critic_learning_rate)
-        )
-        targets, learned = {"target_critic": ("critic", c.target_rate)}, c.learn_temperature
-        weigh = [Update(self.temperature_loss, ("temperature",), temperature, BOTH, rows=rows, noise=action)]
-        return [
-            discriminator_update(self.discriminator_loss, c, self.spec),
-            *weigh[: int(learned)],
-            Update(self.actor_loss, ("actor",), actor, BOTH, rows=rows, noise=action, together=learned),
-            Update(
-                self.critic_loss, ("critic",), critic, BOTH, rows=rows, then=targets, noise=next_noise, together=True
-            ),
-        ]
+        """Discriminators; then temperature, actor and critics at the same parameters; then targets."""
+        drawn = Noise("normal", self.config.gap_draws * self.spec.observation_dim)
+        return hybrid_updates(self, BOTH, half_of(self.batch_size, self.name), next_observation=drawn)
 
 
 def gap_penalty(real_values: Tensor, simulated_values: Tensor, gap: Tensor, mean: bool = False) -> Tensor:

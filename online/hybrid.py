@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Loss, Metrics, Spec, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.errors import ConfigError
 from surefoot.core.random import Noise
 from surefoot.core.sources import Batch, Source, Stores, Uniform, joined
@@ -95,8 +96,36 @@ def discriminator_loss(dynamics: DynamicsGap, parts: Parts, blur: Tensor) -> tup
     return pair + transition, {"pair_loss": pair, "transition_loss": transition}
 
 
-def discriminator_update(loss: Loss, config: HybridConfig, spec: Spec) -> Update:
-    """Their step, before everything else, on rows of their own."""
-    noise = {"blur": Noise("normal", 2 * spec.observation_dim + spec.action_dim)}
-    adam = Adam(config.discriminator_learning_rate)
-    return Update(loss, ("dynamics",), adam, TO_TELL_APART, rows=config.discriminator_rows, noise=noise)
+def hybrid_updates(agent: Any, sources: tuple[str, ...], rows: int, **critic_noise: Noise) -> list[Update | Rule]:
+    """Discriminators; then temperature, actor and critics at the same parameters; then targets: t6-thu/H2O's order.
+
+    Args:
+        agent: with SAC's losses, and `discriminator_loss`.
+        sources: that its losses read.
+        rows: of each of them.
+        critic_noise: what the critics' loss reads beside the next action's noise.
+    """
+    c, spec, action = agent.config, agent.spec, Noise("normal", agent.spec.action_dim)
+    blur = {"blur": Noise("normal", 2 * spec.observation_dim + spec.action_dim)}
+    adam, own = Adam(c.discriminator_learning_rate), {"action": action}
+    targets = {"target_critic": ("critic", c.target_rate)}
+    temperature, actor, critic = (
+        Adam(rate) for rate in (c.temperature_learning_rate, c.actor_learning_rate, c.critic_learning_rate)
+    )
+    weigh = Update(agent.temperature_loss, ("temperature",), temperature, sources, rows=rows, noise=own)
+    act = Update(agent.actor_loss, ("actor",), actor, sources, rows=rows, noise=own, together=c.learn_temperature)
+    return [
+        Update(agent.discriminator_loss, ("dynamics",), adam, TO_TELL_APART, rows=c.discriminator_rows, noise=blur),
+        *([weigh] if c.learn_temperature else []),
+        act,
+        Update(
+            agent.critic_loss,
+            ("critic",),
+            critic,
+            sources,
+            rows=rows,
+            then=targets,
+            noise={"next_action": action, **critic_noise},
+            together=True,
+        ),
+    ]
