@@ -90,3 +90,14 @@ def read_json(path: str | os.PathLike[str], kind: Kind | None = None) -> Any:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: not readable as JSON ({error}); restore it from a copy") from error
     return value if kind is None else check(value, kind, path)
+
+
+def stem_of(path: str | os.PathLike[str]) -> pathlib.Path:
+    """A path without the ending of either file of a pair of safetensors and JSON."""
+    path = pathlib.Path(path)
+    return path.with_suffix("") if path.suffix in {".safetensors", ".json"} else path
+
+
+def beside(stem: pathlib.Path, ending: str) -> pathlib.Path:
+    """The file of a pair that has this ending."""
+    return stem.parent / (stem.name + ending)

@@ -114,7 +114,7 @@ class MLP(nn.Module):
     def with_features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """(B, last hidden width) what the last layer reads, and (B, out) what it gives; of a network without members.
 
-        In plain PyTorch, not by the measured kernels, which keep the hidden layers to themselves.
+        In plain PyTorch, not by the native kernel, which keeps the hidden layers to itself.
         """
         if self.members is not None:
             raise ConfigError("with_features is of a single network, and this one has members")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from surefoot.core.actor import Actor, actor_class
 from surefoot.core.control_loop import ControlLoop
 from surefoot.core.encoders import Encoder, on_vectors
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
-from surefoot.core.files import read_json, write_json
+from surefoot.core.files import beside, read_json, stem_of, write_json
 from surefoot.core.memory import DRAWS, Memory
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.random import generator
@@ -324,9 +323,9 @@ class Policy(ControlLoop, nn.Module):
         Raises:
             SurefootError: the disk is full or the folder can't be written.
         """
-        stem = _stem(path)
-        checkpoint.save(_with(stem, ".safetensors"), self.state_dict(), {"kind": "policy", **self.description()})
-        write_json(_with(stem, ".json"), self.description())
+        stem = stem_of(path)
+        checkpoint.save(beside(stem, ".safetensors"), self.state_dict(), {"kind": "policy", **self.description()})
+        write_json(beside(stem, ".json"), self.description())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
@@ -335,9 +334,9 @@ class Policy(ControlLoop, nn.Module):
         Raises:
             CheckpointError: a file is missing, damaged, of another version, or not what `core.received` asks for.
         """
-        stem = _stem(path)
-        tensors, meta = checkpoint.load(_with(stem, ".safetensors"), kind="policy")
-        described = read_json(_with(stem, ".json"))
+        stem = stem_of(path)
+        tensors, meta = checkpoint.load(beside(stem, ".safetensors"), kind="policy")
+        described = read_json(beside(stem, ".json"))
         if described != {key: value for key, value in meta.items() if key != "kind"}:
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
 
@@ -353,7 +352,7 @@ class Policy(ControlLoop, nn.Module):
             return cls(actor, Normalizer(width, limit), low, high, encoder)
 
         try:
-            policy = load_checked(_with(stem, ".safetensors"), tensors, meta, build)
+            policy = load_checked(beside(stem, ".safetensors"), tensors, meta, build)
         except (KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
         return policy.requires_grad_(False)
@@ -392,12 +391,3 @@ def _split(observations: Any, memory: Memory, noise: Tensor) -> list[tuple[Any, 
 def _joined(parts: list[tuple[Tensor, Memory]]) -> tuple[Tensor, Memory]:
     memory = {name: torch.cat([part[1][name] for part in parts]) for name in parts[0][1]}
     return torch.cat([part[0] for part in parts]), memory
-
-
-def _stem(path: str | os.PathLike[str]) -> pathlib.Path:
-    path = pathlib.Path(path)
-    return path.with_suffix("") if path.suffix in {".safetensors", ".json"} else path
-
-
-def _with(stem: pathlib.Path, ending: str) -> pathlib.Path:
-    return stem.parent / (stem.name + ending)
