@@ -20,9 +20,8 @@ import tempfile
 from typing import Any
 
 from surefoot.core.files import write_json
-from surefoot.cuda_ext import gpu
 from surefoot.cuda_ext.cubin import MissingPackageError, Unit, compile_now, compiler
-from surefoot.cuda_ext.gpu import Layout, Limits, plan, unit_of
+from surefoot.cuda_ext.launch import Layout, Limits, Plan, plan, unit_of
 from surefoot.cuda_ext.operation import POLICY, sizes_of
 from surefoot.envs.systems import SYSTEMS, system
 
@@ -37,7 +36,7 @@ NVCC = "-cubin -std=c++17 --expt-relaxed-constexpr -prec-div=false -ftz=true -Xp
 MOST_SPILLED = 64  # bytes a thread that `--quick` lets pass: the one-thread kernels lack a few of 128 registers
 
 
-def unit(name: str, limits: Limits, envs: int) -> tuple[Unit, gpu.Plan]:
+def unit(name: str, limits: Limits, envs: int) -> tuple[Unit, Plan]:
     """The kernel for `envs` environments of a system under a policy of two layers of 64."""
     sizes = sizes_of(system(name))
     header = [3, 2, 0, 1, 0, sizes[2], 64, 64, sizes[1]]  # layers, tanh, no norm, squash, no noise, widths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,11 @@ class Carry:
     """(N,) int32 number of the present episode."""
     elapsed: Tensor
     """(N,) int32 steps made in it."""
+
+    def map(self, function: Callable[..., Tensor], *others: Carry) -> Carry:
+        """`function` of each of the three tensors, and of the same tensor of the others."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return Carry(*(function(*(getattr(carry, name) for carry in (self, *others))) for name in names))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -201,7 +201,7 @@ class Simulator:
     @property
     def state(self) -> Carry:
         """Where every environment stands, copied: set it again to go back there, random numbers included."""
-        return Carry(self._carry.states.clone(), self._carry.episodes.clone(), self._carry.elapsed.clone())
+        return self._carry.map(torch.clone)
 
     @state.setter
     def state(self, value: Carry) -> None:

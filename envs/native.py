@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box
@@ -142,13 +141,12 @@ class NativeVectorEnv(VectorEnvironment):
         self._come_home()
         simulator = self._simulator
         given = self._actions(actions)
-        paused = None if self.active.all() else ~self.active
-        before = None if paused is None else simulator.state
+        paused = ~self.active
+        before = simulator.state if paused.any() else None
         done = simulator.step(given)
         rewards, costs, margins = done.rewards.copy(), done.costs.copy(), done.margins.copy()
         terminations, truncations, diverged = done.terminated.copy(), done.truncated.copy(), done.diverged.copy()
         if before is not None:
-            assert paused is not None
             simulator.state = _mixed(torch.from_numpy(paused), before, simulator.state)
             for values in (rewards, costs, margins, terminations, truncations, diverged):
                 values[paused] = 0
@@ -276,7 +274,7 @@ class NativeVectorEnv(VectorEnvironment):
         device = torch.device(device)
         begun = self._away or self._simulator.state
         if device != begun.states.device:
-            begun = Carry(begun.states.to(device), begun.episodes.to(device), begun.elapsed.to(device))
+            begun = begun.map(lambda values: values.to(device))
         seeds, table, parts = torch.from_numpy(self._seeds).to(device), _rows(self._table), []
         for position, policy in enumerate(policies):
             rows = slice(position * share, (position + 1) * share)
@@ -285,7 +283,7 @@ class NativeVectorEnv(VectorEnvironment):
                     self.system,
                     policy=native_policy(policy, sampling=True),
                     seeds=seeds[rows],
-                    carry=Carry(begun.states[rows], begun.episodes[rows], begun.elapsed[rows]),
+                    carry=begun.map(lambda values, rows=rows: values[rows]),
                     horizon=horizon,
                     parameters=table if table.ndim == 1 else table[rows],
                     episodes="many",
@@ -298,9 +296,7 @@ class NativeVectorEnv(VectorEnvironment):
         joined = {name: _joined([part.records[name] for part in parts], 1) for name in BLOCK_RECORDS} | {
             name: _joined([getattr(part, name) for part in parts], 0) for name in BLOCK_SUMS
         }
-        carry = Carry(
-            *(_joined([getattr(part.carry, n) for part in parts], 0) for n in ("states", "episodes", "elapsed"))
-        )
+        carry = parts[0].carry.map(lambda *values: _joined(values, 0), *(part.carry for part in parts[1:]))
         if device.type == "cpu":
             self._simulator.state = carry
             self.diverged_episodes += int(sum(part.diverged.sum() for part in parts))
@@ -314,7 +310,7 @@ class NativeVectorEnv(VectorEnvironment):
         """Go on here from where a rollout on a GPU stopped."""
         if self._away is not None:
             away, self._away = self._away, None
-            self._simulator.state = Carry(away.states.cpu(), away.episodes.cpu(), away.elapsed.cpu())
+            self._simulator.state = away.map(torch.Tensor.cpu)
 
     def __repr__(self) -> str:
         return f"NativeVectorEnv({self.system.alias}, num_envs={self.num_envs})"
@@ -324,49 +320,8 @@ BLOCK_RECORDS = ("observations", "rewards", "next_observations", "terminated", "
 BLOCK_SUMS = ("finished", "finished_lengths", "finished_returns", "finished_costs", "returns")
 
 
-def _joined(parts: list[torch.Tensor], dim: int) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-
-class NativeEnv(gymnasium.Env[Array, Array]):
-    """One environment of a native system, for `gymnasium.make`; arguments as those of `NativeVectorEnv`."""
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
-
-    def __init__(self, system: str | System, **options: Any) -> None:
-        self._rows = NativeVectorEnv(system, 1, **options)
-        self.system = self._rows.system
-        self.observation_space, self.action_space = self._rows.single_observation_space, self._rows.single_action_space
-        self.metadata = {**self.metadata, "simulator": self._rows.metadata["simulator"]}
-        self.max_episode_steps = self._rows.max_episode_steps
-        """Steps after which it truncates an episode by itself."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode: (O,) observation and an empty info."""
-        super().reset(seed=seed)
-        if seed is None and not self._rows._seeded:
-            seed = int(self.np_random.integers(SEEDS))
-        return self._rows.reset(seed=seed)[0][0], {}
-
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """One control step under an action (A,); `info` has `cost`, `margin` and `diverged`."""
-        observations, rewards, terminations, truncations, info = self._rows.step(np.asarray(action)[None])
-        observation = info.get("final_obs", observations)[0]
-        own = {
-            "cost": float(info["cost"][0]),
-            "margin": float(info["margin"][0]),
-            "diverged": bool(info["diverged"][0]),
-        }
-        return observation, float(rewards[0]), bool(terminations[0]), bool(truncations[0]), own
-
-    @property
-    def state(self) -> Array:
-        """(S,) state of the system, a copy; assign to it to go on from another."""
-        return np.asarray(self._rows.state)[0]
-
-    @state.setter
-    def state(self, value: Any) -> None:
-        self._rows.state = np.asarray(value)[None]
+def _joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat([*parts], dim)
 
 
 def _rows(table: Array) -> Array:
@@ -376,11 +331,7 @@ def _rows(table: Array) -> Array:
 
 def _mixed(rows: torch.Tensor, first: Carry, second: Carry) -> Carry:
     """Where the environments of `rows` stand in `first` and the others in `second`."""
-    return Carry(
-        torch.where(rows[:, None], first.states, second.states),
-        torch.where(rows, first.episodes, second.episodes),
-        torch.where(rows, first.elapsed, second.elapsed),
-    )
+    return first.map(lambda a, b: torch.where(rows.view(-1, *[1] * (a.ndim - 1)), a, b), second)
 
 
 def _final(ended: Array, observations: Array, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -394,12 +345,6 @@ def _final(ended: Array, observations: Array, info: Mapping[str, Any]) -> dict[s
 def make(num_envs: int = 1, *, system: str, **options: Any) -> NativeVectorEnv:
     """`NativeVectorEnv` as `gymnasium.make_vec` calls it."""
     return NativeVectorEnv(system, num_envs, **options)
-
-
-def make_single(*, system: str, **options: Any) -> NativeEnv:
-    """`NativeEnv` as `gymnasium.make` calls it."""
-    options.pop("render_mode", None)
-    return NativeEnv(system, **options)
 
 
 def make_system(name: str, options: Mapping[str, Any]) -> System:

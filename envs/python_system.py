@@ -220,7 +220,8 @@ class PythonSystem(System):
 
     def register(self) -> str:
         """Make it known to gymnasium in this process, for `make`, `make_vec` and evaluation; its id."""
-        from surefoot.envs.native import NativeEnv, NativeVectorEnv
+        from surefoot.envs.native import NativeVectorEnv
+        from surefoot.envs.native_single import NativeEnv
 
         def make(num_envs: int = 1, **options: Any) -> NativeVectorEnv:
             return NativeVectorEnv(self, num_envs, **options)

@@ -30,7 +30,7 @@ def _register_pixels() -> None:
 def _register_native() -> None:
     """`surefoot/Pendulum-v0`, ...: each file of `envs/systems`. They truncate their episodes by themselves."""
     for gym_id in native_ids().values():
-        _add(gym_id, {"system": gym_id}, None, "surefoot.envs.native:make_single", "surefoot.envs.native:make")
+        _add(gym_id, {"system": gym_id}, None, "surefoot.envs.native_single:make_single", "surefoot.envs.native:make")
 
 
 def _register_mujoco() -> None:

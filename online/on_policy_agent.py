@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -23,8 +23,6 @@ KEPT = "kept/"
 """What names of columns begin with that a head has kept of its actions."""
 BLOCK_ROWS = 2048
 """Transitions of a block where nothing else is said, as in PPO's experiments."""
-
-
 EXPLORATIONS = ("gaussian", "state_dependent")
 
 
@@ -161,9 +159,9 @@ class OnPolicyAgent(Agent):
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
         """(B, A) actions as drawn and what is kept of them, for (B, O) observations and (B, held_dim) normal noise."""
-        if observations.shape[0] <= PART or observations.device.type != "cpu":
-            return self.actor.sample(observations, noise)
-        found = [self.actor.sample(o, z) for o, z in zip(observations.split(PART), noise.split(PART), strict=True)]
+        found = [self.actor.sample(o, z) for o, z in zip(_parts(observations), _parts(noise), strict=True)]
+        if len(found) == 1:
+            return found[0]
         actions, kept = zip(*found, strict=True)
         return torch.cat(actions), {name: torch.cat([one[name] for one in kept]) for name in kept[0]}
 
@@ -197,15 +195,9 @@ class OnPolicyAgent(Agent):
         """Columns (T, N) of a block: values, advantages (generalised, eq. 16 of Schulman et al.) and returns."""
         c, values = self.config, self.values(block["observations"])
         following = self.values(block["next_observations"])
+        ends = (block["terminations"], block["truncations"])
         advantages, returns = gae(
-            block["rewards"],
-            values,
-            following,
-            block["terminations"],
-            block["truncations"],
-            c.discount,
-            c.gae_lambda,
-            block.get("mask"),
+            block["rewards"], values, following, *ends, c.discount, c.gae_lambda, block.get("mask")
         )
         return {"values": values, "advantages": advantages, "returns": returns}
 
@@ -240,13 +232,14 @@ def kept_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def in_parts(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
     """`function` of the rows of (T, N, ...) columns, some at a time on a CPU: (T, N, ...)."""
-    rows = [column.flatten(0, 1) for column in columns]
-    whole = rows[0].shape[0] <= PART or rows[0].device.type != "cpu"
-    if whole:
-        found = function(*rows)
-    else:
-        found = torch.cat([function(*parts) for parts in zip(*(one.split(PART) for one in rows), strict=True)])
-    return found.unflatten(0, columns[0].shape[:2])
+    rows = zip(*(_parts(column.flatten(0, 1)) for column in columns), strict=True)
+    found = [function(*part) for part in rows]
+    return (found[0] if len(found) == 1 else torch.cat(found)).unflatten(0, columns[0].shape[:2])
+
+
+def _parts(rows: Tensor) -> Sequence[Tensor]:
+    """Rows as a network is given them: some at a time on a CPU, all at once elsewhere."""
+    return rows.split(PART) if rows.device.type == "cpu" else [rows]
 
 
 @torch.no_grad()

@@ -198,25 +198,14 @@ class FISOR(Agent):
         if c.dropout > 0 and self.noise_network.dropped > 0:
             drawn["dropout"] = Noise("keep", self.noise_network.dropped, 1 - c.dropout)
         average = {"average_noise_network": ("noise_network", c.average_rate)}
+        target, feasible = ({f"target_{name}": (name, c.target_rate)} for name in ("critic", "feasible_critic"))
+        times, rows = c.actor_updates, c.actor_rows
         return [
-            Update(
-                self.actor_loss,
-                ("noise_network",),
-                falling,
-                repeat=c.actor_updates,
-                rows=c.actor_rows,
-                then=average,
-                noise=drawn,
-            ),
+            Update(self.actor_loss, ("noise_network",), falling, repeat=times, rows=rows, then=average, noise=drawn),
             Update(self.value_loss, ("value",), adam),
-            Update(self.critic_loss, ("critic",), adam, then={"target_critic": ("critic", c.target_rate)}),
+            Update(self.critic_loss, ("critic",), adam, then=target),
             Update(self.feasible_value_loss, ("feasible_value_network",), adam),
-            Update(
-                self.feasible_critic_loss,
-                ("feasible_critic",),
-                adam,
-                then={"target_feasible_critic": ("feasible_critic", c.target_rate)},
-            ),
+            Update(self.feasible_critic_loss, ("feasible_critic",), adam, then=feasible),
         ]
 
     @property

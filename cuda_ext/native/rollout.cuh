@@ -136,8 +136,8 @@ struct Layout<-1> {
 };
 using Whole = Layout<layers - 1>;
 constexpr int activation_rows = Whole::rows * (Whole::in_place ? 1 : 2);
-static_assert(Whole::end == SF_WEIGHTS, "cuda_ext/gpu.py lays the weights out in another way");
-static_assert(activation_rows == SF_ROWS, "cuda_ext/gpu.py counts the activations in another way");
+static_assert(Whole::end == SF_WEIGHTS, "cuda_ext/launch.py lays the weights out in another way");
+static_assert(activation_rows == SF_ROWS, "cuda_ext/launch.py counts the activations in another way");
 
 SF_INLINE void unpack_quad(float (&to)[4], const float* from) {
   const float4 v = *reinterpret_cast<const float4*>(from);

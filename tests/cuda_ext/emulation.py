@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from surefoot.cuda_ext.cubin import Unit
-from surefoot.cuda_ext.gpu import THREADS, Limits
+from surefoot.cuda_ext.launch import THREADS, Limits
 
 HERE = pathlib.Path(__file__).parent
 H200 = Limits("sm_90", 227 * 1024, 228 * 1024, multiprocessors=132)

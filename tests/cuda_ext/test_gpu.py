@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensorMode
 
 from surefoot.cuda_ext import cubin, gpu
 from surefoot.cuda_ext.cubin import CompileError, MissingPackageError, NoDeviceError, Unit
-from surefoot.cuda_ext.gpu import Layout, Limits, plan
+from surefoot.cuda_ext.launch import Layout, Limits, plan, unit_of
 from surefoot.cuda_ext.operation import RECORDS, _native, sizes_of
 from surefoot.cuda_ext.rollout import rollout
 from surefoot.cuda_ext.rollout_arrays import POLICY, RANDOM, SUMS
@@ -40,7 +40,7 @@ def nvrtc() -> None:
 def unit_for(s: System, hidden: tuple[int, ...] = (16,), envs: int = 100, limits: Limits = H200) -> Unit:
     policy = policy_of(s, hidden)
     layout = Layout.of(policy.header)
-    return gpu.unit_of(s.name, sizes_of(s), POLICY, policy.header, plan(limits, envs, layout), layout)
+    return unit_of(s.name, sizes_of(s), POLICY, policy.header, plan(limits, envs, layout), layout)
 
 
 # ---- NVRTC ----

@@ -15,7 +15,8 @@ from gymnasium.vector import AutoresetMode
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs import describe, make_vec
 from surefoot.envs.names import gymnasium_id, native_ids, short_name
-from surefoot.envs.native import NativeEnv, NativeVectorEnv
+from surefoot.envs.native import NativeVectorEnv
+from surefoot.envs.native_single import NativeEnv
 from surefoot.envs.systems import SYSTEMS
 
 SWING_UP = "surefoot/CartPoleSwingUp-v0"
