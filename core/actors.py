@@ -19,6 +19,7 @@ class DeterministicActor(MLPActor):
     """a = tanh(MLP(s))."""
 
     kind = "deterministic"
+    options = ("activation",)
 
     def __init__(
         self,
@@ -26,9 +27,10 @@ class DeterministicActor(MLPActor):
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
+        activation: str = "relu",
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation)
+        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
 
     def forward(self, observations: Tensor, masks: Tensor | None = None) -> Tensor:
         """(B, A) actions in [-1, 1]."""

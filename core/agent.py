@@ -83,6 +83,8 @@ class Update:
     """Batch size, of each of its sources, where it differs from the run's."""
     then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     """Target network -> (network, rate): target += rate * (network - target) after the step."""
+    lagging: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """As `then`, but of the network as it was before the step: a target that lags by one update (FQL, Q-chunking)."""
     together: bool = False
     """Differentiated at the same parameters as the last due update before it, not at those that it made."""
     noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
@@ -285,7 +287,8 @@ class Agent(nn.Module):
         """Network -> the network that it follows slowly and starts equal to."""
         entries = self.updates()
         trained = {name for entry in entries if isinstance(entry, Update) for name in entry.trains}
-        pairs = ((target, source) for entry in entries for target, (source, _) in entry.then.items())
+        moves = [*(e.then for e in entries), *(e.lagging for e in entries if isinstance(e, Update))]
+        pairs = ((target, source) for move in moves for target, (source, _) in move.items())
         return {target: source for target, source in pairs if target not in trained}
 
     def forward(self, method: str | Callable[..., Any], *arguments: Any) -> Any:

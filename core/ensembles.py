@@ -63,18 +63,35 @@ def lowest(critic: Callable[..., Tensor], pairs: Tensor, members: Tensor | None 
     return critic(pairs.flatten(0, -2), members).amin(0).unflatten(0, pairs.shape[:-1])
 
 
-def critic_loss(values: Tensor, targets: Tensor, over: str) -> Tensor:
+def aggregate(values: Tensor, how: str, deviations: float = 0.0) -> Tensor:
+    """(B,) of (E, B) values: the "min", or the "mean" less some standard deviations of them (of the population).
+
+    Source: the latter is Li and Levine's, "Q-learning with Adjoint Matching", with half a deviation of 10 critics.
+    """
+    if how == "min":
+        return minimum(values)
+    mean = values.mean(0)
+    return mean if deviations == 0 else mean - deviations * values.std(0, correction=0)
+
+
+AGGREGATES = ("min", "mean")
+"""Words for `aggregate`."""
+
+
+def critic_loss(values: Tensor, targets: Tensor, over: str, weight: Tensor | None = None) -> Tensor:
     """Squared errors, averaged over the batch.
 
     Args:
         values: (E, B).
         targets: (B,), without gradient.
+        weight: (B,) of each row's error; rows of weight 0 count in the average all the same.
         over: "mean" over the critics (WSRL, RLPD), their "sum" (REDQ, CleanRL) or "half_sum" (stable-baselines3).
 
     Returns:
         ().
     """
-    errors = (values - targets).square().mean(-1)
+    squares = (values - targets).square()
+    errors = (squares if weight is None else weight * squares).mean(-1)
     if over == "mean":
         return errors.mean()
     return errors.sum() if over == "sum" else 0.5 * errors.sum()

@@ -229,6 +229,9 @@ class Learner:
     def _flush(self, waiting: list[int]) -> None:
         """Step the optimisers of these updates and average their targets."""
         for index in waiting:
+            for target, (source, rate) in self.updates[index].lagging.items():
+                self.networks[target].value.lerp_(self.networks[source].value, rate)
+        for index in waiting:
             then = self.updates[index].then.items()
             averages = [(self.networks[target], self.networks[source], rate) for target, (source, rate) in then]
             self.optimizers[index].step(averages)

@@ -34,7 +34,8 @@ def check_names(agent: str, order: Order, networks: Collection[str], buffers: Co
     """
     holders = {name.split(".")[0] for name in buffers}
     for entry in order:
-        names = [*entry.then, *(source for source, _ in entry.then.values())]
+        moves = {**entry.then, **entry.lagging} if isinstance(entry, Update) else entry.then
+        names = [*moves, *(source for source, _ in moves.values())]
         names += entry.trains if isinstance(entry, Update) else entry.changes
         known = {*networks} if isinstance(entry, Update) else {*networks, *holders}
         for name in names:

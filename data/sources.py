@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from surefoot.core.errors import DataError
-from surefoot.core.sources import MAIN, Batch, Drawn
+from surefoot.core.sources import MAIN, Batch, Drawn, Source, Stores, Uniform
 from surefoot.data.samplers import Chain, Weighted, Windows, uniform_rows
-from surefoot.data.store import Store, Workspace
+from surefoot.data.store import Store, Workspace, segment_ids
 
 
 class WindowSource(Drawn):
@@ -53,6 +53,13 @@ class WindowSource(Drawn):
         batch = self.store.gather(window.rows)
         dtype = next(value.dtype for value in batch.values() if value.is_floating_point())
         return {**batch, "mask": window.mask.to(dtype)}
+
+
+def chunk_source(stores: Stores, length: int) -> Source:
+    """Rows of the data, drawn uniformly; of a length above 1, the windows that begin at them (`core.chunks`)."""
+    if length == 1:
+        return Uniform(stores.data)
+    return WindowSource(stores.data, segment_ids(stores.dataset), Windows(length, "right"))
 
 
 class Added(Drawn):

@@ -505,3 +505,29 @@ def test_a_network_trained_twice_together_and_a_loss_used_twice_are_refused() ->
         learner([toy(lambda s: [Update(s.a_loss, ("a",)), Update(s.steep_loss, ("a", "b"), together=True)])], Y)
     with pytest.raises(ConfigError, match="two updates have the same loss"):
         learner([toy(lambda s: [Update(s.a_loss, ("a",)), Update(s.a_loss, ("a",), every=2)])], Y)
+
+
+def test_a_lagging_target_follows_the_network_as_it_was_before_the_step() -> None:
+    def plan(agent: Toy) -> list[Update]:
+        return [Update(agent.a_loss, ("a",), ADAM, lagging={"target": ("a", 0.5)})]
+
+    agent = toy(plan)
+    trained = learner([agent], torch.zeros(8, dtype=torch.float64))
+    assert agent.copies() == {"target": "a"}
+    a, target = HandAdam(1.0), 6.0
+    for _ in range(3):
+        target += 0.5 * (a.value - target)
+        a.step(2 * a.value)
+        trained.run(1)
+        assert trained.networks["target"].value.item() == pytest.approx(target, rel=1e-12)
+        assert trained.networks["a"].value.item() == pytest.approx(a.value, rel=1e-9)
+
+
+def test_updates_that_are_taken_together_lag_together() -> None:
+    def plan(agent: Toy) -> list[Update]:
+        lag = {"target": ("b", 0.25)}
+        return [Update(agent.b_loss, ("b",), ADAM), Update(agent.a_loss, ("a",), ADAM, together=True, lagging=lag)]
+
+    trained = learner([toy(plan)], torch.zeros(8, dtype=torch.float64))
+    trained.run(1)
+    assert trained.networks["target"].value.item() == pytest.approx(6 + 0.25 * (2 - 6))  # b was 2 before its step
