@@ -48,7 +48,8 @@ class Blocks:
         self.learner, self.horizon, self.device = learner, horizon, device
         self.agent: Agent = learner.agent
         agent, config = self.agent, self.agent.config
-        bounds = None if agent.spec.discrete else (agent.action_low, agent.action_high)
+        chunk = int(getattr(env, "chunk", 1))
+        bounds = None if agent.spec.discrete else (agent.action_low.repeat(chunk), agent.action_high.repeat(chunk))
         self.acting = Acting(env, learner.seeds, bounds, device, agent.cost_window)
         self.env, self.seeds, self.num_envs = env, len(learner.seeds), self.acting.num_envs
         width = agent.spec.vector_dim
@@ -56,6 +57,8 @@ class Blocks:
         self.moments = RunningMoments(self.seeds, width, device)
         self._policies = self._inside()
         self._warm = False
+        self.taken = torch.zeros(self.seeds, dtype=torch.int64)
+        """(S,) environment steps of each seed so far; unequal only where episodes cut chunks short."""
         self._begin(0)
 
     @property
@@ -92,6 +95,8 @@ class Blocks:
         """
         block = self._stepped(number) if self._policies is None else self._rolled(self._policies)
         self._check_finite(block, number)
+        steps = block.get("steps")
+        self.taken += self.horizon * self.num_envs if steps is None else steps.sum((1, 2)).long().cpu()
         if self.recent is None:
             block.pop("costs", None)
         elif "costs" not in block:
@@ -99,19 +104,20 @@ class Blocks:
         else:
             self._check_costs(block, number)
             self.recent.add_block(block)
+        block.pop("steps", None)
         return block
 
-    def warm_up(self) -> int:
-        """Steps of each row that are taken for the sake of the first observation statistics alone.
+    def warm_up(self) -> None:
+        """Take a block of steps for the sake of the first observation statistics alone, where they need it.
 
         Policies inside a loop keep theirs for a whole block, and the first would see raw observations.
         Source: Burda et al., "Exploration by Random Network Distillation", section 2.4.
         """
         if self._warm or self._policies is None or not self.learns_statistics:
-            return 0
+            return
         self._warm = True
         self._rolled(self._policies)
-        return self.horizon
+        self.taken += self.horizon * self.num_envs
 
     # -- inside the environment's loop -------------------------------------------------------------------
 
@@ -186,6 +192,8 @@ class Blocks:
                 step |= named("observations", seen)
             if valid is not None:
                 step["mask"] = acting.rows(valid).float()
+            if "steps" in done.info:  # decisions of several steps each
+                step["steps"] = acting.rows(acting.tensor(done.info["steps"]))
             if "cost" in done.info:
                 step["costs"] = acting.rows(acting.tensor(done.info["cost"]))
             self._write(block, step, time)
@@ -281,6 +289,7 @@ class Blocks:
         """What seed `position` needs to go on: its environments, statistics and sums."""
         acting = self.acting
         tensors = {**acting.own("blocks/received", position), "blocks/warm": torch.tensor(self._warm)}
+        tensors["blocks/taken"] = self.taken[position].clone()
         tensors |= {f"blocks/moments/{name}": value for name, value in self.moments.state(position).items()}
         tensors |= {f"blocks/{name}": value for name, value in acting.state(position).items()}
         return tensors | acting.environment_state(position, self.seeds)
@@ -289,6 +298,7 @@ class Blocks:
         """Go on from what `state` gave before block `number`; None, or a sentence that says what is lost."""
         for position, state in enumerate(states):
             self.moments.restore(position, under(state, "blocks/moments/"))
+            self.taken[position] = state.get("blocks/taken", state["loop/counters"][0])  # version 0.2.0 has no "taken"
         self._warm = bool(states[0]["blocks/warm"])
         lost = self.acting.restore(states, "blocks/", "blocks/received")
         if lost is not None:

@@ -20,6 +20,7 @@ from surefoot.core.value_learning import explained_variance
 from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
 from surefoot.envs.acting import check_spec
+from surefoot.envs.chunked import Chunked
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.minibatches import Minibatches, RewardScale, WholeBlock
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
@@ -49,7 +50,8 @@ class OnPolicyLoop:
         Args:
             agents: S agents of one class and config.
             seeds: S numbers that fix each agent's environments, actions and minibatches.
-            env: contract vector environment of S N rows, row s N + e environment e of seed s.
+            env: contract vector environment of S N rows, row s N + e environment e of seed s; of agents that decide in
+                chunks, the plain one too.
             planned_steps: environment steps of each seed that the run is to take: where schedules end.
             device: of parameters and blocks.
             kernels: run networks and updates in the native module, on a CPU.
@@ -71,19 +73,21 @@ class OnPolicyLoop:
                 f"environment has {env.num_envs}: set algo.num_envs, or make as many"
             )
         check_spec(env, self.agent.spec, self.agent.name)
+        if self.agent.chunk > 1:
+            env = Chunked(env, self.agent.chunk)
         if (dataset is None) == bool(self.agent.reads):
             does = "learns from data beside its blocks: give dataset=" if dataset is None else "reads no dataset"
             raise ConfigError(f"{self.agent.name} {does}")
         self.data = None if dataset is None else store_from_dataset(dataset, self.agent.reads, self.device)
         """Rows beside the blocks, in the dataset's own units but for the actions."""
         self.step = 0
-        """Environment steps so far, of each seed."""
+        """Environment steps so far, of each seed; of agents that decide in chunks, of the seed that took the fewest."""
         self.blocks_done = 0
         inserts_rows = bool(getattr(env, "inserts_rows", False))
         shapes = _column_shapes(self.agent, inserts_rows)
         self.store = Store.allocate(len(seeds) * c.rows, shapes, self.device)
         self.minibatches = Minibatches(self.store, c.rows, c.parts)
-        self.planned_blocks = math.ceil(planned_steps / c.rows)
+        self.planned_blocks = math.ceil(planned_steps / (c.rows * self.agent.chunk))
         self.groups = len(in_groups(self.agent.updates())[0])
         self.learner = Learner(
             agents,
@@ -119,7 +123,7 @@ class OnPolicyLoop:
         while self.step < target:
             if self.pause is not None:
                 self.pause()
-            self.step += self.blocks.warm_up() * self.config.num_envs
+            self.blocks.warm_up()
             result = self._block()
             count += 1
             for name, values in result.items():
@@ -151,7 +155,7 @@ class OnPolicyLoop:
         if "multiplier.value" in self.learner.buffers:
             result["multiplier"] = self.learner.buffers["multiplier.value"].tolist()
         self.blocks_done += 1
-        self.step += c.rows
+        self.step = int(self.blocks.taken.min())
         return result
 
     def _data_rows(self) -> Block:
@@ -284,7 +288,7 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
     block = {
         "observations": torch.zeros(2, 1, agent.features),
         "next_observations": torch.zeros(2, 1, agent.features),
-        "actions": torch.zeros(2, 1, spec.action_dim),
+        "actions": torch.zeros(2, 1, agent.decision_dim),
         "rewards": torch.zeros(2, 1),
         "terminations": ends,
         "truncations": ends,

@@ -10,10 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import DistributionActor, Evaluation, Kept
+from surefoot.core.actor import Actor, DistributionActor, Evaluation, Kept
 from surefoot.core.actors import CategoricalActor, StateDependentActor, UnboundedGaussianActor
 from surefoot.core.agent import Agent, Batch, algorithm_of, require
+from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.networks import MLP, Value
+from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import gae
 
@@ -31,7 +33,8 @@ class OnPolicyConfig:
     """How an on-policy algorithm gathers experience, and the networks that it learns."""
 
     num_envs: int = 1  # parallel environments of each seed: N
-    horizon: int | None = None  # T, steps of each in a block; None: 2,048 rows a block, in multiples of 32 steps
+    horizon: int | None = None  # T, decisions of each in a block; None: 2,048 rows a block, in multiples of 32
+    chunk: int = 1  # actions that are decided on at once and played one after another; rewards of a chunk are summed
     discount: float = 0.99
     gae_lambda: float = 0.95
     hidden: tuple[int, ...] = (64, 64)  # of actor and critic
@@ -48,6 +51,7 @@ class OnPolicyConfig:
         """Refuse values out of range."""
         name = algorithm_of(self)
         require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
+        require(self.chunk >= 1, name, "chunk", self.chunk, ">= 1")
         require(self.horizon is None or self.horizon >= 1, name, "horizon", self.horizon, "None or >= 1")
         require(0 <= self.gae_lambda <= 1, name, "gae_lambda", self.gae_lambda, "in [0, 1]")
         require(self.exploration in EXPLORATIONS, name, "exploration", self.exploration, " or ".join(EXPLORATIONS))
@@ -129,7 +133,18 @@ class OnPolicyAgent(Agent):
     anneals: ClassVar[bool] = False
     """Whether its blocks say how much of the run is over: `progress`, in [0, 1)."""
     actor: DistributionActor
-    """Of the algorithms here; one that asks no more than `sample` and `evaluate` of it takes any head."""
+    """Of the algorithms here; one that asks no more than `sample` and `evaluate` of it takes any head. It plans a whole
+    chunk, `decision_dim` numbers, where the config has one."""
+
+    @property
+    def chunk(self) -> int:
+        """Actions of a decision, C."""
+        return self.config.chunk
+
+    @property
+    def decision_dim(self) -> int:
+        """Numbers of a decision: C A, in time order."""
+        return self.chunk * self.spec.action_dim
 
     def build(self) -> None:
         """Actor and critic apart.
@@ -144,7 +159,9 @@ class OnPolicyAgent(Agent):
     def build_actor(self) -> None:
         """An actor with orthogonal weights and a small head."""
         c, spec = self.config, self.spec
-        sizes = (self.features, spec.action_dim, c.hidden, "orthogonal")
+        alone = c.chunk == 1 or not (spec.discrete or self.reads)
+        require(alone, self.name, "chunk", c.chunk, "1 where actions are choices, and beside rows of data")
+        sizes = (self.features, self.decision_dim, c.hidden, "orthogonal")
         if spec.discrete:
             gaussian = c.exploration == "gaussian"
             require(gaussian, self.name, "exploration", c.exploration, "gaussian where actions are choices")
@@ -200,6 +217,17 @@ class OnPolicyAgent(Agent):
             block["rewards"], values, following, *ends, c.discount, c.gae_lambda, block.get("mask")
         )
         return {"values": values, "advantages": advantages, "returns": returns}
+
+    def policy(self) -> Policy:
+        """As `Agent.policy`; one that decides in chunks plays them from its memory, a step at a time."""
+        actor = self.leaving_actor()
+        if self.chunk > 1:
+            actor = ChunkActor(actor, self.chunk, self.spec.action_dim)
+        return Policy.of(actor, self.normalizer, self.action_low, self.action_high, self.encoder)
+
+    def leaving_actor(self) -> Actor:
+        """The head that policies are made of: what acts, without what only training needs."""
+        return self.actor
 
     def column_noise(self) -> Mapping[str, Noise]:
         """Random numbers that `columns` reads of each row of a block, by name."""

@@ -49,11 +49,14 @@ class EpisodeMeans:
         self._running *= 1 - there
 
     def add_block(self, block: Mapping[str, Tensor]) -> None:
-        """Take in a block of (S, T, N) rewards, terminations, truncations and, where there are, costs and mask."""
+        """Take in a block of (S, T, N) rewards, terminations, truncations and, where there are, costs and mask.
+
+        Rows of several steps, as chunks of actions are, say of how many in `steps`.
+        """
         rewards, mask = block["rewards"].double(), block.get("mask")
         ended = block["terminations"] | block["truncations"]
         steps = torch.ones_like(rewards) if mask is None else mask.double()
-        values = [rewards * steps, steps]
+        values = [rewards * steps, steps * block["steps"].double() if "steps" in block else steps]
         if "costs" in block:
             values.append(block["costs"].double() * steps)
         self._has_costs |= "costs" in block
@@ -107,11 +110,11 @@ class RecentEpisodes:
         self._running.zero_()
 
     def add_block(self, block: Mapping[str, Tensor]) -> None:
-        """Take in (S, T, N) costs, terminations, truncations and, where there is one, mask."""
+        """Take in (S, T, N) costs, terminations, truncations and, where there are, mask and steps of each row."""
         costs, mask = block["costs"].double(), block.get("mask")
         ended = block["terminations"] | block["truncations"]
         steps = torch.ones_like(costs) if mask is None else mask.double()
-        for index, value in enumerate((costs * steps, steps)):
+        for index, value in enumerate((costs * steps, steps * block["steps"].double() if "steps" in block else steps)):
             sums, self._running[index] = sums_of_episodes(value, self._running[index], ended)
             for seed in range(self.seeds):
                 found = torch.cat([self._last[index, seed], sums[seed][ended[seed]]])

@@ -111,6 +111,21 @@ class GymnasiumVectorEnv(VectorEnvironment):
         numbers = (self.give(value) for value in (observations, rewards, terminations, truncations))
         return *numbers, self.give_info(ours)  # type: ignore[return-value]
 
+    @property
+    def active(self) -> Array:
+        """(N,) bool: rows that `step` moves, of environments that can pause rows; no others have the attribute."""
+        return self.env.active  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def next_seeds(self) -> list[int | None]:
+        """Of the same environments: seed of each row's next automatic reset."""
+        return self.env.next_seeds  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """Of the same environments: time limit of an episode."""
+        return self.env.max_episode_steps  # type: ignore[attr-defined, no-any-return]
+
     def render(self) -> Any:
         """As the wrapped environment renders."""
         return self.env.render()

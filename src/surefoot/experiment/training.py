@@ -217,11 +217,12 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
         refuse_mixed_precision(agent)
     if plan.compiled and isinstance(agent, StreamingAgent):
         raise ConfigError(f"compiled=true is not there for {agent.name}, which steps natively: leave it out")
-    if isinstance(agent, OnPolicyAgent) and agent.config.rows > plan.steps:
-        block = agent.config
+    if isinstance(agent, OnPolicyAgent) and agent.config.rows * agent.chunk > plan.steps:
+        block, chunk = agent.config, agent.chunk
         raise ConfigError(
-            f"steps is {plan.steps:,}, and a block is {block.rows:,}: algo.horizon {block.length} in each of "
-            f"{block.num_envs} environments. Raise steps, or lower envs or algo.horizon"
+            f"steps is {plan.steps:,}, and a block is {block.rows * chunk:,}: algo.horizon {block.length} in each of "
+            f"{block.num_envs} environments{f', {chunk} steps each' if chunk > 1 else ''}. Raise steps, or lower envs "
+            "or algo.horizon"
         )
 
 
