@@ -46,11 +46,14 @@ def test_a_chunk_stops_where_its_episode_ends_and_the_next_episode_begins_with_t
     first = chunked.step(chunk_of(2, 0.1, 0.2))
     np.testing.assert_allclose(first[1], [10 + 20, 10 + 20 + 2])
     assert first[4]["steps"].tolist() == [2, 2]
-    assert not first[2].any() and not first[3].any() and "final_obs" not in first[4]
+    assert not first[2].any()
+    assert not first[3].any()
+    assert "final_obs" not in first[4]
     observations, rewards, terminations, truncations, info = chunked.step(chunk_of(2, 0.3, 0.4))
     np.testing.assert_allclose(rewards, [30, 30 + 40 + 2])  # row 0 took one step, row 1 both
     assert info["steps"].tolist() == [1, 2]
-    assert terminations.tolist() == [True, True] and not truncations.any()
+    assert terminations.tolist() == [True, True]
+    assert not truncations.any()
     np.testing.assert_array_equal(info["final_obs"], [[3, 0, 0], [4, 0, 1]])
     np.testing.assert_array_equal(observations, [[0, 1, 0], [0, 1, 1]])  # the first of the next episodes
     np.testing.assert_allclose(info["cost"], [1, 2])
@@ -69,7 +72,8 @@ def test_a_time_limit_inside_a_chunk_truncates_with_its_own_last_observation() -
     chunked.reset(seed=0)
     chunked.step(chunk_of(3, *[0.0] * 5))
     observations, rewards, terminations, truncations, info = chunked.step(chunk_of(3, *[0.0] * 5))  # odd episodes
-    assert truncations.tolist() == [True, True, True] and not terminations.any()
+    assert truncations.tolist() == [True, True, True]
+    assert not terminations.any()
     assert info["steps"].tolist() == [3, 4, 5]
     np.testing.assert_array_equal(info["final_obs"], [[3, 1, 0], [4, 1, 1], [5, 1, 2]])
     np.testing.assert_array_equal(observations, [[0, 2, 0], [0, 2, 1], [0, 2, 2]])
@@ -98,7 +102,8 @@ def test_rows_paused_from_outside_are_not_stepped() -> None:
     chunked.active[0] = False
     observations, rewards, _, _, info = chunked.step(chunk_of(2, 0, 0, 0))
     assert [len(one.given) for one in own] == [0, 3]
-    assert info["valid"].tolist() == [False, True] and info["steps"].tolist() == [0, 3]
+    assert info["valid"].tolist() == [False, True]
+    assert info["steps"].tolist() == [0, 3]
     assert float(rewards[0]) == 0
     np.testing.assert_array_equal(observations[0], [0, 0, 0])
 
@@ -144,7 +149,7 @@ def test_it_goes_on_from_its_state_bit_for_bit(env_id: str) -> None:
 
 def test_environments_that_can_not_pause_rows_are_refused_with_the_reason() -> None:
     env = adapt(gymnasium.make_vec("Pendulum-v1", 2, vectorization_mode="sync"))
-    with pytest.raises(EnvironmentMismatchError, match="can't pause single rows.*algo.chunk=1"):
+    with pytest.raises(EnvironmentMismatchError, match=r"can't pause single rows.*algo\.chunk=1"):
         Chunked(env, 2)
     with pytest.raises(EnvironmentMismatchError, match="chunks are made of vectors"):
         Chunked(adapt(make_vec("CartPole-v1", 2)), 2)

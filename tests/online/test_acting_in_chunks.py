@@ -128,9 +128,9 @@ def test_a_run_in_chunks_goes_on_bit_for_bit_and_with_its_own_count_of_steps() -
 
 
 def test_chunks_are_refused_where_they_mean_nothing() -> None:
-    with pytest.raises(ConfigError, match="ppo.chunk is 0"):
+    with pytest.raises(ConfigError, match=r"ppo\.chunk is 0"):
         PPO.configure(chunk=0)
-    with pytest.raises(ConfigError, match="ppo.chunk is 2, must be 1 where actions are choices"):
+    with pytest.raises(ConfigError, match=r"ppo\.chunk is 2, must be 1 where actions are choices"):
         loop("ppo", "CartPole-v1", chunk=2)
 
 
