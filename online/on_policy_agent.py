@@ -13,7 +13,7 @@ from torch import Tensor
 from surefoot.core.actor import Actor, DistributionActor, Evaluation, Kept
 from surefoot.core.actors import CategoricalActor, StateDependentActor, UnboundedGaussianActor
 from surefoot.core.agent import Agent, Batch, algorithm_of, require
-from surefoot.core.memory_actors import ChunkActor
+from surefoot.core.chunks import in_chunks
 from surefoot.core.networks import MLP, Value
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
@@ -220,9 +220,7 @@ class OnPolicyAgent(Agent):
 
     def policy(self) -> Policy:
         """As `Agent.policy`; one that decides in chunks plays them from its memory, a step at a time."""
-        actor = self.leaving_actor()
-        if self.chunk > 1:
-            actor = ChunkActor(actor, self.chunk, self.spec.action_dim)
+        actor = in_chunks(self.leaving_actor(), self.chunk, self.spec.action_dim)
         return Policy.of(actor, self.normalizer, self.action_low, self.action_high, self.encoder)
 
     def leaving_actor(self) -> Actor:
