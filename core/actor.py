@@ -38,6 +38,8 @@ _HOMES = {
     "history": "surefoot.core.memory_actors",
     "gru": "surefoot.core.memory_actors",
     "chunk": "surefoot.core.memory_actors",
+    "ensembled_chunk": "surefoot.core.chunk_actors",
+    "blended_chunk": "surefoot.core.chunk_actors",
     "held_noise": "surefoot.core.memory_actors",
 }
 """Kind of actor -> module that defines it, of those that are not in `core.actors`."""

@@ -55,10 +55,15 @@ class Reactive:
         raise TypeError(f"{type(self).__name__} must define actions")
 
 
-def begun_anew(memory: Memory, first: Mapping[str, Tensor], ended: Tensor) -> Memory:
-    """The memory with `first`, one row of each tensor, in the rows with (N,) bool `ended`; other tensors stay."""
+def in_rows(memory: Memory, values: Mapping[str, Tensor], rows: Tensor) -> Memory:
+    """The memory with `values`, of one row or of all, in the rows with (N,) bool `rows`; other tensors stay."""
     chosen = {
-        name: torch.where(ended.view(-1, *[1] * (value.dim() - 1)), value, memory[name])
-        for name, value in first.items()
+        name: torch.where(rows.view(-1, *[1] * (value.dim() - 1)), value, memory[name])
+        for name, value in values.items()
     }
     return {**memory, **chosen}
+
+
+def begun_anew(memory: Memory, first: Mapping[str, Tensor], ended: Tensor) -> Memory:
+    """The memory with `first`, one row of each tensor, in the rows with (N,) bool `ended`; other tensors stay."""
+    return in_rows(memory, first, ended)

@@ -6,14 +6,14 @@ They may be put into each other, for example a history around chunks; each uses 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from surefoot.core.actor import Actor, Evaluation, actor_class
 from surefoot.core.errors import ConfigError
-from surefoot.core.memory import Memory
+from surefoot.core.memory import Memory, in_rows
 
 
 class WrappingActor(Actor):
@@ -65,7 +65,8 @@ class WrappingActor(Actor):
         return {"inner": {"actor": self.inner.kind, **self.inner.description()}}
 
 
-def _inner(observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Actor:
+def inner_of(observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Actor:
+    """The inner head that `WrappingActor.description` describes, of these sizes."""
     inner = options["inner"]
     return actor_class(inner["actor"]).from_description(observation_dim, action_dim, inner)
 
@@ -121,7 +122,7 @@ class HistoryActor(WrappingActor):
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
         length = options["length"]
-        return cls(_inner(length * observation_dim, action_dim, options), observation_dim, length)
+        return cls(inner_of(length * observation_dim, action_dim, options), observation_dim, length)
 
 
 class GRUActor(WrappingActor):
@@ -190,26 +191,33 @@ class GRUActor(WrappingActor):
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
-        return cls(_inner(options["width"], action_dim, options), observation_dim, options["width"])
+        return cls(inner_of(options["width"], action_dim, options), observation_dim, options["width"])
 
 
 class ChunkActor(WrappingActor):
-    """A head that plans C actions at once and plays one a step; it plans anew when all are played or an episode ends.
+    """A head that plans C actions at once and plays one a step; it plans anew when so many are played, or at an end.
 
-    Source: Zhao et al., "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware" (action chunking).
+    Source: Zhao et al., "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware" (action chunking); Chi et
+    al., "Diffusion Policy" (receding horizon: `execute` of C actions are played).
     """
 
     kind = "chunk"
+    sliding: ClassVar[tuple[str, ...]] = ("queue",)
+    """What is remembered of the steps ahead, (B, C, ...)."""
     chunk: int
     action_dim: int
+    execute: int
 
-    def __init__(self, inner: Actor, chunk: int, action_dim: int) -> None:
-        """Wrap a head that gives C A numbers in [-1, 1] for an observation."""
+    def __init__(self, inner: Actor, chunk: int, action_dim: int, execute: int | None = None) -> None:
+        """Wrap a head that gives C A numbers in [-1, 1] for an observation; None: all C are played."""
         if chunk < 1:
             raise ConfigError(f"chunk is {chunk}; it is at least 1 action")
+        execute = chunk if execute is None else execute
+        if not 1 <= execute <= chunk:
+            raise ConfigError(f"execute is {execute}; of a chunk of {chunk} actions, 1 to {chunk} can be played")
         if inner.discrete:
             raise ConfigError("a chunk has vectors for its actions; the head within it chooses among numbers")
-        super().__init__(inner, chunk=chunk, action_dim=action_dim)
+        super().__init__(inner, chunk=chunk, action_dim=action_dim, execute=execute)
 
     def _begin(self, rows: int) -> Memory:
         return {"queue": self._zeros(rows, self.chunk, self.action_dim), "queued": self._zeros(rows)}
@@ -229,29 +237,35 @@ class ChunkActor(WrappingActor):
     def _as_chunk(self, numbers: Tensor) -> Tensor:
         return numbers.unflatten(-1, (self.chunk, self.action_dim))
 
+    def joined(self, memory: Memory, planned: Tensor) -> Memory:
+        """The queue once (B, C, A) actions were planned for the present step and those after it, and how many count."""
+        return {"queue": planned, "queued": torch.full_like(memory["queued"], float(self.execute))}
+
     def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """As `Actor.step`; the first of the queued actions, after planning in rows that have none."""
-        queue, queued = memory["queue"], memory["queued"]
-        empty = queued == 0
+        empty = memory["queued"] == 0
         if torch.compiler.is_compiling() or self.inner.has_memory or bool(empty.any()):
             planned, memory = self.inner.step(observations, memory, noise)
-            queue = torch.where(empty.view(-1, 1, 1), self._as_chunk(planned), queue)
-            queued = torch.where(empty, float(self.chunk), queued)
-        rest = torch.cat([queue[:, 1:], torch.zeros_like(queue[:, :1])], 1)
-        return queue[:, 0], {**memory, "queue": rest, "queued": queued - 1}
+            memory = in_rows(memory, self.joined(memory, self._as_chunk(planned)), empty)
+        rest = {
+            name: torch.cat([memory[name][:, 1:], torch.zeros_like(memory[name][:, :1])], 1) for name in self.sliding
+        }
+        return memory["queue"][:, 0], {**memory, **rest, "queued": memory["queued"] - 1}
 
     def executed(self, memory: Memory, actions: Tensor) -> Memory:
         """The plan stays as it is, whatever of it is carried out."""
         return memory
 
     def description(self) -> dict[str, Any]:
-        """C, and the inner head."""
-        return {"chunk": self.chunk, **super().description()}
+        """C, how many of them are played, and the inner head."""
+        shorter = {"execute": self.execute} if self.execute < self.chunk else {}
+        return {"chunk": self.chunk, **shorter, **super().description()}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
-        return cls(_inner(observation_dim, options["chunk"] * action_dim, options), options["chunk"], action_dim)
+        inner = inner_of(observation_dim, options["chunk"] * action_dim, options)
+        return cls(inner, options["chunk"], action_dim, options.get("execute"))
 
 
 class HeldNoiseActor(WrappingActor):
@@ -296,4 +310,4 @@ class HeldNoiseActor(WrappingActor):
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
-        return cls(_inner(observation_dim, action_dim, options), options["hold_steps"])
+        return cls(inner_of(observation_dim, action_dim, options), options["hold_steps"])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from surefoot.core.actor import Actor
 from surefoot.core.actors import DeterministicActor, GaussianActor, StateDependentActor
+from surefoot.core.chunk_actors import BlendedChunkActor, EnsembledChunkActor
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.memory import DRAWS
 from surefoot.core.memory_actors import ChunkActor, GRUActor, HeldNoiseActor, HistoryActor
@@ -37,10 +38,17 @@ HEADS: dict[str, Callable[[], Actor]] = {
     "gru": lambda: GRUActor(DeterministicActor(8, 2, (16,)), 3, 8),
     "chunk": lambda: ChunkActor(DeterministicActor(3, 10, (16,)), 5, 2),
     "history of chunks": lambda: HistoryActor(ChunkActor(DeterministicActor(6, 6, (16,)), 3, 2), 3, 2),
+    "receding chunk": lambda: ChunkActor(DeterministicActor(3, 10, (16,)), 5, 2, 2),
+    "ensembled chunk": lambda: EnsembledChunkActor(DeterministicActor(3, 10, (16,)), 5, 2, decay=0.3),
+    "ensembled chunk of two": lambda: EnsembledChunkActor(DeterministicActor(3, 10, (16,)), 5, 2, 2, -0.3),
+    "blended chunk": lambda: BlendedChunkActor(DeterministicActor(3, 10, (16,)), 5, 2, 3, 2, "cosine"),
+    "history of blended chunks": lambda: HistoryActor(
+        BlendedChunkActor(DeterministicActor(6, 10, (16,)), 5, 2, 2, 1), 3, 2
+    ),
     "held noise": lambda: HeldNoiseActor(StateDependentActor(3, 2, (8,)), 4),
 }
-FILES = [name for name in HEADS if name != "held noise"]
-"""Whose steps read no noise."""
+FILES = [name for name in HEADS if name not in ("held noise", "receding chunk", "ensembled chunk of two")]
+"""That are exported, beside one that reads noise."""
 
 
 class Brake(torch.nn.Module):
