@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from surefoot.online.on_policy_agent import head_gain, in_parts
 from surefoot.safe.multipliers import FORMS, HeldMultiplier, Lagrange, Multiplier, centred, check_gains, penalised, pid
 
 SCALES = ("rewards", "sum", "none")
+Algorithm = TypeVar("Algorithm", bound=type[Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +149,31 @@ def penalised_columns(agent: Any, block: Mapping[str, Tensor], columns: Batch) -
 def with_costs(agent: Any, steps: list[Any]) -> list[Any]:
     """The multiplier's step, those of an on-policy algorithm, and the cost critic's as its critic's, the last one."""
     return [multiplier_rule(agent), *steps, cost_update(agent, steps[-1])]
+
+
+def with_multiplier(algorithm: Algorithm) -> Algorithm:
+    """A decorator: an on-policy algorithm on penalised advantages; its config has the settings of `PenaltyConfig`.
+
+    To its networks come a critic of costs and the multiplier. Its advantages become those of `penalised_columns`. The
+    multiplier's rule stands before its updates, and behind them the cost critic's, with a gradient norm of its own.
+    """
+    build, advantages, updates = algorithm.build, algorithm.advantages, algorithm.updates
+
+    def build_all(self: Any) -> None:
+        """The networks, the critic of costs, and the multiplier's state."""
+        build(self)
+        add_penalty(self)
+
+    def penalised_advantages(self: Any, block: Mapping[str, Tensor]) -> Batch:
+        """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""
+        return penalised_columns(self, block, advantages(self, block))
+
+    def all_updates(self: Any) -> list[Update | Rule]:
+        """The multiplier's rule, the algorithm's own updates, then the cost critic's."""
+        return with_costs(self, updates(self))
+
+    algorithm.build, algorithm.advantages, algorithm.updates = build_all, penalised_advantages, all_updates
+    return algorithm
 
 
 def nan_keeps(old: Tensor, new: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.agent import Batch, Metrics, require
 from surefoot.core.masked import reduce
 from surefoot.core.policy_gradient import log_ratio, ratio, ratio_metrics
 from surefoot.online.ppo import PPO
-from surefoot.safe.constrained import add_penalty, penalised_columns, with_costs
+from surefoot.safe.constrained import with_multiplier
 from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
 
 
@@ -30,6 +30,7 @@ class FOCOPSConfig(PPOLagConfig):
         require(self.focops_temperature > 0, "focops", "focops_temperature", self.focops_temperature, "> 0")
 
 
+@with_multiplier
 class FOCOPS(PPO):
     r"""FOCOPS of Zhang, Vuong and Ross, "First Order Constrained Optimization in Policy Space" (2020).
 
@@ -47,22 +48,9 @@ class FOCOPS(PPO):
     PRESETS = PRESETS
     config: FOCOPSConfig
 
-    def build(self) -> None:
-        """PPO's networks, the cost critic, and the multiplier's state."""
-        super().build()
-        add_penalty(self)
-
-    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
-        """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""
-        return penalised_columns(self, block, super().advantages(block))
-
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """PPO's, and what the policy that acted gave."""
         return super().columns(block) | {"behaviour": self.behaviour(block["observations"])}
-
-    def updates(self) -> list[Update | Rule]:
-        """The multiplier; then policy and both critics at the same parameters, each with its own gradient norm."""
-        return with_costs(self, super().updates())
 
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Divergence less the weighted advantage of each sample within the trust region."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
-from torch import Tensor
-
-from surefoot.core.agent import Batch, Rule, Update, algorithm_of, require
+from surefoot.core.agent import algorithm_of, require
 from surefoot.online.ppo import PPO, PPOConfig
-from surefoot.safe.constrained import PenaltyConfig, add_penalty, penalised_columns, with_costs
+from surefoot.safe.constrained import PenaltyConfig, with_multiplier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +37,7 @@ PRESETS = {
 }
 
 
+@with_multiplier
 class PPOLag(PPO):
     r"""PPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
@@ -57,19 +55,6 @@ class PPOLag(PPO):
     PRESETS = PRESETS
     config: PPOLagConfig
 
-    def build(self) -> None:
-        """PPO's networks, the cost critic, and the multiplier's state."""
-        super().build()
-        add_penalty(self)
-
-    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
-        """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""
-        return penalised_columns(self, block, super().advantages(block))
-
-    def updates(self) -> list[Update | Rule]:
-        """The multiplier; then policy and both critics at the same parameters, each with its own gradient norm."""
-        return with_costs(self, super().updates())
-
 
 @dataclasses.dataclass(frozen=True)
 class PPOPIDConfig(PPOLagConfig):
@@ -78,6 +63,7 @@ class PPOPIDConfig(PPOLagConfig):
     multiplier: str = "omnisafe"
 
 
+@with_multiplier
 class PPOPID(PPO):
     """PPO with a PID multiplier: Stooke et al., "Responsive Safety in RL by PID Lagrangian Methods" (CPPO-PID).
 
@@ -88,16 +74,3 @@ class PPOPID(PPO):
     Config = PPOPIDConfig
     PRESETS = PRESETS
     config: PPOPIDConfig
-
-    def build(self) -> None:
-        """PPO's networks, the cost critic, and the multiplier's state."""
-        super().build()
-        add_penalty(self)
-
-    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
-        """As PPO-Lag's."""
-        return penalised_columns(self, block, super().advantages(block))
-
-    def updates(self) -> list[Update | Rule]:
-        """As PPO-Lag's."""
-        return with_costs(self, super().updates())

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
-from torch import Tensor
-
-from surefoot.core.agent import Batch, Rule, Update, algorithm_of
+from surefoot.core.agent import algorithm_of
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
-from surefoot.safe.constrained import PenaltyConfig, add_penalty, penalised_columns, with_costs
+from surefoot.safe.constrained import PenaltyConfig, with_multiplier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +24,7 @@ class TRPOLagConfig(PenaltyConfig, TRPOConfig):
         self.check_constraint(algorithm_of(self))
 
 
+@with_multiplier
 class TRPOLag(TRPO):
     r"""TRPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
@@ -40,19 +38,6 @@ class TRPOLag(TRPO):
     Config = TRPOLagConfig
     config: TRPOLagConfig
 
-    def build(self) -> None:
-        """TRPO's networks, the cost critic, and the multiplier's state."""
-        super().build()
-        add_penalty(self)
-
-    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
-        """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""
-        return penalised_columns(self, block, super().advantages(block))
-
-    def updates(self) -> list[Update | Rule]:
-        """The multiplier, the actor on the whole block, then both critics."""
-        return with_costs(self, super().updates())
-
 
 @dataclasses.dataclass(frozen=True)
 class TRPOPIDConfig(TRPOLagConfig):
@@ -61,22 +46,10 @@ class TRPOPIDConfig(TRPOLagConfig):
     multiplier: str = "omnisafe"
 
 
+@with_multiplier
 class TRPOPID(TRPO):
     """TRPO with a PID multiplier, as PPO-PID."""
 
     name = "trpo_pid"
     Config = TRPOPIDConfig
     config: TRPOPIDConfig
-
-    def build(self) -> None:
-        """TRPO's networks, the cost critic, and the multiplier's state."""
-        super().build()
-        add_penalty(self)
-
-    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
-        """As TRPO-Lag's."""
-        return penalised_columns(self, block, super().advantages(block))
-
-    def updates(self) -> list[Update | Rule]:
-        """As TRPO-Lag's."""
-        return with_costs(self, super().updates())
