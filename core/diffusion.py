@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
+from surefoot.core.actor import Actor, Evaluation
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.networks import Critic
 from surefoot.core.noise_networks import NETWORKS, NoiseNetwork
@@ -164,6 +164,17 @@ class DiffusionActor(Actor):
     def noise_dim(self) -> int:
         """N T A: of each sample its first value, and what the steps before the last add."""
         return self.samples * self.schedule.steps * self.action_dim
+
+    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+        """Refused: an action alone has no density in closed form, only the chain of steps that led to it has one.
+
+        Raises:
+            TypeError: always; it names the head that keeps its chain.
+        """
+        raise TypeError(
+            "a DiffusionActor has no density of its actions: act with a ChainActor (surefoot.core.chains), which keeps "
+            "the steps of its chain, and whose density is theirs"
+        )
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) of (B, O) observations and (B, N T A) standard normal noise, which it can't do without."""

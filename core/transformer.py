@@ -9,7 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actor import Actor
+from surefoot.core.actor import Actor, Evaluation
+from surefoot.core.distributions import gaussian_entropy, gaussian_log_density
 from surefoot.core.memory import Memory, begun_anew
 
 TOKENS = 4
@@ -158,6 +159,19 @@ class DecisionTransformerActor(Actor):
         mean, log_std, _ = self(window)
         mean, log_std = mean[:, -1], log_std[:, -1]
         return (mean if noise is None else mean + log_std.exp() * noise).clamp(-1, 1)
+
+    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+        """Density and entropy, in nats, of the normal distribution that `step` samples and clips.
+
+        Args:
+            observations: (B, O) of the present step, normalised.
+            actions: (B, A), not clipped.
+            kept: the memory that `step` was given; empty at the first step of an episode.
+        """
+        memory = kept or self.begin(len(observations))
+        mean, log_std, _ = self({**memory, "observations": _with_last(memory["observations"], observations)})
+        mean, log_std = mean[:, -1], log_std[:, -1]
+        return Evaluation(gaussian_log_density(actions, mean, log_std), gaussian_entropy(log_std), (mean, log_std))
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions at the first step of an episode."""

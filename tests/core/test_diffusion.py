@@ -296,6 +296,12 @@ def test_exported_diffusion_policies_take_noise_and_give_the_same_actions(
         torch.testing.assert_close(program(rows, noise), expected, rtol=0, atol=1e-5)
 
 
+def test_a_density_is_refused_and_the_head_that_has_one_is_named() -> None:
+    head = DiffusionActor(PlainNoise(2, 1), Schedule.vp(2, 0.1, 10.0), 1)
+    with pytest.raises(TypeError, match=r"ChainActor \(surefoot.core.chains\)"):
+        head.log_density(torch.zeros(3, 2), torch.zeros(3, 1))
+
+
 def test_options_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match="critic to choose"):
         DiffusionActor(PlainNoise(3, 2), VP, 2, None, 4)

@@ -62,6 +62,24 @@ def test_the_present_action_and_padding_are_not_read() -> None:
     assert not torch.allclose(actor.act_in(other), expected)
 
 
+@pytest.mark.parametrize("steps", [0, 2])
+def test_the_density_of_an_action_is_that_of_the_noise_that_step_drew_it_from(steps: int) -> None:
+    actor = policy().actor.double()
+    memory = actor.begin(5)
+    for _ in range(steps):
+        actions, memory = actor.step(torch.randn(5, 2).double(), memory)
+        ended = torch.zeros(5, dtype=torch.bool)
+        memory = actor.hear(actor.executed(memory, actions), torch.rand(5).double(), torch.rand(5).double(), ended)
+    observations, noise = torch.randn(5, 2).double(), 0.1 * torch.randn(5, 1).double()
+    (mean, _), (some, _) = actor.step(observations, memory), actor.step(observations, memory, torch.ones(5, 1) * 0.01)
+    deviation = (some - mean) / 0.01
+    actions, _ = actor.step(observations, memory, noise)
+    expected = torch.distributions.Normal(0.0, 1.0).log_prob(noise) - deviation.log()
+    found = actor.evaluate(observations, actions, memory if steps else {})
+    torch.testing.assert_close(found.log_density, expected.sum(-1))
+    torch.testing.assert_close(found.entropy, (deviation.log() + 0.5 * np.log(2 * np.pi * np.e)).sum(-1))
+
+
 def test_a_row_that_ended_begins_anew_and_the_others_go_on() -> None:
     made, observations = policy(), torch.randn(2, 2)
     first, memory = made.act(observations, made.begin(2))
