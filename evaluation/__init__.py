@@ -27,6 +27,7 @@ from surefoot.evaluation.statistics import (
     probability_of_improvement_interval,
     stratified_bootstrap_interval,
 )
+from surefoot.evaluation.success import success_rate
 
 __all__ = [
     "Certificate",
@@ -59,6 +60,7 @@ __all__ = [
     "safety",
     "smoothness",
     "stratified_bootstrap_interval",
+    "success_rate",
     "where_certified",
     "write_report",
 ]

@@ -24,6 +24,8 @@ Array = np.ndarray[Any, Any]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#555555"
+RETURN = "return (sum of rewards per episode)"
+SHARE = "share of episodes that end solved"
 TOO_WIDE = "95 % intervals wider than the picture are not drawn"
 
 STYLE: Any = {
@@ -46,8 +48,9 @@ def learning_curves(
     title: str = "",
     behaviour: float | None = None,
     steps_of: str = "gradient steps",
+    label: str = RETURN,
 ) -> Figure:
-    """Mean return against steps, a line per label with its 95 % band; `behaviour` is dashed.
+    """Mean return, or what `label` says, against steps: a line per label with its 95 % band; `behaviour` is dashed.
 
     The axes show the range of the means. Where a band is wider than that it is left out, since it would only colour the
     picture; the label of the steps then says so.
@@ -58,10 +61,10 @@ def learning_curves(
     _frame_means(axes, [p.mean for points in curves.values() for p in points], behaviour)
     bottom, top = axes.get_ylim()
     cut = False
-    for i, (label, points) in enumerate(curves.items()):
+    for i, (name, points) in enumerate(curves.items()):
         steps = np.array([point.step for point in points])
         mean, low, high = (np.array([getattr(p, k) for p in points], float) for k in ("mean", "low", "high"))
-        axes.plot(steps, mean, color=_colour(i), marker=MARKERS[i % len(MARKERS)], markersize=4, label=label)
+        axes.plot(steps, mean, color=_colour(i), marker=MARKERS[i % len(MARKERS)], markersize=4, label=name)
         wide = high - low > top - bottom
         cut = cut or bool(wide.any())
         axes.fill_between(steps, low, high, where=~wide, color=_colour(i), alpha=0.18, linewidth=0)
@@ -69,7 +72,7 @@ def learning_curves(
         axes.axhline(behaviour, color=GREY, linestyle="--", linewidth=1, label="behaviour (data)")
     axes.set_xlabel(f"{steps_of}\n({TOO_WIDE})" if cut else steps_of)
     axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
-    axes.set_ylabel("return (sum of rewards per episode)")
+    axes.set_ylabel(label)
     axes.grid(axis="y", alpha=0.25)
     figure.legend(frameon=False, loc="outside right upper")
     return figure
@@ -78,7 +81,7 @@ def learning_curves(
 def interval_plot(
     intervals: Mapping[str, Mapping[str, Any]],
     title: str = "",
-    label: str = "return (sum of rewards per episode)",
+    label: str = RETURN,
     reference: float | None = None,
     reference_label: str = "behaviour (data)",
 ) -> Figure:

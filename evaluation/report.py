@@ -101,6 +101,11 @@ def _score_table(runs: Sequence[RunData]) -> str:
             "percentile: nineteen of twenty episodes cost at most this. Violating: with a cost above 0, in evaluation "
             "only; what training itself cost is not in it."
         )
+    if any(run.success is not None for run in runs):
+        note += (
+            " Success: share of the episodes at whose last step the environment says that the task is solved, over the "
+            "episodes of all seeds."
+        )
     if any(run.smoothness is not None and run.smoothness["action_change"] for run in runs):
         note += (
             " Action change: mean squared difference of successive actions, in units of half the action range, summed "
@@ -144,6 +149,10 @@ def _figures(group: list[RunData]) -> list[str]:
     if curves:
         figure = plots.learning_curves(curves, "Learning curves", behaviour, RunData.steps_of_all(group))
         drawn.append(_figure(figure, "Mean evaluation return over seeds; the band is the 95 % interval."))
+    solved = {label: points for label, run in named if (points := run.success_curve())}
+    if solved:
+        figure = plots.learning_curves(solved, "Success", None, RunData.steps_of_all(group), plots.SHARE)
+        drawn.append(_figure(figure, "Share of evaluation episodes that end solved; the band is the 95 % interval."))
     if final:
         figure = plots.interval_plot(final, "Final return", reference=behaviour)
         drawn.append(_figure(figure, "Mean final return; the bar is the 95 % interval."))

@@ -23,10 +23,11 @@ EPISODES = Record(
     {
         "violations": Maybe(Many(Number(0, whole=True))),
         "action_changes": Maybe(Many(Number())),
+        "successes": Maybe(Many(Number(0, 1))),
         "loop": Text(among=("native", "steps")),
     },
 )
-"""What `Episodes.to_json` gives, and gave before violations, action changes and loops were written down."""
+"""What `Episodes.to_json` gives, and gave before violations, action changes, loops and successes were written down."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Episodes:
     half the action range, summed over dimensions; 0 of an episode of one step, None where actions have no range."""
     loop: str = "steps"
     """What ran them: "native", the native loop with the policy inside, or "steps", one call a step."""
+    successes: Array | None = None
+    """(E,) float64, 0 or 1: whether the environment said at the last step that the task is solved (`success`, else
+    `is_success`, of its info); None where it says nothing of it."""
 
     def to_json(self) -> dict[str, Any]:
         """The same as lists, ready for `json.dumps`."""
@@ -51,6 +55,7 @@ class Episodes:
             "costs": None if self.costs is None else self.costs.tolist(),
             "violations": None if self.violations is None else self.violations.tolist(),
             "action_changes": None if self.action_changes is None else self.action_changes.tolist(),
+            "successes": None if self.successes is None else self.successes.tolist(),
             "loop": self.loop,
         }
 
@@ -66,12 +71,15 @@ class Episodes:
             violations = None if counted is None else np.asarray(counted, dtype=np.int64)
             changes = value.get("action_changes")  # nor these
             action_changes = None if changes is None else np.asarray(changes, dtype=np.float64)
+            solved = value.get("successes")
+            successes = None if solved is None else np.asarray(solved, dtype=np.float64)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"episodes: returns, lengths and costs must hold numbers ({error})") from error
-        columns = (lengths, costs, violations, action_changes)
+        columns = (lengths, costs, violations, action_changes, successes)
         if any(column is not None and column.shape != returns.shape for column in columns):
             raise ConfigError("episodes: returns, lengths and costs differ in length; write them again")
-        return cls(returns, lengths, costs, violations, action_changes, str(value.get("loop", "steps")))
+        loop = str(value.get("loop", "steps"))
+        return cls(returns, lengths, costs, violations, action_changes, loop, successes)
 
 
 class RandomPolicy(Reactive):
@@ -188,6 +196,7 @@ def _episodes(sums: Sums, p: int, loop: str) -> Episodes:
         sums.violations[p] if has_costs else None,
         None if np.isnan(sums.changes[p]).any() else sums.changes[p],
         loop,
+        None if np.isnan(sums.succeeded[p]).any() else sums.succeeded[p],
     )
 
 

@@ -28,7 +28,16 @@ METRICS_LINE = Record(
         "seed": _COUNT,
         "step": _COUNT,
         "kind": Text(100),
-        "values": Record({}, {"return_mean": Number(nan=True), "returns": Many(Number(nan=True))}, others=True),
+        "values": Record(
+            {},
+            {
+                "return_mean": Number(nan=True),
+                "success_mean": Number(0, 1),
+                "returns": Many(Number(nan=True)),
+                "successes": Many(Number(0, 1)),
+            },
+            others=True,
+        ),
     },
     others=True,
     newest=METRICS_FORMAT,
@@ -58,6 +67,8 @@ SUMMARY = Record(
     },
     {
         "per_seed_costs": Maybe(Many(Number())),
+        "success": Maybe(INTERVAL),
+        "per_seed_success": Maybe(Many(Number(0, 1))),
         "safety": Maybe(Record.of(Safety)),
         "smoothness": Maybe(Record({"action_change": Maybe(INTERVAL), "jacobian": Maybe(INTERVAL)}, others=True)),
         "steps_of": Text(),
@@ -140,6 +151,8 @@ class RunData:
     certificates: tuple[Json, ...] = ()  # of certificate*.json, which `surefoot certify` wrote
     steps_of: str = "gradient steps"  # or environment steps, where the algorithm acts while it trains
     preset: str | None = None  # of the algorithm, where it has several and the run's options are those of one
+    success: Json | None = None  # share of the episodes that end solved; None where the environment says nothing of it
+    per_seed_success: tuple[float, ...] = ()
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RunData:
@@ -173,6 +186,7 @@ class RunData:
                 "episodes": summary["episodes"] or 0,
                 "per_seed_returns": tuple(summary["per_seed_returns"] or ()),
                 "per_seed_costs": tuple(summary.get("per_seed_costs") or ()),
+                "per_seed_success": tuple(summary.get("per_seed_success") or ()),
                 "safety": costs,
                 "config": config,
                 "metrics": _read_metrics(path / "metrics.jsonl"),
@@ -212,13 +226,20 @@ class RunData:
         Where every seed logged its per-episode `returns` the interval is `hierarchical_interval`'s; else
         Student's t over the seeds' `return_mean`. Steps that only some seeds have reached are left out.
         """
+        return self._curve("return_mean", "returns")
+
+    def success_curve(self) -> list[CurvePoint]:
+        """The same of the share of episodes that end solved; empty where the environment says nothing of it."""
+        return self._curve("success_mean", "successes")
+
+    def _curve(self, mean: str, episodes: str) -> list[CurvePoint]:
         by_step: dict[int, dict[int, Json]] = {}
         for line in self.metrics:
-            if line["kind"] == "eval" and "return_mean" in line["values"]:
+            if line["kind"] == "eval" and mean in line["values"]:
                 by_step.setdefault(int(line["step"]), {})[int(line["seed"])] = line["values"]
         seeds = set().union(*by_step.values()) if by_step else set()
         complete = [(step, list(rows.values())) for step, rows in by_step.items() if set(rows) == seeds]
-        return [_point(step, rows) for step, rows in sorted(complete, key=lambda pair: pair[0])]
+        return [_point(step, rows, mean, episodes) for step, rows in sorted(complete, key=lambda pair: pair[0])]
 
 
 def labelled(algorithm: str, preset: str | None) -> str:
@@ -239,12 +260,12 @@ def load_runs(folders: Sequence[str | os.PathLike[str]]) -> list[RunData]:
     return [RunData.load(folder) for folder in folders]
 
 
-def _point(step: int, rows: list[Json]) -> CurvePoint:
-    episodes = [np.asarray(row.get("returns") or (), dtype=np.float64) for row in rows]
-    if len({len(returns) for returns in episodes}) == 1 and len(episodes[0]) > 0:
-        interval = hierarchical_interval(episodes)
+def _point(step: int, rows: list[Json], mean: str, episodes: str) -> CurvePoint:
+    found = [np.asarray(row.get(episodes) or (), dtype=np.float64) for row in rows]
+    if len({len(values) for values in found}) == 1 and len(found[0]) > 0:
+        interval = hierarchical_interval(found)
     else:
-        means = [np.array([row["return_mean"]], dtype=np.float64) for row in rows]
+        means = [np.array([row[mean]], dtype=np.float64) for row in rows]
         interval = hierarchical_interval(means, shared_episodes=False)
     return CurvePoint(step, interval.estimate, interval.low, interval.high)
 

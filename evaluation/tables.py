@@ -34,6 +34,7 @@ class Row:
     safety: Safety | None = None
     smoothness: Mapping[str, Bounds] | None = None  # action_change and jacobian (`evaluation.smoothness`)
     preset: str | None = None  # of the algorithm, where it has several
+    success: Bounds = None  # share of the episodes that end solved, 0 to 1
 
     @property
     def task(self) -> str:
@@ -80,6 +81,7 @@ def run_row(run: RunData) -> Row:
         safety=run.safety,
         smoothness=run.smoothness,
         preset=run.preset,
+        success=run.success,
     )
 
 
@@ -121,6 +123,14 @@ def format_small(bounds: Bounds) -> str:
     return f"{bounds['mean']:.3g} [{bounds['low']:.3g}, {bounds['high']:.3g}]"
 
 
+def format_share(bounds: Bounds) -> str:
+    """A share and its interval in per cent: `94 [83, 99]`."""
+    shares = {
+        key: None if (value := (bounds or {}).get(key)) is None else 100 * value for key in ("mean", "low", "high")
+    }
+    return format_bounds(shares, digits=0)
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
@@ -150,6 +160,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
     ("seeds", "right", lambda row: _number(row.seeds)),
     ("episodes", "right", lambda row: _number(row.episodes)),
     ("return [95 %]", "right", lambda row: format_bounds(row.returns)),
+    ("success in % [95 %]", "right", lambda row: format_share(row.success)),
     ("normalised [95 %]", "right", lambda row: format_bounds(row.normalized)),
     ("cost [95 %]", "right", lambda row: format_bounds(row.cost)),
     ("cost / limit", "right", _of_safety(_normalized_cost)),

@@ -27,6 +27,8 @@ NATIVE_EPISODES = 256
 """Episodes of one native call: bounds the memory of what it records."""
 NATIVE_RECORDS = ("rewards", "actions", "observations")
 """What is summed up of it, watched, and tried for weights whose products overflow."""
+SUCCESS = ("success", "is_success")
+"""Entries of a step's info that say whether the task is solved; the first that is there counts."""
 Watch = Callable[[int, Array], None]
 """A policy's position and the (n, observation dim) observations that it acts on in episodes that are under way."""
 
@@ -52,6 +54,8 @@ class Sums:
     """bool: the simulation broke down, which ended the episode."""
     has_costs: Array
     """(P,) bool: whether the environment gave a cost."""
+    succeeded: Array
+    """What the environment said of success at the last step, 0 or 1; NaN where it says nothing of it."""
 
     @classmethod
     def empty(cls, *shape: int) -> Sums:
@@ -67,6 +71,7 @@ class Sums:
         }
         found["has_costs"] = np.zeros(shape[0], np.bool_)
         found["margins"] += np.inf
+        found["succeeded"] += np.nan
         return cls(**found)
 
 
@@ -156,6 +161,7 @@ class EpisodeRunner:
             running.returns += np.where(moved, rewards, 0.0)
             running.lengths += moved
             costs = self.add_constraint(moved, done)
+            self._note_success(moved, done.info)
             running.terminated |= moved & as_numpy(done.terminations)
             ended = moved & (as_numpy(done.terminations) | as_numpy(done.truncations))
             self._hear(rewards, costs, ended)
@@ -189,6 +195,13 @@ class EpisodeRunner:
         if "diverged" in info:
             running.diverged |= moved & as_numpy(info["diverged"])
         return costs
+
+    def _note_success(self, moved: Array, info: Mapping[str, Any]) -> None:
+        """Keep what the rows that (rows,) `moved` are told of success: that of an episode's last step stays."""
+        key = next((name for name in SUCCESS if name in info), None)
+        if key is not None:
+            given = moved & as_numpy(info.get(f"_{key}", moved))
+            self.running.succeeded[given] = as_numpy(info[key])[given] > 0
 
     def _act(self, observations: Any) -> None:
         """Each policy fills its own rows of `self.actions`; one whose rows have all ended is not called."""
@@ -234,7 +247,7 @@ class EpisodeRunner:
     def _finish(self, rows: Array) -> None:
         """Write down the episodes that ended, and pause the rows that have run their quota."""
         policy, episode = rows // self.num_envs, self._episode(rows)
-        first = {"margins": np.inf, "changes": np.nan if self.half is None else 0}
+        first = {"margins": np.inf, "succeeded": np.nan, "changes": np.nan if self.half is None else 0}
         self.running.changes[rows] /= np.maximum(self.running.lengths[rows] - 1, 1)
         for name in SUMMED:
             running = getattr(self.running, name)

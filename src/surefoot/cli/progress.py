@@ -68,7 +68,7 @@ class Watcher:
         elif kind == "progress":
             self._show_progress(seed, event)
         elif kind == "eval":
-            self._show_score(seed, event["step"], event["return_mean"])
+            self._show_score(seed, event["step"], event["return_mean"], event.get("success_mean"))
         elif kind == "done":
             self._show_done(seed)
 
@@ -108,12 +108,13 @@ class Watcher:
         left = "warming up" if warming_up else f"{duration((steps - step) / max(rate, 1e-9))} left"
         self._line(f"seed {seed}: step {step:,} of {steps:,}, {speed}, {left}")
 
-    def _show_score(self, seed: Any, step: int, score: float) -> None:
+    def _show_score(self, seed: Any, step: int, score: float, solved: float | None) -> None:
         self._returns[seed] = score
+        text = f"return {score:,.1f}" + ("" if solved is None else f", success {100 * solved:.0f} %")
         if self.bars and seed in self._tasks:
-            self._progress.update(self._tasks[seed], score=f"return {score:,.1f}")
+            self._progress.update(self._tasks[seed], score=text)
         elif not self.bars:
-            self._line(f"seed {seed}: step {step:,}, return {score:,.1f}")
+            self._line(f"seed {seed}: step {step:,}, {text}")
 
     def _show_done(self, seed: Any) -> None:
         if not self.bars:

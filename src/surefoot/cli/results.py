@@ -80,8 +80,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
     output.print_table([row], details=True)
     for seed, episodes in zip(policies, found, strict=True):
         lengths = f"{episodes.lengths.mean():.0f} steps"
+        solved = "" if episodes.successes is None else f", {100 * episodes.successes.mean():.0f} % of them solved"
         output.say(
             f"seed {seed}: mean return {episodes.returns.mean():.1f} over {len(episodes.returns)} episodes of {lengths}"
+            f"{solved}"
         )
     if row.safety is not None:
         output.say(row.safety.sentence())
@@ -94,7 +96,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) -> Row:
     """The row of this evaluation, with intervals over seeds and initial states."""
     from surefoot.data import normalized_score, reference_scores
-    from surefoot.evaluation import hierarchical_interval, safety, tables
+    from surefoot.evaluation import hierarchical_interval, safety, success_rate, tables
     from surefoot.experiment.plan import preset_name
 
     returns = hierarchical_interval([episodes.returns for episodes in found]).to_json()
@@ -119,6 +121,7 @@ def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) 
         cost=hierarchical_interval(costs).to_json() if len(costs) == len(found) else None,
         updates_per_second=None,
         safety=safety(found, limit),
+        success=None if (solved := success_rate(found)) is None else solved.to_json(),
     )
 
 

@@ -14,7 +14,7 @@ from surefoot.core.schema import Many, Maybe, Number, Record, Table, Text
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
-from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety, smoothness
+from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety, smoothness, success_rate
 from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT
 from surefoot.experiment.plan import agent_class, preset_name
@@ -86,6 +86,8 @@ def sum_up(run: Run) -> dict[str, Any]:
         "behaviour": None if dataset is None else behaviour(dataset, reference),
         "cost": None,
         "per_seed_costs": [],
+        "success": None,
+        "per_seed_success": [],
         "safety": None,
         "smoothness": None,
         "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
@@ -105,6 +107,10 @@ def sum_up(run: Run) -> dict[str, Any]:
             costs = [e.costs for e in episodes if e.costs is not None]
             summary["cost"] = _interval_json(hierarchical_interval(costs))
             summary["per_seed_costs"] = [float(cost.mean()) for cost in costs]
+        solved = success_rate(episodes)
+        if solved is not None:
+            summary["success"] = solved.to_json()
+            summary["per_seed_success"] = [float(e.successes.mean()) for e in episodes if e.successes is not None]
         found = safety(episodes, plan.cost_limit)
         summary["safety"] = None if found is None else found.to_json()
         summary["smoothness"] = smoothness(episodes, jacobians)

@@ -311,8 +311,12 @@ class SeedTrainer:
         )
         for seed, episodes in zip(self.seeds, found, strict=True):
             mean = float(episodes.returns.mean())
-            self.record(seed, "eval", {"return_mean": mean, "returns": episodes.returns.tolist()})
-            self.send({"kind": "eval", "seed": seed, "step": self.step, "return_mean": mean})
+            values = {"return_mean": mean, "returns": episodes.returns.tolist()}
+            if episodes.successes is not None:
+                values |= {"success_mean": float(episodes.successes.mean()), "successes": episodes.successes.tolist()}
+            self.record(seed, "eval", values)
+            told = {key: values[key] for key in ("return_mean", "success_mean") if key in values}
+            self.send({"kind": "eval", "seed": seed, "step": self.step, **told})
 
     def _save(self) -> None:
         for position, seed in enumerate(self.seeds):

@@ -1,0 +1,35 @@
+"""How often a task is solved: the share of episodes at whose last step the environment says so, with an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from surefoot.evaluation.certificates import certificate
+from surefoot.evaluation.rollout import Episodes
+from surefoot.evaluation.statistics import Interval, hierarchical_interval
+
+
+def success_rate(found: Sequence[Episodes]) -> Interval | None:
+    """Share of successful episodes of some seeds, between 0 and 1, with its 95 % interval.
+
+    The interval is that of `hierarchical_interval`, which knows that seeds differ and share their initial states, cut
+    to [0, 1] and widened to hold the exact binomial one (Clopper-Pearson) of all episodes together: where every episode
+    ends alike, the first has no width, and 50 of 50 solved episodes do not prove that a task is always solved.
+
+    Args:
+        found: the episodes of each seed.
+
+    Returns:
+        None where any of them says nothing of success.
+    """
+    given = [episodes.successes for episodes in found if episodes.successes is not None]
+    if not given or len(given) < len(found):
+        return None
+    between = hierarchical_interval(given, shared_episodes=len({len(solved) for solved in given}) == 1)
+    solved = np.concatenate(given)
+    exact = certificate(int(solved.sum()), len(solved))
+    low, high = np.fmin(between.low, exact.low), np.fmax(between.high, exact.high)
+    method = f"{between.method}, at least as wide as the exact binomial interval of {len(solved)} episodes"
+    return Interval(between.estimate, float(max(low, 0.0)), float(min(high, 1.0)), method)
