@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory, begun_anew
-from surefoot.core.networks import MLP, NORM_EPSILON
+from surefoot.core.networks import MLP
 
 Kept = dict[str, Tensor]
 """Name -> (B, ...) what a head remembers of how it sampled, such as a denoising chain; it travels with the action."""
@@ -31,6 +31,9 @@ ACTORS: dict[str, type[Actor]] = {}
 """Kind, as policy files name it -> class: all that have been imported."""
 _HOMES = {
     "diffusion": "surefoot.core.diffusion",
+    "flow": "surefoot.core.flow_actor",
+    "one_step": "surefoot.core.flow_actor",
+    "chain": "surefoot.core.chains",
     "perturbed": "surefoot.core.vae",
     "decision_transformer": "surefoot.core.transformer",
     "family": "surefoot.core.family",
@@ -163,8 +166,8 @@ class MLPActor(Actor):
         """Widths, activation, what is added to the layers, and the subclass's `options`."""
         value: dict[str, Any] = {"hidden": list(self.mlp.hidden), "activation": self.mlp.activation}
         if len(self.mlp.scales) > 0:
-            value["layer_norm"] = True
-            value |= {"norm_epsilon": self.mlp.norm_epsilon} if self.mlp.norm_epsilon != NORM_EPSILON else {}
+            value["layer_norm"] = self.mlp.layer_norm
+            value |= {"norm_epsilon": self.mlp.norm_epsilon} if self.mlp.norm_epsilon != self.mlp.usual_epsilon else {}
         if self.mlp.unit_features:
             value["unit_features"] = True
         own = {name: getattr(self, name) for name in self.options if hasattr(self, name)}

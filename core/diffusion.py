@@ -18,7 +18,7 @@ from torch import Tensor
 
 from surefoot.core.actor import Actor, Evaluation
 from surefoot.core.errors import ConfigError, nearest
-from surefoot.core.networks import Critic
+from surefoot.core.networks import Critic, critic_of, critic_options
 from surefoot.core.noise_networks import NETWORKS, NoiseNetwork
 
 Predict = Callable[[Tensor, int], Tensor]
@@ -219,10 +219,7 @@ class DiffusionActor(Actor):
         value |= {"samples": self.samples, "prefer": self.prefer}
         value |= {"reserve": self.reserve} if self.reserve > 0 else {}
         for name, critic in (("critic", self.critic), ("reward_critic", self.reward_critic)):
-            if critic is not None:
-                mlp = critic.mlp
-                value |= {f"{name}_hidden": list(mlp.hidden), f"{name}_members": mlp.members}
-                value |= {f"{name}_layer_norm": True} if len(mlp.scales) > 0 else {}
+            value |= {} if critic is None else critic_options(critic, name)
         return value
 
     @classmethod
@@ -233,21 +230,15 @@ class DiffusionActor(Actor):
             raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
         given = {name: options[name] for name in NETWORKS[kind].options}
 
-        def critic(name: str) -> Critic | None:
-            if f"{name}_hidden" not in options:
-                return None
-            members, norm = options[f"{name}_members"], options.get(f"{name}_layer_norm", False)
-            return Critic(observation_dim, action_dim, options[f"{name}_hidden"], members, layer_norm=norm)
-
         network = NETWORKS[kind](observation_dim, action_dim, **given)
         schedule = Schedule(tuple(options["alphas"]))
         return cls(
             network,
             schedule,
             action_dim,
-            critic("critic"),
+            critic_of(observation_dim, action_dim, options),
             options["samples"],
             options["prefer"],
-            reward_critic=critic("reward_critic"),
+            reward_critic=critic_of(observation_dim, action_dim, options, "reward_critic"),
             reserve=options.get("reserve", 0.0),
         )

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from surefoot.core import kernels, native
+from surefoot.core.activations import ACTIVATIONS as ACTIVATIONS
 from surefoot.core.errors import ConfigError
 
 INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier")
 NORM_EPSILON = 1e-5
 """What layer norms add to the variance, where nothing else is said: torch's default."""
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "silu": nn.functional.silu,
-    "gelu": nn.functional.gelu,
-    "leaky_relu": nn.functional.leaky_relu,  # slope 0.01
-}
+AFTER_EPSILON = 1e-6
+"""What they add where they stand after the activation, where nothing else is said: flax's default."""
+
+
+LayerNorm = bool | Literal["after"]
+"""Whether hidden layers are normalised: before their activation, "after" it, or not."""
 
 
 class MLP(nn.Module):
@@ -37,8 +37,8 @@ class MLP(nn.Module):
         members: int | None = None,
         initialisation: str = "torch",
         activation: str = "relu",
-        layer_norm: bool = False,
-        norm_epsilon: float = NORM_EPSILON,
+        layer_norm: LayerNorm = False,
+        norm_epsilon: float | None = None,
         unit_features: bool = False,
     ) -> None:
         """Build and initialise from torch's global generator.
@@ -52,8 +52,9 @@ class MLP(nn.Module):
                 "xavier" (Glorot's uniform rule, zero biases: REDQ) or "edac" (nn.Linear's kernels, biases 0.1, last
                 layer U(-3e-3, 3e-3): EDAC, RIQL).
             activation: a name in `ACTIVATIONS`.
-            layer_norm: normalise each hidden layer before its activation.
-            norm_epsilon: what layer norms add to the variance; torch's default, where flax's is 1e-6.
+            layer_norm: normalise each hidden layer before its activation, or "after" it (FQL, QC, QAM; ReBRAC).
+            norm_epsilon: what layer norms add to the variance; None for 1e-5, torch's, before the activation, and
+                for 1e-6, flax's, after it.
             unit_features: divide what the last layer reads by its Euclidean norm (AVG).
         """
         super().__init__()
@@ -66,7 +67,8 @@ class MLP(nn.Module):
         sizes = [inputs, *hidden, outputs]
         lead = () if members is None else (members,)
         self.members, self.activation, self.hidden = members, activation, tuple(hidden)
-        self.norm_epsilon, self.unit_features = norm_epsilon, unit_features
+        self.layer_norm, self.unit_features = layer_norm, unit_features
+        self.norm_epsilon = self.usual_epsilon if norm_epsilon is None else norm_epsilon
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(*lead, after, before)) for before, after in itertools.pairwise(sizes)
         )
@@ -94,8 +96,13 @@ class MLP(nn.Module):
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
         return self._plain(inputs, weights, biases, scales, shifts, masks)
 
+    @property
+    def usual_epsilon(self) -> float:
+        """What its layer norms add to the variance where nothing else is said."""
+        return AFTER_EPSILON if self.layer_norm == "after" else NORM_EPSILON
+
     def _fits_kernels(self, inputs: Tensor) -> bool:
-        plain = self.activation in native.HIDDEN and not self.unit_features
+        plain = self.activation in native.HIDDEN and not self.unit_features and self.layer_norm != "after"
         return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
 
     def _normalised(self, value: Tensor) -> Tensor:
@@ -139,9 +146,11 @@ class MLP(nn.Module):
         parts = None if masks is None else masks.split(self.hidden, dim=-1)
         for layer in range(len(weights) - 1):
             value = kernels.linear(value, weights[layer], biases[layer])
-            if scales:
+            if scales and self.layer_norm != "after":
                 value = self._normalised(value) * scales[layer] + shifts[layer]
             value = ACTIVATIONS[self.activation](value)
+            if scales and self.layer_norm == "after":
+                value = self._normalised(value) * scales[layer] + shifts[layer]
             if parts is not None:
                 value = value * parts[layer]
         return nn.functional.normalize(value, dim=-1) if self.unit_features else value
@@ -211,9 +220,11 @@ class Critic(nn.Module):
         hidden: Sequence[int] = (256, 256),
         members: int = 2,
         initialisation: str = "torch",
-        layer_norm: bool = False,
-        norm_epsilon: float = NORM_EPSILON,
+        layer_norm: LayerNorm = False,
+        norm_epsilon: float | None = None,
+        activation: str = "relu",
     ) -> None:
+        """Build E critics; of FQL's backbone with "xavier", layer norm "after" and activation "gelu_tanh"."""
         super().__init__()
         self.mlp = MLP(
             observation_dim + action_dim,
@@ -221,6 +232,7 @@ class Critic(nn.Module):
             hidden,
             members=members,
             initialisation=initialisation,
+            activation=activation,
             layer_norm=layer_norm,
             norm_epsilon=norm_epsilon,
         )
@@ -234,6 +246,25 @@ class Critic(nn.Module):
         return self.mlp.member(observation_actions, 0).squeeze(-1)
 
 
+def critic_options(critic: Critic, name: str = "critic") -> dict[str, Any]:
+    """What a head that holds a critic writes of it, each option behind `name`; `critic_of` builds it again."""
+    mlp = critic.mlp
+    value: dict[str, Any] = {"hidden": list(mlp.hidden), "members": mlp.members}
+    value |= {"layer_norm": mlp.layer_norm} if len(mlp.scales) > 0 else {}
+    value |= {"activation": mlp.activation} if mlp.activation != "relu" else {}
+    value |= {"norm_epsilon": mlp.norm_epsilon} if mlp.norm_epsilon != mlp.usual_epsilon else {}
+    return {f"{name}_{option}": one for option, one in value.items()}
+
+
+def critic_of(observation_dim: int, action_dim: int, options: Mapping[str, Any], name: str = "critic") -> Critic | None:
+    """The critic, its weights drawn anew, that `critic_options` describes; None where there is none of this name."""
+    if f"{name}_hidden" not in options:
+        return None
+    wanted = ("layer_norm", "activation", "norm_epsilon")
+    given = {option: options[f"{name}_{option}"] for option in wanted if f"{name}_{option}" in options}
+    return Critic(observation_dim, action_dim, options[f"{name}_hidden"], options[f"{name}_members"], **given)
+
+
 class Value(nn.Module):
     """State values."""
 
@@ -242,12 +273,19 @@ class Value(nn.Module):
         observation_dim: int,
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
-        layer_norm: bool = False,
+        layer_norm: LayerNorm = False,
         activation: str = "relu",
+        norm_epsilon: float | None = None,
     ) -> None:
         super().__init__()
         self.mlp = MLP(
-            observation_dim, 1, hidden, initialisation=initialisation, layer_norm=layer_norm, activation=activation
+            observation_dim,
+            1,
+            hidden,
+            initialisation=initialisation,
+            activation=activation,
+            layer_norm=layer_norm,
+            norm_epsilon=norm_epsilon,
         )
 
     def forward(self, observations: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import kernels
+from surefoot.core.activations import mish as mish
 from surefoot.core.errors import ConfigError
 from surefoot.core.networks import MLP
 
@@ -174,43 +175,6 @@ class _Affine(torch.autograd.Function):
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return out
-
-
-def mish(x: Tensor) -> Tensor:
-    """x tanh(softplus(x)); beside the kernels in a form that costs a core a third of torch's own."""
-    if kernels.active() is None or x.dtype != torch.float32:
-        return nn.functional.mish(x)
-    return _Mish.apply(x)  # type: ignore[no-untyped-call, no-any-return]
-
-
-class _Mish(torch.autograd.Function):
-    """With p = sigmoid(x) and a = p (2 - p), tanh(softplus(x)) = a / (2 - a): no logarithm, and no cancellation.
-
-    Its derivative by x is 4 p (1 - p)^2 / (2 - a)^2. Rows go through in parts that stay in a core's cache.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        found, slope = torch.empty_like(x), torch.empty_like(x)
-        for part, out, derivative in zip(*(t.split(ROWS_IN_CACHE) for t in (x, found, slope)), strict=True):
-            p = torch.sigmoid(part)
-            rest = 1 - p
-            a = torch.addcmul(p, p, rest, out=out)  # p + p (1 - p)
-            below = (2 - a).reciprocal_()
-            gate = a.mul_(below)
-            torch.mul(p.mul_(4), rest.mul_(below).square_(), out=derivative)
-            torch.addcmul(gate, part, derivative, out=derivative)
-            gate.mul_(part)
-        ctx.save_for_backward(slope)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return gradient * ctx.saved_tensors[0]
-
-
-ROWS_IN_CACHE = 64
-"""Rows of 1,024 float32 numbers that `_Mish` works on at once: some copies of them fit a core's second cache."""
 
 
 def lecun_normal(weight: Tensor) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from surefoot.core.activations import ACTIVATIONS
 from surefoot.core.checkpoint import check_format, check_tensors
 from surefoot.core.encoders import NAMES
 from surefoot.core.errors import CheckpointError
-from surefoot.core.networks import ACTIVATIONS
-from surefoot.core.schema import Flag, Kind, Many, Number, Record, Table, Text, check, shown
+from surefoot.core.schema import Flag, FlagOr, Kind, Many, Number, Record, Table, Text, check, shown
 from surefoot.core.spec import KINDS
 
 if TYPE_CHECKING:
@@ -23,11 +23,12 @@ FORMAT = "surefoot-policy-1"
 WIDEST, MOST_LAYERS, LONGEST = 1 << 20, 64, 10_000
 _WIDTHS = Many(Number(1, WIDEST, whole=True), 1, MOST_LAYERS)
 _RANGE = Many(Number(), 2, 2)
+_NORM = FlagOr(Text(among=("after",)))
 _SIZE, _COUNT, _AMOUNT = Number(1, WIDEST, whole=True), Number(1, LONGEST, whole=True), Number(0)
 OPTIONS: dict[str, Kind] = {
     "hidden": _WIDTHS,
     "activation": Text(among=tuple(ACTIVATIONS)),
-    "layer_norm": Flag(),
+    "layer_norm": _NORM,
     "norm_epsilon": Number(1e-12, 1),
     "unit_features": Flag(),
     "log_std_range": _RANGE,
@@ -46,15 +47,28 @@ OPTIONS: dict[str, Kind] = {
     "frequencies": _SIZE,
     "blocks": Number(1, MOST_LAYERS, whole=True),
     "time_hidden": _SIZE,
+    "velocity_hidden": _WIDTHS,
+    "velocity_activation": Text(among=tuple(ACTIVATIONS)),
+    "velocity_layer_norm": _NORM,
+    "time_embedding": _SIZE,
+    "condition_hidden": Many(Number(1, WIDEST, whole=True), 0, MOST_LAYERS),
+    "steps": _COUNT,
+    "clip_each": Flag(),
+    "aggregate": Text(among=("min", "mean")),
+    "deviations": Number(),
     "alphas": Many(Number(0, 1), 1, LONGEST),
     "samples": _COUNT,
     "reserve": _AMOUNT,
     "critic_hidden": _WIDTHS,
     "critic_members": _COUNT,
-    "critic_layer_norm": Flag(),
+    "critic_layer_norm": _NORM,
+    "critic_activation": Text(among=tuple(ACTIVATIONS)),
+    "critic_norm_epsilon": Number(1e-12, 1),
     "reward_critic_hidden": _WIDTHS,
     "reward_critic_members": _COUNT,
-    "reward_critic_layer_norm": Flag(),
+    "reward_critic_layer_norm": _NORM,
+    "reward_critic_activation": Text(among=tuple(ACTIVATIONS)),
+    "reward_critic_norm_epsilon": Number(1e-12, 1),
     "target_return": Number(),
     "target_cost": Number(),
     "length": _COUNT,

@@ -98,6 +98,18 @@ class Flag:
 
 
 @dataclasses.dataclass(frozen=True)
+class FlagOr:
+    """True or false, or another kind."""
+
+    other: Kind
+
+    def check(self, value: Any, place: str) -> None:
+        """Raise Wrong where it is neither."""
+        if not isinstance(value, bool):
+            self.other.check(value, place)
+
+
+@dataclasses.dataclass(frozen=True)
 class Maybe:
     """null, or a value of a kind."""
 

@@ -125,7 +125,8 @@ def evaluates(policy: Policy, sampling: bool = False) -> bool:
     ):
         return False
     mlp = policy.actor.mlp
-    known = mlp.activation in ACTIVATIONS and not mlp.unit_features and policy.normalizer.limit == math.inf
+    plain = not mlp.unit_features and mlp.layer_norm != "after"
+    known = mlp.activation in ACTIVATIONS and plain and policy.normalizer.limit == math.inf
     if sampling and isinstance(policy.actor, StateDependentActor):
         return False
     return known and not isinstance(policy.actor, (CategoricalActor, SoftplusGaussianActor, FamilyActor))

@@ -8,7 +8,7 @@ from surefoot.core.actors import ACTORS, MLPActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 
-KINDS = sorted(kind for kind, actor in ACTORS.items() if issubclass(actor, MLPActor))
+KINDS = sorted(kind for kind, actor in ACTORS.items() if issubclass(actor, MLPActor) and not actor.always_samples)
 
 
 def policy(kind: str, hidden: tuple[int, ...] = (16, 8)) -> Policy:

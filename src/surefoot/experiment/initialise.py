@@ -132,7 +132,7 @@ def _other_functions(agent: Agent, source: Agent) -> tuple[str, ...]:
         f"{name}."
         for name, network in agent.named_modules()
         if isinstance(network, MLP) and isinstance(other := theirs.get(name), MLP)
-        if (network.activation, network.unit_features) != (other.activation, other.unit_features)
+        if any(getattr(network, n) != getattr(other, n) for n in ("activation", "unit_features", "layer_norm"))
     )
 
 

@@ -1,0 +1,60 @@
+"""Residual multilayer perceptrons: what the policies and critics of DPPO and ReinFlow are made of.
+
+Source: Ren et al., "Diffusion Policy Policy Optimization", whose networks ReinFlow took over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from surefoot.core.activations import ACTIVATIONS
+from surefoot.core.errors import ConfigError
+
+
+class ResidualMLP(nn.Module):
+    """linear -> blocks x + linear(act(linear(act(x)))) -> linear, all of one width, without an activation at the end.
+
+    Weights are drawn as torch draws those of `nn.Linear`.
+    """
+
+    def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (512, 512, 512), activation: str = "relu"):
+        """Build it.
+
+        Args:
+            inputs: width of the input.
+            outputs: width of the output.
+            hidden: the one width, an odd number of times: the first layer's, and two for each block.
+            activation: a name in `ACTIVATIONS`.
+        """
+        super().__init__()
+        if len(hidden) % 2 == 0 or len(set(hidden)) != 1 or min(hidden) < 1:
+            raise ConfigError(f"hidden is {list(hidden)}; a residual network has one width, an odd number of times")
+        if activation not in ACTIVATIONS:
+            raise ConfigError(f"activation is {activation!r}, must be one of {', '.join(ACTIVATIONS)}")
+        self.hidden, self.activation, width = tuple(hidden), activation, hidden[0]
+        self.first = nn.Linear(inputs, width)
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in hidden[1:])
+        self.last = nn.Linear(width, outputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(..., out) of (..., in)."""
+        act = ACTIVATIONS[self.activation]
+        x: Tensor = self.first(inputs)
+        layers = list(self.blocks)
+        for one, two in zip(layers[::2], layers[1::2], strict=True):
+            x = x + two(act(one(act(x))))
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+class ResidualValue(nn.Module):
+    """State values of a residual network: the critic of DPPO and ReinFlow."""
+
+    def __init__(self, observation_dim: int, hidden: Sequence[int] = (256, 256, 256), activation: str = "mish"):
+        super().__init__()
+        self.network = ResidualMLP(observation_dim, 1, hidden, activation)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """(B,) values of (B, observation dim)."""
+        return self.network(observations).squeeze(-1)  # type: ignore[no-any-return]
