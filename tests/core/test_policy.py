@@ -153,7 +153,7 @@ def written(path: pathlib.Path, change: dict, tensors: dict[str, torch.Tensor] |
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"actor": "flow"}, "no actor of kind 'flow'"),
+        ({"actor": "flux"}, "no actor of kind 'flux'"),
         ({"hidden": [4]}, r"biases.0' is torch.float32 of \(16,\), and torch.float32 of \(4,\) by its description"),
         ({"hidden": "x"}, "hidden is 'x', must be a list"),
         ({"hidden": [-1, 8]}, r"hidden\[0\] is -1, must be a whole number from 1"),
