@@ -70,6 +70,10 @@ class DivergenceError(SurefootError):
     """A loss stopped being finite; the last good checkpoint is kept."""
 
 
+class ExecutionError(SurefootError):
+    """A chunk of actions could not be planned, or can't be carried out; the message names the control tick."""
+
+
 class ExportError(SurefootError):
     """A policy could not be exported."""
 

@@ -1,0 +1,510 @@
+"""The executor: every planned action is accounted for, jumps are bounded, and late chunks are counted and bridged."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_chunk_actors import Coin
+
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.chunk_actors import played
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError, ExecutionError
+from surefoot.core.executor import Execution, Executor, simulated
+from surefoot.core.inference import PolicyPlanner, Request
+from surefoot.core.memory_actors import ChunkActor, GRUActor, HistoryActor
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+
+RATE = 50.0
+SPIKE = 0.7  # s
+
+
+class Table:
+    """Plans row r mod 997 of a table of random chunks at tick r; the observation is not read."""
+
+    def __init__(self, chunk: int = 16, size: int = 2, scale: float = 1.0) -> None:
+        self.chunk, self.low, self.high = chunk, -np.ones(size), np.ones(size)
+        draw = np.random.default_rng(0)
+        self.rows = scale * draw.uniform(-1, 1, (997, chunk, size))
+
+    def reset(self, seed: int | None) -> None:
+        pass
+
+    def see(self, observation: Any) -> Any:
+        return observation
+
+    def plan(self, request: Request) -> Any:
+        return self.rows[request.tick % 997]
+
+
+class Counting(Table):
+    """Plans 0.01 (10 r + j) for action j of the chunk of tick r."""
+
+    def __init__(self, chunk: int) -> None:
+        super().__init__(chunk, 1)
+        self.low, self.high = np.array([-100.0]), np.array([100.0])
+
+    def plan(self, request: Request) -> Any:
+        return 0.01 * (10 * request.tick + np.arange(float(self.chunk)))[:, None]
+
+
+def taking(*seconds: float) -> Callable[[float], float]:
+    """Latencies one after the other, the last one for ever."""
+    given = itertools.chain(seconds, itertools.repeat(seconds[-1]))
+    return lambda measured: next(given)
+
+
+def run(executor: Executor, count: int) -> list[float]:
+    """First numbers of `count` actions, in hundredths."""
+    return [round(100 * float(executor.select_action(None)[0]), 4) for _ in range(count)]
+
+
+def conserved(executor: Executor) -> bool:
+    """Whether each tick and each planned action is accounted for."""
+    counts, chunk = executor.counts, executor.planner.chunk
+    ahead = executor._plan.ahead + (chunk if executor._waiting is not None else 0)
+    given = counts.played + counts.stale + counts.replaced + counts.dropped + ahead
+    return counts.ticks == counts.played + counts.held and counts.received * chunk == given
+
+
+# -- a million ticks ------------------------------------------------------------------------------------------
+
+
+def random_latencies(count: int, seed: int) -> np.ndarray:
+    """Seconds: 40 ms and some more, and one spike in fifty."""
+    draw = np.random.default_rng(seed)
+    return np.where(draw.random(count) < 0.02, SPIKE, 0.04 + draw.exponential(0.02, count))
+
+
+def check_many_ticks(count: int, mode: str, late: str, max_rate: float) -> None:
+    planner, latencies = Table(), random_latencies(count // 4, 1)
+    asked: list[float] = []
+
+    def latency(measured: float) -> float:
+        asked.append(latencies[len(asked)])
+        return asked[-1]
+
+    settings = Execution(
+        rate=RATE, mode=mode, late=late, deadline=0.08, max_rate=max_rate, safe_action=(0.0, 0.0), execute=8
+    )
+    executor = simulated(planner, settings, latency)
+    actions, sources = np.empty((count, 2)), np.empty((count, 2), np.int64)
+    for tick in range(count):
+        actions[tick] = executor.select_action(None)
+        sources[tick] = executor.source or (-1, -1)
+    counts, played = executor.counts, sources[:, 0] >= 0
+
+    step = max_rate / RATE
+    jumps = np.abs(np.diff(actions, axis=0))
+    assert jumps.max() <= step * (1 + 1e-6)
+    assert counts.limited > count / 10
+    assert np.abs(actions).max() <= 1
+    one = sources[played, 0] * 100 + sources[played, 1]
+    assert len(np.unique(one)) == played.sum() == counts.played  # none twice
+    assert (played == (sources[:, 1] >= 0)).all()
+    if mode == "asynchronous":
+        assert (sources[played].sum(1) == np.flatnonzero(played)).all()  # each at the tick that it was planned for
+        wanted = planner.rows[sources[played, 0] % 997, sources[played, 1]]
+        before = np.concatenate([actions[:1], actions[:-1]])[played]
+        bounded = before + np.clip(wanted - before, -step, step)
+        bounded[0] = wanted[0]
+        assert np.abs(bounded - actions[played]).max() < 1e-6
+    assert conserved(executor)
+
+    first = 1  # waited for, while the robot rests
+    over = len(asked) - (executor._asked is not None)
+    overdue = np.ceil(np.array(asked[first:over]) * RATE - 1e-9) > settings.delay
+    assert counts.late - (executor._asked is not None and executor._late) == overdue.sum() > count / 500
+    assert counts.asked == len(asked)
+    assert counts.held > 0
+    if mode != "synchronous":
+        assert 0 < counts.expired < counts.late  # a spike is longer than a chunk of 16 ticks
+    assert float(np.max(executor.latencies)) == SPIKE
+
+
+@pytest.mark.slow
+def test_a_million_ticks_with_spikes_lose_no_action_play_none_twice_and_never_jump() -> None:
+    check_many_ticks(1_000_000, "asynchronous", "continue", 5.0)
+
+
+@pytest.mark.parametrize("late", ["continue", "hold", "decelerate"])
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous", "blend", "ensemble"])
+def test_many_ticks_with_spikes_lose_no_action_play_none_twice_and_never_jump(mode: str, late: str) -> None:
+    check_many_ticks(10_000, mode, late, 5.0)
+
+
+def test_episodes_that_end_at_any_time_lose_no_action() -> None:
+    draw, latencies = np.random.default_rng(3), iter(random_latencies(100_000, 2))
+    for first in ("wait", "safe"):
+        settings = Execution(mode="blend", deadline=0.06, first=first, safe_action=(0.5, -0.5), execute=4)
+        executor = simulated(Table(), settings, lambda measured: next(latencies))
+        for _ in range(300):
+            for _ in range(int(draw.integers(1, 60))):
+                executor.select_action(None)
+                assert conserved(executor)
+            executor.reset(None)
+            assert conserved(executor)
+            assert executor._plan.ahead == 0
+        assert executor.counts.dropped > 0
+
+
+# -- against the memory of a policy ---------------------------------------------------------------------------
+
+
+def policy(size: int = 2, chunk: int = 6) -> Policy:
+    torch.manual_seed(0)
+    head = ChunkActor(DeterministicActor(3, chunk * size, (16,)), chunk, size)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.mul_(3)
+    normalizer = Normalizer(3)
+    normalizer.mean.copy_(torch.tensor([1.0, -2.0, 3.0]))
+    return Policy.of(head, normalizer, torch.tensor([-2.0, -10.0])[:size], torch.tensor([2.0, 10.0])[:size])
+
+
+def observations(count: int) -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(count, 3)).astype(np.float32)
+
+
+def immediate(made: Policy, **settings: Any) -> Executor:
+    return simulated(PolicyPlanner(made), Execution(**settings), taking(0.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "way", "options"),
+    [
+        ({"mode": "synchronous"}, "chunk", {}),
+        ({"mode": "synchronous", "execute": 2}, "chunk", {"execute": 2}),
+        ({"mode": "asynchronous", "execute": 4}, "chunk", {"execute": 4}),
+        ({"mode": "ensemble", "decay": 0.2}, "ensemble", {"decay": 0.2}),
+        ({"mode": "ensemble", "decay": -0.2, "execute": 2}, "ensemble", {"decay": -0.2, "execute": 2}),
+        ({"mode": "blend", "fade_ticks": 2, "execute": 3}, "blend", {"fade_ticks": 2, "execute": 3}),
+        (
+            {"mode": "blend", "fade_ticks": 4, "execute": 1, "fade": "cosine"},
+            "blend",
+            {"fade_ticks": 4, "execute": 1, "fade": "cosine"},
+        ),
+    ],
+)
+def test_without_a_latency_it_gives_the_actions_of_the_policys_own_memory(
+    settings: dict[str, Any], way: str, options: dict[str, Any]
+) -> None:
+    made, executor = played(policy(), way, **options), immediate(policy(), **settings)
+    for episode in range(2):
+        made.reset()
+        executor.reset()
+        for observation in observations(23 + episode):
+            found = executor.select_action(observation)
+            np.testing.assert_allclose(found, made.select_action(observation), atol=2e-5)
+            assert found.dtype == np.float32
+    assert executor.counts.held == executor.counts.late == 0
+
+
+def test_a_history_of_observations_is_kept_while_chunks_are_played() -> None:
+    head = HistoryActor(ChunkActor(DeterministicActor(9, 8, (16,)), 4, 2), 3, 3)
+    made = Policy.of(head, Normalizer(3), torch.tensor([-1.0, -1.0]), torch.tensor([1.0, 1.0]))
+    executor = immediate(made, mode="synchronous")
+    for _ in range(2):
+        made.reset()
+        executor.reset()
+        for observation in observations(11):
+            np.testing.assert_allclose(executor.select_action(observation), made.select_action(observation), atol=1e-6)
+
+
+def test_noise_is_that_which_the_policy_draws_for_itself() -> None:
+    made = Policy.of(ChunkActor(Coin(4), 4, 1), Normalizer(1), torch.tensor([-1.0]), torch.tensor([1.0]))
+    executor = immediate(made, mode="synchronous")
+    one, found = np.zeros(1, np.float32), []
+    for seed in (0, 7):
+        made.reset(seed)
+        executor.reset(seed)
+        found.append([float(executor.select_action(one)[0]) for _ in range(40)])
+        assert found[-1] == [float(made.select_action(one)[0]) for _ in range(40)]
+    assert found[0] != found[1]
+    executor.reset(0)
+    again = [float(executor.select_action(one)[0]) for _ in range(20)]
+    executor.reset(None)  # an episode ends, and the noise goes on
+    assert again + [float(executor.select_action(one)[0]) for _ in range(20)] == found[0]
+
+
+# -- worked out by hand ---------------------------------------------------------------------------------------
+
+
+def test_a_chunk_takes_over_at_its_deadline_and_skips_what_is_stale() -> None:
+    settings = Execution(rate=10.0, deadline=0.2, execute=3)
+    executor = simulated(Counting(6), settings, taking(0.2))
+    # asked at 0 (waited for), 3, 6, 9; each later one takes over 2 ticks after, at its third action
+    assert run(executor, 12) == [0, 1, 2, 3, 4, 32, 33, 34, 62, 63, 64, 92]
+    assert executor.source == (9, 2)
+    assert executor.counts.stale == 3 * 2
+    assert executor.counts.late == executor.counts.held == 0
+    early = simulated(Counting(6), settings, taking(0.2, 0.01, 0.1, 0.15))
+    assert run(early, 12) == [0, 1, 2, 3, 4, 32, 33, 34, 62, 63, 64, 92]  # being early changes nothing
+    assert list(early.latencies) == [0.2, 0.01, 0.1, 0.15]
+
+
+def test_a_late_chunk_is_bridged_as_the_option_says() -> None:
+    def given(late: str, **more: Any) -> tuple[list[float], Executor]:
+        settings = Execution(rate=10.0, deadline=0.1, execute=3, late=late, **more)
+        executor = simulated(Counting(6), settings, taking(0.0, 0.5, 0.1))  # asked at 3, due at 4, there at 8
+        return run(executor, 11), executor
+
+    found, executor = given("continue")
+    assert found == [0, 1, 2, 3, 4, 5, 5, 5, 35, 81, 82]  # the older chunk ends at tick 5, then its last is held
+    assert (executor.counts.late, executor.counts.held, executor.counts.stale) == (1, 2, 5 + 1)
+    found, executor = given("hold")
+    assert found == [0, 1, 2, 3, 3, 3, 3, 3, 35, 81, 82]
+    assert (executor.counts.late, executor.counts.held, executor.counts.stale) == (1, 4, 2 + 5 + 1)
+    found, executor = given("decelerate", safe_action=(-1.0,), stop_time=0.2)
+    assert found == [0, 1, 2, 3, -48.5, -100, -100, -100, 35, 81, 82]
+    found, executor = given("continue", safe_action=(-1.0,), stop_time=0.2)
+    assert found == [0, 1, 2, 3, 4, 5, -47.5, -100, 35, 81, 82]
+    assert (executor.counts.late, executor.counts.held) == (1, 2)
+
+
+def test_a_chunk_that_comes_when_all_of_it_is_over_is_not_played_and_another_one_is_asked_for() -> None:
+    settings = Execution(rate=10.0, deadline=0.1, execute=2)
+    executor = simulated(Counting(3), settings, taking(0.0, 0.5, 0.1))  # asked at 2, there at 7: all is over
+    assert run(executor, 10) == [0, 1, 2, 2, 2, 2, 2, 2, 71, 72]  # asked again at 7, there at 8
+    assert (executor.counts.late, executor.counts.expired) == (1, 1)
+    assert conserved(executor)
+
+
+def test_a_synchronous_robot_waits_for_each_chunk_and_plays_it_from_its_beginning() -> None:
+    executor = simulated(Counting(6), Execution(rate=10.0, mode="synchronous", execute=3, deadline=0.2), taking(0.2))
+    assert run(executor, 11) == [0, 1, 2, 2, 2, 30, 31, 32, 32, 32, 80]
+    assert (executor.counts.held, executor.counts.late) == (4, 0)
+    hurried = simulated(Counting(6), Execution(rate=10.0, mode="synchronous", execute=3, deadline=0.1), taking(0.2))
+    assert run(hurried, 11) == run(simulated(Counting(6), executor.settings, taking(0.2)), 11)
+    assert hurried.counts.late == 2
+
+
+def test_a_blend_fades_from_the_older_chunk_or_from_what_was_held() -> None:
+    settings = Execution(rate=10.0, mode="blend", deadline=0.1, execute=3, fade_ticks=2)
+    executor = simulated(Counting(6), settings, taking(0.1))  # asked at 3, due at 4
+    assert run(executor, 7) == pytest.approx([0, 1, 2, 3, (2 * 4 + 31) / 3, (5 + 2 * 32) / 3, 33], abs=1e-3)
+    assert executor.counts.mixed == 2
+    late = simulated(Counting(6), settings, taking(0.0, 0.5))  # there at 8, after two held ticks
+    assert run(late, 11)[5:] == pytest.approx([5, 5, 5, (2 * 5 + 35) / 3, 15, 15], abs=1e-3)
+
+
+def test_an_ensemble_averages_the_chunks_that_have_come_in_time() -> None:
+    settings = Execution(rate=10.0, mode="ensemble", deadline=0.1, decay=0.0)
+    executor = simulated(Counting(4), settings, taking(0.1))
+    # asked at 0 (waited for), 1, 2, ...; each takes over a tick later and has two actions beyond the stale one
+    # [0], [1], [2, 11], [3, 12, 21], [13, 22, 31], [23, 32, 41]
+    assert run(executor, 6) == pytest.approx([0, 1, 6.5, 12, 22, 32], abs=1e-3)
+
+
+def test_a_rate_bound_holds_in_each_dimension_and_the_plan_is_caught_up_with() -> None:
+    planner = Table(8, 2)
+    planner.rows[:] = [0.9, -0.1]
+    planner.rows[0] = 0.0
+    settings = Execution(rate=10.0, mode="synchronous", max_rate=(2.0, 0.5))
+    executor = simulated(planner, settings, taking(0.0))
+    found = [executor.select_action(None).tolist() for _ in range(15)]
+    assert found[7] == [0, 0]
+    np.testing.assert_allclose(found[8:14], [[0.2, -0.05], [0.4, -0.1], [0.6, -0.1], [0.8, -0.1], *[[0.9, -0.1]] * 2])
+    assert executor.counts.limited == 4
+    executor.reset(last=(0.5, 0.2))  # the action in force when an episode begins
+    np.testing.assert_allclose(executor.select_action(None), [0.3, 0.15], atol=1e-6)
+    assert executor.counts.largest_jump == pytest.approx(0.2)
+
+
+def test_actions_stay_within_the_bounds() -> None:
+    executor = simulated(Table(8, 2, scale=3.0), Execution(mode="synchronous"), taking(0.0))
+    found = np.stack([executor.select_action(None) for _ in range(100)])
+    assert found.min() == -1
+    assert found.max() == 1
+
+
+def test_an_episode_may_begin_with_the_safe_action_until_the_first_chunk_is_there() -> None:
+    settings = Execution(rate=10.0, deadline=0.3, first="safe", safe_action=(7.0,), execute=3)
+    executor = simulated(Counting(8), settings, taking(0.2))
+    assert run(executor, 4) == [700, 700, 2, 3]
+    assert executor.counts.held == 2
+
+
+def test_the_gap_tells_beforehand_that_chunks_are_too_short_for_the_deadline() -> None:
+    assert simulated(Counting(5), Execution(deadline=0.08), taking(0.08)).gap == 3
+    assert simulated(Counting(8), Execution(deadline=0.08), taking(0.08)).gap == 0
+    assert simulated(Counting(8), Execution(deadline=0.08, execute=6), taking(0.08)).gap == 2
+    assert simulated(Counting(8), Execution(deadline=0.08, mode="synchronous"), taking(0.08)).gap == 4
+    short = simulated(Counting(5), Execution(rate=50.0, deadline=0.08), taking(0.08))
+    run(short, 5)
+    held = []
+    for _ in range(8):
+        short.select_action(None)
+        held.append(short.source is None)
+    assert held == [False, True, True, True] * 2
+
+
+# -- threads, and what goes wrong -----------------------------------------------------------------------------
+
+
+class Slow(Counting):
+    """Takes some milliseconds; every third chunk takes ten times as many."""
+
+    def __init__(self) -> None:
+        super().__init__(20)
+        self.calls, self.threads = 0, set[str]()
+
+    def plan(self, request: Request) -> Any:
+        self.calls += 1
+        self.threads.add(threading.current_thread().name)
+        time.sleep(0.03 if self.calls % 3 == 0 else 0.003)
+        return super().plan(request)
+
+
+def test_a_thread_plans_while_actions_are_given() -> None:
+    planner = Slow()
+    with Executor(planner, Execution(rate=500.0, deadline=0.01, execute=5, max_rate=100.0)) as executor:
+        longest = 0.0
+        for _ in range(3):
+            executor.reset()
+            for tick in range(100):
+                began = time.perf_counter()
+                action = executor.select_action(None)
+                if tick > 0:  # the first chunk is waited for
+                    longest = max(longest, time.perf_counter() - began)
+                if executor.source is not None:
+                    assert sum(executor.source) == tick
+                assert np.isfinite(action).all()
+                time.sleep(0.002)
+            assert conserved(executor)
+    assert planner.threads == {"surefoot inference"}
+    assert executor.counts.late > 0
+    assert executor.counts.received >= 10
+    assert longest < 0.029  # a control tick never waits for inference
+    assert executor.counts.largest_jump <= 100 / 500 * (1 + 1e-6)
+
+
+def wait_for_error(executor: Executor) -> None:
+    for _ in range(400):
+        executor.select_action(None)
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_an_error_of_the_inference_surfaces_with_its_tick_and_a_reset_goes_on(threaded: bool) -> None:
+    class Failing(Counting):
+        def plan(self, request: Request) -> Any:
+            if request.tick == 4 and not self.mended:
+                raise ValueError("no camera")
+            return super().plan(request)
+
+        mended = False
+
+    planner, settings = Failing(6), Execution(mode="synchronous", execute=4)
+    with Executor(planner, settings) if threaded else simulated(planner, settings, taking(0.0)) as executor:
+        with pytest.raises(
+            ExecutionError, match="inference for the observation of tick 4 raised ValueError: no camera"
+        ):
+            wait_for_error(executor)
+        planner.mended = True
+        executor.reset()
+        assert run(executor, 2) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "message"),
+    [
+        (np.array([[0.0], [np.nan], [0.0]]), r"tick 0 is not finite: action 1, dimension 0 is nan"),
+        (np.zeros((2, 1)), r"tick 0 has shape \(2, 1\), where \(3, 1\) is due"),
+    ],
+)
+def test_chunks_that_no_robot_can_play_are_refused(chunk: np.ndarray, message: str) -> None:
+    planner = Counting(3)
+    planner.plan = lambda request: chunk  # type: ignore[method-assign]
+    with pytest.raises(ExecutionError, match=message):
+        simulated(planner, Execution(), taking(0.0)).select_action(None)
+
+
+def test_an_observation_that_the_policy_cannot_read_is_refused_at_any_tick() -> None:
+    executor = immediate(policy(), mode="synchronous")
+    executor.select_action(observations(1)[0])
+    with pytest.raises(EnvironmentMismatchError, match=r"observation\[1\] is nan"):
+        executor.select_action(np.array([0.0, np.nan, 0.0]))
+
+
+def test_a_closed_executor_says_so_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    executor = Executor(Counting(4), Execution())
+    executor.select_action(None)
+    executor.close()
+    executor.close()
+    assert threading.active_count() == before
+    with pytest.raises(ConfigError, match="closed"):
+        executor.select_action(None)
+
+
+def test_what_is_under_way_at_a_reset_is_thrown_away() -> None:
+    release = threading.Event()  # the first chunk that is asked for at tick 1 hangs until then
+
+    class Held(Counting):
+        def plan(self, request: Request) -> Any:
+            if request.tick == 1 and not release.is_set():
+                release.wait(5)
+                return np.full((4, 1), 99.0)
+            return super().plan(request)
+
+    with Executor(Held(4), Execution(execute=1, deadline=0.02)) as executor:
+        run(executor, 3)
+        executor.reset()
+        release.set()
+        assert run(executor, 1) == [0]
+        for _ in range(20):
+            assert float(executor.select_action(None)[0]) < 90
+            time.sleep(0.002)
+        assert conserved(executor)
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    cases: Iterable[tuple[dict[str, Any], str]] = [
+        ({"mode": "async"}, "mode is 'async'; did you mean 'asynchronous'"),
+        ({"late": "stop"}, "late is 'stop'"),
+        ({"first": "now"}, "first is 'now'"),
+        ({"rate": 0.0}, "rate is 0.0"),
+        ({"deadline": -1.0}, "deadline is -1.0"),
+        ({"stop_time": 0.0}, "stop_time is 0.0"),
+        ({"execute": 0}, "execute is 0"),
+        ({"execute": 9}, "execute is 9; a chunk has 8 actions"),
+        ({"late": "decelerate"}, "late is 'decelerate', and no safe_action is stated"),
+        ({"first": "safe"}, "first is 'safe', and no safe_action"),
+        ({"safe_action": (1.0, 2.0)}, r"safe_action is \[1.0, 2.0\]; it must have 1 numbers within"),
+        ({"safe_action": (200.0,)}, r"safe_action is \[200.0\]"),
+        ({"max_rate": 0.0}, "max_rate is 0.0"),
+        ({"max_rate": (1.0, 1.0)}, r"max_rate is \(1.0, 1.0\); it is one number above 0, or 1 of them"),
+        ({"deadline": 0.16}, "the deadline is 8 ticks after the observation, and a chunk has 8 actions"),
+        ({"mode": "blend", "fade_ticks": -1}, "fade_ticks is -1"),
+        ({"mode": "ensemble", "decay": 11.0}, "decay is 11.0"),
+    ]
+    for settings, message in cases:
+        with pytest.raises(ConfigError, match=message):
+            simulated(Counting(8), Execution(**settings), taking(0.0))
+    with pytest.raises(ConfigError, match="latency of an inference is nan"):
+        simulated(Counting(8), Execution(), taking(float("nan"))).select_action(None)
+
+
+def test_policies_whose_memory_takes_in_each_observation_are_refused() -> None:
+    head = GRUActor(ChunkActor(DeterministicActor(8, 4, (8,)), 4, 1), 3, 8)
+    made = Policy.of(head, Normalizer(3), torch.tensor([-1.0]), torch.tensor([1.0]))
+    with pytest.raises(ConfigError, match=r"remembers \['state'\]"):
+        PolicyPlanner(made)
+
+
+def test_a_policy_of_single_actions_can_be_executed_with_a_robot_that_waits() -> None:
+    head = DeterministicActor(3, 2, (8,))
+    made = Policy.of(head, Normalizer(3), torch.tensor([-1.0, -1.0]), torch.tensor([1.0, 1.0]))
+    executor = simulated(PolicyPlanner(made), Execution(mode="synchronous", deadline=0.04), taking(0.04))
+    given = [executor.select_action(one) for one in observations(7)]
+    for tick in (0, 3, 6):  # two ticks of waiting, after the first
+        np.testing.assert_allclose(given[tick], made.select_action(observations(7)[max(0, tick - 2)]), atol=1e-6)
+    assert executor.counts.held == 4
