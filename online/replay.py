@@ -12,7 +12,8 @@ from surefoot.core.errors import DataError
 from surefoot.core.random import STEPS_PER_BLOCK, generator
 from surefoot.core.sources import MAIN, Batch, Drawn
 from surefoot.data.collect import TransitionBuffer
-from surefoot.data.samplers import uniform_rows
+from surefoot.data.samplers import Windows, uniform_rows
+from surefoot.data.sources import WindowSource
 from surefoot.data.store import Store, Workspace
 
 
@@ -89,6 +90,58 @@ class FinishedReplay(Replay):
                 )
             self._begun = True
         return self._of_valid(uniform, known)
+
+
+class ReplayWindows(Replay):
+    """Windows of `length` steps that begin at rows drawn uniformly from what is in the buffer.
+
+    A window crosses neither an episode's end nor the place where the newest rows overwrite the oldest: it is cut there,
+    padded by its last row, and its `mask` (S, rows, length) says how far it goes. Steps that are not there yet, of
+    episodes under way, are cut off in the same way.
+    """
+
+    def __init__(self, buffer: TransitionBuffer, length: int, stream: str = MAIN) -> None:
+        super().__init__(buffer, stream)
+        self.windows = Windows(length)
+
+    def gather(self, indices: Tensor, out: object = None) -> Batch:
+        """The windows that begin at `indices` (...,): (..., L, ...) columns and the mask."""
+        window = self.windows(indices, self.buffer.chain)
+        batch = self.buffer.gather(window.rows)
+        return {**batch, "mask": window.mask.to(torch.float32)}
+
+    workspace = None  # type: ignore[assignment]  # windows are gathered into memory of their own
+
+
+class JoinedWindows(ReplayWindows):
+    """Windows of a dataset and of the replay buffer, every row of both equally likely: the data as if met first.
+
+    Row i of the data is i; row i of the buffer is i + the number of the data's rows.
+    """
+
+    def __init__(self, data: WindowSource, buffer: TransitionBuffer, stream: str = MAIN) -> None:
+        """Both must have been made with the same columns; windows have the length of the data's."""
+        super().__init__(buffer, data.windows.length, stream)
+        self.data = data
+
+    def of_buffer(self, uniform: Tensor) -> Tensor:
+        """(S, rows) of both for (S, rows) float64 numbers in [0, 1)."""
+        count, held = len(self.data.store), len(self.buffer) // len(self.seeds)
+        whole = uniform * (count + held)
+        if held == 0:
+            return uniform_rows(uniform, count)
+        met = super().of_buffer(((whole - count) / held).clamp(0, 1 - 2**-53))
+        return torch.where(whole < count, whole.long(), met + count)
+
+    def gather(self, indices: Tensor, out: object = None) -> Batch:
+        """The windows that begin at `indices` (...,), looked up in both."""
+        count = len(self.data.store)
+        ours, met = self.data.gather(indices.clamp(max=count - 1)), super().gather((indices - count).clamp(min=0))
+        found = {}
+        for key, value in ours.items():
+            of_data = (indices < count).view(*indices.shape, *[1] * (value.dim() - indices.dim()))
+            found[key] = torch.where(of_data, value, met[key])
+        return found
 
 
 class _WithData(Drawn):
