@@ -283,6 +283,22 @@ class Agent(nn.Module):
         """The optimiser steps and rules of one training step, in order."""
         raise TypeError(f"{type(self).__name__} must define updates")
 
+    @classmethod
+    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+        """Options, by name, that a config leaves to the agent of the run that it starts from; here none."""
+        return {}
+
+    def adopt(self, source: Agent) -> list[str] | None:
+        """Start from an agent whose policy is of another kind, for agents that know how.
+
+        Returns:
+            Names of the networks that came along; None, as here: networks are taken by name and shape.
+
+        Raises:
+            ConfigError: an agent that this one can't start from.
+        """
+        return None
+
     def copies(self) -> dict[str, str]:
         """Network -> the network that it follows slowly and starts equal to."""
         entries = self.updates()

@@ -60,8 +60,32 @@ class OffPolicyAgent(Agent):
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     wants_gap: ClassVar[bool] = False
     """Whether it is meant for a simulator that is wrong (`gap=`)."""
+    plans: ClassVar[bool] = False
+    """Whether `explore` gives C actions, of which the loop plays one a step; it is asked again when they are played or
+    the episode ends. Rows are steps of the environment, as ever."""
+    decides: ClassVar[bool] = False
+    """Whether a row is a decision: C actions that are played without looking, and the sum of their rewards."""
     batch_size: int = 256
     """Rows of one critic step; the loop sets it before it asks for `updates`."""
+
+    @property
+    def chunk(self) -> int:
+        """Actions that are chosen at once, C."""
+        return int(getattr(self.config, "chunk", None) or 1)
+
+    @property
+    def decision_dim(self) -> int:
+        """Numbers that are chosen at once: C A, in time order."""
+        return self.chunk * self.spec.action_dim
+
+    @property
+    def explore_dim(self) -> int:
+        """Standard normal numbers per row that `explore` reads."""
+        return self.decision_dim
+
+    def played(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """(B, C A) what the environment is given for (B, C A) actions that are stored, of agents that `decides`."""
+        return actions
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """The replay buffer, or, with an `offline_fraction`, rows of the data and of the buffer in every batch.
@@ -96,10 +120,10 @@ class OffPolicyAgent(Agent):
         raise TypeError(f"{type(self).__name__} must define returns_to_go")
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """(B, A) actions in [-1, 1] to gather experience by.
+        """(B, A) actions in [-1, 1] to gather experience by; (B, C A) of agents that choose several at once.
 
         Args:
             observations: (B, O) normalised.
-            noise: (B, A) standard normal.
+            noise: (B, `explore_dim`) standard normal.
         """
         return self.act(observations, noise)

@@ -80,6 +80,8 @@ class Experience:
         self.buffer = TransitionBuffer(steps * env.num_envs, shapes, device, env.num_envs, images)
         self.transform: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         """Mean and scale (S, 1, O) of observations, scale and shift (S, 1) of rewards; None where they do nothing."""
+        self.taken = torch.zeros(len(seeds), dtype=torch.int64)
+        """(S,) environment steps of each seed so far; unequal only where episodes cut chunks short."""
         self._reads_costs = "costs" in reads
         self._newest = torch.zeros(0, dtype=torch.int64)  # rows of the last step
         self._returns_to_go = returns_to_go if "returns_to_go" in reads else None
@@ -107,19 +109,23 @@ class Experience:
         """(S, N, O) that the next actions are chosen by, normalised; of several arrays, a dict of them by key."""
         return self.acting.rows(self._normalised(self.acting.received))
 
-    def step(self, actions: Tensor, number: int) -> None:
+    def step(self, actions: Tensor, number: int, played: Tensor | None = None) -> Tensor:
         """Act in every row once and store what came of it.
 
         Args:
             actions: (S * N, A) in [-1, 1].
             number: of this vector step, for messages.
+            played: (S * N, A) what the environment is given, where it is not what is stored.
+
+        Returns:
+            (S * N,) bool: where an episode ended.
 
         Raises:
             DivergenceError: an observation or reward is not finite (on a GPU `check` says so later).
             EnvironmentMismatchError: there is no cost for an agent that reads it, or one that is negative (likewise).
         """
         acting = self.acting
-        before, done = acting.received, acting.act(actions)
+        before, done = acting.received, acting.act(actions if played is None else played)
         over = [] if self._returns_to_go is None else _true(done.terminations | done.truncations)
         received = acting.observed(done.observations)
         following = received if done.next_observations is done.observations else acting.observed(done.next_observations)
@@ -148,12 +154,17 @@ class Experience:
         if self._returns_to_go is not None:
             self._look_back(over, self.episodes.lengths.view(-1) + 1)
         acting.received = received
-        self.episodes.add_step(rewards, terminations | truncations, valid, batch.get("costs"))
+        steps = acting.tensor(done.info["steps"]) if "steps" in done.info else None
+        self.taken += self.num_envs if steps is None else acting.rows(steps).sum(1).long().cpu()
+        self.episodes.add_step(
+            rewards, terminations | truncations, valid if steps is None else steps, batch.get("costs")
+        )
         if acting.recent is not None:
             acting.recent.add_step(batch["costs"], terminations, truncations, valid)
             self._ended = acting.rows(terminations | truncations).any(1)
         if "diverged" in done.info:
             self._diverged += acting.tensor(done.info["diverged"]).sum()
+        return terminations | truncations
 
     def _look_back(self, ended: Sequence[int], lengths: Tensor) -> None:
         """Write the returns-to-go of episodes that ended with the newest step, and of which that many rows are there.
@@ -253,6 +264,7 @@ class Experience:
         tensors = {f"experience/{name}": value for name, value in self.acting.state(position).items()}
         tensors |= self.acting.own("experience/observations", position)
         tensors["experience/diverged"] = self._diverged
+        tensors["experience/taken"] = self.taken[position].clone()
         for name, value in self.buffer.state_dict().items():
             tensors[f"replay/{name}"] = self._part(value, position)
         return tensors | self.acting.environment_state(position, len(self.acting.seeds))
@@ -268,6 +280,8 @@ class Experience:
         self.buffer.load_state_dict({name: self._joined([s[f"replay/{name}"] for s in states]) for name in rows})
         count, first = self.buffer.num_envs, int(states[0]["replay/position"])
         self._newest = torch.arange(first - count, first, device=self.device) % self.buffer.capacity
+        for position, state in enumerate(states):
+            self.taken[position] = state.get("experience/taken", torch.zeros(()))  # version 0.2.0 did not count
         lost = self.acting.restore(states, "experience/", "experience/observations")
         if lost is not None:
             self._begin(block)

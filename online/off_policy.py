@@ -17,6 +17,7 @@ from surefoot.core.sources import Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.acting import check_spec
+from surefoot.envs.chunked import Chunked
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import Experience
 
@@ -80,10 +81,16 @@ class OffPolicyLoop:
                 f"the environment has {env.num_envs}: set algo.num_envs, or make as many"
             )
         check_spec(env, self.agent.spec, self.agent.name)
+        chunk = self.agent.chunk
+        self.in_chunks = self.agent.decides and chunk > 1
+        if self.in_chunks:
+            env = Chunked(env, chunk)
         for agent in agents:
             agent.batch_size = batch_size
         whole_steps = -(-planned_steps // self.num_envs) * self.num_envs
         bounds = (self.agent.action_low, self.agent.action_high)
+        if self.in_chunks:
+            bounds = (bounds[0].repeat(chunk), bounds[1].repeat(chunk))
         capacity = min(self.config.replay_capacity, whole_steps)
         self.experience = Experience(
             env,
@@ -101,13 +108,22 @@ class OffPolicyLoop:
             seeds,
             self.agent.sources(Stores(dataset, data, self.experience.buffer)),
             batch_size=batch_size,
-            planned_steps=max(1, self.config.training_steps(whole_steps)),
+            planned_steps=max(1, self.config.training_steps(whole_steps // (chunk if self.in_chunks else 1))),
             device=self.device,
             kernels=kernels,
             compiled=compiled,
             mixed_precision=mixed_precision,
             jacobian_penalty=jacobian_penalty,
         )
+        self.decisions = 0
+        """Rows of experience of each seed so far: its steps, or its chunks where the agent `decides` on them."""
+        shape = (len(seeds), self.num_envs)
+        self.queue = torch.zeros(
+            *shape, chunk if self.agent.plans else 1, self.agent.spec.action_dim, device=self.device
+        )
+        """(S, N, C, A) actions that agents which plan have still to play, the next one first."""
+        self.queued = torch.zeros(*shape, dtype=torch.int64, device=self.device)
+        """(S, N) how many."""
         self._drawn: dict[str, tuple[int, Tensor]] = {}
         self._read_transforms()
 
@@ -122,6 +138,9 @@ class OffPolicyLoop:
         Raises:
             DivergenceError: a loss, or what the environment gave, was not finite.
         """
+        if self.in_chunks:
+            result = self._run_decisions(self.step + steps)
+            return self._with_episodes(result)
         target = self.step + -(-steps // self.num_envs) * self.num_envs
         while self.step < min(target, self.config.initial_steps):
             self._act()
@@ -129,6 +148,23 @@ class OffPolicyLoop:
         result = self.learner.run(training, self._act_until_due) if training > 0 else {}
         while self.step < target:
             self._act()
+        return self._with_episodes(result)
+
+    def _run_decisions(self, target: int) -> dict[str, list[float]]:
+        """Decide and learn until `target` steps of the environment are taken: how many decisions that is, is seen then.
+
+        Losses are those of the last training steps.
+        """
+        result: dict[str, list[float]] = {}
+        while self.step < target:
+            self._act()
+            due = self.config.training_steps(self.decisions) - self.learner.step
+            if due > 0:
+                result = self.learner.run(due)
+        return result
+
+    def _with_episodes(self, result: dict[str, list[float]]) -> dict[str, list[float]]:
+        """Results of training steps, and those of the episodes that ended meanwhile."""
         self.experience.check()
         result |= self.experience.episodes.take()
         if "multiplier.value" in self.learner.buffers:
@@ -145,16 +181,37 @@ class OffPolicyLoop:
         """One step of every environment."""
         if self.pause is not None:
             self.pause()
-        number = self.step // self.num_envs
-        if self.step < self.config.initial_steps and self.config.initial_actions == "uniform":
-            actions = self._draw("initial_actions", number)
+        number, agent = self.decisions // self.num_envs, self.agent
+        width = agent.decision_dim if self.in_chunks else agent.spec.action_dim
+        if self.decisions < self.config.initial_steps and self.config.initial_actions == "uniform":
+            actions = self._draw("initial_actions", number, width)
+        elif agent.plans:
+            actions = self._next_planned(number)
         else:
-            actions = self._explore(self._seen(), self._draw("acting", number))
-        self.experience.step(actions.reshape(-1, self.agent.spec.action_dim), number)
-        self.step += self.num_envs
+            actions = self._explore(self._seen(), self._draw("acting", number, agent.explore_dim))
+        played = None
+        if agent.decides:
+            played = self.learner.apply("played", self._seen(), actions).reshape(-1, width)
+        ended = self.experience.step(actions.reshape(-1, width), number, played)
+        if agent.plans:
+            self.queued[self.experience.acting.rows(ended)] = 0
+        self.decisions += self.num_envs
+        self.step = int(self.experience.taken.min()) if self.in_chunks else self.decisions
         costs = self.experience.fresh_costs()
         if costs is not None and self.step > self.config.initial_steps:
             self.learner.episodes_ended(*costs)
+
+    def _next_planned(self, number: int) -> Tensor:
+        """(S, N, A) the next actions of the plans, after planning in the rows whose plan is played."""
+        empty = self.queued == 0
+        if bool(empty.any()):
+            planned = self._explore(self._seen(), self._draw("acting", number, self.agent.explore_dim))
+            planned = planned.unflatten(-1, (self.agent.chunk, -1))
+            self.queue = torch.where(empty[..., None, None], planned, self.queue)
+            self.queued = torch.where(empty, self.agent.chunk, self.queued)
+        actions = self.queue[:, :, 0]
+        self.queue, self.queued = self.queue.roll(-1, 2), self.queued - 1
+        return actions
 
     def _seen(self) -> Tensor:
         """(S, N, O) observations as the networks read them."""
@@ -175,12 +232,12 @@ class OffPolicyLoop:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, enabled=False)
 
-    def _draw(self, purpose: str, number: int) -> Tensor:
-        """(S, N, A) of vector step `number`: uniform on [-1, 1) for the first actions, normal for exploration."""
+    def _draw(self, purpose: str, number: int, width: int) -> Tensor:
+        """(S, N, width) of vector step `number`: uniform on [-1, 1) for the first actions, normal for exploration."""
         block, offset = divmod(number, STEPS_PER_BLOCK)
         held = self._drawn.get(purpose)
         if held is None or held[0] != block:
-            shape = (STEPS_PER_BLOCK, self.num_envs, self.agent.spec.action_dim)
+            shape = (STEPS_PER_BLOCK, self.num_envs, width)
             sources = [generator(seed, purpose, block) for seed in self.seeds]
             if purpose == "acting":
                 drawn = [source.standard_normal(shape, dtype=np.float32) for source in sources]
@@ -205,7 +262,11 @@ class OffPolicyLoop:
 
     def state(self, position: int) -> dict[str, Tensor]:
         """Everything that seed `position` needs to go on bit for bit: learner, replay buffer, environments, sums."""
-        return {**self.learner.state(position), **self.experience.state(position)}
+        tensors = {**self.learner.state(position), **self.experience.state(position)}
+        tensors["loop/decisions"] = torch.tensor(self.decisions)
+        if self.agent.plans:
+            tensors |= {"loop/queue": self.queue[position].clone(), "loop/queued": self.queued[position].clone()}
+        return tensors
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> str | None:
         """Go on from what `state` gave after `step` environment steps, one mapping a seed.
@@ -217,7 +278,14 @@ class OffPolicyLoop:
             CheckpointError: another algorithm, sizes or replay buffer.
         """
         learners = [{name: v for name, v in given.items() if name.startswith(("agent/", "adam/"))} for given in states]
-        self.learner.restore(learners, self.config.training_steps(step))
-        self.step = step
+        self.decisions, self.step = int(states[0].get("loop/decisions", torch.tensor(step))), step
+        self.learner.restore(learners, self.config.training_steps(self.decisions))
+        if self.agent.plans:
+            self.queue, self.queued = (
+                torch.stack([one[f"loop/{name}"] for one in states]).to(self.device) for name in ("queue", "queued")
+            )
         self._read_transforms()
-        return self.experience.restore(states, block=1 + step)
+        lost = self.experience.restore(states, block=1 + step)
+        if lost is not None:
+            self.queued.zero_()
+        return lost

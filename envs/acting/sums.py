@@ -34,7 +34,7 @@ class EpisodeMeans:
     def add_step(
         self, rewards: Tensor, ended: Tensor, valid: Tensor | None = None, costs: Tensor | None = None
     ) -> None:
-        """Take in one step of (S * N,) rewards and ends and, where there are, masks and costs."""
+        """Take in one step of (S * N,) rewards and ends and, where there are, masks (or counts of steps) and costs."""
         shape = (self.seeds, self.num_envs)
         self._running[0] += rewards.view(shape)
         self._running[1] += 1 if valid is None else valid.view(shape)

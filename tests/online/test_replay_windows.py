@@ -1,4 +1,4 @@
-"""Windows of the replay buffer: whole where an episode goes on, cut at its end and where new rows overwrite old ones."""
+"""Windows of the replay buffer: whole within an episode, cut at its end and where new rows overwrite old ones."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from surefoot.core.temperature import Temperature
 from surefoot.envs.names import gymnasium_id
 from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.experiment.inputs import elsewhere
-from surefoot.experiment.plan import TRAINING_EVALUATION_SEED, Plan
+from surefoot.experiment.plan import TRAINING_EVALUATION_SEED, Plan, agent_class
 from surefoot.experiment.run import Run, load_agent, load_state
 from surefoot.streaming.agent import StreamingAgent
 
@@ -47,6 +49,12 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
             f"{here.action_dim}"
         )
     theirs, mine = source.state_dict(), agent.state_dict()
+    adopted = agent.adopt(source)
+    if adopted is not None:
+        _same_bounds(agent, run, mine, theirs)
+        agent.normalizer.load_state_dict(source.normalizer.state_dict())
+        agent.normalizer.fixed = True
+        return adopted
     others = _other_functions(agent, source)
     fits = {
         name: name in theirs and theirs[name].shape == value.shape and not name.startswith(others)
@@ -55,9 +63,8 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
     unfit = [name for name in mine if name.split(".")[0] in agent.inherits and not fits[name]]
     if type(agent.actor) is not type(source.actor):
         unfit = [f"a {source.actor.kind} actor is no {agent.actor.kind} one: its head"]
-    elif not unfit and any(not torch.allclose(theirs[name], mine[name]) for name in BOUNDS):
-        ours, its = ([[round(float(b), 6) for b in of[name]] for name in BOUNDS] for of in (mine, theirs))
-        unfit = [f"actions reach from {its[0]} to {its[1]} there and from {ours[0]} to {ours[1]} here: their range"]
+    elif not unfit:
+        _same_bounds(agent, run, mine, theirs)
     if unfit:
         raise ConfigError(
             f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} as configured ({unfit[0]} "
@@ -138,6 +145,28 @@ def _other_functions(agent: Agent, source: Agent) -> tuple[str, ...]:
 
 BOUNDS = ("action_low", "action_high")
 STATISTICS = ("observation_", "reward_count", "reward_mean", "reward_squares")
+
+
+def _same_bounds(agent: Agent, run: Run, mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """Refuse to start from a policy whose -1 and 1 mean other actions."""
+    if any(not torch.allclose(theirs[name], mine[name]) for name in BOUNDS):
+        ours, its = ([[round(float(b), 6) for b in of[name]] for name in BOUNDS] for of in (mine, theirs))
+        raise ConfigError(
+            f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} as configured: actions reach "
+            f"from {its[0]} to {its[1]} there and from {ours[0]} to {ours[1]} here"
+        )
+
+
+def settled(plan: Plan) -> Plan:
+    """The plan with what its algorithm leaves to the run that it starts from, such as the sizes of a policy.
+
+    Raises:
+        ConfigError: that run's policy is not of a kind that the algorithm starts from.
+    """
+    kind = agent_class(plan.algorithm)
+    if plan.init is None or kind.settle.__func__ is Agent.settle.__func__:  # type: ignore[attr-defined]
+        return plan
+    return dataclasses.replace(plan, config={**plan.config, **kind.settle(plan.config, Run.open(plan.init).agent())})
 
 
 def _stream_from(agent: Agent, source: Agent, run: Run, position: int) -> list[str]:

@@ -28,7 +28,7 @@ from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
-from surefoot.experiment.initialise import start_notes
+from surefoot.experiment.initialise import settled, start_notes
 from surefoot.experiment.inputs import dataset_of, inputs_of, training_environment
 from surefoot.experiment.plan import Plan, name_of, seeds_of
 from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, write_columns
@@ -157,6 +157,7 @@ def _begin(plan: Plan, folder: pathlib.Path, dataset: Dataset | None, listen: Li
     inputs = inputs_of(plan, dataset, notify)
     dataset = inputs.dataset
     resolve_device(plan.device)
+    plan = settled(plan)
     agent = plan.agent(inputs.spec)
     if built_for is not None:
         _check_problem(built_for, inputs.spec, plan)
