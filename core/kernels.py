@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import pathlib
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,15 @@ def machine_name() -> str:
             if not line:
                 break
     return f"{processor} torch-{torch.__version__} numpy-{np.__version__} {native.name()}".rstrip()
+
+
+HIDDEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+"""Activations that the native module has, in plain PyTorch."""
 
 
 class Slots:
@@ -99,38 +109,43 @@ def mlp(
         weights: a layer each, (out, in) or (E, out, in).
         biases: a layer each, (out,) or (E, out).
         hidden: activation of the hidden layers, of `native.HIDDEN`.
-        norms: gains and shifts of layer norms before the activations.
+        norms: layer norms before or after the activations.
 
     Returns:
         (B, out) or (E, B, out).
     """
     compiling = torch.compiler.is_compiling()
-    if native.library() is None or (norms[0] if compiling else not native.fits(inputs, weights, biases, norms)):
+    plain_only = norms.gains or hidden not in ("relu", "tanh")  # for the operator that compiled losses see
+    if native.library() is None or (plain_only if compiling else not native.fits(inputs, weights, biases, norms)):
         return plain_mlp(inputs, weights, biases, hidden, norms)
     if compiling:  # the MLP is one node of the graph
         outputs: Tensor = native.mlp_operator(inputs, list(weights), list(biases), hidden)[0]
         return outputs
-    parameters = (*weights, *biases, *norms[0], *norms[1])
+    parameters = (*weights, *biases, *norms.gains, *norms.shifts)
     if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
-        return _NativeMLP.apply(slots, hidden, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+        how = (hidden, norms.after, norms.epsilon)
+        return _NativeMLP.apply(slots, how, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
     return native.forward(inputs, weights, biases, keep=False, hidden=hidden, norms=norms)[0]
 
 
-def _parts(
-    values: Sequence[Any], layers: int
-) -> tuple[Sequence[Any], Sequence[Any], tuple[Sequence[Any], Sequence[Any]]]:
+How = tuple[str, bool, float]
+"""Activation; whether norms come after it; what they add to the variance."""
+
+
+def _parts(values: Sequence[Any], layers: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]]:
     """Values for weights, biases, and gains and shifts of the norms, of which there may be none."""
     rest = values[2 * layers :]
     half = len(rest) // 2
-    return values[:layers], values[layers : 2 * layers], (rest[:half], rest[half:])
+    return values[:layers], values[layers : 2 * layers], rest[:half], rest[half:]
 
 
 class _NativeMLP(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, slots: Slots, hidden: str, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
-        weights, biases, norms = _parts(parameters, layers)
-        outputs, saved = native.forward(inputs, weights, biases, keep=True, hidden=hidden, norms=norms)
-        ctx.slots, ctx.hidden, ctx.layers = slots, hidden, layers
+    def forward(ctx: Any, slots: Slots, how: How, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
+        weights, biases, gains, shifts = _parts(parameters, layers)
+        norms = native.Norms(gains, shifts, *how[1:])
+        outputs, saved = native.forward(inputs, weights, biases, keep=True, hidden=how[0], norms=norms)
+        ctx.slots, ctx.how, ctx.layers = slots, how, layers
         ctx.save_for_backward(inputs, saved, *parameters)
         return outputs
 
@@ -143,10 +158,11 @@ class _NativeMLP(torch.autograd.Function):
         inputs_wanted, *wanted = ctx.needs_input_grad[3:]
         slots: Slots = ctx.slots
         found = [slots.gradient(p) if needed else None for p, needed in zip(parameters, wanted, strict=True)]
-        weights, biases, norms = _parts(parameters, layers)
-        to_weights, to_biases, to_norms = _parts(found, layers)
-        given = (inputs, weights, biases, saved, outputs[0], to_weights, to_biases, inputs_wanted, ctx.hidden)
-        below = native.backward(*given, norms, to_norms)
+        weights, biases, gains, shifts = _parts(parameters, layers)
+        to_weights, to_biases, *to_norms = _parts(found, layers)
+        hidden, after, epsilon = ctx.how
+        given = (inputs, weights, biases, saved, outputs[0], to_weights, to_biases, inputs_wanted, hidden)
+        below = native.backward(*given, native.Norms(gains, shifts, after, epsilon), (to_norms[0], to_norms[1]))
         return (None, None, None, below, *found)
 
 
@@ -156,8 +172,9 @@ def _plain_gradients(
     """The same gradients through plain PyTorch, for losses that differentiate a gradient."""
     sources = [inputs, *parameters]
     wanted = [source for source, needed in zip(sources, ctx.needs_input_grad[3:], strict=True) if needed]
-    weights, biases, norms = _parts(parameters, layers)
-    output = plain_mlp(inputs, weights, biases, ctx.hidden, norms)
+    weights, biases, gains, shifts = _parts(parameters, layers)
+    hidden, after, epsilon = ctx.how
+    output = plain_mlp(inputs, weights, biases, hidden, native.Norms(gains, shifts, after, epsilon))
     gradients = iter(torch.autograd.grad(output, wanted, output_gradient, create_graph=True))
     return [next(gradients) if needed else None for needed in ctx.needs_input_grad[3:]]
 
@@ -174,10 +191,11 @@ def plain_mlp(
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         value = linear(value, weight, bias)
         if layer < len(weights) - 1:
-            if norms[0]:
-                gain, shift = norms[0][layer].unsqueeze(-2), norms[1][layer].unsqueeze(-2)
-                value = torch.nn.functional.layer_norm(value, value.shape[-1:]) * gain + shift
-            value = value.relu() if hidden == "relu" else value.tanh()
+            value = HIDDEN[hidden](value) if norms.after else value
+            if norms.gains:
+                gain, shift = norms.gains[layer].unsqueeze(-2), norms.shifts[layer].unsqueeze(-2)
+                value = torch.nn.functional.layer_norm(value, value.shape[-1:], eps=norms.epsilon) * gain + shift
+            value = value if norms.after else HIDDEN[hidden](value)
     return value
 
 

@@ -9,19 +9,39 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from surefoot import cuda_ext
 
-Network = tuple[list[int], int, int, int, list[int], list[int], list[int], list[int]]
-"""Widths, members, rows, place in HIDDEN, and the addresses of weights, biases, gains and shifts, in this order."""
-Norms = tuple[Sequence[Tensor], Sequence[Tensor]]
-"""Gains and shifts of the hidden layers' norms, (width,) or (E, width) each; two empty ones where there are none."""
-NO_NORMS: Norms = ((), ())
-HIDDEN = ("relu", "tanh")
+
+
+class Network(NamedTuple):
+    """An MLP as native code is told of it."""
+
+    parts: tuple[list[int], int, int, int, list[int], list[int], list[int], list[int]]
+    """Widths, members, rows, place in HIDDEN, and the addresses of weights, biases, gains and shifts, in this order."""
+    norm: tuple[bool, float]
+    """Whether norms come after the activations, and what they add to the variance."""
+
+
+class Norms(NamedTuple):
+    """Layer norms of the hidden layers."""
+
+    gains: Sequence[Tensor] = ()
+    """Of each hidden layer, (width,) or (E, width); none where there are no norms."""
+    shifts: Sequence[Tensor] = ()
+    """Likewise."""
+    after: bool = False
+    """Of the activations, instead of what they are of."""
+    epsilon: float = 1e-5
+    """Added to the variance."""
+
+
+NO_NORMS = Norms()
+HIDDEN = ("relu", "tanh", "gelu_tanh", "silu")
 """Activations of hidden layers, in the order of native/dense.h."""
 _LANES = 32  # rows of a panel in dense.h: only `register_fake` below must know
 
@@ -47,7 +67,7 @@ def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], no
 
     What `vmap` and its like give to a function has no memory, and is for plain PyTorch.
     """
-    parameters = (*weights, *biases, *norms[0], *norms[1])
+    parameters = (*weights, *biases, *norms.gains, *norms.shifts)
     if inputs.dim() != 2 or not all(
         t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in parameters
     ):
@@ -79,19 +99,21 @@ def forward(
         biases: a layer each, (out,) or (E, out), contiguous.
         keep: save the hidden activations.
         hidden: activation of the hidden layers, of HIDDEN.
-        norms: layer norms before the activations.
+        norms: layer norms before or after the activations.
 
     Returns:
         (B, out) or (E, B, out), and a flat tensor or None.
     """
     module, network = _module(), _network(inputs, weights, biases, hidden, norms)
-    sizes, members, rows = network[:3]
+    sizes, members, rows, place = network.parts[:4]
     inputs, row_stride = _rows(inputs)
     outputs = torch.empty((*weights[0].shape[:-2], rows, sizes[-1]))
-    saved = torch.empty(module.mlp_saved_floats(sizes, members, rows, len(norms[0]) > 0)) if keep else None
+    of_layers = (sizes, members, rows, len(norms.gains) > 0, place, norms.after)
+    saved = torch.empty(module.mlp_saved_floats(*of_layers)) if keep else None
     if _recorder is not None:
         _recorder.mlp_forward(network, inputs, row_stride, saved, outputs)
-    module.mlp_forward(*network, inputs.data_ptr(), row_stride, _address(saved), outputs.data_ptr())
+    places = (inputs.data_ptr(), row_stride, _address(saved), outputs.data_ptr())
+    module.mlp_forward(*network.parts, *places, *network.norm)
     return outputs, saved
 
 
@@ -135,7 +157,7 @@ def backward(
         given, wanted = (inputs, saved, output_gradients), (weight_gradients, bias_gradients, *norm_gradients)
         _recorder.mlp_backward(network, given, (row_stride, gradient_stride, member_stride), wanted, input_gradients)
     _module().mlp_backward(
-        *network,
+        *network.parts,
         inputs.data_ptr(),
         row_stride,
         saved.data_ptr(),
@@ -147,6 +169,7 @@ def backward(
         _address(input_gradients),
         [_address(g) for g in norm_gradients[0]],
         [_address(g) for g in norm_gradients[1]],
+        *network.norm,
     )
     return input_gradients
 
@@ -258,8 +281,9 @@ def recording(by: Recorder | None) -> Iterator[None]:
 
 def _network(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str, norms: Norms) -> Network:
     members = 1 if weights[0].dim() == 2 else weights[0].shape[0]
-    weight, bias, gain, shift = ([t.data_ptr() for t in group] for group in (weights, biases, *norms))
-    return mlp_sizes(weights), members, inputs.shape[0], HIDDEN.index(hidden), weight, bias, gain, shift
+    weight, bias, gain, shift = ([t.data_ptr() for t in group] for group in (weights, biases, norms.gains, norms.shifts))
+    sizes = (mlp_sizes(weights), members, inputs.shape[0], HIDDEN.index(hidden))
+    return Network((*sizes, weight, bias, gain, shift), (norms.after, norms.epsilon))
 
 
 def _address(tensor: Tensor | None) -> int:

@@ -91,7 +91,7 @@ class MLP(nn.Module):
         weights, biases, scales, shifts = parts
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, *self.usual(weights, biases), self.activation, (scales, shifts))
+            return kernels.mlp(slots, inputs, weights, biases, self.activation, self._norms(scales, shifts))
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
         return self._plain(inputs, weights, biases, scales, shifts, masks)
@@ -104,6 +104,9 @@ class MLP(nn.Module):
     def _fits_kernels(self, inputs: Tensor) -> bool:
         plain = self.activation in native.HIDDEN and not self.unit_features and self.layer_norm != "after"
         return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
+
+    def _norms(self, gains: Sequence[Tensor], shifts: Sequence[Tensor]) -> native.Norms:
+        return native.Norms(gains, shifts, False, self.norm_epsilon)
 
     def _normalised(self, value: Tensor) -> Tensor:
         return nn.functional.layer_norm(value, value.shape[-1:], eps=self.norm_epsilon)
@@ -161,7 +164,7 @@ class MLP(nn.Module):
         norms = [s[index] for s in _tensors(self.scales)], [s[index] for s in _tensors(self.shifts)]
         slots = kernels.active()
         if slots is not None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, *self.usual(weights, biases), self.activation, norms)
+            return kernels.mlp(slots, inputs, weights, biases, self.activation, self._norms(*norms))
         return self._plain(inputs, weights, biases, *norms)
 
 

@@ -182,9 +182,9 @@ class Recorder(TorchDispatchMode):
         self, network: Network, inputs: Tensor, row_stride: int, saved: Tensor | None, outputs: Tensor
     ) -> None:
         """Write down a call of `native.forward`; one that was made before is not made again, but its outputs copied."""
-        sizes, members, rows, hidden, *parameters = network
+        sizes, members, rows, hidden, *parameters = network.parts
         addresses = (inputs.data_ptr(), *(address for group in parameters for address in group))
-        call = (*sizes, members, rows, hidden, row_stride, *addresses)
+        call = (*sizes, members, rows, hidden, *network.norm, row_stride, *addresses)
         there = self._known.get(call)
         self.kept.append((inputs, saved, outputs))
         if saved is None and there is not None:
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):
             return
         self._known[call] = (outputs, (*addresses, outputs.data_ptr()))
         places = (self._place(inputs), row_stride, 0 if saved is None else saved.data_ptr(), outputs.data_ptr())
-        self.calls.append(("mlp_forward", (*network, *places)))
+        self.calls.append(("mlp_forward", (*network.parts, *places, *network.norm)))
 
     def mlp_backward(
         self,
@@ -210,7 +210,8 @@ class Recorder(TorchDispatchMode):
         weights, biases, *norms = [[0 if g is None else g.data_ptr() for g in group] for group in gradients]
         below = 0 if input_gradients is None else input_gradients.data_ptr()
         call = (self._place(inputs), strides[0], saved.data_ptr(), self._place(output_gradients), *strides[1:])
-        self.calls.append(("mlp_backward", (*network, *call, weights, biases, below, *norms)))
+        call = (*call, weights, biases, below, *norms)
+        self.calls.append(("mlp_backward", (*network.parts, *call, *network.norm)))
 
     def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None:
         """Write down a call of `native.adam`."""

@@ -34,8 +34,9 @@ T* to(std::uintptr_t address) {
 
 void forward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
              const Addresses& biases, const Addresses& gains, const Addresses& shifts, std::uintptr_t inputs,
-             long row_stride, std::uintptr_t saved, std::uintptr_t outputs) {
-  const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts);
+             long row_stride, std::uintptr_t saved, std::uintptr_t outputs, bool norm_after, float norm_epsilon) {
+  const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts, norm_after,
+                        norm_epsilon);
   const nb::gil_scoped_release release;
   network.forward({to<const float>(inputs), row_stride, 0}, to<float>(saved), to<float>(outputs));
 }
@@ -44,8 +45,10 @@ void backward(std::vector<long> sizes, long members, long rows, int hidden, cons
               const Addresses& biases, const Addresses& gains, const Addresses& shifts, std::uintptr_t inputs,
               long row_stride, std::uintptr_t saved, std::uintptr_t output_gradients, long gradient_row_stride,
               long gradient_member_stride, const Addresses& weight_gradients, const Addresses& bias_gradients,
-              std::uintptr_t input_gradients, const Addresses& gain_gradients, const Addresses& shift_gradients) {
-  const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts);
+              std::uintptr_t input_gradients, const Addresses& gain_gradients, const Addresses& shift_gradients,
+              bool norm_after, float norm_epsilon) {
+  const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts, norm_after,
+                        norm_epsilon);
   network.check(weight_gradients, bias_gradients, gain_gradients, shift_gradients);
   const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients),
                             to_gains = pointers(gain_gradients), to_shifts = pointers(shift_gradients);
@@ -55,10 +58,10 @@ void backward(std::vector<long> sizes, long members, long rows, int hidden, cons
                    {to_weights.data(), to_biases.data(), to<float>(input_gradients), to_gains.data(), to_shifts.data()});
 }
 
-long saved_floats(const std::vector<long>& sizes, long members, long rows, bool normed) {
+long saved_floats(const std::vector<long>& sizes, long members, long rows, bool normed, int hidden, bool norm_after) {
   const float* const any = nullptr;
-  const Mlp mlp = {sizes.data(),  nullptr, nullptr, static_cast<int>(sizes.size()) - 1, members, rows,
-                   Hidden::relu, normed ? &any : nullptr, nullptr};
+  const Mlp mlp = {sizes.data(), nullptr, nullptr, static_cast<int>(sizes.size()) - 1, members, rows,
+                   static_cast<Hidden>(hidden), normed ? &any : nullptr, nullptr, norm_after, 0.0f};
   return saved_size(mlp);
 }
 
@@ -81,7 +84,8 @@ std::vector<float*> pointers(const Addresses& addresses) {
 }
 
 Network::Network(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
-                 const Addresses& biases, const Addresses& gains, const Addresses& shifts)
+                 const Addresses& biases, const Addresses& gains, const Addresses& shifts, bool norm_after,
+                 float norm_epsilon)
     : sizes_(std::move(sizes)),
       weights_(pointers(weights)),
       biases_(pointers(biases)),
@@ -89,8 +93,11 @@ Network::Network(std::vector<long> sizes, long members, long rows, int hidden, c
       shifts_(pointers(shifts)),
       members_(members),
       rows_(rows),
-      hidden_(static_cast<Hidden>(hidden)) {
-  if (hidden != 0 && hidden != 1) throw std::invalid_argument("hidden layers are ReLU (0) or tanh (1)");
+      hidden_(static_cast<Hidden>(hidden)),
+      norm_after_(norm_after),
+      norm_epsilon_(norm_epsilon) {
+  if (hidden < 0 || hidden >= hidden_kinds)
+    throw std::invalid_argument("hidden layers are ReLU (0), tanh (1), GELU (2) or SiLU (3)");
   if (weights.empty() || sizes_.size() != weights.size() + 1 || biases.size() != weights.size() || members < 0 ||
       rows < 0)
     throw std::invalid_argument("an MLP of n layers needs n + 1 sizes, n weights and n biases");
@@ -108,7 +115,7 @@ void Network::check(const Addresses& weights, const Addresses& biases, const Add
 Mlp Network::mlp() const {
   const bool normed = !gains_.empty();
   return {sizes_.data(), weights_.data(), biases_.data(), layers(), members_, rows_, hidden_,
-          normed ? gains_.data() : nullptr, normed ? shifts_.data() : nullptr};
+          normed ? gains_.data() : nullptr, normed ? shifts_.data() : nullptr, norm_after_, norm_epsilon_};
 }
 
 void Network::forward(const Rows& inputs, float* saved, float* outputs) const {
@@ -135,20 +142,22 @@ void Adam::step() const {
 }
 
 void bind_dense(nb::module_& m) {
-  m.attr("dense_revision") = 3;  // another number wherever the same inputs may give other bits
+  m.attr("dense_revision") = 4;  // another number wherever the same inputs may give other bits
   m.def("mlp_forward", &forward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
         nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"), nb::arg("inputs"),
-        nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"),
-        "Outputs (members, rows, out) of an MLP whose hidden layers are ReLU (0) or tanh (1), after layer norms where "
-        "there are gains and shifts; saved may be 0.");
+        nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"), nb::arg("norm_after") = false,
+        nb::arg("norm_epsilon") = 1e-5f,
+        "Outputs (members, rows, out) of an MLP whose hidden layers are ReLU (0), tanh (1), GELU by tanh (2) or SiLU "
+        "(3), with layer norms before or after them where there are gains and shifts; saved may be 0.");
   m.def("mlp_backward", &backward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
         nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"), nb::arg("inputs"),
         nb::arg("row_stride"), nb::arg("saved"), nb::arg("output_gradients"), nb::arg("gradient_row_stride"),
         nb::arg("gradient_member_stride"), nb::arg("weight_gradients"), nb::arg("bias_gradients"),
         nb::arg("input_gradients"), nb::arg("gain_gradients"), nb::arg("shift_gradients"),
+        nb::arg("norm_after") = false, nb::arg("norm_epsilon") = 1e-5f,
         "Gradients of what mlp_forward saved; an address of 0 is a gradient that is not wanted.");
   m.def("mlp_saved_floats", &saved_floats, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("normed"),
-        "Floats that mlp_forward saves for mlp_backward.");
+        nb::arg("hidden") = 0, nb::arg("norm_after") = false, "Floats that mlp_forward saves for mlp_backward.");
   m.def("adam", &adam, nb::arg("size"), nb::arg("parameters"), nb::arg("gradients"), nb::arg("first"),
         nb::arg("second"), nb::arg("average"), nb::arg("count"), nb::arg("rate"), nb::arg("beta1"), nb::arg("beta2"),
         nb::arg("epsilon"), nb::arg("decay"), nb::arg("average_rate"),

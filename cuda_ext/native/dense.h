@@ -1,4 +1,5 @@
-// Multilayer perceptrons with ReLU or tanh between their layers, and layer norms where wanted: forward and backward, in float32 on one core.
+// Multilayer perceptrons with layer norms before or after the activations where wanted: forward and backward, in float32
+// on one core.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,9 @@
 
 namespace surefoot {
 
-/// Between the layers.
-enum class Hidden { relu = 0, tanh = 1 };
+/// Between the layers. GELU is its approximation by tanh (Hendrycks and Gimpel).
+enum class Hidden { relu = 0, tanh = 1, gelu = 2, silu = 3 };
+constexpr int hidden_kinds = 4;
 
 /// An ensemble of `members` MLPs of the same sizes; `members` is 1 for a single network.
 struct Mlp {
@@ -22,8 +24,12 @@ struct Mlp {
   Hidden hidden;
   const float* const* gains;   // a hidden layer each: (members, width); null without layer norms
   const float* const* shifts;  // likewise
+  bool norm_after;             // of the activations instead of what they are of
+  float norm_epsilon;          // added to the variance
 
   bool normed() const { return gains != nullptr; }
+  /// Whether the activations' slopes are saved: where the activation's output doesn't tell them, or is not kept.
+  bool sloped() const { return hidden == Hidden::gelu || hidden == Hidden::silu || (normed() && norm_after); }
   const float* weight(int layer, long member) const {
     return weights[layer] + member * sizes[layer + 1] * sizes[layer];
   }
@@ -59,10 +65,11 @@ struct AdamStep {
 constexpr long lanes = 32;
 inline long panels(long rows) { return (rows + lanes - 1) / lanes; }
 
-/// Floats that are saved of hidden layer 1, 2, ...: its activations and, with a norm, what was scaled and by how much.
+/// Floats that are saved of hidden layer 1, 2, ...: what the next layer reads; with a norm what was scaled and by how
+/// much; the activations' slopes where they are needed.
 inline long saved_block(const Mlp& mlp, int layer) {
-  const long numbers = mlp.normed() ? 2 * mlp.sizes[layer] + 1 : mlp.sizes[layer];
-  return panels(mlp.rows) * lanes * numbers;
+  const long width = mlp.sizes[layer];
+  return panels(mlp.rows) * lanes * (width + (mlp.normed() ? width + 1 : 0) + (mlp.sloped() ? width : 0));
 }
 
 /// Floats that the forward pass saves for the backward pass.
@@ -101,7 +108,8 @@ class Network {
  public:
   /// Throws std::invalid_argument where the lists' lengths disagree, or `hidden` is no activation.
   Network(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
-          const Addresses& biases, const Addresses& gains, const Addresses& shifts);
+          const Addresses& biases, const Addresses& gains, const Addresses& shifts, bool norm_after,
+          float norm_epsilon);
 
   void forward(const Rows& inputs, float* saved, float* outputs) const;
   void backward(const Rows& inputs, const float* saved, const Rows& output_gradients, const Gradients& wanted) const;
@@ -115,6 +123,8 @@ class Network {
   Mlp mlp() const;
   long members_, rows_;
   Hidden hidden_;
+  bool norm_after_;
+  float norm_epsilon_;
 };
 
 std::vector<float*> pointers(const Addresses& addresses);

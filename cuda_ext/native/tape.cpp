@@ -49,9 +49,10 @@ class Tape {
 
   void mlp_forward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
                    const Addresses& biases, const Addresses& gains, const Addresses& shifts, Place inputs,
-                   long row_stride, std::uintptr_t saved, std::uintptr_t outputs) {
+                   long row_stride, std::uintptr_t saved, std::uintptr_t outputs, bool norm_after, float norm_epsilon) {
     check(inputs);
-    const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts);
+    const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts, norm_after,
+                          norm_epsilon);
     calls_.emplace_back([=](const Addresses& bases) {
       network.forward({address<const float>(inputs, bases), row_stride, 0}, reinterpret_cast<float*>(saved),
                       reinterpret_cast<float*>(outputs));
@@ -63,10 +64,11 @@ class Tape {
                     long row_stride, std::uintptr_t saved, Place output_gradients, long gradient_row_stride,
                     long gradient_member_stride, const Addresses& weight_gradients, const Addresses& bias_gradients,
                     std::uintptr_t input_gradients, const Addresses& gain_gradients,
-                    const Addresses& shift_gradients) {
+                    const Addresses& shift_gradients, bool norm_after, float norm_epsilon) {
     check(inputs);
     check(output_gradients);
-    const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts);
+    const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts, norm_after,
+                          norm_epsilon);
     network.check(weight_gradients, bias_gradients, gain_gradients, shift_gradients);
     const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients),
                               to_gains = pointers(gain_gradients), to_shifts = pointers(shift_gradients);
@@ -155,8 +157,16 @@ void bind_tape(nb::module_& m) {
       .def("run", &Tape::run, nb::arg("inputs"), "Run all calls with the inputs at these addresses.")
       .def("element", &Tape::element, nb::arg("name"), nb::arg("sizes"), nb::arg("places"), nb::arg("strides"),
            "result = name(operands): float32 or bool numbers; strides count numbers, 0 broadcasts or reduces.")
-      .def("mlp_forward", &Tape::mlp_forward)
-      .def("mlp_backward", &Tape::mlp_backward)
+      .def("mlp_forward", &Tape::mlp_forward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
+           nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"), nb::arg("inputs"),
+           nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"), nb::arg("norm_after") = false,
+           nb::arg("norm_epsilon") = 1e-5f)
+      .def("mlp_backward", &Tape::mlp_backward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"),
+           nb::arg("hidden"), nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"),
+           nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("output_gradients"),
+           nb::arg("gradient_row_stride"), nb::arg("gradient_member_stride"), nb::arg("weight_gradients"),
+           nb::arg("bias_gradients"), nb::arg("input_gradients"), nb::arg("gain_gradients"),
+           nb::arg("shift_gradients"), nb::arg("norm_after") = false, nb::arg("norm_epsilon") = 1e-5f)
       .def("adam", &Tape::adam);
 }
 

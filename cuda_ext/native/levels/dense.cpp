@@ -47,8 +47,9 @@ inline Vector tanh_of(Vector x) {
   return x * (0.999998450f + q * p) / d;
 }
 
-/// After a layer, and what it does to a gradient that comes from above; `none` after the last one.
-enum class Activation { none, relu, tanh };
+/// After a layer, and what it does to a gradient that comes from above: `none` after the last one; `sloped` where slopes
+/// were saved, and the gradient is multiplied by them.
+enum class Activation { none, relu, tanh, sloped };
 
 template <Activation activation>
 inline Vector activate(Vector value) {
@@ -57,11 +58,47 @@ inline Vector activate(Vector value) {
   return value;
 }
 
+/// `saved`: what the activation gave, or its slopes.
 template <Activation activation>
-inline Vector pass_down(Vector gradient, Vector activated) {
-  if constexpr (activation == Activation::relu) return activated <= 0.0f ? Vector{} : gradient;
-  if constexpr (activation == Activation::tanh) return gradient * (1.0f - activated * activated);
+inline Vector pass_down(Vector gradient, Vector saved) {
+  if constexpr (activation == Activation::relu) return saved <= 0.0f ? Vector{} : gradient;
+  if constexpr (activation == Activation::tanh) return gradient * (1.0f - saved * saved);
+  if constexpr (activation == Activation::sloped) return gradient * saved;
   return gradient;
+}
+
+/// The activation of one panel's numbers in place, and its slopes unless `slopes` is null.
+template <Hidden hidden>
+void activate_panel(float* values, float* slopes, long features) {
+  constexpr float root = 0.7978845608f, cubic = 0.044715f;  // sqrt(2 / pi), and GELU's own
+  for (long i = 0; i < features * lanes; i += width) {
+    const Vector x = load(values + i);
+    Vector value, slope;
+    if constexpr (hidden == Hidden::relu) {
+      value = activate<Activation::relu>(x);
+      slope = x > 0.0f ? Vector{} + 1.0f : Vector{};
+    } else if constexpr (hidden == Hidden::tanh) {
+      value = tanh_of(x);
+      slope = 1.0f - value * value;
+    } else if constexpr (hidden == Hidden::gelu) {
+      const Vector squared = x * x, t = tanh_of(root * x * (1.0f + cubic * squared));
+      value = 0.5f * x * (1.0f + t);
+      slope = 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * (root * (1.0f + 3.0f * cubic * squared));
+    } else {
+      const Vector share = 0.5f * (1.0f + tanh_of(0.5f * x));  // the logistic function
+      value = x * share;
+      slope = share * (1.0f + x * (1.0f - share));
+    }
+    store(values + i, value);
+    if (slopes) store(slopes + i, slope);
+  }
+}
+
+inline void activate_panel(Hidden hidden, float* values, float* slopes, long features) {
+  if (hidden == Hidden::relu) activate_panel<Hidden::relu>(values, slopes, features);
+  if (hidden == Hidden::tanh) activate_panel<Hidden::tanh>(values, slopes, features);
+  if (hidden == Hidden::gelu) activate_panel<Hidden::gelu>(values, slopes, features);
+  if (hidden == Hidden::silu) activate_panel<Hidden::silu>(values, slopes, features);
 }
 
 /// A register tile: M rows of V vectors.
@@ -346,12 +383,11 @@ void from_panels(const float* from, long features, long rows, float* to) {
   }
 }
 
-constexpr float norm_epsilon = 1e-5f;  // torch's default
-
 /// Layer norm of one panel in place, then the activation; what was scaled goes to `normal`, by how much to `inverse`,
 /// unless they are null. Source: Ba, Kiros and Hinton, "Layer Normalization".
 template <Activation activation>
-void normalise(float* values, const float* gain, const float* shift, float* normal, float* inverse, long features) {
+void normalise(float* values, const float* gain, const float* shift, float* normal, float* inverse, long features,
+               float epsilon) {
   const float share = 1.0f / static_cast<float>(features);
   for (long lane = 0; lane < lanes; lane += width) {
     Vector sum = {}, squares = {};
@@ -361,7 +397,7 @@ void normalise(float* values, const float* gain, const float* shift, float* norm
       const Vector apart = load(values + n * lanes + lane) - mean;
       squares += apart * apart;
     }
-    Vector scale = share * squares + norm_epsilon;
+    Vector scale = share * squares + epsilon;
     for (long i = 0; i < width; ++i) scale[i] = 1.0f / std::sqrt(scale[i]);
     for (long n = 0; n < features; ++n) {
       const Vector unit = (load(values + n * lanes + lane) - mean) * scale;
@@ -423,6 +459,11 @@ void adam(const AdamStep& s, long size, float* __restrict__ parameters, const fl
 
 inline long round_up(long value, long multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+/// Where in what is saved of a hidden layer its slopes begin.
+long slopes_at(const Mlp& mlp, int layer) {
+  return panels(mlp.rows) * lanes * (mlp.normed() ? 2 * mlp.sizes[layer] + 1 : mlp.sizes[layer]);
+}
+
 long widest(const Mlp& mlp) {
   long found = 0;
   for (int layer = 0; layer <= mlp.layers; ++layer) found = mlp.sizes[layer] > found ? mlp.sizes[layer] : found;
@@ -452,16 +493,24 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* output
           layer_forward<Activation::none>(weight, bias, in, last + panel * out * lanes, before, after);
         } else {
           float* to = saved ? place + panel * after * lanes : buffers[layer % 2];
+          float* slopes = saved && mlp.sloped() ? place + slopes_at(mlp, layer + 1) + panel * after * lanes : nullptr;
           if (mlp.normed()) {
             layer_forward<Activation::none>(weight, bias, in, to, before, after);
+            if (mlp.norm_after) activate_panel(mlp.hidden, to, slopes, after);
             float* normal = saved ? place + (count + panel) * after * lanes : nullptr;
             float* inverse = saved ? place + (2 * count * after + panel) * lanes : nullptr;
             const float* gain = mlp.gains[layer] + member * after;
             const float* shift = mlp.shifts[layer] + member * after;
-            if (mlp.hidden == Hidden::relu)
-              normalise<Activation::relu>(to, gain, shift, normal, inverse, after);
+            if (mlp.sloped())
+              normalise<Activation::none>(to, gain, shift, normal, inverse, after, mlp.norm_epsilon);
+            else if (mlp.hidden == Hidden::relu)
+              normalise<Activation::relu>(to, gain, shift, normal, inverse, after, mlp.norm_epsilon);
             else
-              normalise<Activation::tanh>(to, gain, shift, normal, inverse, after);
+              normalise<Activation::tanh>(to, gain, shift, normal, inverse, after, mlp.norm_epsilon);
+            if (mlp.sloped() && !mlp.norm_after) activate_panel(mlp.hidden, to, slopes, after);
+          } else if (mlp.sloped()) {
+            layer_forward<Activation::none>(weight, bias, in, to, before, after);
+            activate_panel(mlp.hidden, to, slopes, after);
           } else if (mlp.hidden == Hidden::relu)
             layer_forward<Activation::relu>(weight, bias, in, to, before, after);
           else
@@ -504,12 +553,16 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
       if (wanted.weights[layer])
         weight_gradient(above, in, wanted.weights[layer] + member * before * after, before, after, mlp.rows, turned);
       if (layer > 0) {
-        if (mlp.hidden == Hidden::relu)
-          layer_down<Activation::relu>(mlp.weight(layer, member), above, activations, below, before, after, count,
-                                       packed);
+        const float* weight = mlp.weight(layer, member);
+        const float* slopes = activations + slopes_at(mlp, layer);  // read only where they were saved
+        if (mlp.normed() && mlp.norm_after)
+          layer_down<Activation::none>(weight, above, nullptr, below, before, after, count, packed);
+        else if (mlp.sloped())
+          layer_down<Activation::sloped>(weight, above, slopes, below, before, after, count, packed);
+        else if (mlp.hidden == Hidden::relu)
+          layer_down<Activation::relu>(weight, above, activations, below, before, after, count, packed);
         else
-          layer_down<Activation::tanh>(mlp.weight(layer, member), above, activations, below, before, after, count,
-                                       packed);
+          layer_down<Activation::tanh>(weight, above, activations, below, before, after, count, packed);
         if (mlp.normed()) {
           const float* normal = activations + count * before * lanes;
           const float* inverse = normal + count * before * lanes;
@@ -520,6 +573,10 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
           for (long panel = 0; panel < count; ++panel)
             through_norm(below + panel * before * lanes, normal + panel * before * lanes, inverse + panel * lanes,
                          mlp.gains[layer - 1] + member * before, before);
+          if (mlp.norm_after) {
+            for (long i = 0; i < count * before * lanes; i += width)
+              store(below + i, load(below + i) * load(slopes + i));
+          }
         }
         float* swap = above;
         above = below;
