@@ -11,11 +11,6 @@ from torch import Tensor, nn
 from surefoot.core import kernels
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): GELU as flax and jax have it, not torch's exact one."""
-    return nn.functional.gelu(x, approximate="tanh")
-
-
 def mish(x: Tensor) -> Tensor:
     """x tanh(softplus(x)); beside the kernels in a form that costs a core a third of torch's own."""
     if kernels.active() is None or x.dtype != torch.float32:
@@ -54,11 +49,8 @@ ROWS_IN_CACHE = 64
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "silu": nn.functional.silu,
+    **kernels.HIDDEN,  # relu, tanh, gelu_tanh and silu
     "gelu": nn.functional.gelu,
-    "gelu_tanh": gelu_tanh,
     "leaky_relu": nn.functional.leaky_relu,  # slope 0.01
     "mish": mish,
 }

@@ -1,7 +1,7 @@
 """Chunks of actions as decisions: what C steps earned, where they led, and what of that counts.
 
-A window of C steps (`data.sources.WindowSource`) is one row of a problem whose action is the whole chunk, C A numbers in
-the order of time. Source: Li, Zhou and Levine, "Reinforcement Learning with Action Chunking" (Q-chunking, 2025).
+A window of C steps (`data.sources.WindowSource`) is one row of a problem whose action is the whole chunk, C A numbers
+in the order of time. Source: Li, Zhou and Levine, "Reinforcement Learning with Action Chunking" (Q-chunking, 2025).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def machine_name() -> str:
 HIDDEN: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
-    "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
+    "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),  # as flax and jax have GELU
     "silu": torch.nn.functional.silu,
 }
 """Activations that the native module has, in plain PyTorch."""

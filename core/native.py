@@ -17,7 +17,6 @@ from torch import Tensor
 from surefoot import cuda_ext
 
 
-
 class Network(NamedTuple):
     """An MLP as native code is told of it."""
 
@@ -281,7 +280,9 @@ def recording(by: Recorder | None) -> Iterator[None]:
 
 def _network(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str, norms: Norms) -> Network:
     members = 1 if weights[0].dim() == 2 else weights[0].shape[0]
-    weight, bias, gain, shift = ([t.data_ptr() for t in group] for group in (weights, biases, norms.gains, norms.shifts))
+    weight, bias, gain, shift = (
+        [t.data_ptr() for t in group] for group in (weights, biases, norms.gains, norms.shifts)
+    )
     sizes = (mlp_sizes(weights), members, inputs.shape[0], HIDDEN.index(hidden))
     return Network((*sizes, weight, bias, gain, shift), (norms.after, norms.epsilon))
 

@@ -102,17 +102,17 @@ class MLP(nn.Module):
         return AFTER_EPSILON if self.layer_norm == "after" else NORM_EPSILON
 
     def _fits_kernels(self, inputs: Tensor) -> bool:
-        plain = self.activation in native.HIDDEN and not self.unit_features and self.layer_norm != "after"
+        plain = self.activation in native.HIDDEN and not self.unit_features
         return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
 
     def _norms(self, gains: Sequence[Tensor], shifts: Sequence[Tensor]) -> native.Norms:
-        return native.Norms(gains, shifts, False, self.norm_epsilon)
+        return native.Norms(gains, shifts, self.layer_norm == "after", self.norm_epsilon)
 
     def _normalised(self, value: Tensor) -> Tensor:
         return nn.functional.layer_norm(value, value.shape[-1:], eps=self.norm_epsilon)
 
     def usual(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        r"""Weights and biases that give the same outputs where layer norms add `NORM_EPSILON`, as native code's do.
+        r"""Weights and biases that give the same outputs where layer norms add `NORM_EPSILON`, as native rollouts do.
 
         With g y before a norm in place of y it gives g (y - m) / sqrt(g^2 v + e) = (y - m) / sqrt(v + e / g^2).
         """

@@ -132,7 +132,7 @@ def test_an_mlp_with_layer_norms_and_its_gradients_are_torchs(
     found = [outputs, below, *(t for group in places for t in group)]
     for one, other in zip(found, expected, strict=True):
         scale = max(1.0, float(other.detach().abs().max()))
-        near = (1e-4 if after else 1e-5) * scale  # three activations of nearly one value are divided by a small deviation
+        near = (1e-4 if after else 1e-5) * scale  # what is nearly equal is divided by its small deviation
         torch.testing.assert_close(one.double(), other.detach(), rtol=0, atol=near)  # type: ignore[union-attr]
     again = native.forward(inputs, weights, biases, keep=False, hidden=hidden, norms=norms)[0]
     assert torch.equal(again, outputs)
