@@ -68,9 +68,11 @@ def squared_jacobian_estimate(act: Act, observations: Tensor, noise: Tensor, dis
 def measured(policy: Policy, observations: Tensor) -> float | None:
     """Mean of the exact squared norm over (N, O) observations in the environment's units; None where it has none.
 
-    The mean action is that before it is clipped to [-1, 1].
+    The mean action is that before it is clipped to [-1, 1]. Policies of images or several arrays have none: their
+    derivatives are not with respect to one vector.
     """
-    if policy.discrete or _without_mean(policy.actor) is not None or len(observations) == 0:
+    one_vector = policy.encoder is None and len(observations) > 0
+    if not one_vector or policy.discrete or _without_mean(policy.actor) is not None:
         return None
     return float(squared_jacobian(policy.actor.act, policy.normalizer(observations)).double().mean())
 

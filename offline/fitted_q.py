@@ -12,10 +12,12 @@ from torch import Tensor
 from surefoot.core.actions import to_agent
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
+from surefoot.core.errors import DataError
 from surefoot.core.learner import Learner
 from surefoot.core.networks import Critic
 from surefoot.core.policy import Policy
 from surefoot.core.sources import Uniform
+from surefoot.core.spec import in_words
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import discounted_returns, scale_actions
@@ -86,7 +88,15 @@ def fitted_q_estimate(policy: Policy, dataset: Dataset, steps: int, seed: int, d
     Returns:
         The estimate. Off the data it extrapolates: a warning sign is a value above the best discounted
         return in the data.
+
+    Raises:
+        DataError: observations are images or several arrays.
     """
+    if dataset.observation_dim == 0:
+        raise DataError(
+            f"{dataset.name}: fitted Q learns from one vector, and observations are {in_words(dataset.arrays)}: "
+            "evaluate the policy in its environment"
+        )
     low, high = policy.action_low.numpy(), policy.action_high.numpy()
     memory = policy.begin(len(dataset.observations))
 

@@ -8,6 +8,7 @@ import torch
 
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Spec
+from surefoot.core.errors import DataError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.data.dataset import Dataset
@@ -56,6 +57,18 @@ def test_the_estimate_is_the_policys_own_return_not_the_datas(action: float) -> 
     unfinished = fitted_q_estimate(policy_of_constant(action), data, steps=100, seed=0, discount=0.9)
     assert abs(unfinished.drift) > 2 * abs(estimate.drift), "too few steps show as drift"
     assert abs(discounted_returns(data, 0.9).mean()) < 0.2
+
+
+def test_images_are_refused_with_what_they_are() -> None:
+    data = two_step_episodes(2)
+    frames = np.zeros((4, 3, 4, 4), np.uint8)
+    seen = data.replace(
+        observations=np.zeros((4, 0), np.float32),
+        next_observations=np.zeros((4, 0), np.float32),
+        extras={"observations/image": frames, "next_observations/image": frames},
+    )
+    with pytest.raises(DataError, match=r"learns from one vector, and observations are image \(3, 4, 4\)"):
+        fitted_q_estimate(policy_of_constant(0.5), seen, steps=1, seed=0)
 
 
 def test_the_loss_of_one_transition_is_the_squared_difference_worked_out_by_hand() -> None:

@@ -174,6 +174,23 @@ def test_without_a_simulator_training_ends_with_validation_losses_and_a_fitted_q
 
 
 @pytest.mark.usefixtures("in_process")
+def test_images_without_a_simulator_end_with_validation_losses_and_start_another_run(tmp_path: pathlib.Path) -> None:
+    seen = generate("native/pendulum-camera", 0, 600, "expert").replace(env_id=None)
+    agent = BC(seen, encoder="small", encoder_features=4, hidden=(8,), learning_rate=0.0)
+    options = {"env": None, "steps": 3, "seeds": 1, "batch_size": 4}
+    first = fit(agent, seen, out=tmp_path / "first", **options)
+    assert np.isfinite(list(first.summary["validation"].values())).all()
+    assert "fitted_q" not in first.summary
+    second = fit(agent, seen, out=tmp_path / "second", init=str(first.folder), **options)
+    before, after = load_agent(first).state_dict(), load_agent(second).state_dict()
+    assert any(name.startswith("encoder") for name in before)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    other = BC(seen, encoder="small", encoder_features=5, hidden=(8,))
+    with pytest.raises(ConfigError, match=r"does not fit bc as configured \(encoder\..* differs\)"):
+        fit(other, seen, out=tmp_path / "third", init=str(first.folder), **options)
+
+
+@pytest.mark.usefixtures("in_process")
 def test_init_starts_from_another_runs_weights_and_normaliser(tmp_path: pathlib.Path) -> None:
     data = pendulum()
     first = fit(BC(data, **SMALL), data, steps=50, seeds=1, out=tmp_path / "first", **FAST)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from surefoot.core.agent import Agent, Rule
+from surefoot.core.features import encoded
 from surefoot.core.learner import Learner
 from surefoot.core.random import generator
 from surefoot.core.sources import MAIN, Source, Stores, Uniform
@@ -54,7 +55,7 @@ class DataTrainer(SeedTrainer):
         )
 
     def extras(self, position: int) -> dict[str, Any]:
-        """Without a simulator: losses on the episodes held out, and a fitted-Q estimate."""
+        """Without a simulator: losses on the episodes held out, and a fitted-Q estimate of policies of one vector."""
         if self.held_out is None:
             return {}
         assert self.dataset is not None
@@ -62,7 +63,7 @@ class DataTrainer(SeedTrainer):
         agent = self.learner.extract(position)
         policy = agent.policy()
         found: dict[str, Any] = {"validation": validation_losses(agent, self.held_out)}
-        if policy.has_memory:  # fitted Q needs an action for a state alone
+        if policy.has_memory or policy.encoder is not None:  # fitted Q needs an action for one vector alone
             return found
         estimate = fitted_q_estimate(policy, self.dataset, steps, self.seeds[position])
         return {**found, "fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}
@@ -80,7 +81,7 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
         if not isinstance(source, Uniform):
             source.bind([0], VALIDATION_WINDOWS, torch.device("cpu"))
             rows = source.rows(0)[0]
-        batches[name] = source.gather(rows)
+        batches[name] = encoded(agent, source.gather(rows), {})
     if MAIN in batches:
         batches[MAIN] = agent.annotate(batches[MAIN])
     losses = {}
