@@ -19,7 +19,7 @@ from torch import Tensor
 from surefoot.core.actor import Actor, Evaluation
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.networks import Critic, critic_of, critic_options
-from surefoot.core.noise_networks import NETWORKS, NoiseNetwork
+from surefoot.core.noise_networks import NoiseNetwork, noise_network_of, noise_network_options
 
 Predict = Callable[[Tensor, int], Tensor]
 """(noisy actions (..., A), t) -> the noise in them (..., A)."""
@@ -45,6 +45,23 @@ class Schedule:
             )
         growth = 0.5 * (high - low) / steps**2
         return cls(tuple(math.exp(-low / steps - growth * (2 * n - 1)) for n in range(1, steps + 1)))
+
+    @classmethod
+    def cosine(cls, steps: int = 20, offset: float = 0.008, greatest: float = 0.999) -> Schedule:
+        """abar_t = f(t + 1) / f(0) with f(n) = cos^2(pi / 2 (n / T + offset) / (1 + offset)); betas are <= `greatest`.
+
+        Source: Nichol and Dhariwal, "Improved Denoising Diffusion Probabilistic Models".
+
+        Raises:
+            ConfigError: no step, or numbers out of (0, 1).
+        """
+        if steps < 1 or not 0 < offset < 1 or not 0 < greatest < 1:
+            raise ConfigError(f"a cosine schedule of {steps} steps with {offset} and {greatest}; needs 1, and (0, 1)")
+
+        def left(n: int) -> float:
+            return math.cos(math.pi / 2 * (n / steps + offset) / (1 + offset)) ** 2
+
+        return cls(tuple(max(left(n + 1) / left(n), 1 - greatest) for n in range(steps)))
 
     @property
     def steps(self) -> int:
@@ -104,6 +121,86 @@ def ancestral(predict: Predict, noise: Tensor, schedule: Schedule, limit: float 
     return x
 
 
+def implicit_steps(steps: int, taken: int) -> tuple[int, ...]:
+    """The steps of a schedule that DDIM takes: every (T // taken)-th from 0 on, the noisiest first.
+
+    Raises:
+        ConfigError: more steps than there are, or none.
+    """
+    if not 1 <= taken <= steps:
+        raise ConfigError(f"DDIM takes {taken} of {steps} steps; needs 1 to {steps}")
+    return tuple(reversed(range(0, taken * (steps // taken), steps // taken)))
+
+
+def implicit_coefficients(product: float, before: float, eta: float) -> tuple[float, float, float]:
+    """Where a step of DDIM goes: the factors of the data and of the noise in a noisy action, and the deviation.
+
+    The mean is to_data a + to_noise eps. With eta = 1 and neighbouring steps this is DDPM's posterior; with eta = 0 it
+    has no noise.
+
+    Args:
+        product: abar of the step.
+        before: abar of the step that comes next, nearer to the data; 1 of the last.
+        eta: in [0, 1], share of the posterior's deviation.
+    """
+    deviation = eta * math.sqrt((1 - before) / (1 - product) * (1 - product / before))
+    return math.sqrt(before), math.sqrt(max(1 - before - deviation**2, 0.0)), deviation
+
+
+def implicit(
+    predict: Predict, noise: Tensor, schedule: Schedule, taken: int, eta: float = 0.0, limit: float | None = 1.0
+) -> Tensor:
+    """Actions from noise by DDIM: a few of the schedule's steps, each to the mean of `implicit_coefficients`.
+
+    Args:
+        predict: gives the noise in a noisy action.
+        noise: (..., 1, A) standard normal; with eta > 0 (..., taken, A): the first action, then what is added after
+            each step but the last.
+        schedule: that the network was trained with.
+        taken: how many steps.
+        eta: share of the posterior's deviation.
+        limit: the data that a noisy action implies are clipped to +- this, and its noise follows from them; None for
+            not at all.
+
+    Returns:
+        (..., A).
+
+    Source: Song, Meng and Ermon, "Denoising Diffusion Implicit Models".
+    """
+    x, grid, products = noise[..., 0, :], implicit_steps(schedule.steps, taken), schedule.products
+    for turn, step in enumerate(grid):
+        product, before = products[step], products[grid[turn + 1]] if turn + 1 < taken else 1.0
+        eps = predict(x, step)
+        data = (x - math.sqrt(1 - product) * eps) / math.sqrt(product)
+        if limit is not None:
+            data = data.clamp(-limit, limit)
+            eps = (x - math.sqrt(product) * data) / math.sqrt(1 - product)
+        to_data, to_noise, deviation = implicit_coefficients(product, before, eta)
+        x = to_data * data + to_noise * eps
+        if eta > 0 and turn + 1 < taken:
+            x = x + deviation * noise[..., turn + 1, :]
+    return x
+
+
+def denoising_loss(
+    predicted: Tensor, noise: Tensor, weight: Tensor | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """Mean over rows of the squared error of the noise, summed over an action's numbers (IDQL, FISOR).
+
+    Args:
+        predicted: (B, A).
+        noise: (B, A).
+        weight: (B,) of rows, without gradient.
+        mask: (B, A), 0 where a number does not count.
+
+    Returns:
+        ().
+    """
+    errors = (predicted - noise).square()
+    errors = (errors if mask is None else errors * mask).sum(-1)
+    return (errors if weight is None else weight * errors).mean()
+
+
 PREFERENCES = ("lowest", "feasible", "best", "highest")
 
 
@@ -127,6 +224,7 @@ class DiffusionActor(Actor):
         *,
         reward_critic: Critic | None = None,
         reserve: float = 0.0,
+        implicit: int | None = None,
     ) -> None:
         """Take the networks as they are.
 
@@ -142,6 +240,7 @@ class DiffusionActor(Actor):
                 predict returns, "highest" takes the action whose smallest value is largest.
             reward_critic: predicts returns, for "best" alone.
             reserve: at least 0, in the units of the critic.
+            implicit: draw in so many steps of DDIM, without noise but the first; None: all T steps, by DDPM.
 
         Raises:
             ConfigError: numbers out of range, or samples without a critic to choose among them.
@@ -158,12 +257,18 @@ class DiffusionActor(Actor):
             )
         self.network, self.schedule, self.action_dim = network, schedule, action_dim
         self.critic, self.samples, self.prefer = critic, samples, prefer
-        self.reward_critic, self.reserve = reward_critic, reserve
+        self.reward_critic, self.reserve, self.implicit = reward_critic, reserve, implicit
+        if implicit is not None:
+            implicit_steps(schedule.steps, implicit)
 
     @property
     def noise_dim(self) -> int:
-        """N T A: of each sample its first value, and what the steps before the last add."""
-        return self.samples * self.schedule.steps * self.action_dim
+        """N T A: of each sample its first value, and what the steps before the last add; N A of DDIM."""
+        return self.samples * self._draws * self.action_dim
+
+    @property
+    def _draws(self) -> int:
+        return self.schedule.steps if self.implicit is None else 1
 
     def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
         """Refused: an action alone has no density in closed form, only the chain of steps that led to it has one.
@@ -172,15 +277,15 @@ class DiffusionActor(Actor):
             TypeError: always; it names the head that keeps its chain.
         """
         raise TypeError(
-            "a DiffusionActor has no density of its actions: act with a ChainActor (surefoot.core.chains), which keeps "
-            "the steps of its chain, and whose density is theirs"
+            "a DiffusionActor has no density of its actions: act with a DenoisingActor "
+            "(surefoot.core.denoising_chain), which keeps the steps of its chain, and whose density is theirs"
         )
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) of (B, O) observations and (B, N T A) standard normal noise, which it can't do without."""
         if noise is None:
             raise ConfigError("a diffusion policy has no action without noise; give (B, noise_dim) normal numbers")
-        drawn, seen = self.draw(observations, noise.unflatten(-1, (self.samples, self.schedule.steps, self.action_dim)))
+        drawn, seen = self.draw(observations, noise.unflatten(-1, (self.samples, self._draws, self.action_dim)))
         if self.critic is None:
             return drawn
         best = self._best(torch.cat([seen, drawn], -1))
@@ -205,17 +310,25 @@ class DiffusionActor(Actor):
         return torch.where(feasible.any(-1), preferred, lowest)
 
     def draw(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(B N, A) actions of (B, N, T, A) noise, and the (B N, O) observations that each was drawn for."""
+        """(B N, A) actions, and the (B N, O) observations that each was drawn for.
+
+        Args:
+            observations: (B, O).
+            noise: (B, N, T, A), or (B, N, 1, A) of DDIM.
+        """
         seen = observations.unsqueeze(1).expand(-1, self.samples, -1).flatten(0, 1)
 
         def predict(x: Tensor, step: int) -> Tensor:
             return self.network(x, seen, torch.full_like(x[:1, 0], step))  # type: ignore[no-any-return]
 
+        if self.implicit is not None:
+            return implicit(predict, noise.flatten(0, 1), self.schedule, self.implicit), seen
         return ancestral(predict, noise.flatten(0, 1), self.schedule), seen
 
     def description(self) -> dict[str, Any]:
         """Network, schedule, samples and critics."""
-        value = {"network": self.network.kind, **self.network.description(), "alphas": list(self.schedule.alphas)}
+        value = {**noise_network_options(self.network), "alphas": list(self.schedule.alphas)}
+        value |= {"implicit": self.implicit} if self.implicit is not None else {}
         value |= {"samples": self.samples, "prefer": self.prefer}
         value |= {"reserve": self.reserve} if self.reserve > 0 else {}
         for name, critic in (("critic", self.critic), ("reward_critic", self.reward_critic)):
@@ -225,12 +338,7 @@ class DiffusionActor(Actor):
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
-        kind = options["network"]
-        if kind not in NETWORKS:
-            raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
-        given = {name: options[name] for name in NETWORKS[kind].options}
-
-        network = NETWORKS[kind](observation_dim, action_dim, **given)
+        network = noise_network_of(observation_dim, action_dim, options)
         schedule = Schedule(tuple(options["alphas"]))
         return cls(
             network,
@@ -241,4 +349,5 @@ class DiffusionActor(Actor):
             options["prefer"],
             reward_critic=critic_of(observation_dim, action_dim, options, "reward_critic"),
             reserve=options.get("reserve", 0.0),
+            implicit=options.get("implicit"),
         )

@@ -6,7 +6,7 @@ Source: Hansen-Estruch et al., "IDQL", for the residual one, as FISOR uses it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from surefoot.core import kernels
 from surefoot.core.activations import mish as mish
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.networks import MLP
+from surefoot.core.velocity import EmbeddedVelocity
 
 
 class FourierFeatures(nn.Module):
@@ -186,5 +187,51 @@ def lecun_normal(weight: Tensor) -> None:
     nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
-NETWORKS: dict[str, type[NoiseNetwork]] = {network.kind: network for network in (PlainNoise, ResidualNoise)}
+class EmbeddedNoise(NoiseNetwork):
+    """The residual MLP of `core.velocity.EmbeddedVelocity`, on the number of the step as it is (DPPO)."""
+
+    kind = "embedded"
+    options = ("noise_hidden", "noise_activation", "time_embedding", "condition_hidden")
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        noise_hidden: Sequence[int] = (512, 512, 512),
+        noise_activation: str = "relu",
+        time_embedding: int = 16,
+        condition_hidden: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        self.noise_hidden, self.noise_activation = tuple(noise_hidden), noise_activation
+        self.time_embedding, self.condition_hidden = time_embedding, tuple(condition_hidden)
+        sizes = (observation_dim, action_dim)
+        self.body = EmbeddedVelocity(*sizes, noise_hidden, noise_activation, time_embedding, condition_hidden)
+
+    def forward(self, actions: Tensor, observations: Tensor, steps: Tensor, masks: Tensor | None = None) -> Tensor:
+        """As `NoiseNetwork.forward`; there is no dropout."""
+        return self.body(observations, actions, steps)  # type: ignore[no-any-return]
+
+
+NETWORKS: dict[str, type[NoiseNetwork]] = {
+    network.kind: network for network in (PlainNoise, ResidualNoise, EmbeddedNoise)
+}
 """Kind of a noise network -> class."""
+
+
+def noise_network_options(network: NoiseNetwork) -> dict[str, Any]:
+    """What a head writes of its noise network: its kind under `network`, and its options."""
+    return {"network": network.kind, **network.description()}
+
+
+def noise_network_of(observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> NoiseNetwork:
+    """The network, its weights drawn anew, that `noise_network_options` describes.
+
+    Raises:
+        KeyError, TypeError, ConfigError: options that are missing, or of another type or range.
+    """
+    kind = options["network"]
+    if kind not in NETWORKS:
+        raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
+    given = {name: options[name] for name in NETWORKS[kind].options}
+    return NETWORKS[kind](observation_dim, action_dim, **given)

@@ -13,7 +13,7 @@ from surefoot.core.activations import ACTIVATIONS
 from surefoot.core.checkpoint import check_format, check_tensors
 from surefoot.core.encoders import NAMES
 from surefoot.core.errors import CheckpointError
-from surefoot.core.schema import Flag, FlagOr, Kind, Many, Number, Record, Table, Text, check, shown
+from surefoot.core.schema import Flag, FlagOr, Kind, Many, Maybe, Number, Record, Table, Text, check, shown
 from surefoot.core.spec import KINDS
 
 if TYPE_CHECKING:
@@ -56,6 +56,19 @@ OPTIONS: dict[str, Kind] = {
     "clip_each": Flag(),
     "aggregate": Text(among=("min", "mean")),
     "deviations": Number(),
+    "noise": Text(among=("const", "learn", "learn_decay")),
+    "explorer_hidden": _WIDTHS,
+    "timed": Flag(),
+    "trained": Maybe(_COUNT),
+    "taken": Maybe(_COUNT),
+    "implicit": _COUNT,
+    "low": _AMOUNT,
+    "high": _AMOUNT,
+    "amount": _AMOUNT,
+    "floor": _AMOUNT,
+    "noise_limit": Maybe(_AMOUNT),
+    "clip_last": Flag(),
+    "noise_activation": Text(among=tuple(ACTIVATIONS)),
     "alphas": Many(Number(0, 1), 1, LONGEST),
     "samples": _COUNT,
     "reserve": _AMOUNT,

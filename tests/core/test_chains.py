@@ -1,0 +1,583 @@
+"""Chains of noisy steps: their density by hand, by integration and by differences, and one function on both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from surefoot.core.actor import Evaluation
+from surefoot.core.actors import UnboundedGaussianActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
+from surefoot.core.chains import CHAIN, ChainActor, at
+from surefoot.core.denoising_chain import DenoisingActor
+from surefoot.core.diffusion import DiffusionActor, Schedule
+from surefoot.core.errors import ConfigError
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.flow_chains import ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor, decayed
+from surefoot.core.learner import Learner
+from surefoot.core.noise_networks import EmbeddedNoise, PlainNoise
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+from surefoot.core.random import Noise
+from surefoot.core.sources import Uniform
+from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
+
+OBSERVATIONS, ACTIONS = 3, 2
+
+
+class LinearChain(ChainActor):
+    """v(x, t) = 2 (m - x), deviations of each step given: what the golden numbers were worked out for."""
+
+    kind = "test_linear_chain"
+    aim = (0.5, -0.25)
+    deviations = (0.10, 0.15, 0.20, 0.25)
+
+    def transition(self, observations: Tensor, x: Tensor, step: int | Tensor) -> tuple[Tensor, Tensor]:
+        velocity = 2 * (x.new_tensor(self.aim) - x)
+        return x + velocity / 4, at([math.log(one) for one in self.deviations], step, x)
+
+
+def linear() -> LinearChain:
+    return LinearChain(2, 4, None, False)
+
+
+def test_the_golden_chain_has_the_golden_densities() -> None:
+    chain = torch.tensor([[[0.3, -0.7], [0.45, -0.5], [0.40, -0.30], [0.55, -0.35], [0.5, -0.1]]], dtype=torch.float64)
+    found = linear().evaluate(torch.zeros(1, 1, dtype=torch.float64), chain[:, -1], {CHAIN: chain})
+    parts = found.outputs
+    steps = [2.6110431196, 1.7063629034, 1.1856862585, 0.6097116558]
+    assert parts.log_densities[0].tolist() == pytest.approx(steps, abs=1e-9)
+    assert float(parts.start) == pytest.approx(-2.1278770664, abs=1e-9)
+    assert float(found.log_density) == pytest.approx(3.9849268708, abs=1e-9)
+    assert float(found.log_density / 10) == pytest.approx(0.3984926871, abs=1e-9)
+    assert float(found.entropy / 10) == pytest.approx(-0.0201489371, abs=1e-9)
+    assert float(parts.start_entropy + parts.entropies.sum()) == pytest.approx(float(found.entropy), abs=1e-12)
+
+
+def test_the_last_place_of_a_linear_chain_has_the_mean_and_variance_of_the_recursion() -> None:
+    rows = 100_000
+    noise = torch.randn(rows, linear().held_dim, generator=torch.Generator().manual_seed(0))
+    _, kept = linear().sample(torch.zeros(rows, 1), noise)
+    last = kept[CHAIN][:, -1]
+    variance = 0.07796875
+    error = math.sqrt(variance / rows)
+    assert last.mean(0).tolist() == pytest.approx([0.46875, -0.234375], abs=4 * error)
+    assert last.var(0).tolist() == pytest.approx([variance] * 2, abs=4 * variance * math.sqrt(2 / rows))
+
+
+def test_the_density_of_a_chain_of_two_steps_in_one_dimension_integrates_to_one() -> None:
+    torch.manual_seed(0)
+    actor = ReinFlowActor(PlainVelocity(1, 1, (8,)), 1, 2, low=0.2, high=0.5, clip_last=False, noise_limit=None)
+    with torch.no_grad():
+        line = torch.linspace(-4.5, 4.5, 81)
+        cell = float(line[1] - line[0]) ** 3
+        grid = torch.cartesian_prod(line, line, line).unsqueeze(-1)
+        total = 0.0
+        for chain in grid.split(200_000):
+            found = actor.evaluate(torch.full((len(chain), 1), 0.3), chain[:, -1], {CHAIN: chain})
+            total += float(found.log_density.double().exp().sum()) * cell
+    assert total == pytest.approx(1.0, abs=1e-3)
+
+
+def velocity(kind: str) -> Any:
+    if kind == "mlp":
+        return PlainVelocity(OBSERVATIONS, ACTIONS, (16, 16))
+    if kind == "embedded":
+        return EmbeddedVelocity(OBSERVATIONS, ACTIONS, (16, 16, 16), "mish", 6, (8, 4))
+    return ShortcutVelocity(OBSERVATIONS, ACTIONS, (16, 16, 16), "relu", 6, (8, 6))
+
+
+def noise_network(kind: str = "mlp") -> Any:
+    if kind == "mlp":
+        return PlainNoise(OBSERVATIONS, ACTIONS, (16, 16), 4)
+    return EmbeddedNoise(OBSERVATIONS, ACTIONS, (16, 16, 16), "mish", 6)
+
+
+def denoising(steps: int, **options: Any) -> DenoisingActor:
+    return DenoisingActor(noise_network(), Schedule.cosine(max(steps, 4)), ACTIONS, trained=steps, **options)
+
+
+MADE: dict[str, Callable[[int], ChainActor]] = {
+    "reinflow": lambda steps: ReinFlowActor(velocity("embedded"), ACTIONS, steps),
+    "reinflow, plain": lambda steps: ReinFlowActor(velocity("mlp"), ACTIONS, steps, clip_each=False, timed=False),
+    "reinflow, shortcut": lambda steps: ReinFlowActor(velocity("shortcut"), ACTIONS, steps, noise="learn_decay"),
+    "reinflow, const": lambda steps: ReinFlowActor(velocity("mlp"), ACTIONS, steps, noise="const", noise_limit=None),
+    "reinflow, some": lambda steps: ReinFlowActor(velocity("mlp"), ACTIONS, steps, trained=(steps + 1) // 2),
+    "sde": lambda steps: FlowSDEActor(velocity("embedded"), ACTIONS, max(steps, 2)),
+    "consistency": lambda steps: ConsistencyActor(velocity("shortcut"), ACTIONS, steps),
+    "ddpm": denoising,
+    "ddim": lambda steps: DenoisingActor(noise_network("embedded"), Schedule.cosine(20), ACTIONS, taken=steps),
+}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 7, 10])
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_evaluated_is_what_was_added_up_while_sampling_so_that_ratios_are_one(name: str, steps: int) -> None:
+    """Different grids for sampling and density, the mistake of published code, would give other numbers here."""
+    torch.manual_seed(steps)
+    actor = MADE[name](steps)
+    rows = 64
+    seen, noise = torch.randn(rows, OBSERVATIONS), torch.randn(rows, actor.held_dim)
+    with torch.no_grad():
+        actions, kept = actor.sample(seen, noise)
+        chain = kept[CHAIN]
+        assert chain.shape == (rows, actor.steps + 1, ACTIONS)
+        assert torch.equal(actions, chain[:, -1].clamp(-1, 1))
+        added = 0 * actions[:, 0]
+        if actor.starts_normal:
+            added = added + torch.distributions.Normal(0, 1).log_prob(chain[:, 0]).sum(-1)
+        for step in range(actor.steps):
+            mean, log_std = actor.transition(seen, chain[:, step], step)
+            added = added + torch.distributions.Normal(mean, log_std.exp()).log_prob(chain[:, step + 1]).sum(-1)
+        found: Evaluation = actor.evaluate(seen, actions, kept)
+        again = actor.evaluate(seen, actions, kept)
+    torch.testing.assert_close(found.log_density, added, rtol=1e-6, atol=2e-5 * actor.steps)
+    numbers = (actor.steps + 1) * ACTIONS
+    assert float((found.log_density - added).exp().mean()) == pytest.approx(1, abs=1e-5)
+    assert float(((found.log_density - added) / numbers).exp().mean()) == pytest.approx(1, abs=1e-6)
+    assert float((found.log_density - added).abs().max()) < 1e-4
+    assert torch.equal(again.log_density, found.log_density)
+    assert float((found.entropy - found.outputs.entropies.sum(-1) - found.outputs.start_entropy).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 10])
+@pytest.mark.parametrize("name", ["reinflow", "reinflow, shortcut", "sde", "consistency"])
+def test_step_k_is_asked_at_time_k_over_K_both_when_sampling_and_in_the_density(
+    name: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor: Any = MADE[name](steps)
+    asked: list[float] = []
+    forward = type(actor.network).forward
+
+    def recording(self: Any, observations: Tensor, x: Tensor, time: Tensor, size: Any = None) -> Tensor:
+        asked.extend(time.tolist())
+        return forward(self, observations, x, time, size)
+
+    monkeypatch.setattr(type(actor.network), "forward", recording)
+    seen, noise = torch.randn(1, OBSERVATIONS), torch.randn(1, actor.held_dim)
+    grid = [k / actor.steps for k in range(actor.steps)]
+    actions, kept = actor.sample(seen, noise)
+    assert asked == pytest.approx(grid, abs=1e-7)
+    asked.clear()
+    actor.evaluate(seen, actions, kept)
+    assert asked == pytest.approx(grid, abs=1e-7)
+    asked.clear()
+    actor.act(seen, torch.randn(1, actor.noise_dim))
+    assert asked == pytest.approx(grid, abs=1e-7)
+
+
+def test_single_steps_of_shuffled_chains_have_the_densities_of_whole_ones() -> None:
+    actor = MADE["ddpm"](4)
+    seen, noise = torch.randn(8, OBSERVATIONS), torch.randn(8, actor.held_dim)
+    with torch.no_grad():
+        actions, kept = actor.sample(seen, noise)
+        whole = actor.evaluate(seen, actions, kept).outputs.log_densities
+        rows, steps = torch.tensor([5, 0, 3, 3]), torch.tensor([3, 0, 2, 1])
+        chain = kept[CHAIN]
+        found, _ = actor.numbers(seen[rows], chain[rows, steps], chain[rows, steps + 1], steps.float())
+    assert found.shape == (4, ACTIONS)
+    torch.testing.assert_close(found.sum(-1), whole[rows, steps])
+
+
+# -- ReinFlow ---------------------------------------------------------------------------------------------------
+
+
+def test_noise_networks_have_the_parameters_of_reinflows() -> None:
+    for sizes, count in (((11, 12), 6_732), ((111, 32), 14_432), ((376, 68), 33_732)):
+        actor = ReinFlowActor(EmbeddedVelocity(*sizes), sizes[1])
+        assert actor.explorer is not None
+        assert sum(p.numel() for p in actor.explorer.parameters()) == count
+    kitchen = ReinFlowActor(ShortcutVelocity(60, 36, (256, 256, 256), "mish"), 36)
+    assert kitchen.explorer is not None
+    assert sum(p.numel() for p in kitchen.explorer.parameters()) == 8_612
+
+
+def test_deviations_lie_between_the_bounds_and_in_the_middle_is_the_geometric_mean() -> None:
+    actor = ReinFlowActor(velocity("embedded"), ACTIONS, 4, low=0.05, high=0.2)
+    assert actor.explorer is not None
+    seen, x = torch.randn(512, OBSERVATIONS), torch.randn(512, ACTIONS)
+    for factor, least, greatest in ((0.0, 0.1, 0.1), (1.0, 0.05, 0.2), (1e4, 0.05, 0.2)):
+        with torch.no_grad():
+            actor.explorer.weights[-1].mul_(factor)
+            actor.explorer.biases[-1].zero_()
+            found = actor.log_std(seen, x, 2).exp()
+            actor.explorer.weights[-1].normal_()
+        assert found.shape == (512, ACTIONS)
+        assert least - 1e-6 <= float(found.min()) <= float(found.max()) <= greatest + 1e-6
+
+
+def test_learned_noise_depends_on_its_network_and_constant_noise_has_none_and_other_words_are_refused() -> None:
+    """A branch that takes every schedule for the constant one is a mistake of published code."""
+    seen, x = torch.randn(16, OBSERVATIONS), torch.randn(16, ACTIONS)
+    for noise in ("learn", "learn_decay"):
+        learned = ReinFlowActor(velocity("mlp"), ACTIONS, 4, noise=noise).log_std(seen, x, 1)
+        assert learned.shape == (16, ACTIONS)
+        assert float(learned.detach().std()) > 0
+        assert learned.requires_grad
+    constant = ReinFlowActor(velocity("mlp"), ACTIONS, 4, noise="const", low=0.07)
+    assert constant.explorer is None
+    assert float(constant.log_std(seen, x, 1).exp()) == pytest.approx(0.07)
+    with pytest.raises(ConfigError, match="learn_decay"):
+        ReinFlowActor(velocity("mlp"), ACTIONS, 4, noise="const_schedule")
+    for wrong in ({"low": 0.0}, {"low": 0.3}, {"trained": 5}, {"noise_limit": 0.0}):
+        with pytest.raises(ConfigError):
+            ReinFlowActor(velocity("mlp"), ACTIONS, 4, **wrong)  # type: ignore[arg-type]
+
+
+def test_the_decaying_bound_is_held_then_ends_at_three_tenths_low_and_seven_tenths_high() -> None:
+    low, high = 0.1, 0.24
+    found = [float(decayed(low, high, torch.tensor(p))) for p in (0.0, 0.35, 0.675, 1.0)]
+    assert found[:2] == pytest.approx([high, high])
+    assert found[2] == pytest.approx(high - 0.15 * (high - low))
+    assert found[3] == pytest.approx(0.3 * low + 0.7 * high)
+    actor = ReinFlowActor(velocity("mlp"), ACTIONS, 4, low=low, high=high, noise="learn_decay")
+    actor.ceiling.copy_(decayed(low, high, torch.tensor(1.0)))
+    assert actor.explorer is not None
+    with torch.no_grad():
+        actor.explorer.biases[-1].fill_(100.0)
+        widest = actor.log_std(torch.zeros(1, OBSERVATIONS), torch.zeros(1, ACTIONS), 0).exp()
+    assert float(widest.max()) == pytest.approx(0.3 * low + 0.7 * high, rel=1e-5)
+
+
+def test_only_the_last_trained_steps_have_learned_noise() -> None:
+    actor = ReinFlowActor(velocity("mlp"), ACTIONS, 4, low=0.08, trained=2)
+    seen, x = torch.randn(8, OBSERVATIONS), torch.randn(8, ACTIONS)
+    with torch.no_grad():
+        by_step = [actor.log_std(seen, x, step).exp() for step in range(4)]
+        mixed = actor.log_std(seen, x, torch.tensor([0.0, 1, 2, 3, 0, 1, 2, 3])).exp()
+    for step in (0, 1):
+        torch.testing.assert_close(by_step[step], torch.full((8, ACTIONS), 0.08))
+    assert float(by_step[2].min()) > 0.081
+    torch.testing.assert_close(mixed[2], by_step[2][2])
+    torch.testing.assert_close(mixed[5], torch.full((ACTIONS,), 0.08))
+
+
+def test_entropy_trains_the_noise_and_what_it_sees_of_observations_but_not_the_time_embedding() -> None:
+    actor = ReinFlowActor(velocity("embedded"), ACTIONS, 4)
+    seen = torch.randn(16, OBSERVATIONS)
+    actions, kept = actor.sample(seen, torch.randn(16, actor.held_dim))
+    kept = {CHAIN: kept[CHAIN].detach()}
+    found = actor.evaluate(seen, actions.detach(), kept)
+    gradients = dict(
+        zip(
+            [name for name, _ in actor.named_parameters()],
+            torch.autograd.grad(found.entropy.mean(), list(actor.parameters()), allow_unused=True, retain_graph=True),
+            strict=True,
+        )
+    )
+    for name, gradient in gradients.items():
+        moves = gradient is not None and float(gradient.abs().max()) > 0
+        assert moves == name.startswith(("explorer", "network.encode")), name
+    policy = torch.autograd.grad(found.log_density.mean(), list(actor.parameters()), allow_unused=True)
+    assert all(gradient is not None for gradient in policy)
+
+
+def test_the_entropy_gradient_is_the_closed_form() -> None:
+    actor = ReinFlowActor(velocity("mlp"), ACTIONS, 4, low=0.1, high=0.3).double()
+    assert actor.explorer is not None
+    seen = torch.randn(1, OBSERVATIONS, dtype=torch.float64)
+    chain = torch.randn(1, 5, ACTIONS, dtype=torch.float64)
+    with torch.no_grad():
+        actor.explorer.weights[-1].zero_()
+        actor.explorer.biases[-1].copy_(torch.tensor([0.3, -1.2]))
+    found = actor.evaluate(seen, chain[:, -1], {CHAIN: chain}).entropy / (5 * ACTIONS)
+    (gradient,) = torch.autograd.grad(found, [actor.explorer.biases[-1]])
+    logs = 2 * math.log(0.3) - 2 * math.log(0.1)
+    expected = 4 * logs / 4 * (1 - torch.tanh(actor.explorer.biases[-1]).square()) / (5 * ACTIONS)
+    torch.testing.assert_close(gradient, expected.detach())
+
+
+@pytest.mark.parametrize("name", ["reinflow, plain", "reinflow, const", "reinflow, some", "sde", "consistency", "ddpm"])
+def test_the_gradient_of_the_density_agrees_with_differences(name: str) -> None:
+    torch.manual_seed(3)
+    actor = MADE[name](3).double()
+    if isinstance(actor, FlowChainActor):
+        actor.clip_each = False
+    seen = torch.randn(6, OBSERVATIONS, dtype=torch.float64)
+    with torch.no_grad():
+        actions, kept = actor.sample(seen, 0.3 * torch.randn(6, actor.held_dim, dtype=torch.float64))
+    trained = [p for n, p in actor.named_parameters() if not n.startswith("frozen")]
+    gradients = torch.autograd.grad(actor.evaluate(seen, actions, kept).log_density.sum(), trained)
+    direction = [torch.randn_like(p) for p in trained]
+    slope = float(sum((g * d).sum() for g, d in zip(gradients, direction, strict=True)))
+    values, h = [], 1e-6
+    with torch.no_grad():
+        for sign in (1, -2):
+            for parameter, along in zip(trained, direction, strict=True):
+                parameter += sign * h * along
+            values.append(float(actor.evaluate(seen, actions, kept).log_density.sum()))
+    assert (values[0] - values[1]) / (2 * h) == pytest.approx(slope, rel=1e-6)
+
+
+def test_a_number_whose_mean_is_clipped_gives_the_velocity_no_gradient() -> None:
+    actor = ReinFlowActor(PlainVelocity(1, 2, (8,)), 2, 1, noise="const")
+    with torch.no_grad():
+        actor.network.mlp.weights[-1].zero_()  # type: ignore[union-attr, index, operator]
+        actor.network.mlp.biases[-1].copy_(torch.tensor([2.0, 0.1]))  # type: ignore[union-attr, index, operator]
+    chain = torch.tensor([[[0.0, 0.0], [0.9, 0.2]]])
+    found = actor.evaluate(torch.zeros(1, 1), chain[:, -1], {CHAIN: chain})
+    (gradient,) = torch.autograd.grad(found.log_density.sum(), [actor.network.mlp.biases[-1]])  # type: ignore[union-attr, index]
+    assert float(gradient[0]) == 0
+    assert float(gradient[1]) == pytest.approx((0.2 - 0.1) / 0.08**2, rel=1e-4)
+    loose = ReinFlowActor(actor.network, 2, 1, noise="const", clip_each=False)
+    (gradient,) = torch.autograd.grad(
+        loose.evaluate(torch.zeros(1, 1), chain[:, -1], {CHAIN: chain}).log_density.sum(),
+        [actor.network.mlp.biases[-1]],  # type: ignore[union-attr, index, list-item]
+    )
+    assert float(gradient[0]) == pytest.approx((0.9 - 2.0) / 0.08**2, rel=1e-4)
+
+
+def test_draws_stay_within_three_deviations_and_the_last_place_within_bounds() -> None:
+    actor = ReinFlowActor(velocity("mlp"), ACTIONS, 4, noise="const", low=0.2)
+    seen, noise = torch.randn(2000, OBSERVATIONS), 4 * torch.randn(2000, actor.held_dim)
+    with torch.no_grad():
+        _, kept = actor.sample(seen, noise)
+        for step, (x, following) in enumerate(itertools.pairwise(kept[CHAIN].unbind(1))):
+            mean, _ = actor.transition(seen, x, step)
+            assert float(mean.abs().max()) <= 1
+            assert float((following - mean).abs().max()) <= 0.6 + 1e-6
+        free = ReinFlowActor(actor.network, ACTIONS, 4, noise="const", low=0.2, noise_limit=None, clip_last=False)
+        _, other = free.sample(seen, noise)
+    assert float(kept[CHAIN][:, -1].abs().max()) <= 1
+    assert float(other[CHAIN][:, -1].abs().max()) > 1
+
+
+def test_with_one_step_and_a_constant_velocity_it_is_a_diagonal_gaussian() -> None:
+    actor = ReinFlowActor(PlainVelocity(1, 2, (8,)), 2, 1, noise="const", low=0.3)
+    with torch.no_grad():
+        actor.network.mlp.weights[-1].zero_()  # type: ignore[union-attr, index, operator]
+        actor.network.mlp.biases[-1].copy_(torch.tensor([0.2, -0.1]))  # type: ignore[union-attr, index, operator]
+        gaussian = UnboundedGaussianActor(1, 2, (8,), initial_log_std=math.log(0.3))
+        gaussian.mlp.weights[-1].zero_()
+        chain = torch.randn(5, 2, 2)
+        means = (chain[:, 0] + torch.tensor([0.2, -0.1])).clamp(-1, 1)
+        found = actor.evaluate(torch.zeros(5, 1), chain[:, 1], {CHAIN: chain}).outputs.log_densities[:, 0]
+        for row in range(5):
+            gaussian.mlp.biases[-1].copy_(means[row])
+            expected = gaussian.log_density(torch.zeros(1, 1), chain[row : row + 1, 1])
+            torch.testing.assert_close(found[row : row + 1], expected)
+
+
+def test_what_is_deployed_is_the_flow_whatever_the_noise_network_says(tmp_path: pathlib.Path) -> None:
+    actor = ReinFlowActor(velocity("embedded"), ACTIONS, 4)
+    seen, noise = torch.randn(5, OBSERVATIONS), torch.randn(5, ACTIONS)
+    deployed = actor.deployed()
+    assert isinstance(deployed, FlowActor)
+    assert {name.split(".")[0] for name, _ in deployed.named_parameters()} == {"network"}
+    before = actor.act(seen, noise)
+    assert torch.equal(before, deployed.act(seen, noise))
+    with torch.no_grad():
+        assert actor.explorer is not None
+        for parameter in actor.explorer.parameters():
+            parameter.normal_()
+    assert torch.equal(actor.act(seen, noise), before)
+    quiet = ReinFlowActor(actor.network, ACTIONS, 4, noise="const", low=1e-6)
+    torch.testing.assert_close(
+        quiet.sample(seen, torch.cat([noise, torch.randn(5, 8)], -1))[0], before, atol=1e-4, rtol=0
+    )
+
+
+# -- the others -------------------------------------------------------------------------------------------------
+
+
+def test_the_stochastic_equation_keeps_the_marginals_of_the_flow() -> None:
+    """Of data N(0.5, 0.3^2) the exact velocity is known; with many steps the chain ends at the data's distribution."""
+
+    class Exact(PlainVelocity):
+        def forward(self, observations: Tensor, x: Tensor, time: Tensor, size: Tensor | None = None) -> Tensor:
+            t = time.unsqueeze(-1)
+            variance = (t * 0.3).square() + (1 - t).square()
+            return 0.5 + (t * 0.09 - (1 - t)) / variance * (x - t * 0.5)
+
+    rows, steps = 40_000, 64
+    actor = FlowSDEActor(Exact(1, 1, (4,)), 1, steps, amount=0.7)
+    noise = torch.randn(rows, actor.held_dim, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        last = actor.sample(torch.zeros(rows, 1), noise)[1][CHAIN][:, -1]
+    assert float(last.mean()) == pytest.approx(0.5, abs=0.02)
+    assert float(last.std()) == pytest.approx(0.3, abs=0.02)
+    with pytest.raises(ConfigError, match="at least 2 steps"):
+        FlowSDEActor(Exact(1, 1, (4,)), 1, 1)
+
+
+def test_a_step_of_the_stochastic_equation_by_hand() -> None:
+    """In the time of the noise, r = 1 - t, with the velocity's sign turned: as its source writes it."""
+    actor = FlowSDEActor(PlainVelocity(1, 1, (4,)), 1, 4, amount=0.5)
+    x = torch.tensor([[0.4]])
+    for step in range(4):
+        velocity = -float(actor.velocity(torch.zeros(1, 1), x, step).detach())
+        r, delta = 1 - step / 4, 0.25
+        sigma = 0.5 * math.sqrt(r / (1 - r) if step > 0 else 0.75 / 0.25)
+        data, noise = 0.4 - r * velocity, 0.4 + (1 - r) * velocity
+        mean = data * (1 - (r - delta)) + noise * (r - delta - sigma**2 * delta / (2 * r))
+        found, log_std = actor.transition(torch.zeros(1, 1), x, step)
+        assert float(found.detach()) == pytest.approx(mean, abs=1e-6)
+        assert float(log_std.exp()) == pytest.approx(sigma * 0.5, abs=1e-6)
+
+
+def test_a_consistency_chain_jumps_to_the_data_and_back_to_the_next_time() -> None:
+    actor = ConsistencyActor(velocity("shortcut"), ACTIONS, 4, floor=0.1)
+    seen, x = torch.randn(3, OBSERVATIONS), torch.randn(3, ACTIONS)
+    time = torch.full((3,), 0.25)
+    there = (x + 0.75 * actor.network(seen, x, time, 1 - time)).clamp(-1, 1)
+    mean, log_std = actor.transition(seen, x, 1)
+    torch.testing.assert_close(mean, 0.5 * there)
+    assert float(log_std.exp()) == pytest.approx(0.5)
+    assert float(actor.transition(seen, x, 3)[1].exp()) == pytest.approx(0.1)
+    noise = torch.randn(3, actor.noise_dim)
+    state = noise[:, :ACTIONS]
+    for step in range(3):
+        after = (step + 1) / 4
+        state = after * actor.jump(seen, state, step) + (1 - after) * noise[:, (step + 1) * ACTIONS :][:, :ACTIONS]
+    torch.testing.assert_close(actor.act(seen, noise), actor.jump(seen, state, 3).clamp(-1, 1))
+
+
+def test_denoising_steps_are_the_posterior_of_ddpm() -> None:
+    """Ho et al., equations 6 and 7, of the clipped data that the noise implies."""
+    schedule = Schedule.cosine(6)
+    actor = DenoisingActor(noise_network(), schedule, ACTIONS, floor=1e-6)
+    seen, x = torch.randn(5, OBSERVATIONS), torch.randn(5, ACTIONS)
+    for place, step in enumerate(reversed(range(6))):
+        alpha, product = schedule.alphas[step], schedule.products[step]
+        before = schedule.products[step - 1] if step > 0 else 1.0
+        predicted = actor.network(x, seen, torch.full((5,), float(step)))
+        data = ((x - math.sqrt(1 - product) * predicted) / math.sqrt(product)).clamp(-1, 1)
+        mean = math.sqrt(before) * (1 - alpha) / (1 - product) * data
+        mean = mean + math.sqrt(alpha) * (1 - before) / (1 - product) * x
+        found, log_std = actor.transition(seen, x, place)
+        torch.testing.assert_close(found, mean, rtol=1e-4, atol=1e-5)
+        deviation = math.sqrt((1 - alpha) * (1 - before) / (1 - product))
+        assert float(log_std.exp()) == pytest.approx(max(deviation, 1e-6), abs=1e-6)
+
+
+def test_early_steps_are_the_frozen_copys_and_the_trained_ones_move() -> None:
+    actor = DenoisingActor(noise_network(), Schedule.cosine(8), ACTIONS, trained=3)
+    whole = DenoisingActor(actor.network, actor.schedule, ACTIONS)
+    seen, noise = torch.randn(4, OBSERVATIONS), torch.randn(4, whole.held_dim)
+    assert actor.held_dim == whole.held_dim
+    assert not actor.starts_normal
+    with torch.no_grad():
+        short, long = actor.sample(seen, noise)[1][CHAIN], whole.sample(seen, noise)[1][CHAIN]
+        torch.testing.assert_close(short, long[:, 5:])
+        parts = [a.evaluate(seen, c[:, -1], {CHAIN: c}).outputs for a, c in ((actor, short), (whole, long))]
+        torch.testing.assert_close(parts[0].log_densities, parts[1].log_densities[:, 5:])
+        assert float(parts[0].start.abs().max()) == 0
+        for parameter in actor.network.parameters():
+            parameter.add_(0.1)
+        moved = actor.sample(seen, noise)[1][CHAIN]
+    assert torch.equal(moved[:, 0], short[:, 0])
+    assert float((moved[:, 1] - short[:, 1]).abs().max()) > 1e-4
+    actor.refreeze()
+    with torch.no_grad():
+        assert float((actor.sample(seen, noise)[1][CHAIN][:, 0] - short[:, 0]).abs().max()) > 1e-4
+    with pytest.raises(ConfigError, match="trained"):
+        DenoisingActor(noise_network(), Schedule.cosine(8), ACTIONS, trained=9)
+
+
+def test_what_acts_by_ddim_is_the_diffusion_policy_of_as_many_steps() -> None:
+    actor = DenoisingActor(noise_network("embedded"), Schedule.cosine(20), ACTIONS, taken=5)
+    clone = DiffusionActor(actor.network, actor.schedule, ACTIONS, implicit=5)
+    seen, noise = torch.randn(6, OBSERVATIONS), torch.randn(6, ACTIONS)
+    assert actor.noise_dim == clone.noise_dim == ACTIONS
+    torch.testing.assert_close(actor.act(seen, noise), clone.act(seen, noise), rtol=1e-4, atol=1e-5)
+
+
+def policy(actor: Any) -> Policy:
+    return Policy.of(actor, Normalizer(OBSERVATIONS), -torch.ones(ACTIONS), torch.ones(ACTIONS))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_heads_are_read_again_as_they_were_written_with_all_that_trains_them(name: str, tmp_path: pathlib.Path) -> None:
+    tested = policy(MADE[name](4))
+    tested.save(tmp_path / "policy")
+    again = Policy.load(tmp_path / "policy")
+    rows, noise = torch.randn(6, OBSERVATIONS), torch.randn(6, tested.noise_dim)
+    assert torch.equal(again(rows, noise), tested(rows, noise))
+    held = torch.randn(6, tested.actor.held_dim)
+    one, other = tested.actor.sample(rows, held), again.actor.sample(rows, held)
+    assert torch.equal(one[1][CHAIN], other[1][CHAIN])
+    assert torch.equal(tested.actor.log_density(rows, *one), again.actor.log_density(rows, *one))
+
+
+@pytest.mark.parametrize("name", ["reinflow", "consistency", "ddpm", "ddim"])
+def test_onnx_gives_the_same_actions_of_the_same_noise(name: str, tmp_path: pathlib.Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
+    pytest.importorskip("onnxscript", reason="the onnx extra is not installed")
+    actor = MADE[name](4)
+    tested, path = policy(actor.deployed()), tmp_path / "policy.onnx"
+    tested.export(path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert not any("explorer" in one.name for one in __import__("onnx").load(str(path)).graph.initializer)
+    for rows in (1, 5):
+        seen, noise = torch.randn(rows, OBSERVATIONS), torch.randn(rows, tested.noise_dim)
+        found = session.run(["actions"], {"observations": seen.numpy(), "noise": noise.numpy()})[0]
+        np.testing.assert_allclose(found, tested(seen, noise).numpy(), rtol=0, atol=1e-5)
+
+
+# -- in a training step -----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class FitConfig:
+    """Which head."""
+
+    head: str = "reinflow"
+
+
+class Fit(Agent):
+    """Makes chains that were kept more likely: what a tape, and vmap, must be able to do."""
+
+    name = "test_fit_chain"
+    Config = FitConfig
+    reads = ("observations", CHAIN)
+
+    def build(self) -> None:
+        self.actor = MADE[self.config.head](4)
+
+    def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Negative log-density and a little entropy, and the cost of what the head would do."""
+        found = self.actor.evaluate(batch["observations"], batch[CHAIN][:, -1], {CHAIN: batch[CHAIN]})
+        drawn = self.actor.sample(batch["observations"], noise["held"])[0]
+        return 0.01 * drawn.square().mean() - (found.log_density + 0.1 * found.entropy).mean(), {}
+
+    def updates(self) -> list[Update]:
+        return [Update(self.loss, ("actor",), Adam(1e-3), noise={"held": Noise("normal", self.actor.held_dim)})]
+
+
+def learner(name: str, kernels: bool, stacked: bool = False, dtype: torch.dtype = torch.float32) -> Learner:
+    torch.manual_seed(4)
+    agent = Fit(Spec(OBSERVATIONS, ACTIONS, (-1.0,) * ACTIONS, (1.0,) * ACTIONS), head=name)
+    columns = {"observations": torch.randn(64, OBSERVATIONS)}
+    with torch.no_grad():
+        noise = torch.randn(64, agent.actor.held_dim)
+        columns[CHAIN] = agent.actor.sample(columns["observations"], noise)[1][CHAIN]
+    columns = {key: value.to(dtype) for key, value in columns.items()}
+    source = Uniform(lambda rows: {key: value[rows] for key, value in columns.items()}, 64)
+    options: dict[str, Any] = {"dtype": dtype, "kernels": kernels, "stacked": stacked}
+    return Learner([agent], [5], source, batch_size=16, planned_steps=100, **options)
+
+
+@pytest.mark.parametrize("name", ["reinflow", "reinflow, shortcut", "reinflow, some", "sde", "consistency", "ddim"])
+def test_training_steps_are_taped_and_stacked_with_the_same_numbers(name: str) -> None:
+    taped, plain = learner(name, kernels=True), learner(name, kernels=False)
+    taped.run(5)
+    plain.run(5)
+    assert taped.eager_because() == {}
+    for (key, value), expected in zip(taped.agent.state_dict().items(), plain.agent.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4, msg=key)
+    alone, stacked = (learner(name, False, stacked, torch.float64) for stacked in (False, True))
+    alone.run(5)
+    stacked.run(5)
+    expected = dict(alone.agent.named_parameters())
+    for key, value in stacked.parameters.of(0).items():
+        if key in expected:
+            torch.testing.assert_close(value, expected[key].detach(), rtol=0, atol=1e-9)
