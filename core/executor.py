@@ -21,14 +21,13 @@ from typing import Any, Self
 import numpy as np
 
 from surefoot.core.errors import ConfigError, ExecutionError, nearest
-from surefoot.core.inference import Answer, Planner, Request, SimulatedWorker, ThreadWorker, Worker, ticks
+from surefoot.core.inference import KEPT, Answer, Planner, Request, SimulatedWorker, ThreadWorker, Worker, ticks
 from surefoot.core.timeline import AveragingTimeline, Counts, FadingTimeline, Timeline
 
 Array = np.ndarray[Any, Any]
 MODES = ("synchronous", "asynchronous", "blend", "ensemble")
 LATE = ("continue", "hold", "decelerate")
 FIRST = ("wait", "safe")
-KEPT_LATENCIES = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Executor:
         self._aligned = settings.mode != "synchronous"
         self._late_plays = self._aligned and settings.late == "continue"
         self._decelerates = settings.late == "decelerate" or (self._late_plays and self._safe is not None)
-        self.counts, self.latencies = Counts(), deque[float](maxlen=KEPT_LATENCIES)
+        self.counts, self.latencies = Counts(), deque[float](maxlen=KEPT)
         made: dict[str, Callable[[], Timeline]] = {
             "blend": lambda: FadingTimeline(chunk, size, self.counts, settings.fade_ticks, settings.fade),
             "ensemble": lambda: AveragingTimeline(chunk, size, self.counts, settings.decay),

@@ -24,6 +24,8 @@ from surefoot.core.random import generator
 from surefoot.core.spec import mapped
 
 Array = np.ndarray[Any, Any]
+KEPT = 100_000
+"""Durations that are remembered, the last ones."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,12 +202,15 @@ class SimulatedWorker:
 
     def __init__(self, planner: Planner, rate: float, latency: Callable[[float], float]) -> None:
         self.planner, self.rate, self.latency = planner, rate, latency
+        self.measured = deque[float](maxlen=KEPT)
+        """s that inferences took on this machine."""
         self._answer: Answer | None = None
         self._due = 0
 
     def submit(self, request: Request) -> None:
         """As of any worker."""
         answer = answered(self.planner, request)
+        self.measured.append(answer.seconds)
         seconds = self.latency(answer.seconds)
         if not 0 <= seconds < math.inf:
             raise ConfigError(f"the latency of an inference is {seconds} s; it must be 0 or more")

@@ -97,7 +97,18 @@ def test_every_command_in_the_pages_is_one_that_the_command_line_takes(line: str
 def test_the_pages_show_the_commands_that_a_new_user_needs() -> None:
     shown = commands(ROOT / "README.md")
     names = ("list", "info", "verify", "convert", "generate", "corrupt")
-    own = ("train", "train -m", "evaluate", "report", "export", "rollout", "certify", "envs list", "envs info")
+    own = (
+        "train",
+        "train -m",
+        "evaluate",
+        "report",
+        "export",
+        "rollout",
+        "execute",
+        "certify",
+        "envs list",
+        "envs info",
+    )
     for name in (*own, *(f"datasets {name}" for name in names)):
         assert any(line.startswith(f"surefoot {name} ") for line in [f"{line} " for line in shown]), name
 

@@ -19,6 +19,7 @@ examples:
   surefoot train -m algo=bc,iql,td3bc dataset=d4rl/hopper-medium-v2
   surefoot evaluate RUN --episodes 100
   surefoot rollout RUN --env native/quadrotor-2d --envs 65536
+  surefoot execute RUN --latency 0.08 --rate 50
   surefoot certify RUN --env native/dubins-obstacles --episodes 1000000
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
@@ -28,7 +29,19 @@ exit codes: 0 done, 2 something in the command or the data is wrong, 130 interru
 """
 
 
-COMMANDS = ("algorithms", "certify", "datasets", "envs", "evaluate", "export", "reach", "report", "rollout", "train")
+COMMANDS = (
+    "algorithms",
+    "certify",
+    "datasets",
+    "envs",
+    "evaluate",
+    "execute",
+    "export",
+    "reach",
+    "report",
+    "rollout",
+    "train",
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,7 +95,7 @@ def dispatch(arguments: list[str]) -> int:
 
 def build_parser() -> Parser:
     """All commands but `train`, which reads its own arguments."""
-    from surefoot.cli import algorithms, datasets, envs, reach, results, rollouts
+    from surefoot.cli import algorithms, datasets, envs, execute, reach, results, rollouts
 
     parser = Parser(
         prog="surefoot",
@@ -95,6 +108,7 @@ def build_parser() -> Parser:
     commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
     results.add_parsers(commands)
     rollouts.add_parsers(commands)
+    execute.add_parser(commands)
     reach.add_parser(commands)
     envs.add_parser(commands)
     datasets.add_parser(commands)

@@ -69,7 +69,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     first = policies[run.plan.seeds[0]]
     check_spaces(env, first.arrays, first.action_dim, first.discrete)
     met = Met(len(policies))
-    with _episodes_bar(arguments.quiet) as progress:
+    with episodes_bar(arguments.quiet) as progress:
         found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress, watch=met)
     norms = [measured(policy, torch.from_numpy(met.of(p))) for p, policy in enumerate(policies.values())]
     row = dataclasses.replace(_row(run, env, arguments.episodes, found, limit), smoothness=smoothness(found, norms))
@@ -125,7 +125,7 @@ def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) 
     )
 
 
-class _episodes_bar:
+class episodes_bar:
     """A bar of finished episodes on standard error, where that is a terminal."""
 
     def __init__(self, quiet: bool) -> None:

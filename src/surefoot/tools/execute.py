@@ -1,0 +1,239 @@
+"""Whole episodes of a policy whose inference takes time, in a simulator where control time is simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.chunk_actors import chunk_of
+from surefoot.core.errors import ConfigError
+from surefoot.core.executor import Execution, Executor
+from surefoot.core.inference import PolicyPlanner, Request, SimulatedWorker, ticks
+from surefoot.core.memory import Memory
+from surefoot.core.policy import Policy
+from surefoot.core.random import generator
+from surefoot.core.spec import mapped
+from surefoot.envs.vector import check_spaces
+from surefoot.evaluation import difference_interval, evaluate, hierarchical_interval, success_rate
+from surefoot.evaluation.rollout import Episodes
+
+WARM, TRIED = 5, 50
+"""Inferences before and while the usual latency is measured."""
+PERCENTILES = (50, 95, 99)
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """How long inferences take in control time: mean + uniform(-jitter, jitter), and now and then a spike instead.
+
+    Raises:
+        ConfigError: a number out of range.
+    """
+
+    mean: float | None = 0.0
+    """s; None: as long as each takes on this machine."""
+    jitter: float = 0.0
+    """s, at most the mean."""
+    spike: float = 0.0
+    """s; 0: there are none."""
+    spike_share: float = 0.01
+    """Of the inferences."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no inference takes."""
+        for name, value in (("latency", self.mean), ("jitter", self.jitter), ("spike", self.spike)):
+            if value is not None and not 0 <= value < math.inf:
+                raise ConfigError(f"{name} is {value}; an inference takes 0 s or more")
+        if self.mean is None and self.jitter:
+            raise ConfigError("jitter is of a latency that is given; a measured one has its own")
+        if self.mean is not None and self.jitter > self.mean:
+            raise ConfigError(f"jitter is {self.jitter} s around a latency of {self.mean} s; it is at most that")
+        if not 0 <= self.spike_share <= 1:
+            raise ConfigError(f"the share of spikes is {self.spike_share}; it is from 0 to 1")
+
+    def stream(self) -> Callable[[float], float]:
+        """Measured seconds -> seconds in control time, of one inference after the other."""
+        drawn = generator(self.seed, "latency")
+
+        def next_one(measured: float) -> float:
+            share, place = drawn.random(2)
+            if self.spike and share < self.spike_share:
+                return self.spike
+            return measured if self.mean is None else self.mean + self.jitter * (2 * float(place) - 1)
+
+        return next_one
+
+
+class ExecutedPolicy:
+    """An executor in control time as a policy of one row: `evaluate` steps it as any other, with num_envs=1."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    def begin(self, rows: int) -> Memory:
+        """An empty memory: the executor has its own."""
+        if rows != 1:
+            raise ConfigError(f"an executor drives one robot, not {rows}")
+        self.executor.reset()
+        return {}
+
+    def act(self, observations: Any, memory: Memory) -> tuple[Tensor, Memory]:
+        """(1, A) actions of (1, O) observations."""
+        one = mapped(lambda values: values[0].numpy(), observations)
+        return torch.from_numpy(self.executor.select_action(one)).unsqueeze(0), memory
+
+    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+        """Begin the next episode where one ended."""
+        if bool(ended[0]):
+            self.executor.reset(None)
+        return memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Executed:
+    """Episodes with and without the latency, from the same initial states, and what the executor counted."""
+
+    settings: Execution
+    latency: Latency
+    chunk: int
+    execute: int
+    delay: int
+    gap: int
+    episodes: Episodes
+    """Executed."""
+    immediate: Episodes
+    """Of the policy as it is, whose inference takes no control time."""
+    counts: dict[str, Any]
+    latencies: list[float]
+    """s, in control time."""
+    measured: list[float]
+    """s on this machine."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values, with intervals."""
+        both = [self.episodes], [self.immediate]
+        returns, immediate = ([one.returns for one in side] for side in both)
+        success, before = (success_rate(side) for side in both)
+        counts = self.counts
+        return {
+            "mode": self.settings.mode,
+            "rate": self.settings.rate,
+            "chunk": self.chunk,
+            "execute": self.execute,
+            "deadline": self.settings.deadline,
+            "delay": self.delay,
+            "gap": self.gap,
+            "late_option": self.settings.late,
+            "max_rate": self.settings.max_rate,
+            "episodes": len(self.episodes.returns),
+            "length_mean": float(self.episodes.lengths.mean()),
+            "returns": hierarchical_interval(returns).to_json(),
+            "immediate_returns": hierarchical_interval(immediate).to_json(),
+            "difference": difference_interval(returns, immediate).to_json(),
+            "success": None if success is None else success.to_json(),
+            "immediate_success": None if before is None else before.to_json(),
+            "counts": counts,
+            "late_share": counts["late"] / max(1, counts["received"]),
+            "held_share": counts["held"] / max(1, counts["ticks"]),
+            "latency": percentiles(self.latencies),
+            "measured": percentiles(self.measured),
+            "latency_law": dataclasses.asdict(self.latency),
+        }
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """Percentiles and the largest, in ms."""
+    found = 1000 * np.asarray(seconds)
+    named = {f"p{p}": float(np.percentile(found, p)) for p in PERCENTILES}
+    return {**named, "max": float(found.max())}
+
+
+def usual(planner: PolicyPlanner, observation: Any) -> float:
+    """Seconds that 95 % of inferences stay below on this machine, by trying some."""
+    worker = SimulatedWorker(planner, 1.0, lambda seconds: 0.0)
+    for draw in range(WARM + TRIED):
+        seen = planner.see(observation)
+        worker.submit(Request(0, seen, draw, np.zeros((0, len(planner.low))), 0))
+    planner.reset(0)
+    return float(np.percentile(list(worker.measured)[WARM:], 95))
+
+
+def settings_for(policy: Policy, latency: Latency, rate: float, mode: str | None, **options: Any) -> Execution:
+    """Settings with what is left open filled in: the deadline is the longest usual latency, and the mode asynchronous.
+
+    A policy whose chunks are not longer than the deadline can only be executed synchronously.
+
+    Args:
+        policy: that plans.
+        latency: of its inference.
+        rate: control ticks a second.
+        mode: as of `Execution`, or None.
+        options: others of `Execution`; None where it has a default.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if "deadline" not in given:
+        if latency.mean is None:
+            planner = PolicyPlanner(policy)
+            zeros = {key: np.zeros(one.shape, one.dtype) for key, one in policy.arrays.items()}
+            given["deadline"] = usual(planner, zeros if policy.encoder is not None else next(iter(zeros.values())))
+        else:
+            given["deadline"] = latency.mean + latency.jitter
+    head = chunk_of(policy)
+    if mode is None:
+        bridged = head is not None and ticks(given["deadline"], rate) < head.chunk
+        mode = "asynchronous" if bridged else "synchronous"
+    return Execution(rate=rate, mode=mode, **given)
+
+
+def execute(
+    policy: Policy,
+    env_id: str,
+    settings: Execution,
+    latency: Latency,
+    episodes: int = 20,
+    seed: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> Executed:
+    """Run whole episodes of a policy with and without the latency of its inference, from the same initial states.
+
+    One step of the environment is one control tick. The same settings, latency and seed give the same episodes, except
+    where the latency is that of this machine.
+
+    Args:
+        policy: that plans, with or without chunks.
+        env_id: where.
+        settings: of the executor.
+        latency: of its inference, in control time.
+        episodes: of either, at least 1.
+        seed: of the environment.
+        progress: called with (finished, all) episodes.
+
+    Raises:
+        ConfigError: settings or a policy that don't fit.
+        EnvironmentMismatchError: an environment that does not fit the policy, or what `evaluate` raises.
+    """
+    check_spaces(env_id, policy.arrays, policy.action_dim, policy.discrete)
+    planner = PolicyPlanner(policy)
+    worker = SimulatedWorker(planner, settings.rate, latency.stream())
+    with Executor(planner, settings, worker) as executor:
+        found = evaluate([ExecutedPolicy(executor), policy], env_id, episodes, seed, num_envs=1, progress=progress)
+        return Executed(
+            settings=settings,
+            latency=latency,
+            chunk=planner.chunk,
+            execute=executor.execute,
+            delay=executor.delay,
+            gap=executor.gap,
+            episodes=found[0],
+            immediate=found[1],
+            counts=executor.counts.to_json(),
+            latencies=list(executor.latencies),
+            measured=list(worker.measured),
+        )
