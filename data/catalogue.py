@@ -58,7 +58,7 @@ class Entry:
 
 
 def d4rl_files() -> dict[str, tuple[str, str]]:
-    """D4RL id -> (family, file relative to the root); offline.md 5.4 and D4RL's registrations."""
+    """D4RL id -> (family, file relative to the root), as in D4RL's registrations."""
     files: dict[str, tuple[str, str]] = {}
     qualities = ("random", "medium", "expert", "medium-replay", "full-replay", "medium-expert")
     for env in MUJOCO:
@@ -132,7 +132,7 @@ def _other_files() -> dict[str, tuple[str, str]]:
 
 
 def minari_equivalent(d4rl_id: str) -> str | None:
-    """Minari's id for the same task (offline.md 5.5), or None. Never the same transitions."""
+    """Minari's id for the same task, or None. Never the same transitions."""
     task, _, rest = d4rl_id.rpartition("-")[0].partition("-")
     if task in ADROIT:
         return f"D4RL/{task}/{rest}-v2"

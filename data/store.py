@@ -62,8 +62,8 @@ class Store:
     """N transitions in one float tensor with a row each, and a tensor for each column of another dtype.
 
     Columns of float32, float64 and bool become parts of one row of `dtype`; the row's stride is a multiple
-    of 64 bytes and the first row starts on such a multiple. A batch is one `index_select` (simulators.md, 6:
-    2.4 to 4.8 times faster than a gather for each column). Build it with `pack` or `store_from_dataset`.
+    of 64 bytes and the first row starts on such a multiple. A batch is one `index_select`,
+    2.4 to 4.8 times faster than a gather for each column. Build it with `pack` or `store_from_dataset`.
     """
 
     def __init__(self, groups: Mapping[str, Tensor], fields: Mapping[str, Field], length: int) -> None:

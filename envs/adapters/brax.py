@@ -5,8 +5,8 @@ Both libraries step a `State` (obs, reward, done, info) with pure functions.
 * A bare environment (`envs.get_environment(...)`, `registry.load(...)`) is stepped side by side, given a time limit
   and reset here, each episode from a fresh draw: final observations are exact.
 * One wrapped for training (`training.wrap`, `wrapper.wrap_for_brax_training`) resets itself: its `AutoResetWrapper`
-  overwrites the final observation, by default with the *first* state of that row again (simulators.md, 2.2). It is
-  taken as it is, with `exact_final_obs` False. Prefer the bare one.
+  overwrites the final observation, by default with the *first* state of that row again. It is taken as it
+  is, with `exact_final_obs` False. Prefer the bare one.
 """
 
 from __future__ import annotations

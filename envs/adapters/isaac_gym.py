@@ -4,8 +4,8 @@ Isaac Gym runs under Python 3.6 to 3.8 only, so its own tasks can't be here; wha
 task ported to another engine, or a proxy of one in another process. Types for code written against Isaac Gym are in
 the package `isaacgym-stubs`.
 
-A row that ended is reset at the start of the next `post_physics_step`, after physics moved on with the new action
-(simulators.md, 2.2): that next step mixes the last action with the reset state and is no transition.
+A row that ended is reset at the start of the next `post_physics_step`, after physics moved on with the new action:
+that next step mixes the last action with the reset state and is no transition.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Isaac Lab environments (anything shaped like `DirectRLEnv`) behind the contract; Isaac Lab is never imported.
 
-Their `step` resets ended rows before it computes observations, so the final observation is lost (simulators.md,
-2.2). `KeepFinalObservations` saves it: mix it into the environment's class,
+Their `step` resets ended rows before it computes observations, so the final observation is lost.
+`KeepFinalObservations` saves it: mix it into the environment's class,
 
     class MyTask(KeepFinalObservations, MyDirectRLEnv): ...
 

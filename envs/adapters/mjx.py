@@ -1,6 +1,6 @@
 """MJX (MuJoCo in JAX) as an engine of `PhysicsVectorEnv`, its arrays read as tensors by DLPack.
 
-On a CPU it is far slower than MuJoCo itself (simulators.md, 1.5): there for tests only.
+On a CPU it is far slower than MuJoCo itself: there for tests only.
 """
 
 from __future__ import annotations

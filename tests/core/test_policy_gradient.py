@@ -1,4 +1,4 @@
-"""The policy-gradient core against the golden values and identities of online.md 9 and llm.md 6."""
+"""The policy-gradient core against numbers worked out by hand and identities (docs/policy_gradient.md)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_behaviour_weights_are_cut_or_rejected() -> None:
 # -- divergences, by enumeration over a small categorical --------------------------------------------------
 
 
-def test_the_estimators_and_their_gradients_are_what_the_table_says() -> None:
+def test_the_estimators_and_their_gradients_are_what_the_docs_say() -> None:
     logits = f64([0.3, -0.8, 1.1, 0.0]).requires_grad_()
     reference = torch.log_softmax(f64([-0.2, 0.4, 0.1, 0.9]), -1)
     log_prob = torch.log_softmax(logits, -1)

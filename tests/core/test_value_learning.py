@@ -1,4 +1,4 @@
-"""Value-learning functions against closed forms and independent routes (offline.md, 7.1)."""
+"""Value-learning functions against closed forms and independent routes."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_the_root_of_the_downloads_can_be_replaced(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "returns", "score"),
     [
-        ("d4rl/halfcheetah-medium-v2", 5000, 42.53),  # offline.md 7.3
+        ("d4rl/halfcheetah-medium-v2", 5000, 42.53),
         ("Hopper-v5", 3234.3, 100.0),
         ("Hopper-v2", 3234.3, 100.0),
         ("AdroitHandRelocate-v1", 0, 0.1515),

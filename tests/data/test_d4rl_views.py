@@ -122,7 +122,7 @@ def test_d4rl_view_equals_the_row_by_row_loop(tmp_path: pathlib.Path, seed: int,
     }
     if with_timeouts:
         arrays["timeouts"] = rng.random(steps) < 0.15
-    # The loop as offline.md 5.2 describes it.
+    # As D4RL's qlearning_dataset does it: a row whose time runs out is dropped, and so is the last.
     expected, counter = [], 0
     for row in range(steps - 1):
         time_out = arrays["timeouts"][row] if with_timeouts else counter == limit - 1

@@ -1,4 +1,4 @@
-"""Isaac Lab and Isaac Gym tasks keep the contract: fakes with their episode ends (simulators.md, 2.2)."""
+"""Isaac Lab and Isaac Gym tasks keep the contract: fakes with their episode ends."""
 
 from __future__ import annotations
 

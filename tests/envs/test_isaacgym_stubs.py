@@ -16,7 +16,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STUBS = ROOT / "isaacgym-stubs"
 
-# The methods of `gym` that the sources of IsaacGymEnvs call (simulators.md, 2.1), counted in its repository.
+# The methods of `gym` that the sources of IsaacGymEnvs call, counted in its repository.
 USED = """
 acquire_actor_root_state_tensor acquire_dof_force_tensor acquire_dof_state_tensor acquire_force_sensor_tensor
 acquire_jacobian_tensor acquire_mass_matrix_tensor acquire_net_contact_force_tensor
@@ -45,7 +45,7 @@ subscribe_viewer_keyboard_event subscribe_viewer_mouse_event sync_frame_time vie
 write_viewer_image_to_file
 """
 
-# simulators.md, 2.1: names of gymapi.
+# Names of gymapi.
 NAMES = """
 acquire_gym Gym Sim Env Viewer Asset SimParams PhysXParams FlexParams AssetOptions PlaneParams TriangleMeshParams
 HeightFieldParams VhacdParams CameraProperties AttractorProperties Vec3 Quat Transform RigidBodyProperties

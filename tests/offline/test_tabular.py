@@ -1,4 +1,4 @@
-"""A three-state MDP whose IQL fixed points are known (offline.md, 7.2).
+"""A three-state MDP whose IQL fixed points are known.
 
 (0, a0) -> 1, r 0; (0, a1) -> end, r 1; (1, a0) -> 2 or 0 with probability 1/2, r 0; (1, a1) -> end, r .5;
 (2, a0) -> end, r 2; (2, a1) would give 100 and is not in the data. The behaviour takes a0 with probability .2 in

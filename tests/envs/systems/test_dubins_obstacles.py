@@ -86,7 +86,7 @@ def value_of(state: torch.Tensor) -> np.ndarray:
 
 
 def test_turning_away_keeps_exactly_the_distance_that_the_closed_form_promises() -> None:
-    # safe.md 5.3 (b). The closest approach, at distance d of the centre, falls up to 0.025 m of way from a sample:
+    # The closest approach, at distance d of the centre, falls up to 0.025 m of way from a sample:
     # that is 0.025^2 / (2 d) further off, 3.1e-3 m where d = 0.1 m (value -0.4), 0.025 m at the centre itself
     state = random_states(1500)
     value = value_of(state)
