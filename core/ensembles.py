@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from surefoot.core.errors import ConfigError
 from surefoot.core.random import Noise
 
 
@@ -63,19 +64,28 @@ def lowest(critic: Callable[..., Tensor], pairs: Tensor, members: Tensor | None 
     return critic(pairs.flatten(0, -2), members).amin(0).unflatten(0, pairs.shape[:-1])
 
 
-def aggregate(values: Tensor, how: str, deviations: float = 0.0) -> Tensor:
-    """(B,) of (E, B) values: the "min", or the "mean" less some standard deviations of them (of the population).
+AGGREGATES = ("min", "mean")
+"""Words for `aggregate`."""
 
-    Source: the latter is Li and Levine's, "Q-learning with Adjoint Matching", with half a deviation of 10 critics.
+
+def aggregate(values: Tensor, how: str = "mean", deviations: float = 0.0) -> Tensor:
+    """(...,) one value of (E, ...) critics': their minimum, or their mean less some standard deviations.
+
+    Args:
+        values: of each critic.
+        how: "min" or "mean".
+        deviations: of the critics around their mean, over E and not E - 1, that are taken off the mean (Li and Levine,
+            "Q-learning with Adjoint Matching", with half a deviation of ten critics).
+
+    Raises:
+        ConfigError: another word, or deviations off the minimum.
     """
+    if how not in AGGREGATES or (how == "min" and deviations != 0):
+        raise ConfigError(f"aggregate is {how!r} less {deviations} deviations; min has none, or mean")
     if how == "min":
         return minimum(values)
     mean = values.mean(0)
     return mean if deviations == 0 else mean - deviations * values.std(0, correction=0)
-
-
-AGGREGATES = ("min", "mean")
-"""Words for `aggregate`."""
 
 
 def critic_loss(values: Tensor, targets: Tensor, over: str, weight: Tensor | None = None) -> Tensor:

@@ -13,31 +13,11 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actor import Actor, MLPActor
+from surefoot.core.ensembles import aggregate as aggregate_of
 from surefoot.core.errors import ConfigError
 from surefoot.core.flow import euler, times
 from surefoot.core.networks import MLP, Critic, LayerNorm, critic_of, critic_options
 from surefoot.core.velocity import VelocityNetwork, velocity_of, velocity_options
-
-AGGREGATES = ("min", "mean")
-
-
-def aggregated(values: Tensor, aggregate: str = "mean", deviations: float = 0.0) -> Tensor:
-    """(...,) one value of (E, ...) critics': their minimum, or their mean less some standard deviations.
-
-    Args:
-        values: of each critic.
-        aggregate: "min", or "mean".
-        deviations: of the critics around their mean, over E and not E - 1, that are taken off the mean (QAM).
-
-    Raises:
-        ConfigError: another word, or deviations off the minimum.
-    """
-    if aggregate not in AGGREGATES or (aggregate == "min" and deviations != 0):
-        raise ConfigError(f"aggregate is {aggregate!r} less {deviations} deviations; min has none, or mean")
-    if aggregate == "min":
-        return torch.minimum(values[0], values[1]) if values.shape[0] == 2 else values.amin(0)
-    mean = values.mean(0)
-    return mean if deviations == 0 else mean - deviations * values.std(0, correction=0)
 
 
 def best_of(candidates: Tensor, values: Tensor) -> Tensor:
@@ -76,8 +56,8 @@ class FlowActor(Actor):
             steps: K.
             samples: N, drawn for each observation.
             critic: chooses among them; needed where there are several.
-            aggregate: what counts of the critics, as in `aggregated`.
-            deviations: as in `aggregated`.
+            aggregate: what counts of the critics, as in `core.ensembles.aggregate`.
+            deviations: as in `core.ensembles.aggregate`.
             clip_each: clip to [-1, 1] after each step, not only after the last one (ReinFlow).
 
         Raises:
@@ -87,7 +67,7 @@ class FlowActor(Actor):
         times(steps)
         if samples < 1 or (samples > 1 and critic is None):
             raise ConfigError(f"{samples} samples: needs at least 1, and a critic to choose among several")
-        aggregated(torch.zeros(2, 1), aggregate, deviations)
+        aggregate_of(torch.zeros(2, 1), aggregate, deviations)
         self.network, self.action_dim, self.steps, self.samples = network, action_dim, steps, samples
         self.critic, self.aggregate, self.deviations, self.clip_each = critic, aggregate, deviations, clip_each
 
@@ -104,7 +84,7 @@ class FlowActor(Actor):
             return self.flow(observations, noise)
         candidates, pairs = self.candidates(observations, noise)
         assert self.critic is not None
-        values = aggregated(self.critic(pairs), self.aggregate, self.deviations)
+        values = aggregate_of(self.critic(pairs), self.aggregate, self.deviations)
         return best_of(candidates, values.unflatten(0, (-1, self.samples)))
 
     def candidates(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

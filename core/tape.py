@@ -125,6 +125,9 @@ class Recorder(TorchDispatchMode):
                     self._will_change(_tensors(value))
             self._will_change(_tensors(kwargs.get("out", ())))
         result = func(*args, **kwargs)
+        if any(tensor._is_zerotensor() for tensor in [*given, *_tensors(result)]):  # zeros without memory
+            self.refuse(f"{func} is part of a forward derivative (torch.func.jvp)")
+            return result
         self.kept.append((args, kwargs, result))
         there = {t.untyped_storage().data_ptr() for t in given}
         made = [t.untyped_storage().data_ptr() for t in _tensors(result)]

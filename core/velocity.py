@@ -105,7 +105,7 @@ class Sinusoids(nn.Module):
             raise ConfigError(f"an embedding of the time of width {width}; needs an even number, at least 4")
         half = width // 2
         values = [math.exp(-math.log(1e4) * i / (half - 1)) for i in range(half)]
-        self.register_buffer("frequencies", torch.tensor(values), persistent=False)
+        self.register_buffer("frequencies", torch.tensor(values))
 
     def forward(self, time: Tensor) -> Tensor:
         """The features."""

@@ -6,12 +6,19 @@ from surefoot.offline.calql import CalQL, CalQLConfig
 from surefoot.offline.cql import CQL, CQLConfig
 from surefoot.offline.famo2o import FamO2O, FamO2OConfig
 from surefoot.offline.famo2o_cql import FamO2OCQL, FamO2OCQLConfig
+from surefoot.offline.flow_bc import FlowBC, FlowBCConfig
+from surefoot.offline.fql import FQL, FQLConfig
+from surefoot.offline.idql import IDQL, IDQLConfig
+from surefoot.offline.ifql import IFQL, IFQLConfig
 from surefoot.offline.iql import IQL, IQLConfig
+from surefoot.offline.qc import QC, QCFQL, QCConfig, QCFQLConfig
+from surefoot.offline.rebrac import ReBRAC, ReBRACConfig
 from surefoot.offline.riql import RIQL, RIQLConfig
 from surefoot.offline.td3_bc import TD3BC, TD3BCConfig
 
 ALGORITHMS: dict[str, type[Agent]] = {
-    agent.name: agent for agent in (BC, CQL, CalQL, FamO2O, FamO2OCQL, IQL, RIQL, TD3BC)
+    agent.name: agent
+    for agent in (BC, CQL, CalQL, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL, IFQL, IQL, QC, QCFQL, RIQL, ReBRAC, TD3BC)
 }
 """Name on the command line -> agent."""
 
@@ -19,18 +26,32 @@ __all__ = [
     "ALGORITHMS",
     "BC",
     "CQL",
+    "FQL",
+    "IDQL",
+    "IFQL",
     "IQL",
+    "QC",
+    "QCFQL",
     "RIQL",
     "TD3BC",
     "BCConfig",
     "CQLConfig",
     "CalQL",
     "CalQLConfig",
+    "FQLConfig",
     "FamO2O",
     "FamO2OCQL",
     "FamO2OCQLConfig",
     "FamO2OConfig",
+    "FlowBC",
+    "FlowBCConfig",
+    "IDQLConfig",
+    "IFQLConfig",
     "IQLConfig",
+    "QCConfig",
+    "QCFQLConfig",
     "RIQLConfig",
+    "ReBRAC",
+    "ReBRACConfig",
     "TD3BCConfig",
 ]

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
+from surefoot.core.ensembles import aggregate
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.flow import euler, flow_matching_loss, interpolate
-from surefoot.core.flow_actor import FlowActor, OneStepActor, aggregated, best_of
+from surefoot.core.flow_actor import FlowActor, OneStepActor, best_of
 from surefoot.core.learner import Learner
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.networks import Critic
@@ -91,12 +92,12 @@ def test_every_row_of_a_batch_of_any_size_gets_the_best_of_its_own_candidates(ro
 
 def test_critics_count_by_their_minimum_or_by_their_mean_less_deviations() -> None:
     values = torch.tensor([[1.0, 5.0], [3.0, 4.0]])
-    assert aggregated(values, "min").tolist() == [1.0, 4.0]
-    assert aggregated(values).tolist() == [2.0, 4.5]
-    assert aggregated(values, "mean", 2.0).tolist() == [0.0, 3.5]
+    assert aggregate(values, "min").tolist() == [1.0, 4.0]
+    assert aggregate(values).tolist() == [2.0, 4.5]
+    assert aggregate(values, "mean", 2.0).tolist() == [0.0, 3.5]
     assert best_of(torch.arange(6.0).view(1, 3, 2), torch.tensor([[1.0, 2.0, 2.0]])).tolist() == [[2.0, 3.0]]
     with pytest.raises(ConfigError, match="aggregate"):
-        aggregated(values, "max")
+        aggregate(values, "max")
 
 
 def test_what_a_flow_policy_can_not_be_is_refused() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.sources import Source, Stores
 from surefoot.data.store import Store
 from surefoot.offline import ALGORITHMS
 
@@ -23,6 +25,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "calql-kitchen": ("calql", {"importance_sampling": False, "critics": 3, "subset_replacement": True}),
     "cql-norm": ("cql", {"layer_norm_critic": True, "sampled_actions": 2}),
     "famo2o_cql": ("famo2o_cql", {"coefficients": (0.5, 9.5)}),  # gradients that rounding is small beside
+    "rebrac-fql": ("rebrac", {"preset": "fql", "chunk": 2, "critics": 3, "aggregate": "mean", "deviations": 0.5}),
+    "flow_bc-chunk": ("flow_bc", {"chunk": 3, "network": "embedded", "hidden": (8, 8, 8)}),
+    "flow_bc-shortcut": ("flow_bc", {"preset": "shortcut", "hidden": (8, 8, 8), "chunk": 2}),
+    "flow_bc-one_step": ("flow_bc", {"preset": "one_step", "hidden": (8, 8, 8)}),
+    "fql-chunk": ("fql", {"chunk": 3, "aggregate": "min", "normalize_q": True}),
+    "ifql-chunk": ("ifql", {"chunk": 2, "critics": 3, "aggregate": "mean", "deviations": 0.5}),
+    "idql": ("idql", {"width": 6, "blocks": 1}),
     "riql-k3": ("riql", {"critics": 3, "quantile": 0.1, "sigma": 0.5}),
 }
 """Every algorithm, and the variants of CQL, IQL and RIQL whose losses differ."""
@@ -36,7 +45,8 @@ def agents(variant: str, seeds: Sequence[int], **options: Any) -> list[Agent]:
     """Agents of a variant, each with the weights that its seed gives."""
     name, own = VARIANTS[variant]
     kind = ALGORITHMS[name]
-    config = kind.configure(**{**SMALL, **own, **options})
+    fewer = {field: 3 for field in ("flow_steps", "samples") if hasattr(kind.Config, field)}
+    config = kind.configure(**{**SMALL, **fewer, **own, **options})
     return [kind(spec(), config).fresh(seed) for seed in seeds]
 
 
@@ -61,7 +71,14 @@ def random_store(dtype: torch.dtype = torch.float32, rows: int = 200, device: st
 def learner(
     agents: Sequence[Agent], seeds: Sequence[int], store: Store, dtype: torch.dtype = torch.float32, **options: Any
 ) -> Learner:
-    return Learner(agents, seeds, Uniform(store), **{"batch_size": 16, "planned_steps": 200, "dtype": dtype, **options})
+    settings = {"batch_size": 16, "planned_steps": 200, "dtype": dtype, **options}
+    return Learner(agents, seeds, own_sources(agents[0], store), **settings)
+
+
+def own_sources(agent: Agent, store: Store) -> dict[str, Source]:
+    """The agent's sources of rows that lie in episodes of seven steps."""
+    episodes = types.SimpleNamespace(valid=np.ones(len(store), bool), episode_ids=np.arange(len(store)) // 7)
+    return dict(agent.sources(Stores(episodes, store)))
 
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:

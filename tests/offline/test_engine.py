@@ -28,6 +28,11 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 SEEDS = [3, 0, 17]
 
 
+def first_full(variant: str) -> int:
+    """The first step at which all its updates are due."""
+    return max(getattr(entry, "every", 1) for entry in agents(variant, [0])[0].updates())
+
+
 def worst(found: Learner, position: int, expected: Learner, place: int = 0) -> tuple[float, str]:
     """Largest relative difference over all tensors of two agents, and where it is."""
     own, other = found.state(position), expected.state(place)
@@ -64,7 +69,7 @@ def test_stacked_seeds_equal_each_seed_alone_over_100_steps_in_float64(variant: 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_stacked_seeds_equal_each_seed_alone_after_one_step_in_float32(variant: str) -> None:
-    store, steps = random_store(), 2 if variant == "td3bc" else 1  # TD3+BC's actor is first due at step 2
+    store, steps = random_store(), first_full(variant)
     together = learner(agents(variant, SEEDS), SEEDS, store)
     together.run(steps)
     for position, seed in enumerate(SEEDS):
@@ -72,13 +77,13 @@ def test_stacked_seeds_equal_each_seed_alone_after_one_step_in_float32(variant: 
         alone.run(steps)
         names = together.agents_parameters(position)
         for name, value in alone.agents_parameters(0).items():
-            assert relative(names[name], value) < 1e-5, name
+            assert relative(names[name], value) < 3e-5, name
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native module")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_kernels_equal_plain_pytorch_after_one_step_in_float32(variant: str) -> None:
-    store, steps = random_store(), 2 if variant == "td3bc" else 1
+    store, steps = random_store(), first_full(variant)
     fast = learner(agents(variant, [3]), [3], store, kernels=True)
     plain = learner(agents(variant, [3]), [3], store)
     own, other = fast.run(steps), plain.run(steps)
@@ -86,7 +91,7 @@ def test_kernels_equal_plain_pytorch_after_one_step_in_float32(variant: str) -> 
     assert own == {name: pytest.approx(value, rel=1e-4, abs=1e-5) for name, value in other.items()}
     names = fast.agents_parameters(0)
     for name, value in plain.agents_parameters(0).items():
-        assert relative(names[name], value) < 1e-5, name
+        assert relative(names[name], value) < 3e-5, name
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native module")
@@ -101,7 +106,7 @@ def test_gradients_over_kernels_equal_plain_ones(variant: str) -> None:
         found.append({name: network.gradient.clone() for name, network in trained.networks.items()})
     for name, gradient in found[1].items():
         assert relative(found[0][name], gradient) < 1e-4 or not gradient.any(), name
-        assert gradient.any() == (not name.startswith("target"))
+        assert gradient.any() == (not name.startswith(("target", "average")))
 
 
 @pytest.mark.parametrize("stop", [1, 33])
@@ -175,15 +180,17 @@ def test_extracted_agents_act_as_in_the_learner_and_make_policies(variant: str) 
         agent = trained.extract(position)
         own = trained.agents_parameters(position)
         assert all(torch.equal(value, own[name]) for name, value in agent.state_dict().items())
-        torch.testing.assert_close(agent.policy()(observations), agent.act(observations))
-    assert not torch.equal(trained.extract(0).act(observations), trained.extract(1).act(observations))
+        noise = torch.randn(5, agent.actor.noise_dim) if agent.actor.always_samples else None
+        torch.testing.assert_close(agent.policy()(observations, noise), agent.act(observations, noise))
+    one, other = (trained.extract(position).act(observations, noise) for position in range(2))
+    assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equal_seeds_give_equal_agents_and_others_differ(variant: str) -> None:
     one, same, other = agents(variant, [4, 4, 5])
     assert all(torch.equal(value, same.state_dict()[name]) for name, value in one.state_dict().items())
-    assert not torch.equal(one.actor.mlp.weights[0], other.actor.mlp.weights[0])
+    assert not torch.equal(next(one.actor.parameters()), next(other.actor.parameters()))
 
 
 def test_fresh_leaves_torchs_generator_alone() -> None:

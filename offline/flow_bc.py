@@ -1,0 +1,187 @@
+"""Flow cloning: a velocity that carries noise to the data's actions, in several steps or, trained so, in one."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.flow import (
+    LAWS,
+    REST,
+    Stretch,
+    adaptive_weight,
+    draw_mean_flow,
+    draw_shortcut,
+    draw_times,
+    flow_matching_loss,
+    interpolate,
+    mean_flow_target,
+    shortcut_rows,
+    shortcut_target,
+)
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.velocity import VelocityNetwork, velocity_class
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import chunk_source
+
+OBJECTIVES = ("rectified", "shortcut", "mean_flow")
+
+
+def cloning_noise(size: int) -> dict[str, Noise]:
+    """What `cloning_loss` reads, for actions of `size` numbers."""
+    return {"start": Noise("normal", size), "time": Noise("uniform", 1)}
+
+
+def cloning_loss(
+    velocity: VelocityNetwork,
+    batch: Batch,
+    noise: Mapping[str, Tensor],
+    weight: Tensor | None = None,
+    law: str = "uniform",
+) -> Tensor:
+    """() flow matching on the data's actions: what all algorithms here that clone by a flow share.
+
+    Args:
+        velocity: the network.
+        batch: rows of decisions (`core.chunks.decisions`); what their `mask` leaves out does not count.
+        noise: of `cloning_noise`.
+        weight: (B,) of rows.
+        law: of the times (`core.flow.draw_times`).
+    """
+    x, target = interpolate(noise["start"], batch["actions"], time := draw_times(noise["time"].squeeze(-1), law))
+    return flow_matching_loss(velocity(batch["observations"], x, time), target, weight, batch["mask"])
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowBCConfig:
+    """Settings of flow cloning; the defaults are those of the flow within FQL and Q-chunking."""
+
+    objective: str = "rectified"  # rectified (flow matching), shortcut or mean_flow: for one or a few steps
+    chunk: int = 1  # C: actions that are cloned and played at once
+    flow_steps: int = 10  # K of the sampler; a power of 2 with shortcut, 1 with mean_flow
+    times: str = "uniform"  # law of the times of rectified: uniform, beta (more near the noise) or logit_normal
+    network: str = "mlp"  # mlp, embedded (ReinFlow's); shortcut, for the objectives shortcut and mean_flow
+    hidden: tuple[int, ...] = (512, 512, 512, 512)
+    average_rate: float = 0.005  # of the network's average, which acts
+    learning_rate: float = 3e-4
+    schedule: str = "constant"  # constant or cosine: to 0 over the run
+    weight_decay: float = 0.0
+    normalization: str = "observations"  # none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = algorithm_of(self)
+        require(self.objective in OBJECTIVES, name, "objective", self.objective, "rectified, shortcut or mean_flow")
+        require(self.times in LAWS, name, "times", self.times, "uniform, beta or logit_normal")
+        require(0 <= self.average_rate <= 1, name, "average_rate", self.average_rate, "in [0, 1]")
+        for field in ("chunk", "flow_steps"):
+            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
+        sized = velocity_class(self.network).sized
+        needed = "one that reads the step's size, as shortcut does" if self.objective != "rectified" else ""
+        require(sized or not needed, name, "network", self.network, f"{needed} for the objective {self.objective}")
+
+
+class FlowBC(Agent):
+    r"""Behaviour cloning by a flow: several kinds of action in one state stay several, and are not averaged.
+
+    With :math:`x_t = (1 - t) x_0 + t a` of standard normal x_0 and the data's actions a:
+
+    .. math::
+        L = E\, |v(s, x_t, t) - (a - x_0)|^2, \qquad x_{k+1} = x_k + v(s, x_k, k / K) / K
+
+    Sources: Lipman et al., "Flow Matching for Generative Modeling", and Liu et al., "Flow Straight and Fast", for
+    `rectified`; Frans et al., "One Step Diffusion via Shortcut Models", for `shortcut`, whose network also reads the
+    step's size and is trained, on a quarter of the rows, to do in one step what it does in two of half the size; Geng
+    et al., "Mean Flows for One-step Generative Modeling", for `mean_flow`, with their adaptive weights of the rows; its
+    forward derivative runs without a tape. The average of the network acts, as in ReinFlow's cloning
+    (`preset=reinflow`), which averages every tenth step only.
+    """
+
+    name = "flow_bc"
+    Config: ClassVar[type] = FlowBCConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "official": {},
+        "reinflow": {"network": "embedded", "hidden": (512, 512, 512), "chunk": 4, "flow_steps": 4},
+        "shortcut": {
+            "objective": "shortcut",
+            "network": "shortcut",
+            "hidden": (512, 512, 512),
+            "chunk": 4,
+            "flow_steps": 4,
+        },
+        "one_step": {"objective": "mean_flow", "network": "shortcut", "hidden": (512, 512, 512), "flow_steps": 1},
+    }
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions")
+    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    config: FlowBCConfig
+
+    def build(self) -> None:
+        """The velocity network and its average."""
+        c, size = self.config, self.config.chunk * self.spec.action_dim
+        self.velocity = velocity_class(c.network)(self.spec.observation_dim, size, velocity_hidden=c.hidden)
+        self.average_velocity = copy.deepcopy(self.velocity).requires_grad_(False)
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the averaged flow, from a queue where it gives chunks."""
+        head = FlowActor(self.average_velocity, self.config.chunk * self.spec.action_dim, self.config.flow_steps)
+        return in_chunks(head, self.config.chunk, self.spec.action_dim)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, or windows of C steps."""
+        return {MAIN: chunk_source(stores, self.config.chunk)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk, and which of its actions are in the data."""
+        return decisions(batch, 1.0, self.config.chunk)
+
+    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Flow matching; what is behind an episode's end does not count, here and in the other two."""
+        return cloning_loss(self.velocity, batch, noise, law=self.config.times), {}
+
+    def shortcut_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Two half steps in one on the first rows, flow matching on the others, in one mean."""
+        seen, stretch = batch["observations"], draw_shortcut(noise["stretch"])
+        first = shortcut_rows(len(seen))
+        x, velocity = interpolate(noise["start"], batch["actions"], stretch.time, REST)
+        part = Stretch(stretch.time[:first], stretch.size[:first])
+        halves = shortcut_target(lambda *place: self.velocity(seen[:first], *place), x[:first], part)
+        target = torch.cat([halves, velocity[first:]])
+        return flow_matching_loss(self.velocity(seen, x, *stretch), target, mask=batch["mask"]), {}
+
+    def mean_flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """The mean velocity of each stretch against the MeanFlow identity."""
+        seen, stretch = batch["observations"], draw_mean_flow(noise["stretch"])
+        x, velocity = interpolate(noise["start"], batch["actions"], stretch.time)
+        target = mean_flow_target(lambda *place: self.velocity(seen, *place), x, velocity, stretch)
+        predicted = self.velocity(seen, x, *stretch)
+        weight = adaptive_weight(predicted, target)
+        return flow_matching_loss(predicted, target, weight, batch["mask"]), {"weight": weight}
+
+    def updates(self) -> list[Update]:
+        """One step of the network, and its average."""
+        c, size = self.config, self.config.chunk * self.spec.action_dim
+        adam = Adam(c.learning_rate, weight_decay=c.weight_decay, schedule=c.schedule)
+        loss = {"rectified": self.flow_loss, "shortcut": self.shortcut_loss, "mean_flow": self.mean_flow_loss}
+        draws = {"shortcut": 2, "mean_flow": 3}
+        start = {"start": Noise("normal", size)}
+        drawn = cloning_noise(size)
+        if c.objective != "rectified":
+            drawn = {**start, "stretch": Noise("uniform", draws[c.objective])}
+        average = {"average_velocity": ("velocity", c.average_rate)}
+        return [Update(loss[c.objective], ("velocity",), adam, noise=drawn, then=average)]

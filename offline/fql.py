@@ -1,0 +1,143 @@
+"""FQL: a flow clones the data, and a policy of one step is distilled from it while it maximises the critics."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.flow import euler
+from surefoot.core.flow_actor import OneStepActor
+from surefoot.core.networks import Critic, pairs
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.velocity import PlainVelocity
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import chunk_source
+from surefoot.offline.flow_bc import cloning_loss, cloning_noise
+
+
+@dataclasses.dataclass(frozen=True)
+class FQLConfig:
+    """Settings of FQL; the defaults are the official ones, `alpha` for locomotion in mazes."""
+
+    alpha: float = 10.0  # of the distance to the flow's actions: 3 to 10 locomotion, 300 scene and cube, 1000 puzzle
+    normalize_q: bool = False  # divide the value by its mean size; then try alpha in .03 .. 10 on a new problem
+    chunk: int = 1  # C: actions that are decided at once; 5 in manipulation
+    flow_steps: int = 10  # K of the flow
+    discount: float = 0.99  # .995 in long mazes
+    target_rate: float = 0.005  # of the critics' average, which lags by one update
+    critics: int = 2
+    aggregate: str = "mean"  # of the critics in the target: mean, or min (antmaze-large, Adroit)
+    deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it
+    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (512, 512, 512, 512)
+    normalization: str = "none"  # of observations: none, observations or stacked
+    rewards: str = "none"  # none, return_range or minus_one
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = algorithm_of(self)
+        for field in ("alpha", "deviations"):
+            require(getattr(self, field) >= 0, name, field, getattr(self, field), ">= 0")
+        for field in ("chunk", "flow_steps", "critics"):
+            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
+        require(self.aggregate in ensembles.AGGREGATES, name, "aggregate", self.aggregate, "min or mean")
+
+
+class FQL(Agent):
+    r"""FQL of Park, Li and Levine, "Flow Q-Learning" (ICML 2025).
+
+    With :math:`x_t = (1 - t) x_0 + t a` of standard normal x_0 and uniform t, F(s, z) the action that K Euler steps of
+    the flow v make of z, and the policy mu(s, z):
+
+    .. math::
+        L_v &= E\, |v(s, x_t, t) - (a - x_0)|^2 \\
+        L_\mu &= \alpha E\, |\mu(s, z) - F(s, z)|^2 - \lambda E\, \overline Q(s, \mu(s, z)) \\
+        L_Q &= E\, (r + \gamma (1 - d)\, \overline{\hat Q}(s', \mu(s', z')) - Q_i(s, a))^2
+
+    with means over the numbers of an action, and over the critics; lambda is 1, or 1 / E|Q| (`normalize_q`). Officially
+    one optimiser takes one step down the sum. The losses train a network each, so that three optimisers at the same
+    parameters do the same; the target critics follow the critics from before the step, as there. Critics see actions
+    clipped to [-1, 1]; the distance is that of unclipped ones. The official evaluation asks for temperature 0 and is
+    not given it: the policy is stochastic through z, here as there.
+
+    With a chunk of C actions this is QC-FQL (`offline/qc.py`).
+    """
+
+    name = "fql"
+    Config: ClassVar[type] = FQLConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: FQLConfig
+
+    def build(self) -> None:
+        """The flow, the policy of one step, critics and their targets."""
+        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        self.velocity = PlainVelocity(width, size, c.hidden)
+        self.student = OneStepActor(width, size, c.hidden)
+        self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the policy of one step, from a queue where it gives chunks."""
+        return in_chunks(self.student, self.config.chunk, self.spec.action_dim)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and rewards, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, or windows of C steps."""
+        return {MAIN: chunk_source(stores, self.config.chunk)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk and its target's parts."""
+        return decisions(batch, self.config.discount, self.config.chunk)
+
+    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Flow matching on the data's actions; what is behind an episode's end does not count."""
+        return cloning_loss(self.velocity, batch, noise), {}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """The distance to where the flow takes the same noise, less the value of the policy's actions."""
+        c, seen, z = self.config, batch["observations"], noise["policy"]
+        mine = self.student(seen, z)
+        with torch.no_grad():
+            flowed = euler(lambda x, time: self.velocity(seen, x, time), z, c.flow_steps, limit=1.0)
+        distance = (mine - flowed).square().mean()
+        q = self.critic(pairs(seen, mine.clamp(-1, 1))).mean(0)
+        scale = 1 / q.detach().abs().mean() if c.normalize_q else 1.0
+        return c.alpha * distance - scale * q.mean(), {"distillation": distance, "policy_q": q}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error against the present policy's action, averaged over the critics."""
+        c, following = self.config, batch["next_observations"]
+        action = self.student(following, noise["next"]).clamp(-1, 1)
+        next_q = ensembles.aggregate(self.target_critic(pairs(following, action)), c.aggregate, c.deviations)
+        q = self.critic(batch["observation_actions"])
+        target = batch["rewards"] + batch["reach"] * next_q
+        return ensembles.critic_loss(q, target, "mean", batch["valid"]), {"q": q}
+
+    def updates(self) -> list[Update]:
+        """All at the same parameters, as one optimiser over the sum; the target critics lag."""
+        c, adam = self.config, Adam(self.config.learning_rate)
+        size = c.chunk * self.spec.action_dim
+        lag = {"target_critic": ("critic", c.target_rate)}
+        return [
+            Update(self.flow_loss, ("velocity",), adam, noise=cloning_noise(size)),
+            Update(self.actor_loss, ("student",), adam, noise={"policy": Noise("normal", size)}, together=True),
+            Update(
+                self.critic_loss, ("critic",), adam, noise={"next": Noise("normal", size)}, together=True, lagging=lag
+            ),
+        ]

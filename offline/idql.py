@@ -1,0 +1,141 @@
+"""IDQL: a diffusion model clones the data, and of some actions that it draws IQL's critics choose."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.diffusion import DiffusionActor, Schedule
+from surefoot.core.networks import Critic, Value
+from surefoot.core.noise_networks import ResidualNoise
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.value_learning import expectile_loss
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import chunk_source
+
+
+@dataclasses.dataclass(frozen=True)
+class IDQLConfig:
+    """Settings of IDQL; the defaults are the official ones for Gym-MuJoCo."""
+
+    expectile: float = 0.7  # tau of the value loss; .9 in mazes
+    samples: int = 64  # N actions of which the best by the target critics acts
+    diffusion_steps: int = 5  # T
+    chunk: int = 1  # C: actions that are decided at once
+    discount: float = 0.99
+    target_rate: float = 0.005  # of the critics' average, every step
+    average_rate: float = 0.001  # of the noise network's average, which acts
+    learning_rate: float = 3e-4  # of all networks; the noise network's falls to 0 along a cosine
+    hidden: tuple[int, ...] = (256, 256)  # of values and critics
+    width: int = 256  # of the noise network
+    blocks: int = 3  # of the noise network
+    dropout: float = 0.1  # of the noise network
+    rewards: str = "return_range"  # none, return_range or minus_one (mazes)
+    normalization: str = "none"  # of observations: none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(0 < self.expectile < 1, "idql", "expectile", self.expectile, "in (0, 1)")
+        require(0 <= self.dropout < 1, "idql", "dropout", self.dropout, "in [0, 1)")
+        require(0 <= self.average_rate <= 1, "idql", "average_rate", self.average_rate, "in [0, 1]")
+        for field in ("samples", "diffusion_steps", "chunk"):
+            require(getattr(self, field) >= 1, "idql", field, getattr(self, field), ">= 1")
+
+
+class IDQL(Agent):
+    r"""IDQL of Hansen-Estruch et al., "Implicit Q-Learning as an Actor-Critic Method with Diffusion Policies" (2023).
+
+    .. math::
+        L_\epsilon &= E\, \|\epsilon_\theta(s, a_t, t) - \epsilon\|^2 \\
+        L_V &= E\, L_2^\tau(\min_i \hat Q_i(s, a) - V(s)), \quad
+        L_Q = E \textstyle\sum_i (r + \gamma (1 - d) V(s') - Q_i(s, a))^2 \\
+        \pi(s) &= \arg\max_{a_n} \min_i \hat Q_i(s, a_n), \quad a_n \sim \mu(\cdot | s)
+
+    One after the other, as in the official code: noise network, value, critics with the new value; the averaged noise
+    network draws, and the target critics choose. The distance is summed over the numbers of an action. The paper also
+    draws among the N by the implicit policy's weights, tau where Q > V and 1 - tau elsewhere; the code's evaluation,
+    and ours, takes the best.
+    """
+
+    name = "idql"
+    Config: ClassVar[type] = IDQLConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "gym": {},
+        "antmaze": {"expectile": 0.9, "rewards": "minus_one"},
+    }
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    inherits: ClassVar[tuple[str, ...]] = ("noise_network", "normalizer")
+    config: IDQLConfig
+
+    def build(self) -> None:
+        """Value, critics and their targets; the noise network and its average."""
+        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        self.schedule = Schedule.vp(c.diffusion_steps)
+        self.value = Value(width, c.hidden, "orthogonal")
+        self.critic = Critic(width, size, c.hidden, 2, "orthogonal")
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.noise_network = ResidualNoise(width, size, c.width, c.blocks)
+        self.average_noise_network = copy.deepcopy(self.noise_network).requires_grad_(False)
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the best of N actions of the averaged network, by the target critics."""
+        c = self.config
+        size = c.chunk * self.spec.action_dim
+        head = DiffusionActor(self.average_noise_network, self.schedule, size, self.target_critic, c.samples, "highest")
+        return in_chunks(head, c.chunk, self.spec.action_dim)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and rewards, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, or windows of C steps."""
+        return {MAIN: chunk_source(stores, self.config.chunk)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk, its target's parts, and the lower target critic there."""
+        found = decisions(batch, self.config.discount, self.config.chunk)
+        return {**found, "target_q": self.target_critic(found["observation_actions"]).amin(0)}
+
+    def noise_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared error of the noise in noisy actions, summed over their numbers that are in the data."""
+        steps = self.schedule.step_of(noise["step"].squeeze(-1))
+        noisy = self.schedule.noisy(batch["actions"], noise["noise"], steps)
+        predicted = self.noise_network(noisy, batch["observations"], steps, noise.get("dropout"))
+        return (batch["mask"] * (predicted - noise["noise"]).square()).sum(-1).mean(), {}
+
+    def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Expectile regression of V(s) on the lower target critic."""
+        value = self.value(batch["observations"])
+        loss = (batch["valid"] * expectile_loss(batch["target_q"] - value, self.config.expectile)).mean()
+        return loss, {"value": value}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error of both critics against the new V(s')."""
+        target = batch["rewards"] + batch["reach"] * self.value(batch["next_observations"])
+        q = self.critic(batch["observation_actions"])
+        return (batch["valid"] * (q - target).square()).mean(-1).sum(), {"q": q}
+
+    def updates(self) -> list[Update]:
+        """Noise network, value, critics, each after the other."""
+        c, adam = self.config, Adam(self.config.learning_rate)
+        drawn = {"noise": Noise("normal", c.chunk * self.spec.action_dim), "step": Noise("uniform", 1)}
+        if c.dropout > 0 and self.noise_network.dropped > 0:
+            drawn["dropout"] = Noise("keep", self.noise_network.dropped, 1 - c.dropout)
+        average = {"average_noise_network": ("noise_network", c.average_rate)}
+        falling = Adam(c.learning_rate, schedule="cosine")
+        return [
+            Update(self.noise_loss, ("noise_network",), falling, then=average, noise=drawn),
+            Update(self.value_loss, ("value",), adam),
+            Update(self.critic_loss, ("critic",), adam, then={"target_critic": ("critic", c.target_rate)}),
+        ]

@@ -1,0 +1,131 @@
+"""IFQL: a flow clones the data, and of some actions that it draws the one acts that IQL's critics like best."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.networks import Critic, Value
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.value_learning import expectile_loss
+from surefoot.core.velocity import PlainVelocity
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import chunk_source
+from surefoot.offline.flow_bc import cloning_loss, cloning_noise
+
+
+@dataclasses.dataclass(frozen=True)
+class IFQLConfig:
+    """Settings of IFQL; the defaults are the official ones."""
+
+    expectile: float = 0.9  # tau of the value loss; .95 on puzzle-3x3, .7 on humanoidmaze
+    samples: int = 32  # N actions of which the best by the critics acts
+    chunk: int = 1  # C: actions that are decided at once; 5 in manipulation
+    flow_steps: int = 10  # K of the flow
+    discount: float = 0.99
+    target_rate: float = 0.005  # of the critics' average, which lags by one update
+    critics: int = 2
+    aggregate: str = "min"  # of the critics, for choosing and in the value's target: min or mean
+    deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it, in the target
+    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (512, 512, 512, 512)
+    normalization: str = "none"  # of observations: none, observations or stacked
+    rewards: str = "none"  # none, return_range or minus_one
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(0 < self.expectile < 1, "ifql", "expectile", self.expectile, "in (0, 1)")
+        require(self.deviations >= 0, "ifql", "deviations", self.deviations, ">= 0")
+        for field in ("samples", "chunk", "flow_steps", "critics"):
+            require(getattr(self, field) >= 1, "ifql", field, getattr(self, field), ">= 1")
+        require(self.aggregate in ensembles.AGGREGATES, "ifql", "aggregate", self.aggregate, "min or mean")
+
+
+class IFQL(Agent):
+    r"""IFQL, the flow counterpart of IDQL, of Park, Li and Levine, "Flow Q-Learning" (ICML 2025).
+
+    .. math::
+        L_V &= E\, L_2^\tau(\min_i \hat Q_i(s, a) - V(s)) \\
+        L_Q &= E \textstyle\sum_i (r + \gamma (1 - d) V(s') - Q_i(s, a))^2 \\
+        \pi(s) &= \arg\max_{a_n} \min_i Q_i(s, a_n), \quad a_n = F(s, z_n), \quad z_n \sim \mathcal N(0, I)
+
+    and the flow F clones the data (`core.flow`). One optimiser steps all three networks, so that the critics see the
+    old value; the target critics follow the critics from before the step. The present critics choose. The official
+    sampler takes one observation at a time: given a batch of N rows it is silently wrong. Ours takes any number.
+    """
+
+    name = "ifql"
+    Config: ClassVar[type] = IFQLConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: IFQLConfig
+
+    def build(self) -> None:
+        """The flow, the value, critics and their targets."""
+        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        self.velocity = PlainVelocity(width, size, c.hidden)
+        self.value = Value(width, c.hidden, "xavier", "after", activation="gelu_tanh")
+        self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the best of N actions by the present critics."""
+        c = self.config
+        size = c.chunk * self.spec.action_dim
+        chooser = FlowActor(
+            self.velocity, size, c.flow_steps, samples=c.samples, critic=self.critic, aggregate=c.aggregate
+        )
+        return in_chunks(chooser, c.chunk, self.spec.action_dim)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and rewards, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, or windows of C steps."""
+        return {MAIN: chunk_source(stores, self.config.chunk)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk and its target's parts."""
+        return decisions(batch, self.config.discount, self.config.chunk)
+
+    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Flow matching on the data's actions; what is behind an episode's end does not count."""
+        return cloning_loss(self.velocity, batch, noise), {}
+
+    def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Expectile regression of V(s) on the target critics."""
+        c = self.config
+        target = ensembles.aggregate(self.target_critic(batch["observation_actions"]), c.aggregate, c.deviations)
+        value = self.value(batch["observations"])
+        advantage = target - value
+        loss = (batch["valid"] * expectile_loss(advantage, c.expectile)).mean()
+        return loss, {"value": value, "advantage": advantage}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error of the critics against V(s'), summed over them."""
+        target = batch["rewards"] + batch["reach"] * self.value(batch["next_observations"])
+        q = self.critic(batch["observation_actions"])
+        return ensembles.critic_loss(q, target, "sum", batch["valid"]), {"q": q}
+
+    def updates(self) -> list[Update]:
+        """All at the same parameters, as one optimiser over the sum; the target critics lag."""
+        c, adam = self.config, Adam(self.config.learning_rate)
+        lag = {"target_critic": ("critic", c.target_rate)}
+        size = c.chunk * self.spec.action_dim
+        return [
+            Update(self.flow_loss, ("velocity",), adam, noise=cloning_noise(size)),
+            Update(self.value_loss, ("value",), adam, together=True),
+            Update(self.critic_loss, ("critic",), adam, together=True, lagging=lag),
+        ]

@@ -1,0 +1,144 @@
+"""Q-chunking: critics of whole chunks, and a policy that takes the best of some chunks of a cloned flow."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.networks import Critic, pairs
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.velocity import PlainVelocity
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import chunk_source
+from surefoot.offline.flow_bc import cloning_loss, cloning_noise
+from surefoot.offline.fql import FQL, FQLConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class QCConfig:
+    """Settings of QC; the defaults are the official ones."""
+
+    samples: int = 32  # N chunks of which the best by the critics acts and is bootstrapped from
+    chunk: int = 5  # C: actions that are decided at once; 1 is best-of-N without chunks
+    flow_steps: int = 10  # K of the flow
+    discount: float = 0.99
+    target_rate: float = 0.005  # of the critics' average, which lags by one update
+    critics: int = 2
+    aggregate: str = "mean"  # of the critics, for choosing and in the target: mean or min
+    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (512, 512, 512, 512)
+    normalization: str = "none"  # of observations: none, observations or stacked
+    rewards: str = "none"  # none, return_range or minus_one
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        for field in ("samples", "chunk", "flow_steps", "critics"):
+            require(getattr(self, field) >= 1, "qc", field, getattr(self, field), ">= 1")
+        require(self.aggregate in ensembles.AGGREGATES, "qc", "aggregate", self.aggregate, "min or mean")
+
+
+class QC(Agent):
+    r"""QC of Li, Zhou and Levine, "Reinforcement Learning with Action Chunking" (NeurIPS 2025).
+
+    A flow v clones chunks c of C actions (`core.flow`). Of N chunks that it draws, the critics choose:
+
+    .. math::
+        \pi(s) &= \arg\max_{c_n} \overline Q(s, c_n), \quad c_n = F(s, z_n), \quad z_n \sim \mathcal N(0, I) \\
+        L_Q &= E\, w\, (R + \gamma^C \hat{\overline Q}(s', \pi(s')) - Q_i(s, c))^2
+
+    with R and the weight w of `core.chunks.chunk_target`, which says where they differ from the official ones. The
+    present critics choose, also in the target, where the averaged ones then value what was chosen. The divergence of
+    the best of N from the flow is at most log N - (N - 1) / N, so N holds the policy near the data. One optimiser
+    steps both networks, and the target critics follow the critics from before the step, as in the official code.
+    """
+
+    name = "qc"
+    Config: ClassVar[type] = QCConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}, "best_of_n": {"chunk": 1, "samples": 4}}
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: QCConfig
+
+    def build(self) -> None:
+        """The flow over chunks, critics of chunks and their targets."""
+        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        self.velocity = PlainVelocity(width, size, c.hidden)
+        self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+
+    @property
+    def chooser(self) -> FlowActor:
+        """The best of N chunks by the present critics."""
+        c = self.config
+        size = c.chunk * self.spec.action_dim
+        return FlowActor(
+            self.velocity, size, c.flow_steps, samples=c.samples, critic=self.critic, aggregate=c.aggregate
+        )
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the chosen chunk, from a queue."""
+        return in_chunks(self.chooser, self.config.chunk, self.spec.action_dim)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and rewards, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, or windows of C steps."""
+        return {MAIN: chunk_source(stores, self.config.chunk)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk and its target's parts."""
+        return decisions(batch, self.config.discount, self.config.chunk)
+
+    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Flow matching on the data's chunks; what is behind an episode's end does not count."""
+        return cloning_loss(self.velocity, batch, noise), {}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error against the best of N chunks, averaged over the critics."""
+        c, following = self.config, batch["next_observations"]
+        with torch.no_grad():
+            chosen = self.chooser.act(following, noise["next"])
+            next_q = ensembles.aggregate(self.target_critic(pairs(following, chosen)), c.aggregate)
+            target = batch["rewards"] + batch["reach"] * next_q
+        q = self.critic(batch["observation_actions"])
+        return ensembles.critic_loss(q, target, "mean", batch["valid"]), {"q": q, "next_q": next_q}
+
+    def updates(self) -> list[Update]:
+        """Both at the same parameters, as one optimiser over the sum; the target critics lag."""
+        c, adam = self.config, Adam(self.config.learning_rate)
+        size = c.chunk * self.spec.action_dim
+        draws = {"next": Noise("normal", c.samples * size)}
+        lag = {"target_critic": ("critic", c.target_rate)}
+        return [
+            Update(self.flow_loss, ("velocity",), adam, noise=cloning_noise(size)),
+            Update(self.critic_loss, ("critic",), adam, noise=draws, together=True, lagging=lag),
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class QCFQLConfig(FQLConfig):
+    """Settings of QC-FQL: FQL's, with the official chunk and its alpha for cube-triple."""
+
+    alpha: float = 100.0  # of the distance to the flow's chunks; 300 in scene and puzzle-3x3
+    chunk: int = 5  # C: actions that are decided at once
+
+
+class QCFQL(FQL):
+    """QC-FQL of the same paper: FQL whose actions are chunks. The official code ignores its `normalize_q_loss`."""
+
+    name = "qc_fql"
+    Config: ClassVar[type] = QCFQLConfig

@@ -1,0 +1,172 @@
+"""ReBRAC: TD3+BC with a penalty of its own for the actor and for the critics, larger networks and layer norms."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.networks import Critic, pairs
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.value_learning import smoothed_actions
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import chunk_source
+
+
+@dataclasses.dataclass(frozen=True)
+class ReBRACConfig:
+    """Settings of ReBRAC; the defaults are those of CORL's code, the penalties its ones for Hopper and medium data."""
+
+    actor_penalty: float = 0.01  # beta_1: of the squared distance to the data's action, against the normalised value
+    critic_penalty: float = 0.01  # beta_2: of the squared distance to the data's next action, in units of the value
+    chunk: int = 1  # C: actions that are decided at once
+    discount: float = 0.99
+    target_rate: float = 0.005  # of critics and actor, only when the actor is stepped
+    target_noise: float = 0.2  # standard deviation added to the target actor's action
+    target_noise_clip: float = 0.5
+    actor_every: int = 2  # critic steps per actor step
+    critics: int = 2
+    aggregate: str = "min"  # of the critics, in target and actor: min or mean
+    deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it
+    critic_loss: str = "sum"  # over the critics: sum (CORL) or mean (FQL's code)
+    order: str = "sequential"  # sequential: the actor sees the new critics (CORL); together: the old ones (FQL's code)
+    learning_rate: float = 1e-3
+    hidden: tuple[int, ...] = (256, 256, 256)
+    activation: str = "relu"
+    initialisation: str = "edac"  # edac: biases 0.1 and a last layer near 0 (CORL); xavier (FQL's code)
+    last_layer: float = 1e-3  # of the actor: bound of its weights (edac), or what they are multiplied by (xavier)
+    normalization: str = "none"  # of observations: none, observations or stacked
+    rewards: str = "none"  # none, return_range or minus_one
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        for field in ("actor_penalty", "critic_penalty", "target_noise", "deviations"):
+            require(getattr(self, field) >= 0, "rebrac", field, getattr(self, field), ">= 0")
+        for field in ("chunk", "actor_every", "critics"):
+            require(getattr(self, field) >= 1, "rebrac", field, getattr(self, field), ">= 1")
+        require(self.aggregate in ensembles.AGGREGATES, "rebrac", "aggregate", self.aggregate, "min or mean")
+        require(self.critic_loss in {"sum", "mean"}, "rebrac", "critic_loss", self.critic_loss, "sum or mean")
+        require(self.order in {"sequential", "together"}, "rebrac", "order", self.order, "sequential or together")
+
+
+class ReBRAC(Agent):
+    r"""ReBRAC of Tarasov et al., "Revisiting the Minimalist Approach to Offline Reinforcement Learning" (NeurIPS 2023).
+
+    .. math::
+        L_Q &= E \textstyle\sum_i (y - Q_i(s, a))^2, \quad
+            y = r + \gamma (1 - d)\, [\min_j \hat Q_j(s', \tilde a) - \beta_2 \|\tilde a - a'\|^2] \\
+        L_\pi &= E\, [\beta_1 \|\pi(s) - a\|^2 - \lambda \min_i Q_i(s, \pi(s))], \quad
+            \lambda = 1 / E |\min_i Q_i(s, \pi(s))|
+
+    with :math:`\tilde a = \hat\pi(s') + \epsilon` clipped, a' the data's next action, distances summed over dimensions.
+
+    Two public codes differ. The preset `corl` (default) is CORL's, which equals the authors' own: critics first, then
+    the actor against the new ones, the target critics follow the new critics and the target actor the actor as it was
+    before its step. The preset `fql` is that of FQL's authors: one optimiser over both losses, so that the actor sees
+    the old critics and both targets lag, the mean over critics, other networks. Where ours differs from either:
+    the actor rests between its steps, while in the latter Adam goes on moving it by its momentum; the actor's steps
+    are the even ones, in CORL the odd ones; the next action is that of the same episode, and where a time limit hides
+    it nothing is taken off, while FQL's code takes the next episode's first action. CORL trains with batches of 1024.
+
+    With chunks (Li and Levine, "Q-learning with Adjoint Matching", compare with it so) an action is C actions, and
+    distances are summed over those that are in the data.
+    """
+
+    name = "rebrac"
+    Config = ReBRACConfig
+    PRESETS: ClassVar[dict[str, dict[str, object]]] = {
+        "corl": {},
+        "fql": {
+            "order": "together",
+            "critic_loss": "mean",
+            "learning_rate": 3e-4,
+            "hidden": (512, 512, 512, 512),
+            "activation": "gelu_tanh",
+            "initialisation": "xavier",
+            "last_layer": 0.1,
+        },
+    }
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: ReBRACConfig
+
+    def build(self) -> None:
+        """Critics with layer norms after the activation, the actor, and targets of both."""
+        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        self.critic = Critic(width, size, c.hidden, c.critics, c.initialisation, "after", activation=c.activation)
+        head = DeterministicActor(width, size, c.hidden, c.initialisation, c.activation)
+        with torch.no_grad():
+            if c.initialisation == "xavier":
+                head.mlp.weights[-1].mul_(c.last_layer)
+            else:
+                for last in (head.mlp.weights[-1], head.mlp.biases[-1]):
+                    last.uniform_(-c.last_layer, c.last_layer)
+        self.actor = in_chunks(head, c.chunk, self.spec.action_dim)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Windows of two chunks: the one that is valued and the data's next one."""
+        return {MAIN: chunk_source(stores, 2 * self.config.chunk)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk and its target's parts; the data's next chunk, and 0 where it is not in the episode."""
+        length = self.config.chunk
+        actions, mask = batch["actions"][..., length:, :], batch["mask"][..., length:]
+        following = {
+            "next_actions": actions.flatten(-2),
+            "next_mask": mask.unsqueeze(-1).expand_as(actions).flatten(-2),
+        }
+        return {**decisions(batch, self.config.discount, length), **following}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error of the critics against the target policy's value less its distance from the data."""
+        c, following = self.config, batch["next_observations"]
+        action = self.target_actor(following)
+        action = smoothed_actions(action, noise["target_noise"], c.target_noise, c.target_noise_clip)
+        penalty = (batch["next_mask"] * (action - batch["next_actions"]).square()).sum(-1)
+        next_q = ensembles.aggregate(self.target_critic(pairs(following, action)), c.aggregate, c.deviations)
+        target = batch["rewards"] + batch["reach"] * (next_q - c.critic_penalty * penalty)
+        q = self.critic(batch["observation_actions"])
+        return ensembles.critic_loss(q, target, c.critic_loss, batch["valid"]), {"q": q, "next_distance": penalty}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """The distance to the data's actions, weighted, less the normalised value of the policy's."""
+        c, seen = self.config, batch["observations"]
+        action = self.actor(seen)
+        q = ensembles.aggregate(self.critic(pairs(seen, action)), c.aggregate, c.deviations)
+        penalty = (batch["mask"] * (action - batch["actions"]).square()).sum(-1)
+        scale = 1 / q.detach().abs().mean()
+        return (c.actor_penalty * penalty - scale * q).mean(), {"distance": penalty}
+
+    def updates(self) -> list[Update | Rule]:
+        """Critics at every step; actor and targets at every second, in the order of either code."""
+        c, adam = self.config, Adam(self.config.learning_rate)
+        smoothing = {"target_noise": Noise("normal", c.chunk * self.spec.action_dim)}
+        critic, actor = {"target_critic": ("critic", c.target_rate)}, {"target_actor": ("actor", c.target_rate)}
+        together = c.order == "together"
+        return [
+            Update(self.critic_loss, ("critic",), adam, noise=smoothing),
+            Update(
+                self.actor_loss,
+                ("actor",),
+                adam,
+                every=c.actor_every,
+                together=together,
+                lagging={**critic, **actor} if together else actor,
+                then={} if together else critic,
+            ),
+        ]

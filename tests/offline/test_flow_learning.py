@@ -1,0 +1,144 @@
+"""What algorithms of flows and chunks learn on problems whose answer is known; none passes with a loss's sign flipped.
+
+A bandit of two modes: whatever the state, the data's actions lie near -0.6 and near 0.6, equally often, and the second
+kind earns 1, the first 0. Every step is terminal. A mean of the two, at 0, is nowhere in the data.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Agent, Spec
+from surefoot.core.learner import Learner
+from surefoot.core.sources import Stores
+from surefoot.data.store import Store
+from surefoot.offline import FQL, IDQL, IFQL, QC, FlowBC, ReBRAC
+
+SPEC = Spec(2, 1, (-1.0,), (1.0,))
+
+
+def two_modes() -> Store:
+    source = torch.Generator().manual_seed(3)
+    states = torch.rand(4000, 2, generator=source) * 2 - 1
+    side = torch.randint(0, 2, (4000, 1), generator=source) * 2.0 - 1
+    actions = 0.6 * side + 0.05 * torch.randn(4000, 1, generator=source)
+    return Store.pack(
+        {
+            "observations": states,
+            "actions": actions.clamp(-1, 1),
+            "rewards": (side[:, 0] + 1) / 2,
+            "terminations": torch.ones(4000),
+            "next_observations": states,
+        }
+    )
+
+
+def signs() -> Store:
+    """800 episodes of five steps without a state: their actions are all near +1/2, or all near -1/2."""
+    source = torch.Generator().manual_seed(3)
+    side = (torch.randint(0, 2, (800, 1), generator=source) - 0.5).expand(-1, 5).reshape(-1, 1)
+    last = (torch.arange(4000) % 5 == 4).float()
+    return Store.pack(
+        {
+            "observations": torch.zeros(4000, 2),
+            "actions": side + 0.02 * torch.randn(4000, 1, generator=source),
+            "rewards": last * (side[:, 0] > 0),
+            "terminations": last,
+            "next_observations": torch.zeros(4000, 2),
+        }
+    )
+
+
+def trained(kind: type[Agent], store: Store, steps: int, episode: int = 1, **options: Any) -> Agent:
+    """An agent that learned from rows that lie in episodes of so many steps."""
+    agent = kind(SPEC, **{"hidden": (32, 32), "learning_rate": 3e-3, **options}).fresh(0)
+    episodes = types.SimpleNamespace(valid=np.ones(len(store), bool), episode_ids=np.arange(len(store)) // episode)
+    learner = Learner(
+        [agent], [0], dict(agent.sources(Stores(episodes, store))), batch_size=64, planned_steps=steps, kernels=True
+    )
+    learner.run(steps)
+    return agent
+
+
+def acted(agent: Agent, rows: int = 500, stretch: float = 1.0) -> Tensor:
+    """(rows, A or C) what it does at random states, or at the one state of `signs`."""
+    source = torch.Generator().manual_seed(4)
+    states = stretch * (torch.rand(rows, 2, generator=source) * 2 - 1)
+    head = getattr(agent.actor, "inner", agent.actor)
+    noise = torch.randn(rows, head.noise_dim, generator=source)
+    with torch.no_grad():
+        return head.act(states, noise)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"times": "beta", "network": "embedded", "hidden": (32, 32, 32)},
+        {"preset": "shortcut", "chunk": 1, "hidden": (32, 32, 32)},
+        {"preset": "one_step", "hidden": (32, 32, 32)},
+    ],
+    ids=["rectified", "embedded", "shortcut", "mean_flow"],
+)
+def test_flow_cloning_keeps_both_modes(options: dict[str, Any]) -> None:
+    agent = trained(
+        FlowBC, two_modes(), 400 if options.get("preset") == "one_step" else 600, average_rate=0.02, **options
+    )
+    actions = acted(agent).squeeze(1)
+    near = (actions.abs() - 0.6).abs() < 0.2
+    assert near.float().mean() > 0.6  # a mean would have none
+    assert 0.35 < (actions > 0).float().mean() < 0.65
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (FQL, {"alpha": 0.2}),
+        (FQL, {"alpha": 0.2, "normalize_q": True, "aggregate": "min"}),
+        (IFQL, {"target_rate": 0.05, "samples": 8}),
+        (QC, {"chunk": 1, "samples": 8}),
+        (IDQL, {"target_rate": 0.05, "samples": 8, "width": 32, "blocks": 1, "dropout": 0.0, "average_rate": 0.02}),
+    ],
+    ids=["fql", "fql normalised", "ifql", "qc", "idql"],
+)
+def test_the_mode_that_earns_more_is_chosen(kind: type[Agent], options: dict[str, Any]) -> None:
+    actions = acted(trained(kind, two_modes(), 500, **options)).squeeze(1)
+    assert (actions > 0.3).float().mean() > 0.85
+    assert actions.median().item() == pytest.approx(0.6, abs=0.2)
+
+
+def test_fql_stays_at_the_flows_actions_where_they_weigh_most() -> None:
+    actions = acted(trained(FQL, two_modes(), 500, alpha=1000.0)).squeeze(1)
+    assert 0.3 < (actions > 0).float().mean() < 0.7
+    assert (actions.abs() > 0.3).float().mean() > 0.5
+
+
+def test_rebrac_moves_to_the_mode_that_earns_more_and_its_actors_penalty_holds_it_back() -> None:
+    free, held = (acted(trained(ReBRAC, two_modes(), 500, actor_penalty=penalty)) for penalty in (0.05, 100.0))
+    assert (free > 0.2).float().mean() > 0.9
+    assert held.abs().mean() < 0.2  # a deterministic clone is the mean of both
+
+
+def test_chunks_keep_five_steps_together_and_single_steps_do_not() -> None:
+    def success(agent: Agent, chunk: int) -> float:
+        steps = acted(agent, 400, stretch=0.0)
+        if chunk == 1:  # each step is drawn anew: five independent signs
+            steps = steps[: 80 * 5].reshape(80, 5)
+        return float(((steps > 0).all(1) | (steps < 0).all(1)).float().mean())
+
+    together = trained(FlowBC, signs(), 500, 5, chunk=5, average_rate=0.02)
+    alone = trained(FlowBC, signs(), 500, 5, chunk=1, average_rate=0.02)
+    assert success(together, 5) > 0.95
+    assert success(alone, 1) < 0.2  # 2 / 2^5 = .0625
+
+
+@pytest.mark.parametrize("kind", [QC, IFQL])
+def test_critics_of_chunks_choose_the_rewarded_chunk(kind: type[Agent]) -> None:
+    agent = trained(kind, signs(), 400, 5, chunk=5, samples=8)
+    assert (acted(agent, 200, stretch=0.0) > 0).all(1).float().mean() > 0.9

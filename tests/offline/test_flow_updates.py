@@ -1,0 +1,224 @@
+"""Full updates of the algorithms of flows and chunks against a second implementation, in float64.
+
+Both start from equal weights and see equal windows and noise. Windows end by a termination within the chunk, at its
+last step, by a time limit, and not at all. Three steps are compared after each: one optimiser over a sum, targets that
+lag, delays and orders all leave marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from plain_flow import JointAdam, Plain, Rows, cloning, euler
+from problems import relative, spec
+from torch import Tensor
+
+from surefoot.core.agent import Agent
+from surefoot.core.learner import Learner
+from surefoot.core.networks import MLP
+from surefoot.core.sources import Uniform
+from surefoot.offline import FQL, IFQL, QC, QCFQL, FlowBC, ReBRAC
+
+ROWS, RATE = 6, 3e-3
+Noise = Mapping[str, Tensor]
+
+
+def windows(count: int, length: int) -> list[dict[str, Tensor]]:
+    """Batches of 6 windows of `length` steps."""
+    source = torch.Generator().manual_seed(11)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(ROWS, length, *shape, generator=source, dtype=torch.float64)
+
+    made = []
+    for _ in range(count):
+        mask, ends = torch.ones(ROWS, length, dtype=torch.float64), torch.zeros(ROWS, length, dtype=torch.float64)
+        mask[1, 1:] = 0
+        ends[1, 0:] = 1  # terminated in the first step; padding repeats it
+        ends[2, length - 1] = 1
+        mask[3, length // 2 :] = 0  # a time limit
+        mask[4, 1:] = 0  # another
+        made.append(
+            {
+                "observations": normal(3),
+                "actions": normal(2).tanh(),
+                "rewards": normal(),
+                "terminations": ends,
+                "next_observations": normal(3),
+                "mask": mask,
+            }
+        )
+    return made
+
+
+Step = Callable[[Rows, Noise], None]
+
+
+def plain_fql(agent: Agent, nets: dict[str, Plain]) -> Step:
+    c = agent.config
+    adam = JointAdam([nets["velocity"], nets["student"], nets["critic"]], RATE)
+
+    def step(rows: Rows, noise: Noise) -> None:
+        v, mu, q, target = (nets[name] for name in ("velocity", "student", "critic", "target_critic"))
+        with torch.no_grad():
+            flowed = euler(v, rows.s, noise["policy"], c.flow_steps)
+            next_q = target(rows.following, mu(rows.following, noise["next"]).clamp(-1, 1)).squeeze(-1)
+            y = rows.r + rows.reach * (next_q.mean(0) if c.aggregate == "mean" else next_q.min(0).values)
+        mine = mu(rows.s, noise["policy"])
+        fixed = [t.detach() for t in q.tensors]
+        trained, q.tensors = q.tensors, fixed
+        value = q(rows.s, mine.clamp(-1, 1)).squeeze(-1).mean(0)
+        q.tensors = trained
+        scale = 1 / value.abs().mean().detach() if c.normalize_q else 1
+        loss = cloning(v, rows, noise)
+        loss = loss + c.alpha * ((mine - flowed) ** 2).mean() - scale * value.mean()
+        loss = loss + (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean()
+        old = q.copy()
+        adam.step(loss)
+        target.follow(old, c.target_rate)
+
+    return step
+
+
+def plain_qc(agent: Agent, nets: dict[str, Plain]) -> Step:
+    c = agent.config
+    adam = JointAdam([nets["velocity"], nets["critic"]], RATE)
+
+    def step(rows: Rows, noise: Noise) -> None:
+        v, q, target = (nets[name] for name in ("velocity", "critic", "target_critic"))
+        chosen = []
+        with torch.no_grad():
+            for row in range(ROWS):
+                seen = rows.following[row : row + 1]
+                drawn = [euler(v, seen, z.reshape(1, -1), c.flow_steps) for z in noise["next"][row].chunk(c.samples)]
+                values = [float(q(seen, a).mean() if c.aggregate == "mean" else q(seen, a).min()) for a in drawn]
+                chosen.append(drawn[values.index(max(values))])
+            next_q = target(rows.following, torch.cat(chosen)).squeeze(-1)
+            y = rows.r + rows.reach * (next_q.mean(0) if c.aggregate == "mean" else next_q.min(0).values)
+        old = q.copy()
+        adam.step(cloning(v, rows, noise) + (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean())
+        target.follow(old, c.target_rate)
+
+    return step
+
+
+def plain_ifql(agent: Agent, nets: dict[str, Plain]) -> Step:
+    c = agent.config
+    adam = JointAdam([nets["velocity"], nets["value"], nets["critic"]], RATE)
+
+    def step(rows: Rows, noise: Noise) -> None:
+        v, value, q, target = (nets[name] for name in ("velocity", "value", "critic", "target_critic"))
+        with torch.no_grad():
+            y = rows.r + rows.reach * value(rows.following).squeeze(-1)
+            goal = target(rows.s, rows.a).squeeze(-1).min(0).values
+        u = goal - value(rows.s).squeeze(-1)
+        tau = torch.where(u < 0, 1 - c.expectile, c.expectile)
+        wrong = (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean(1).sum()
+        old = q.copy()
+        adam.step(cloning(v, rows, noise) + (rows.weight * tau * u**2).mean() + wrong)
+        target.follow(old, c.target_rate)
+
+    return step
+
+
+def plain_flow_bc(agent: Agent, nets: dict[str, Plain]) -> Step:
+    adam = JointAdam([nets["velocity"]], RATE)
+
+    def step(rows: Rows, noise: Noise) -> None:
+        adam.step(cloning(nets["velocity"], rows, noise))
+        nets["average_velocity"].follow(nets["velocity"], agent.config.average_rate)
+
+    return step
+
+
+def plain_rebrac(agent: Agent, nets: dict[str, Plain]) -> Step:
+    c, taken = agent.config, [0]
+    of_critic, of_actor = JointAdam([nets["critic"]], RATE), JointAdam([nets["actor"]], RATE)
+
+    def lowest(values: Tensor) -> Tensor:
+        return (
+            values.min(0).values
+            if c.aggregate == "min"
+            else values.mean(0) - c.deviations * values.var(0, False) ** 0.5
+        )
+
+    def step(rows: Rows, noise: Noise) -> None:
+        taken[0] += 1
+        q, pi, target, old_pi = (nets[name] for name in ("critic", "actor", "target_critic", "target_actor"))
+        with torch.no_grad():
+            a = old_pi(rows.following).tanh() + (0.2 * noise["target_noise"]).clamp(-0.5, 0.5)
+            a = a.clamp(-1, 1)
+            away = (rows.next_mask * (a - rows.next_a) ** 2).sum(1)
+            y = rows.r + rows.reach * (lowest(target(rows.following, a).squeeze(-1)) - c.critic_penalty * away)
+        errors = (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean(1)
+        old_q, before_pi = q.copy(), pi.copy()
+        of_critic.step(errors.sum() if c.critic_loss == "sum" else errors.mean())
+        if taken[0] % 2 == 0:
+            judge = q.copy() if c.order == "sequential" else old_q
+            mine = pi(rows.s).tanh()
+            value = lowest(judge(rows.s, mine).squeeze(-1))
+            away = (rows.mask * (mine - rows.a) ** 2).sum(1)
+            of_actor.step((c.actor_penalty * away - value / value.abs().mean().detach()).mean())
+            target.follow(judge, c.target_rate)
+            old_pi.follow(before_pi, c.target_rate)
+
+    return step
+
+
+CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], dict[str, Any]]] = {
+    "flow_bc": (FlowBC, plain_flow_bc, {}),
+    "flow_bc of chunks": (FlowBC, plain_flow_bc, {"chunk": 3, "average_rate": 0.3}),
+    "fql": (FQL, plain_fql, {"chunk": 1}),
+    "fql with a normalised minimum": (FQL, plain_fql, {"chunk": 2, "aggregate": "min", "normalize_q": True}),
+    "qc_fql": (QCFQL, plain_fql, {"chunk": 3}),
+    "qc": (QC, plain_qc, {"chunk": 3, "samples": 4}),
+    "qc with the minimum": (QC, plain_qc, {"chunk": 1, "samples": 5, "aggregate": "min"}),
+    "ifql": (IFQL, plain_ifql, {"chunk": 2, "samples": 3}),
+    "rebrac as in CORL": (ReBRAC, plain_rebrac, {}),
+    "rebrac as in FQL's code": (ReBRAC, plain_rebrac, {"preset": "fql", "critics": 2}),
+    "rebrac of chunks": (
+        ReBRAC,
+        plain_rebrac,
+        {"preset": "fql", "chunk": 2, "critics": 4, "aggregate": "mean", "deviations": 0.5},
+    ),
+}
+
+
+def mlps(agent: Agent) -> dict[str, MLP]:
+    """Attribute -> the network within it."""
+    found = {name: [m for m in module.modules() if isinstance(m, MLP)] for name, module in agent.named_children()}
+    return {name: each[0] for name, each in found.items() if each}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_full_updates_equal_the_second_implementation(case: str) -> None:
+    kind, reference, options = CASES[case]
+    agent = kind(spec(), **{"hidden": (5, 4), "learning_rate": RATE, "flow_steps": 3, **options} if kind is not ReBRAC
+                 else {"hidden": (5, 4), "learning_rate": RATE, **options}).double()  # fmt: skip
+    with torch.no_grad():  # targets unlike their networks, and no bias at 0
+        for mlp in mlps(agent).values():
+            for bias in mlp.biases:
+                bias.normal_(std=0.4)
+    c = agent.config
+    nets = {name: Plain(mlp) for name, mlp in mlps(agent).items()}
+    batches = windows(4, 2 * c.chunk if kind is ReBRAC else c.chunk)
+    feed = iter(batches)
+    learner = Learner(
+        [agent], [0], Uniform(lambda indices: next(feed), 1000), batch_size=ROWS, planned_steps=8, dtype=torch.float64
+    )
+    start = {name: [p.detach().clone() for p in mlp.parameters()] for name, mlp in mlps(agent).items()}
+    step = reference(agent, nets)
+    for number, batch in enumerate(batches):
+        noise = {name: value[0] for name, value in learner.stream.at(number).items()}
+        learner.run(1)
+        step(Rows(batch, c.chunk, getattr(c, "discount", 1.0)), noise)
+        for name, mlp in mlps(agent).items():
+            for own, other in zip(mlp.parameters(), nets[name].tensors, strict=True):
+                # Adam divides a gradient by its own size, and so its rounding too
+                assert relative(own.detach(), other.detach()) < 1e-7, f"{name} after step {number + 1}"
+    for name, mlp in mlps(agent).items():
+        for own, before in zip(mlp.parameters(), start[name], strict=True):
+            assert relative(own.detach(), before) > 1e-5, f"{name} was not trained"
