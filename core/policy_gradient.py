@@ -173,6 +173,25 @@ def cispo_surrogate(
     return reinforce_surrogate(log_prob, advantages, rho.clamp(max=largest), mask), rho > largest
 
 
+def spo_surrogate(
+    log_ratios: Tensor, advantages: Tensor, epsilon: float, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """-(rho A - |A| (rho - 1)^2 / (2 epsilon)), and where rho was beyond 1 +- epsilon: a pull back, and no clip.
+
+    Args:
+        log_ratios: (...), from `log_ratio`.
+        advantages: broadcastable.
+        epsilon: where the objective is at its best for an advantage above 0: rho = 1 + epsilon.
+        mask: broadcastable.
+
+    Source: Xie et al., "Simple Policy Optimization" (2024).
+    """
+    advantages = keep(advantages.detach(), mask)
+    rho = ratio(keep(log_ratios, mask))
+    objective = rho * advantages - advantages.abs() * (rho - 1).square() / (2 * epsilon)
+    return -keep(objective, mask), (rho - 1).abs() > epsilon
+
+
 def ratio_metrics(log_ratios: Tensor, clipped: Tensor | None = None, mask: Tensor | None = None) -> dict[str, Tensor]:
     """What a log shows of an update: KL(proximal || trained) by k1 and k3, the largest ratio, the clip fraction.
 

@@ -5,9 +5,12 @@ from surefoot.envs.acting import spec_of
 from surefoot.online.a2c import A2C, A2CConfig
 from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
 from surefoot.online.darc import DARC, DARCConfig
+from surefoot.online.dppo import DPPO, DPPOConfig
+from surefoot.online.dsrl import DSRL, DSRLConfig
 from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.famo2o_cql_online import FamO2OCQLOnline, FamO2OCQLOnlineConfig
 from surefoot.online.famo2o_online import FamO2OOnline, FamO2OOnlineConfig
+from surefoot.online.fpo import FPO, FPOConfig
 from surefoot.online.h2o import H2O, H2OConfig
 from surefoot.online.hnpg import HNPG, HNPGConfig
 from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
@@ -17,6 +20,7 @@ from surefoot.online.moorl import MOORL, MOORLConfig
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
 from surefoot.online.ppo import PPO, PPOConfig
 from surefoot.online.redq import REDQ, REDQConfig
+from surefoot.online.reinflow import ReinFlow, ReinFlowConfig
 from surefoot.online.reinforce import Reinforce, ReinforceConfig
 from surefoot.online.rlpd import RLPD, RLPDConfig
 from surefoot.online.sac import SAC, SACConfig
@@ -27,8 +31,11 @@ ALGORITHMS: dict[str, type[Agent]] = {
     A2C.name: A2C,
     CalQLOnline.name: CalQLOnline,
     DARC.name: DARC,
+    DPPO.name: DPPO,
+    DSRL.name: DSRL,
     FamO2OCQLOnline.name: FamO2OCQLOnline,
     FamO2OOnline.name: FamO2OOnline,
+    FPO.name: FPO,
     H2O.name: H2O,
     HNPG.name: HNPG,
     IQLOnline.name: IQLOnline,
@@ -38,6 +45,7 @@ ALGORITHMS: dict[str, type[Agent]] = {
     PPO.name: PPO,
     REDQ.name: REDQ,
     RLPD.name: RLPD,
+    ReinFlow.name: ReinFlow,
     Reinforce.name: Reinforce,
     SAC.name: SAC,
     TD3.name: TD3,
@@ -50,6 +58,9 @@ __all__ = [
     "A2C",
     "ALGORITHMS",
     "DARC",
+    "DPPO",
+    "DSRL",
+    "FPO",
     "H2O",
     "HNPG",
     "MDPO",
@@ -65,6 +76,9 @@ __all__ = [
     "CalQLOnline",
     "CalQLOnlineConfig",
     "DARCConfig",
+    "DPPOConfig",
+    "DSRLConfig",
+    "FPOConfig",
     "FamO2OCQLOnline",
     "FamO2OCQLOnlineConfig",
     "FamO2OOnline",
@@ -81,6 +95,8 @@ __all__ = [
     "PPOConfig",
     "REDQConfig",
     "RLPDConfig",
+    "ReinFlow",
+    "ReinFlowConfig",
     "Reinforce",
     "ReinforceConfig",
     "SACConfig",

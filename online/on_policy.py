@@ -144,6 +144,9 @@ class OnPolicyLoop:
         if self.agent.anneals:
             done = min(self.blocks_done, self.planned_blocks - 1) / self.planned_blocks
             block["progress"] = torch.full_like(block["rewards"], done)
+        if self.agent.warm_up_blocks:
+            moving = float(self.blocks_done >= self.agent.warm_up_blocks)
+            block["moving"] = torch.full_like(block["rewards"], moving)
         columns = self._write(block)
         result = self._explained(columns)
         for entry in self.learner.sequence:
@@ -155,8 +158,17 @@ class OnPolicyLoop:
         if "multiplier.value" in self.learner.buffers:
             result["multiplier"] = self.learner.buffers["multiplier.value"].tolist()
         self.blocks_done += 1
+        if self.blocks_done <= self.agent.warm_up_blocks:
+            self._forget_steps()
         self.step = int(self.blocks.taken.min())
         return result
+
+    def _forget_steps(self) -> None:
+        """What does not learn yet has taken no step: its gradients were 0, and Adam's moments are so still."""
+        for update, optimizer in zip(self.learner.updates, self.learner.optimizers, strict=True):
+            if "value" not in update.trains:
+                for count in optimizer.counts:
+                    count.zero_()
 
     def _data_rows(self) -> Block:
         """As many rows of the data as the block has, in its layout and through its maps; names begin with `data_`."""
@@ -295,14 +307,14 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
     }
     if inserts_rows:
         block["mask"] = torch.ones(2, 1)
-    if agent.anneals:
-        block["progress"] = torch.zeros(2, 1)
+    for name, there in (("progress", agent.anneals), ("moving", agent.warm_up_blocks)):
+        block |= {name: torch.zeros(2, 1)} if there else {}
     if agent.cost_window is not None:
         block["costs"] = torch.zeros(2, 1)
     block |= {f"data_{key}": block[key].float() for key in agent.reads}
     block |= {name: torch.zeros(2, 1, noise.width) for name, noise in agent.column_noise().items()}
     with torch.no_grad():
-        _, kept = agent.sample(torch.zeros(2, agent.features), torch.zeros(2, agent.actor.held_dim))
+        _, kept = agent.sample(torch.zeros(2, agent.features), torch.zeros(2, agent.noise_width))
         block |= {f"{KEPT}{name}": value.unsqueeze(1) for name, value in kept.items()}
         columns = agent.columns(block)
     shapes = {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}

@@ -34,7 +34,9 @@ class OnPolicyConfig:
 
     num_envs: int = 1  # parallel environments of each seed: N
     horizon: int | None = None  # T, decisions of each in a block; None: 2,048 rows a block, in multiples of 32
-    chunk: int = 1  # actions that are decided on at once and played one after another; rewards of a chunk are summed
+    chunk: int | None = (
+        1  # actions that are decided on at once and played one after another; rewards of a chunk are summed
+    )
     discount: float = 0.99
     gae_lambda: float = 0.95
     hidden: tuple[int, ...] = (64, 64)  # of actor and critic
@@ -51,7 +53,7 @@ class OnPolicyConfig:
         """Refuse values out of range."""
         name = algorithm_of(self)
         require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
-        require(self.chunk >= 1, name, "chunk", self.chunk, ">= 1")
+        require(self.chunk is None or self.chunk >= 1, name, "chunk", self.chunk, ">= 1")
         require(self.horizon is None or self.horizon >= 1, name, "horizon", self.horizon, "None or >= 1")
         require(0 <= self.gae_lambda <= 1, name, "gae_lambda", self.gae_lambda, "in [0, 1]")
         require(self.exploration in EXPLORATIONS, name, "exploration", self.exploration, " or ".join(EXPLORATIONS))
@@ -139,7 +141,7 @@ class OnPolicyAgent(Agent):
     @property
     def chunk(self) -> int:
         """Actions of a decision, C."""
-        return self.config.chunk
+        return self.config.chunk or 1
 
     @property
     def decision_dim(self) -> int:
@@ -159,7 +161,7 @@ class OnPolicyAgent(Agent):
     def build_actor(self) -> None:
         """An actor with orthogonal weights and a small head."""
         c, spec = self.config, self.spec
-        alone = c.chunk == 1 or not (spec.discrete or self.reads)
+        alone = self.chunk == 1 or not (spec.discrete or self.reads)
         require(alone, self.name, "chunk", c.chunk, "1 where actions are choices, and beside rows of data")
         sizes = (self.features, self.decision_dim, c.hidden, "orthogonal")
         if spec.discrete:
@@ -223,6 +225,16 @@ class OnPolicyAgent(Agent):
         actor = in_chunks(self.leaving_actor(), self.chunk, self.spec.action_dim)
         return Policy.of(actor, self.normalizer, self.action_low, self.action_high, self.encoder)
 
+    @property
+    def warm_up_blocks(self) -> int:
+        """Blocks at first that only the critic learns from: `moving` is 0 in them, which losses multiply by."""
+        return 0
+
+    @property
+    def noise_width(self) -> int:
+        """Standard normal numbers per row that `sample` reads."""
+        return self.actor.held_dim
+
     def leaving_actor(self) -> Actor:
         """The head that policies are made of: what acts, without what only training needs."""
         return self.actor
@@ -237,7 +249,8 @@ class OnPolicyAgent(Agent):
         Args:
             block: observations and next_observations (normalised), actions and, named `kept/...`, what the head has
                 kept of them; rewards (scaled), terminations, truncations; `costs` as they are where the agent has a
-                `cost_window`; `mask` where some rows are no transitions; `progress` where the agent anneals; what it
+                `cost_window`; `mask` where some rows are no transitions; `progress` where the agent anneals; `moving`
+                where it has `warm_up_blocks`; what it
                 `reads` of a dataset, each name behind `data_`, drawn anew for each block; and its `column_noise`.
         """
         raise TypeError(f"{type(self).__name__} must define columns")

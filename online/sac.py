@@ -78,7 +78,7 @@ class SAC(OffPolicyAgent):
 
     def build(self) -> None:
         """Actor, twin critics with their targets, temperature."""
-        c, sizes = self.config, (self.features, self.spec.action_dim)
+        c, sizes = self.config, (self.features, self.decision_dim)
         self.actor: TanhGaussianActor = TanhGaussianActor(*sizes, c.hidden, log_std_range=c.log_std_range)
         self.critic = Critic(*sizes, c.hidden, 2)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -88,7 +88,7 @@ class SAC(OffPolicyAgent):
     def target_entropy(self) -> float:
         """In nats, of actions in [-1, 1]."""
         c = self.config
-        return c.target_entropy_per_dimension * self.spec.action_dim if c.target_entropy is None else c.target_entropy
+        return c.target_entropy_per_dimension * self.decision_dim if c.target_entropy is None else c.target_entropy
 
     def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) reward and soft value of a next action."""
@@ -118,7 +118,7 @@ class SAC(OffPolicyAgent):
 
     def updates(self) -> list[Update | Rule]:
         """Critics and their average; then actor and temperature at the same parameters."""
-        c, size = self.config, self.spec.action_dim
+        c, size = self.config, self.decision_dim
         critic, actor, temperature = (
             Adam(rate) for rate in (c.critic_learning_rate, c.actor_learning_rate, c.temperature_learning_rate)
         )

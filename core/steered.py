@@ -1,0 +1,62 @@
+"""A policy that chooses the noise from which a fixed flow draws its action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.errors import ConfigError
+from surefoot.core.flow_actor import FlowActor
+
+
+class SteeredActor(Actor):
+    """flow(s, reach * w) of w in [-1, 1] that another head chooses: the mean one, or with noise a sample.
+
+    Source: Wagenmaker et al., "Steering Your Diffusion Policy with Latent Space Reinforcement Learning" (DSRL, 2025).
+    """
+
+    kind = "steered"
+
+    def __init__(self, steering: TanhGaussianActor, flow: FlowActor, reach: float) -> None:
+        """Take the parts as they are.
+
+        Args:
+            steering: gives D numbers in [-1, 1].
+            flow: of D numbers, without a choice among several.
+            reach: b > 0, of the noise in deviations.
+
+        Raises:
+            ConfigError: a flow that chooses among several samples, or a reach that is not above 0.
+        """
+        super().__init__()
+        if flow.samples != 1 or not reach > 0:
+            raise ConfigError(f"a flow of {flow.samples} samples is steered with reach {reach}; needs 1, and above 0")
+        self.steering, self.flow, self.reach = steering, flow, reach
+
+    @property
+    def noise_dim(self) -> int:
+        """D, of the choice."""
+        return self.steering.noise_dim
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, D) actions for (B, O) observations."""
+        return self.decoded(observations, self.steering.act(observations, noise))
+
+    def decoded(self, observations: Tensor, choices: Tensor) -> Tensor:
+        """(B, D) actions that (B, D) choices in [-1, 1] lead to."""
+        return self.flow.flow(observations, self.reach * choices)
+
+    def description(self) -> dict[str, Any]:
+        """Both heads, and the reach."""
+        return {"steering": self.steering.description(), "flow": self.flow.description(), "reach": self.reach}
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Actor.from_description`."""
+        sizes = (observation_dim, action_dim)
+        steering = TanhGaussianActor.from_description(*sizes, options["steering"])
+        return cls(steering, FlowActor.from_description(*sizes, options["flow"]), options["reach"])

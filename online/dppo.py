@@ -1,0 +1,233 @@
+"""DPPO: PPO on the last denoising steps of a cloned diffusion policy, each step an action of its own."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.chains import CHAIN, at
+from surefoot.core.denoising_chain import DenoisingActor
+from surefoot.core.diffusion import DiffusionActor, Schedule
+from surefoot.core.errors import ConfigError
+from surefoot.core.masked import normalise, reduce
+from surefoot.core.memory_actors import ChunkActor
+from surefoot.core.networks import Value
+from surefoot.core.noise_networks import NETWORKS, noise_network_of
+from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, stage_clip, stage_weights
+from surefoot.core.random import Noise
+from surefoot.core.value_learning import value_loss
+from surefoot.online.on_policy_agent import KEPT, EpochsConfig, OnPolicyAgent, in_parts, kept_of
+
+SIZES: dict[str, Any] = {
+    "noise_hidden": (256, 256),
+    "noise_activation": "relu",
+    "frequencies": 32,
+    "width": 256,
+    "blocks": 3,
+    "time_hidden": 128,
+    "time_embedding": 16,
+    "condition_hidden": (),
+}
+"""Options of noise networks where nothing else is said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DPPOConfig(EpochsConfig):
+    """Settings of DPPO; what is null of the policy is as in the run that it starts from."""
+
+    chunk: int | None = None  # actions that are decided on at once; null: as the clone, 1 without one
+    alphas: tuple[float, ...] | None = None  # of the clone's schedule; null: cosine of 20 steps without one
+    network: str | None = None  # that predicts noise: mlp, residual or embedded; null: as the clone
+    noise_hidden: tuple[int, ...] | None = None  # null: as the clone
+    noise_activation: str | None = None  # null: as the clone
+    frequencies: int | None = None  # null: as the clone
+    width: int | None = None  # null: as the clone
+    blocks: int | None = None  # null: as the clone
+    time_hidden: int | None = None  # null: as the clone
+    time_embedding: int | None = None  # null: as the clone
+    condition_hidden: tuple[int, ...] | None = None  # null: as the clone
+    implicit: int | None = None  # steps of DDIM, with noise while it trains; null: as the clone, or all by DDPM
+    trained_steps: int = 10  # K': the last ones; a frozen copy of the clone takes those before; at most all
+    noise_floor: float = 0.1  # least deviation of a step while it trains
+    denoising_discount: float = 0.99  # of the advantage, for each step that comes after
+    clip: float = 0.01  # of the last step's ratio
+    first_clip: float = 0.01  # of the first trained step's; between, it grows exponentially
+    clip_rate: float = 3.0
+    normalisation: str = "mean"  # of a step's log-density: mean over its numbers, or joint
+    critic_warmup: int = 0  # blocks at first that only the critic learns from
+    learning_rate: float = 1e-4
+    value_learning_rate: float = 1e-3
+    value_coefficient: float = 0.5  # of half the squared error
+    max_gradient_norm: float | None = None
+    target_kl: float | None = 1.0  # k3 of a step that ends a block's epochs
+    hidden: tuple[int, ...] = (256, 256)  # of the critic
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        for name in ("clip", "first_clip", "noise_floor", "target_kl", "max_gradient_norm"):
+            value = getattr(self, name)
+            require(value is None or value > 0, "dppo", name, value, "> 0")
+        require(self.trained_steps >= 1, "dppo", "trained_steps", self.trained_steps, ">= 1")
+        known = self.normalisation in ("mean", "joint")
+        require(known, "dppo", "normalisation", self.normalisation, "mean or joint")
+        require(0 <= self.denoising_discount <= 1, "dppo", "denoising_discount", self.denoising_discount, "in [0, 1]")
+
+
+class DPPO(OnPolicyAgent):
+    r"""DPPO of Ren et al., "Diffusion Policy Policy Optimization" (ICLR 2025).
+
+    Denoising is a problem within the problem: each of the last K' steps is an action, whose reward is that of the chunk
+    it ends in. With the mean log-density of a step over its D numbers, k = 0 the noisiest that is trained,
+
+    .. math::
+        \rho_k &= \exp \tfrac1D \big( \log N(x_{k+1}; \mu_k, \sigma_k^2) - \log N(x_{k+1}; \hat\mu_k, \sigma_k^2) \big),
+        \qquad A_k = \gamma_d^{K' - 1 - k} A \\
+        L &= E_k \max(-A_k \rho_k, -A_k\,\mathrm{clip}(\rho_k, 1 \pm \epsilon_k)), \quad
+        \epsilon_k = \epsilon_0 + (\epsilon - \epsilon_0) \frac{e^{3 k / (K' - 1)} - 1}{e^3 - 1}
+
+    Each row of a minibatch is one step of one chain, drawn at random: as in the authors' later versions, steps and
+    chains are shuffled together. So an epoch looks at every chain, and at one of its steps. The official code puts
+    other numbers than :math:`\epsilon` where a single step is trained; and takes the next episode's first observation
+    where a time limit ends one, which is not done here. Its regulariser towards the clone is not there.
+    """
+
+    name = "dppo"
+    Config: ClassVar[type] = DPPOConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "locomotion": {},
+        "manipulation": {"first_clip": 0.001, "critic_warmup": 2, "discount": 0.999},
+        "ddim": {"implicit": 5, "trained_steps": 5},
+    }
+    config: DPPOConfig
+    actor: DenoisingActor  # type: ignore[assignment]
+
+    def build(self) -> None:
+        """Chain and critic."""
+        self.build_actor()
+        self.value = Value(self.features, self.config.hidden, "orthogonal", activation=self.config.activation)
+
+    def build_actor(self) -> None:
+        """The chain of denoising steps."""
+        c, size = self.config, self.decision_dim
+        require(not self.spec.discrete, "dppo", "env", "one with choices", "one with continuous actions")
+        schedule = Schedule.cosine() if c.alphas is None else Schedule(tuple(c.alphas))
+        kind = c.network or "mlp"
+        require(kind in NETWORKS, "dppo", "network", kind, " or ".join(NETWORKS))
+        given = {n: SIZES[n] if getattr(c, n) is None else getattr(c, n) for n in NETWORKS[kind].options}
+        network = noise_network_of(self.features, size, {"network": kind, **given})
+        trained = min(c.trained_steps, c.implicit or schedule.steps)
+        self.actor = DenoisingActor(network, schedule, size, taken=c.implicit, trained=trained, floor=c.noise_floor)
+
+    @classmethod
+    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+        """The clone's chunk, schedule and network."""
+        clone, chunk = clone_of(source)
+        found = {"chunk": chunk, **clone.description()}
+        names = ("chunk", "alphas", "implicit", "network", *SIZES)
+        return {name: found[name] for name in names if config.get(name) is None and name in found}
+
+    def adopt(self, source: Agent) -> list[str] | None:
+        """The clone's noise network; of a run of this algorithm all."""
+        if type(source) is type(self):
+            return None
+        clone, chunk = clone_of(source)
+        theirs, mine = clone.network.state_dict(), self.actor.network.state_dict()
+        same = {n: v.shape for n, v in theirs.items()} == {n: v.shape for n, v in mine.items()}
+        if (chunk, clone.schedule) != (self.chunk, self.actor.schedule) or not same:
+            raise ConfigError(
+                f"the diffusion policy of {source.name} has another chunk, schedule or network than this dppo: leave "
+                "algo.chunk, algo.alphas, algo.network and its sizes out, so that they follow the run"
+            )
+        self.actor.network.load_state_dict(copy.deepcopy(theirs))
+        self.actor.refreeze()
+        return ["actor"]
+
+    @property
+    def warm_up_blocks(self) -> int:
+        """Blocks that only the critic learns from."""
+        return self.config.critic_warmup
+
+    @property
+    def share(self) -> float:
+        """What a step's log-density is multiplied by."""
+        return 1 / self.decision_dim if self.config.normalisation == "mean" else 1.0
+
+    def columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """Advantages, returns, and the log-density (T, N, K') of each step."""
+        columns, kept = {**self.acted(block), **self.advantages(block)}, kept_of(block)
+
+        def of_rows(observations: Tensor, chain: Tensor) -> Tensor:
+            parts = self.actor.evaluate(observations, chain[:, -1], {CHAIN: chain}).outputs
+            return parts.log_densities * self.share  # type: ignore[no-any-return]
+
+        columns["behaviour_log_prob"] = in_parts(of_rows, block["observations"], kept[CHAIN])
+        return columns | {name: block[name] for name in ("moving",) if name in block}
+
+    def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Clipped surrogate of one step of each chain."""
+        c, mask, count = self.config, batch.get("mask"), self.actor.steps
+        step = (noise["step"].squeeze(-1) * count).floor().clamp(max=count - 1)
+        x, following = (one_of(batch[KEPT + CHAIN], step + shift) for shift in (0, 1))
+        log_prob = self.actor.numbers(batch["observations"], x, following, step)[0].sum(-1) * self.share
+        behaviour = one_of(batch["behaviour_log_prob"].unsqueeze(-1), step).squeeze(-1)
+        log_ratios = log_ratio(log_prob, behaviour, mask)
+        weights = at(stage_weights(count, c.denoising_discount).tolist(), step, log_prob).reshape(-1)
+        clips = at(clip_table(count, c.first_clip, c.clip, c.clip_rate), step, log_prob).reshape(-1)
+        advantages = normalise(batch["advantages"], mask) * weights
+        terms, clipped = clip_surrogate(log_ratios, advantages, clips, mask=mask)
+        loss = reduce(terms, mask)
+        if "moving" in batch:
+            loss = loss * batch["moving"].mean()
+        return loss, ratio_metrics(log_ratios, clipped, mask)
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared error of the value, weighted."""
+        value = self.value(batch["observations"])
+        terms = value_loss(value, batch["returns"], mask=batch.get("mask"))
+        return self.config.value_coefficient * reduce(terms, batch.get("mask")), {"value": value}
+
+    def updates(self) -> list[Update | Rule]:
+        """Two steps at the same parameters."""
+        c = self.config
+        actor, critic = (
+            Adam(rate, max_gradient_norm=c.max_gradient_norm) for rate in (c.learning_rate, c.value_learning_rate)
+        )
+        return [
+            Update(self.policy_loss, ("actor",), actor, noise={"step": Noise("uniform", 1)}),
+            Update(self.critic_loss, ("value",), critic, together=True),
+        ]
+
+
+def clip_table(steps: int, first: float, last: float, rate: float) -> list[float]:
+    """Clip range of each trained step; of a single one the last's."""
+    return [last] if steps == 1 else stage_clip(steps, first, last, rate).tolist()  # type: ignore[no-any-return]
+
+
+def one_of(table: Tensor, step: Tensor) -> Tensor:
+    """(B, D) entries of a (B, K, D) table at (B,) steps."""
+    place = step.long().reshape(-1, 1, 1).expand(-1, 1, table.shape[-1])
+    return table.gather(1, place).squeeze(1)
+
+
+def clone_of(source: Agent) -> tuple[DiffusionActor, int]:
+    """The diffusion by which an agent's policy acts, a copy, and the actions that it plans at once.
+
+    Raises:
+        ConfigError: its policy is none.
+    """
+    actor = source.policy().actor
+    chunk = 1
+    if isinstance(actor, ChunkActor):
+        actor, chunk = actor.inner, actor.chunk
+    if not isinstance(actor, DiffusionActor):
+        raise ConfigError(
+            f"dppo fine-tunes a diffusion, and the policy of {source.name} is a {actor.kind} one: give init= a run of "
+            "diffusion_bc, or fine-tune a flow by reinflow"
+        )
+    return actor, chunk

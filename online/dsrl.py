@@ -1,0 +1,92 @@
+"""DSRL: SAC chooses the noise from which a frozen flow draws its chunk of actions."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from surefoot.core.agent import Agent, require
+from surefoot.core.chunks import in_chunks
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.policy import Policy
+from surefoot.core.steered import SteeredActor
+from surefoot.online.pretrained import STEPS, FlowOptions, settled_options, take_clone, velocity_network
+from surefoot.online.sac import SAC, SACConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DSRLConfig(FlowOptions, SACConfig):
+    """Settings of DSRL; a row of its buffer is a decision, and steps of experience are counted in those."""
+
+    reach: float = 1.5  # b: the noise that is chosen lies within b deviations
+    initial_steps: int = 1_500  # decisions before the first update, of noise that is uniform within the reach
+    updates_per_step: float = 20.0  # training steps per decision
+    discount: float = 0.99  # of a decision
+    target_entropy: float | None = 0.0
+    hidden: tuple[int, ...] = (128, 128, 128)
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.reach > 0, "dsrl", "reach", self.reach, "> 0")
+        require(self.chunk is None or self.chunk >= 1, "dsrl", "chunk", self.chunk, "None or >= 1")
+
+
+class DSRL(SAC):
+    r"""DSRL of Wagenmaker et al., "Steering Your Diffusion Policy with Latent Space Reinforcement Learning" (2025).
+
+    A cloned flow F stays as it is (`init=` a run of `flow_bc`). SAC's action is the noise that F begins from,
+
+    .. math:: w = b \tanh u, \quad u \sim \pi(s), \quad c = F(s, w)
+
+    and its reward the sum over the chunk c, of which the environment plays what it can: where an episode ends inside
+    it, the rest is dropped, and a time limit bootstraps from the episode's own last observation. The official wrapper
+    plays on into the next episode, and tells a limit as an end. Networks are plain ReLU MLPs, where the authors' are of
+    tanh with layer norms. This is the variant whose critics value noise; the authors' other one values actions too.
+    """
+
+    name = "dsrl"
+    Config: ClassVar[type] = DSRLConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "official": {},
+        "wide": {"reach": 2.5},  # walker
+    }
+    inherits = ("actor", "normalizer", "base")
+    decides = True
+    config: DSRLConfig
+
+    def build(self) -> None:
+        """SAC's networks for noise, and the flow."""
+        super().build()
+        c, size = self.config, self.decision_dim
+        self.base = FlowActor(velocity_network(c, self.features, size), size, c.flow_steps or STEPS)
+        self.base.requires_grad_(False)
+
+    @classmethod
+    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+        """The clone's chunk, steps and network."""
+        return settled_options(config, source, cls.name)
+
+    def adopt(self, source: Agent) -> list[str] | None:
+        """The clone's velocity, which stays; of a run of this algorithm all."""
+        if type(source) is type(self):
+            return None
+        take_clone(self, source, self.base.network, self.base.steps)
+        return ["base"]
+
+    def steered(self) -> SteeredActor:
+        """Choice and flow as one head."""
+        return SteeredActor(self.actor, self.base, self.config.reach)
+
+    def played(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """(B, C A) chunks that the flow draws from (B, C A) choices in [-1, 1]."""
+        return self.steered().decoded(observations, actions)
+
+    def policy(self) -> Policy:
+        """A copy of both, which plays its chunks from memory."""
+        head = in_chunks(copy.deepcopy(self.steered()), self.chunk, self.spec.action_dim)
+        return Policy.of(head, self.normalizer, self.action_low, self.action_high, self.encoder)

@@ -1,0 +1,198 @@
+"""FPO and FPO++: PPO on a flow policy without its likelihood, by how well it still matches the actions that it took."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actor import Actor, Kept
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.flow import interpolate
+from surefoot.core.flow_actor import FlowActor, field
+from surefoot.core.masked import normalise, reduce
+from surefoot.core.networks import Value
+from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, spo_surrogate
+from surefoot.core.value_learning import value_loss
+from surefoot.online.on_policy_agent import KEPT, EpochsConfig, OnPolicyAgent
+from surefoot.online.pretrained import STEPS, FlowOptions, settled_options, take_clone, velocity_network
+
+LEVELS = {"sample": "unit", "mean": "sequence"}
+"""Word of the config -> level of `log_ratio`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FPOConfig(FlowOptions, EpochsConfig):
+    """Settings of FPO; the defaults are those of FPO++ in manipulation, where they were read."""
+
+    samples: int = 16  # n: pairs (noise, time) at which the flow is held against each action that it took
+    level: str = "sample"  # a ratio for each pair (FPO++), or of their mean (FPO)
+    numbers: str = "sum"  # of an action: the error is summed over them (FPO++) or averaged (FPO)
+    pull_back: bool = True  # where the advantage is negative a square holds the ratio near 1, not a clip (ASPO)
+    clip: float = 0.01  # the ratio is held within 1 - clip and 1 + clip
+    largest_error: float | None = None  # errors are cut to it, their gradient is kept; null: not
+    largest_log_ratio: float | None = None  # likewise, of both signs
+    value_coefficient: float = 0.5  # of half the squared error
+    learning_rate: float = 3e-4
+    value_learning_rate: float = 1e-3
+    max_gradient_norm: float | None = 1.0
+    target_kl: float | None = None  # k3 that ends a block's epochs
+    hidden: tuple[int, ...] = (256, 256)  # of the critic
+    normalise_observations: bool = True  # by running statistics; a clone's stay as they are
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.samples >= 1, "fpo", "samples", self.samples, ">= 1")
+        require(self.level in LEVELS, "fpo", "level", self.level, " or ".join(LEVELS))
+        require(self.numbers in ("sum", "mean"), "fpo", "numbers", self.numbers, "sum or mean")
+        for name in ("clip", "largest_error", "largest_log_ratio", "target_kl"):
+            value = getattr(self, name)
+            require(value is None or value > 0, "fpo", name, value, "> 0")
+
+
+class FPO(OnPolicyAgent):
+    r"""FPO of McAllister et al., "Flow Matching Policy Gradients" (2025), and FPO++ of Yi et al. (2026).
+
+    Beside an action a, drawn by the flow, n pairs of noise and time are kept and the error that the flow makes there,
+
+    .. math::
+        \ell(\epsilon, t) = |\epsilon - \hat\epsilon|^2 = t^2\, |v(s, x_t, t) - (a - \epsilon)|^2, \quad
+        x_t = (1 - t) \epsilon + t a, \quad
+        \rho = e^{\ell_k - \ell}
+
+    of the velocity that acted, less that of the velocity as it is: it stands for the ratio of likelihoods in PPO's
+    objective, pair by pair (FPO++) or after the mean over pairs (FPO, `preset=fpo`). Where A <= 0, FPO++ takes the
+    objective A rho - |A| (rho - 1)^2 / (2 clip), whose gradient does not vanish. Times are the sampler's, k / K.
+    A chunk is one action. The authors evaluate FPO++ from zero noise; policies here draw it.
+    """
+
+    name = "fpo"
+    Config: ClassVar[type] = FPOConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "fpo++": {},
+        "fpo": {"samples": 8, "level": "mean", "numbers": "mean", "pull_back": False, "clip": 0.05},
+    }
+    config: FPOConfig
+    actor: FlowActor  # type: ignore[assignment]
+
+    def build_actor(self) -> None:
+        """The flow."""
+        c = self.config
+        require(not self.spec.discrete, "fpo", "env", "one with choices", "one with continuous actions")
+        network = velocity_network(c, self.features, self.decision_dim)
+        self.actor = FlowActor(network, self.decision_dim, c.flow_steps or STEPS)
+
+    def build(self) -> None:
+        """Flow and critic."""
+        self.build_actor()
+        self.value = Value(self.features, self.config.hidden, "orthogonal", activation=self.config.activation)
+
+    @classmethod
+    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+        """The clone's chunk, steps and network."""
+        return settled_options(config, source, cls.name)
+
+    def adopt(self, source: Agent) -> list[str]:
+        """The clone's velocity."""
+        take_clone(self, source, self.actor.network, self.actor.steps)
+        return ["actor"]
+
+    def leaving_actor(self) -> Actor:
+        """The flow."""
+        return copy.deepcopy(self.actor)
+
+    # -- what is kept of an action -------------------------------------------------------------------------
+
+    @property
+    def noise_width(self) -> int:
+        """Where the flow begins, and noise and time of each pair."""
+        return self.decision_dim * (1 + self.config.samples) + self.config.samples
+
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+        """(B, C A) actions; pairs and errors beside them, in float32."""
+        size, count = self.decision_dim, self.config.samples
+        start, rest, when = noise.split((size, size * count, count), -1)
+        actions = self.actor.flow(observations, start)
+        uniform = torch.special.ndtr(when).clamp(max=1 - 1e-6)
+        kept = {
+            "noise": rest.unflatten(-1, (count, size)),
+            "time": (uniform * self.actor.steps).floor() / self.actor.steps,
+        }
+        return actions, {**kept, "error": self.errors(observations, actions, kept)}
+
+    def errors(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Tensor:
+        """(B, n) error of the noise that the velocity implies, at each pair that was kept."""
+        count = self.config.samples
+        seen, done = (one.unsqueeze(1).expand(-1, count, -1).flatten(0, 1) for one in (observations, actions))
+        time = kept["time"].flatten()
+        x, velocity = interpolate(kept["noise"].flatten(0, 1), done, time)
+        wrong = (time.unsqueeze(-1) * (field(self.actor.network, seen, self.actor.steps)(x, time) - velocity)).square()
+        error = wrong.sum(-1) if self.config.numbers == "sum" else wrong.mean(-1)
+        return _cut(error, None, self.config.largest_error).unflatten(0, (-1, count))
+
+    # -- losses --------------------------------------------------------------------------------------------
+
+    def columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """Advantages, returns, and what was kept."""
+        return self.acted(block) | self.advantages(block)
+
+    def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """PPO's objective with errors for likelihoods."""
+        c, mask = self.config, batch.get("mask")
+        kept = {name: batch[KEPT + name] for name in ("noise", "time")}
+        errors = self.errors(batch["observations"], batch["actions"], kept)
+        mask = None if mask is None else mask.unsqueeze(-1)
+        advantages = normalise(batch["advantages"], batch.get("mask")).unsqueeze(-1)
+        log_ratios = log_ratio(-errors, -batch[KEPT + "error"], mask, LEVELS[c.level])
+        if c.largest_log_ratio is not None:
+            log_ratios = _cut(log_ratios, -c.largest_log_ratio, c.largest_log_ratio)
+        loss, clipped = fpo_loss(log_ratios, advantages, c.clip, c.pull_back, mask)
+        return loss, {**ratio_metrics(log_ratios, clipped, mask), "error": errors}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared error of the value, weighted."""
+        value = self.value(batch["observations"])
+        terms = value_loss(value, batch["returns"], batch["values"], None, batch.get("mask"))
+        return self.config.value_coefficient * reduce(terms, batch.get("mask")), {"value": value}
+
+    def updates(self) -> list[Update | Rule]:
+        """Two steps at the same parameters."""
+        c = self.config
+        actor, critic = (
+            Adam(rate, max_gradient_norm=c.max_gradient_norm) for rate in (c.learning_rate, c.value_learning_rate)
+        )
+        return [
+            Update(self.policy_loss, ("actor",), actor),
+            Update(self.critic_loss, ("value",), critic, together=True),
+        ]
+
+
+def fpo_loss(
+    log_ratios: Tensor, advantages: Tensor, clip: float, pull_back: bool, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """() PPO's clipped objective, with `pull_back` a pull where A <= 0; and (B, n or 1) where the ratio went too far.
+
+    Args:
+        log_ratios: (B, n), or (B, 1) of means.
+        advantages: (B, 1).
+        clip: of the ratio.
+        pull_back: as the config's.
+        mask: (B, 1).
+    """
+    terms, clipped = clip_surrogate(log_ratios, advantages, clip, mask=mask)
+    if pull_back:
+        pulled, _ = spo_surrogate(log_ratios, advantages, clip, mask)
+        terms = torch.where(advantages > 0, terms, pulled)
+    return reduce(terms, None if mask is None else mask.expand_as(terms)), clipped
+
+
+def _cut(values: Tensor, low: float | None, high: float | None) -> Tensor:
+    """Values within bounds, whose gradient is that of the values themselves."""
+    if low is None and high is None:
+        return values
+    return values + (values.clamp(low, high) - values).detach()

@@ -1,0 +1,101 @@
+"""Fine-tuning a cloned flow: options that the clone's run settles, its network, and how an agent starts from it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.memory_actors import ChunkActor
+from surefoot.core.velocity import VelocityNetwork, velocity_class
+
+SETTLED = (
+    "chunk",
+    "flow_steps",
+    "network",
+    "velocity_hidden",
+    "velocity_activation",
+    "time_embedding",
+    "condition_hidden",
+)
+"""Options of `FlowOptions`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowOptions:
+    """What a flow policy is made of; null: as in the run that it starts from."""
+
+    chunk: int | None = None  # actions that are decided on at once; null: as the clone, 1 without one
+    flow_steps: int | None = None  # K, Euler steps of the flow; null: as the clone, 4 without one
+    network: str | None = None  # of the velocity: mlp, embedded, shortcut or unet; null: as the clone
+    velocity_hidden: tuple[int, ...] | None = None  # null: as the clone
+    velocity_activation: str | None = None  # null: as the clone
+    time_embedding: int | None = None  # null: as the clone
+    condition_hidden: tuple[int, ...] | None = None  # null: as the clone
+
+
+STEPS = 4
+"""K where nothing is said."""
+
+
+def velocity_network(config: Any, observation_dim: int, size: int) -> VelocityNetwork:
+    """The network of `FlowOptions`, for actions of `size` numbers; what they leave open is the network's default."""
+    kind = velocity_class(config.network or "mlp")
+    chosen = {name: getattr(config, name, None) for name in kind.options}
+    return kind(observation_dim, size, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def clone_of(source: Agent, name: str) -> tuple[FlowActor, int]:
+    """The flow by which an agent's policy acts, a copy, and the actions C that it plans at once.
+
+    Raises:
+        ConfigError: its policy is no flow.
+    """
+    actor: Actor = source.policy().actor
+    chunk = 1
+    if isinstance(actor, ChunkActor):
+        actor, chunk = actor.inner, actor.chunk
+    if not isinstance(actor, FlowActor):
+        raise ConfigError(
+            f"{name} fine-tunes a flow, and the policy of {source.name} is a {actor.kind} one: give init= a run of "
+            "flow_bc, or of an algorithm whose policy is a flow"
+        )
+    return actor, chunk
+
+
+def settled_options(config: Mapping[str, Any], source: Agent, name: str) -> dict[str, Any]:
+    """The options of `FlowOptions` that a config leaves open, as the source's policy has them."""
+    flow, chunk = clone_of(source, name)
+    found = {"chunk": chunk, "flow_steps": flow.steps, **flow.description()}
+    return {option: found[option] for option in SETTLED if config.get(option) is None and option in found}
+
+
+def take_clone(agent: Any, source: Agent, network: nn.Module, steps: int) -> None:
+    """Copy the source's velocity network into `network`.
+
+    Raises:
+        ConfigError: chunks, steps or sizes differ.
+    """
+    flow, chunk = clone_of(source, agent.name)
+    theirs, mine = flow.network.state_dict(), network.state_dict()
+    for what, there, here in (("chunk", chunk, agent.chunk), ("flow_steps", flow.steps, steps)):
+        if there != here:
+            raise ConfigError(
+                f"{agent.name}.{what} is {here}, and {source.name} was trained with {there}: leave it out"
+            )
+    same = type(flow.network) is type(network) and {n: v.shape for n, v in theirs.items()} == {
+        n: v.shape for n, v in mine.items()
+    }
+    if not same:
+        raise ConfigError(
+            f"the velocity network of {source.name} ({flow.network.kind}) is not the one that {agent.name} is "
+            "configured with: leave algo.network and its sizes out, so that they follow the run"
+        )
+    network.load_state_dict(copy.deepcopy(theirs))

@@ -1,0 +1,253 @@
+"""ReinFlow: PPO on a cloned flow whose steps are made noisy, so that the chain of places has a density."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.chains import ChainParts
+from surefoot.core.flow import euler
+from surefoot.core.flow_actor import field
+from surefoot.core.flow_chains import NOISES, ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor, decayed
+from surefoot.core.masked import normalise, reduce
+from surefoot.core.networks import Value
+from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
+from surefoot.core.random import Noise
+from surefoot.core.value_learning import value_loss
+from surefoot.online.on_policy_agent import EpochsConfig, OnPolicyAgent
+from surefoot.online.pretrained import STEPS, FlowOptions, settled_options, take_clone, velocity_network
+
+TRANSITIONS = ("reinflow", "flow_sde", "consistency")
+NORMALISATIONS = ("mean", "joint")
+FAR = 0.2
+"""From 1, of a ratio of whole chains: the share that is further is told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReinFlowConfig(FlowOptions, EpochsConfig):
+    """Settings of ReinFlow; those that the paper varies are its locomotion tasks'."""
+
+    transition: str = "reinflow"  # or flow_sde (noise that keeps the flow's marginals), consistency (RLCM)
+    noise: str = "learn"  # of reinflow: learn, learn_decay (its bound shrinks from a third of the run on) or const
+    noise_low: float = 0.08  # least deviation of a step, in half-widths of an action
+    noise_high: float = 0.16  # greatest
+    noise_hidden: tuple[int, ...] = (64, 64)  # of the network that sets the deviations
+    noise_timed: bool = True  # whether they depend on the step
+    trained_steps: int | None = None  # whose noise is learned, the last ones; null: all
+    sde_noise: float = 0.5  # a of flow_sde
+    noise_floor: float = 0.1  # least deviation of consistency
+    normalisation: str = "mean"  # of log-densities: mean over the chain's numbers, or joint (then clip .1 to .2)
+    clip: float = 0.01  # the ratio, of that normalisation, is held within 1 - clip and 1 + clip
+    log_prob_limit: float | None = None  # normalised log-densities are cut to it, as officially to 1; null: not
+    entropy_coefficient: float = 0.01  # of the entropy of a number of the chain
+    clone_coefficient: float = 0.0  # of the squared distance from where the clone takes the same noise
+    critic_warmup: int = 2  # blocks at first that only the critic learns from
+    learning_rate: float = 4.5e-5
+    value_learning_rate: float = 6.5e-4
+    value_weight_decay: float = 1e-5
+    value_coefficient: float = 0.5  # of half the squared error
+    max_gradient_norm: float | None = None
+    target_kl: float | None = 1.0  # k3 of whole chains that ends a block's epochs
+    hidden: tuple[int, ...] = (256, 256)  # of the critic
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        for name, known in (("transition", TRANSITIONS), ("noise", NOISES), ("normalisation", NORMALISATIONS)):
+            require(getattr(self, name) in known, "reinflow", name, getattr(self, name), " or ".join(known))
+        for name in ("clip", "log_prob_limit", "target_kl", "max_gradient_norm"):
+            value = getattr(self, name)
+            require(value is None or value > 0, "reinflow", name, value, "> 0")
+        fits = 0 < self.noise_low <= self.noise_high
+        require(fits, "reinflow", "noise_low", self.noise_low, f"> 0 and at most noise_high, {self.noise_high}")
+        require(self.critic_warmup >= 0, "reinflow", "critic_warmup", self.critic_warmup, ">= 0")
+
+
+class ReinFlow(OnPolicyAgent):
+    r"""Zhang et al., "ReinFlow: Fine-tuning Flow Matching Policy with Online Reinforcement Learning" (NeurIPS 2025).
+
+    A chain x_0, ..., x_K of `core.chains` draws a chunk of actions, x_K, and keeps its places. With its log-density
+    over its numbers,
+
+    .. math::
+        \ell &= \frac{1}{(K + 1) D} \Big( \log p(x_0) + \sum_k \log N(x_{k+1}; \mu_k, \sigma_k^2) \Big), \quad
+        \rho = e^{\ell - \ell_k} \\
+        L &= E \max(-A \rho, -A\,\mathrm{clip}(\rho, 1 \pm \epsilon)) - c_e H + c_b E\, |F_v(x_0) - F_{v_0}(x_0)|^2
+
+    so that the ratio is the geometric mean over the numbers; `normalisation=joint` takes that of the chain. A is
+    generalised over decisions: an episode's border ends its sum, and a time limit inside a chunk bootstraps from that
+    episode's own last observation, where the official code takes the next episode's first. The official code also cuts
+    log-densities at 1, which leaves no gradient where deviations are below .04: here `log_prob_limit` does, and the
+    share of rows that it cuts is told as `cut`. The regulariser takes fresh noise for both flows. The official rates
+    go along a cosine with restarts; here they stay. `init=` a run of `flow_bc` gives the velocity; the policy that
+    leaves is that flow, without the noise network.
+
+    With `transition=flow_sde` the noise is that of Flow-GRPO and pi_RL, with `transition=consistency` it is the
+    policy gradient of Oertell et al., "RL for Consistency Models" (RLCM).
+    """
+
+    name = "reinflow"
+    Config: ClassVar[type] = ReinFlowConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "locomotion": {},
+        "hopper": {"noise": "learn_decay", "noise_low": 0.1, "noise_high": 0.24, "entropy_coefficient": 0.03},
+        "manipulation": {"target_kl": 0.01, "noise_high": 0.14, "discount": 0.999, "noise": "learn_decay"},
+        "pi_rl": {"normalisation": "joint", "clip": 0.2, "transition": "flow_sde"},
+        "rlcm": {"transition": "consistency"},
+    }
+    anneals = True
+    config: ReinFlowConfig
+    actor: FlowChainActor  # type: ignore[assignment]
+
+    def build(self) -> None:
+        """Chain and critic, and where it is held near the clone the clone's velocity."""
+        self.build_actor()
+        c = self.config
+        self.value = Value(self.features, c.hidden, "orthogonal", activation=c.activation)
+        if c.clone_coefficient > 0:
+            self.reference = copy.deepcopy(self.actor.network).requires_grad_(False)
+
+    def build_actor(self) -> None:
+        """The chain of the chosen transition."""
+        c, size = self.config, self.decision_dim
+        require(not self.spec.discrete, self.name, "env", "one with choices", "one with continuous actions")
+        network, steps = velocity_network(c, self.features, size), c.flow_steps or STEPS
+        if c.transition == "flow_sde":
+            self.actor = FlowSDEActor(network, size, steps, amount=c.sde_noise)
+        elif c.transition == "consistency":
+            self.actor = ConsistencyActor(network, size, steps, floor=c.noise_floor)
+        else:
+            self.actor = ReinFlowActor(
+                network,
+                size,
+                steps,
+                low=c.noise_low,
+                high=c.noise_high,
+                noise=c.noise,
+                explorer_hidden=c.noise_hidden,
+                timed=c.noise_timed,
+                trained=c.trained_steps,
+            )
+
+    @classmethod
+    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+        """The clone's chunk, steps and network."""
+        return settled_options(config, source, cls.name)
+
+    def adopt(self, source: Agent) -> list[str] | None:
+        """The clone's velocity; of a run of this algorithm all."""
+        if type(source) is type(self):
+            return None
+        take_clone(self, source, self.actor.network, self.actor.steps)
+        if self.config.clone_coefficient > 0:
+            self.reference.load_state_dict(self.actor.network.state_dict())
+        return ["actor.network"]
+
+    def leaving_actor(self) -> Actor:
+        """The flow alone."""
+        return self.actor.deployed()
+
+    @property
+    def warm_up_blocks(self) -> int:
+        """Blocks that only the critic learns from."""
+        return self.config.critic_warmup
+
+    @property
+    def numbers(self) -> int:
+        """Of a chain: what a mean log-density is one of."""
+        return (self.actor.steps + 1) * self.decision_dim
+
+    def columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """Advantages, returns, and the log-density of each chain, as a mean over its numbers."""
+        columns = {**self.acted(block), **self.advantages(block)}
+        columns["behaviour_log_prob"] = self.behaviour_log_prob(block) / self.numbers
+        if "moving" in block:
+            columns["moving"] = block["moving"]
+        return columns
+
+    def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Clipped surrogate, less the entropy bonus, and the distance from the clone."""
+        c, mask = self.config, batch.get("mask")
+        found = self.evaluate(batch)
+        logs, cut = limited(found.log_density / self.numbers, batch["behaviour_log_prob"], c.log_prob_limit)
+        joint = logs * self.numbers
+        log_ratios = joint if c.normalisation == "joint" else logs
+        terms, clipped = clip_surrogate(log_ratios, normalise(batch["advantages"], mask), c.clip, mask=mask)
+        entropy = reduce(found.entropy / self.numbers, mask)
+        loss = reduce(terms, mask) - c.entropy_coefficient * entropy
+        metrics = {
+            **ratio_metrics(joint, clipped, mask),
+            "entropy": entropy,
+            "deviation": mean_deviation(found.outputs, self.decision_dim),
+        }
+        metrics["ratio_far"] = reduce((joint.detach().expm1().abs() > FAR).to(joint.dtype), mask)
+        if c.log_prob_limit is not None:
+            metrics["cut"] = reduce(cut, mask)
+        if c.clone_coefficient > 0:
+            distance = self.clone_distance(batch["observations"], noise["start"])
+            loss = loss + c.clone_coefficient * reduce(distance, mask)
+            metrics["clone_distance"] = distance
+        if "moving" in batch:
+            loss = loss * batch["moving"].mean()
+        return loss, metrics
+
+    def clone_distance(self, observations: Tensor, start: Tensor) -> Tensor:
+        """(B,) mean squared distance of where both flows carry (B, C A) noise: a bound of their Wasserstein-2."""
+        steps, ours = self.actor.steps, self.actor.network
+        with torch.no_grad():
+            there = euler(field(self.reference, observations, steps), start, steps, 1.0, self.actor.clip_each)
+        here = euler(field(ours, observations, steps), start, steps, 1.0, self.actor.clip_each)
+        return (here - there).square().mean(-1)
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared error of the value, weighted."""
+        value = self.value(batch["observations"])
+        terms = value_loss(value, batch["returns"], mask=batch.get("mask"))
+        return self.config.value_coefficient * reduce(terms, batch.get("mask")), {"value": value}
+
+    def decay_noise(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """The greatest deviation of the next block."""
+        c = self.config
+        ceiling = decayed(c.noise_low, c.noise_high, batch["progress"].flatten()[0])
+        return {"actor.ceiling": ceiling}, {"noise_high": ceiling}
+
+    def updates(self) -> list[Update | Rule]:
+        """Two steps at the same parameters; after a block, where it is asked for, less noise."""
+        c = self.config
+        actor = Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)
+        critic = Adam(c.value_learning_rate, weight_decay=c.value_weight_decay, max_gradient_norm=c.max_gradient_norm)
+        drawn = {"start": Noise("normal", self.decision_dim)} if c.clone_coefficient > 0 else {}
+        found: list[Update | Rule] = [
+            Update(self.policy_loss, ("actor",), actor, noise=drawn),
+            Update(self.critic_loss, ("value",), critic, together=True),
+        ]
+        if c.transition == "reinflow" and c.noise == "learn_decay":
+            found.append(Rule(self.decay_noise, ("actor",), on="block", source="block"))
+        return found
+
+
+def limited(log_prob: Tensor, behaviour: Tensor, limit: float | None) -> tuple[Tensor, Tensor]:
+    """(B,) log-ratios of normalised log-densities, cut to +- `limit`, and 1 where that has left no gradient.
+
+    Args:
+        log_prob: (B,) with gradient.
+        behaviour: (B,) of the policy that acted.
+        limit: None for no cut.
+    """
+    if limit is None:
+        return log_ratio(log_prob, behaviour), torch.zeros_like(behaviour)
+    cut = (log_prob.detach().abs() > limit).to(behaviour.dtype)
+    return log_ratio(log_prob.clamp(-limit, limit), behaviour.clamp(-limit, limit)), cut
+
+
+def mean_deviation(parts: ChainParts, size: int) -> Tensor:
+    """() geometric mean of the chain's deviations, from the entropies of its steps."""
+    entropy_of_one = 1.4189385332046727  # of a normal distribution of deviation 1, in nats
+    return (parts.entropies.detach().mean() / size - entropy_of_one).exp()

@@ -1,0 +1,118 @@
+"""DSRL: what is stored and what is played, how decisions and steps are counted, what it learns, and how it goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from flow_problems import TwoModes, clone_two_modes, flow_loop
+
+from surefoot.core.memory_actors import ChunkActor
+from surefoot.core.policy import Policy
+from surefoot.core.steered import SteeredActor
+from surefoot.envs import make_vec
+from surefoot.evaluation import evaluate
+from surefoot.online import DSRL, spec_of
+from surefoot.online.off_policy import OffPolicyLoop
+
+SMALL: dict[str, Any] = {"hidden": (8, 6), "velocity_hidden": (16, 16), "chunk": 3, "initial_steps": 8, "flow_steps": 2}
+
+
+def dsrl_loop(env: Any = "native/cartpole-balance", seeds: tuple[int, ...] = (0,), **options: Any) -> OffPolicyLoop:
+    """Two environments a seed, two updates a decision."""
+    chosen = {**SMALL, "num_envs": 2, "updates_per_step": 2.0, **options}
+    kernels, planned = chosen.pop("kernels", len(seeds) == 1), chosen.pop("planned", 3000)
+    env = make_vec(env, len(seeds) * chosen["num_envs"]) if isinstance(env, str) else env
+    agents = [DSRL(spec_of(env), **chosen).fresh(seed) for seed in seeds]
+    return OffPolicyLoop(agents, seeds, env, planned_steps=planned, batch_size=16, kernels=kernels)
+
+
+def test_choices_are_stored_and_the_flow_s_chunks_are_played() -> None:
+    made = dsrl_loop()
+    agent: Any = made.agent
+    played: list[torch.Tensor] = []
+    act = made.experience.acting.act
+
+    def watched(actions: torch.Tensor) -> Any:
+        played.append(actions.clone())
+        return act(actions)
+
+    made.experience.acting.act = watched  # type: ignore[method-assign]
+    made.run(120)
+    buffer = made.experience.buffer
+    stored, seen = buffer["actions"][: len(buffer)], buffer["observations"][: len(buffer)]
+    assert stored.shape[1] == agent.decision_dim == 3
+    with torch.no_grad():
+        expected = agent.base.flow(seen, 1.5 * stored)
+    torch.testing.assert_close(torch.cat(played), expected, rtol=1e-5, atol=1e-6)
+    assert 0.9 < float(stored[:8].abs().max()) <= 1  # at first uniform within the reach
+
+
+def test_steps_are_those_of_the_environment_and_updates_follow_decisions() -> None:
+    made = dsrl_loop()
+    made.run(300)
+    assert made.decisions == len(made.experience.buffer)
+    assert 300 <= made.step < 300 + 6
+    assert made.step < 3 * made.decisions  # poles fell inside chunks
+    assert made.learner.step == 2 * (made.decisions - 8)
+    lengths = made.experience.episodes._ended[1] + made.experience.episodes._running[1].sum()
+    assert float(lengths) == 0 + float(made.experience.episodes._running[1].sum())  # taken by run
+    assert int(made.experience.taken) == made.step
+
+
+@pytest.mark.parametrize("env_id", ["native/cartpole-balance", "native/pendulum"])
+def test_a_killed_run_goes_on_bit_for_bit(env_id: str) -> None:
+    whole = dsrl_loop(env_id)
+    whole.run(150)
+    state, step = {name: value.clone() for name, value in whole.state(0).items()}, whole.step
+    whole.run(150)
+    other = dsrl_loop(env_id)
+    assert other.restore([state], step) is None
+    other.run(150)
+    assert (other.step, other.decisions) == (whole.step, whole.decisions)
+    for name, value in whole.state(0).items():
+        assert torch.equal(value, other.state(0)[name]), name
+
+
+def test_stacked_seeds_are_single_seeds() -> None:
+    both = dsrl_loop("native/pendulum", (3, 5))
+    both.run(90)
+    for position, seed in enumerate((3, 5)):
+        alone = dsrl_loop("native/pendulum", (seed,), kernels=False)
+        alone.run(90)
+        mine, theirs = both.learner.agents_parameters(position), alone.learner.agents_parameters(0)
+        for name, value in theirs.items():
+            torch.testing.assert_close(mine[name], value, rtol=2e-3, atol=2e-5)
+
+
+def test_the_policy_that_leaves_steers_the_flow_and_the_flow_has_not_moved(tmp_path: Any) -> None:
+    source = flow_loop("reinflow", chunk=3, flow_steps=2).agent
+    made = dsrl_loop("native/pendulum")
+    agent: Any = made.agent
+    assert agent.adopt(source) == ["base"]
+    before = {name: value.clone() for name, value in agent.base.state_dict().items()}
+    made.run(150)
+    assert all(torch.equal(value, before[name]) for name, value in agent.base.state_dict().items())
+    policy = agent.policy()
+    assert isinstance(policy.actor, ChunkActor)
+    assert isinstance(policy.actor.inner, SteeredActor)
+    policy.save(tmp_path / "policy.safetensors")
+    again = Policy.load(tmp_path / "policy.safetensors")
+    observations = torch.randn(4, 3)
+    torch.testing.assert_close(again.actor.act(observations), policy.actor.act(observations))
+    assert evaluate([policy], "native/pendulum", 2, seed=0)[0].lengths.tolist() == [200, 200]
+
+
+def test_steering_finds_the_better_of_two_cloned_modes() -> None:
+    made = dsrl_loop(TwoModes(8), num_envs=8, chunk=1, flow_steps=4, velocity_hidden=(64, 64), hidden=(32, 32),
+                     initial_steps=200, updates_per_step=0.5, temperature=0.05, learn_temperature=False, actor_learning_rate=1e-3,
+                     critic_learning_rate=1e-3)  # fmt: skip
+    agent: Any = made.agent
+    clone_two_modes(agent.base.network, 800)
+    made.run(2500)
+    with torch.no_grad():
+        action = float(agent.policy().actor.act(torch.zeros(1, 1)))
+        samples = agent.policy().actor.act(torch.zeros(500, 1), torch.randn(500, 1))
+    assert action == pytest.approx(0.5, abs=0.2)
+    assert float((samples > 0.2).float().mean()) > 0.7
