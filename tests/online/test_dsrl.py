@@ -106,8 +106,8 @@ def test_the_policy_that_leaves_steers_the_flow_and_the_flow_has_not_moved(tmp_p
 
 def test_steering_finds_the_better_of_two_cloned_modes() -> None:
     made = dsrl_loop(TwoModes(8), num_envs=8, chunk=1, flow_steps=4, velocity_hidden=(64, 64), hidden=(32, 32),
-                     initial_steps=200, updates_per_step=0.5, temperature=0.05, learn_temperature=False, actor_learning_rate=1e-3,
-                     critic_learning_rate=1e-3)  # fmt: skip
+                     initial_steps=200, updates_per_step=0.5, temperature=0.05, learn_temperature=False,
+                     actor_learning_rate=1e-3, critic_learning_rate=1e-3)  # fmt: skip
     agent: Any = made.agent
     clone_two_modes(agent.base.network, 800)
     made.run(2500)
