@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.random import generator
 from surefoot.core.received import FORMAT, load_checked
-from surefoot.core.single_action import SingleAction, fits
+from surefoot.core.single_action import single_action
 from surefoot.core.spec import VECTOR, Array, arrays_from_json, arrays_to_json, in_words, mapped
 
 PART = 1024
@@ -40,7 +40,7 @@ class Policy(ControlLoop, nn.Module):
 
     action_low: Tensor
     action_high: Tensor
-    _single: SingleAction | None
+    _single: Callable[[Any], np.ndarray | None] | None
     _prepared: bool
 
     def __init__(
@@ -275,12 +275,12 @@ class Policy(ControlLoop, nn.Module):
         return ready
 
     def select_action(self, observation: Any) -> np.ndarray:
-        """As `ControlLoop.select_action`; a plain network runs without torch (`core.single_action`).
+        """As `ControlLoop.select_action`; plain networks and flows have a quicker way (`core.single_action`).
 
         Weights that are changed in place count at once; a part that is replaced counts from the next `reset`.
         """
         if not self._prepared:
-            self._single, self._prepared = SingleAction(self) if fits(self) else None, True
+            self._single, self._prepared = single_action(self), True
         if self._single is not None:
             action = self._single(observation)
             if action is not None:

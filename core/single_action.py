@@ -92,6 +92,17 @@ class SingleAction:
         return None if action.dot(self.no_action) else action
 
 
+def single_action(policy: Policy) -> Callable[[Array], Array | None] | None:
+    """The quickest way to one action that there is for this policy, or None: one observation -> action, or None."""
+    if fits(policy):
+        return SingleAction(policy)
+    if policy.actor.kind in ("flow", "one_step"):
+        from surefoot.core import single_flow
+
+        return single_flow.SingleFlow(policy) if single_flow.fits(policy) else None
+    return None
+
+
 def fits(policy: Policy) -> bool:
     """Whether `SingleAction` knows a policy of this kind: float32, on the CPU, a plain network without a memory."""
     actor = policy.actor
