@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from surefoot.core.errors import CheckpointError, SurefootError
-from surefoot.core.files import written_aside
-from surefoot.core.schema import Plain, Table, check, parse, shown
+from surefoot.core.files import why, written_aside
+from surefoot.core.schema import MOST_BYTES, Plain, Table, check, parse, refuse_large, shown
 
 VERSIONS: dict[str, int] = {}
 """Kind of file -> version of what it holds, for kinds that have had more than the first: raised with every change that
@@ -85,6 +85,7 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[st
     path = pathlib.Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file")
+    _check_header(path)
     try:
         with safe_open(str(path), framework="pt") as file:
             header, names = file.metadata() or {}, list(file.keys())
@@ -109,6 +110,17 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[st
     if written is not None:  # files of before the version was written are of version 1
         check_format(path, written, format_of(str(meta.get("kind"))))
     return tensors, meta
+
+
+def _check_header(path: pathlib.Path) -> None:
+    """Refuse a header that would take more memory than any that we write: safetensors parses it whole."""
+    try:
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = file.read(min(size, MOST_BYTES + 1))
+    except OSError as error:
+        raise CheckpointError(f"{path}: can't be read ({why(error)})") from error
+    refuse_large(header, path)
 
 
 def check_tensors(path: object, tensors: Mapping[str, Tensor], prefix: str = "") -> None:

@@ -84,10 +84,10 @@ def read_json(path: str | os.PathLike[str], kind: Kind | None = None) -> Any:
     try:
         with open(path, "rb") as file:
             text = file.read(MOST_BYTES + 1)
-        value = parse(text.decode("utf-8"), path)
+        value = parse(text, path)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: there is no such file") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise CheckpointError(f"{path}: not readable as JSON ({error}); restore it from a copy") from error
     return value if kind is None else check(value, kind, path)
 

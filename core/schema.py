@@ -22,8 +22,8 @@ from surefoot.core.errors import CheckpointError, ConfigError, SurefootError, ne
 
 MOST_BYTES = 128 << 20
 """Of a JSON text. Nothing that surefoot writes comes near it: it is read into memory whole."""
-MOST_VALUES = 8_000_000
-"""In a JSON text: each takes some 60 bytes of memory, also one that is two characters long."""
+MOST_MEMORY = 256 << 20
+"""What the values of a JSON text may take in memory, as `memory` estimates it: 6 million numbers, 2 million keys."""
 DEEPEST = 32
 _SHORT = reprlib.Repr()
 _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlevel = 60, 60, 2
@@ -127,7 +127,7 @@ class Many:
 
     kind: Kind
     least: int = 0
-    most: int = MOST_VALUES
+    most: int = MOST_BYTES
 
     def check(self, value: Any, place: str) -> None:
         """Raise Wrong where it is no list, has another length, or one of its values is of another kind."""
@@ -202,6 +202,8 @@ class Record:
                 raise Wrong(f"{place or 'it'} has no key {key!r}")
         for key, one in value.items():
             kind = self.needed.get(key) or self.optional.get(key)
+            if kind is None and self.others:
+                Text(200).check(key, f"a key of {place}" if place else "a key")
             if kind is None and not self.others:
                 known = sorted({*self.needed, *self.optional})
                 raise Wrong(
@@ -236,18 +238,37 @@ def kind_of(hint: Any) -> Kind:
     return simple.get(hint, Plain())
 
 
+def memory(text: bytes) -> int:
+    """Bytes that the values of a JSON text take in memory, roughly and from above, beside the text itself.
+
+    A number or an empty list takes 40 bytes, also where it is two characters long, a string 40 more and a key of its
+    own 100 more; one character beyond ASCII makes a whole string take four bytes each, twice while it is read.
+    """
+    count = text.count
+    values = 40 * (count(b",") + count(b"[") + count(b"{")) + 60 * count(b":") + 20 * count(b'"')
+    return values + (8 * len(text) if not text.isascii() or b"\\u" in text else 0)
+
+
+def refuse_large(text: bytes, where: object, error: type[SurefootError] = CheckpointError) -> None:
+    """Raise SurefootError, of the kind `error`, where a JSON text is larger than anything that surefoot writes."""
+    if len(text) > MOST_BYTES:
+        raise error(f"{where}: its JSON has more than {MOST_BYTES >> 20} MiB, more than surefoot ever writes")
+    if (needed := memory(text)) > MOST_MEMORY:
+        raise error(
+            f"{where}: the values of its JSON would take some {needed >> 20} MiB of memory, and may take "
+            f"{MOST_MEMORY >> 20}: more than surefoot ever writes"
+        )
+
+
 def parse(text: str | bytes, where: object, error: type[SurefootError] = CheckpointError) -> Any:
     """The value of a JSON text; `where` is the file that it stands in.
 
     Raises:
         SurefootError: of the kind `error`: it is no JSON, or larger than anything that surefoot writes.
     """
-    comma, bracket, brace = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
-    values = text.count(comma) + text.count(bracket) + text.count(brace)  # type: ignore[arg-type]
-    if len(text) > MOST_BYTES or values > MOST_VALUES:
-        raise error(f"{where}: its JSON has {len(text)} bytes and some {values} values, more than surefoot ever writes")
+    refuse_large(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text, where, error)
     try:
-        return json.loads(text)
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
     except (ValueError, RecursionError) as failure:
         raise error(f"{where}: not readable as JSON ({failure}); restore it from a copy") from failure
 

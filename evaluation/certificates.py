@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from scipy.stats import beta
-
 from surefoot.core.errors import ConfigError
 
 
@@ -57,6 +55,8 @@ def certificate(violations: int, episodes: int, confidence: float = 0.95) -> Cer
     Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the
     binomial" (1934), by quantiles of the beta distribution.
     """
+    from scipy.stats import beta  # a second to import, which training workers spare
+
     if episodes < 1 or not 0 <= violations <= episodes:
         raise ConfigError(f"{violations} violations in {episodes} episodes: there must be 1 episode or more, and no "
                           "more violations than episodes")  # fmt: skip

@@ -1,22 +1,24 @@
-"""Pictures of results: learning curves, intervals and performance profiles, without pyplot's global state."""
+"""Pictures of results: learning curves, intervals and performance profiles, without pyplot's global state.
+
+matplotlib takes as long to import as torch, so it is imported when a picture is drawn: training workers draw none.
+"""
 
 from __future__ import annotations
 
 import io
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
 from surefoot.evaluation.runs import CurvePoint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
 
@@ -71,7 +73,7 @@ def learning_curves(
     if behaviour is not None:
         axes.axhline(behaviour, color=GREY, linestyle="--", linewidth=1, label="behaviour (data)")
     axes.set_xlabel(f"{steps_of}\n({TOO_WIDE})" if cut else steps_of)
-    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    axes.xaxis.set_major_formatter(_thousands)
     axes.set_ylabel(label)
     axes.grid(axis="y", alpha=0.25)
     figure.legend(frameon=False, loc="outside right upper")
@@ -165,6 +167,8 @@ def performance_profiles(
 
 def to_svg(figure: Figure) -> str:
     """The figure as an `<svg>` element to put inside an HTML page; equal figures give equal text."""
+    import matplotlib as mpl
+
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -174,6 +178,8 @@ def to_svg(figure: Figure) -> str:
 
 def save_png(figure: Figure, path: str | pathlib.Path, dpi: int = 150) -> None:
     """Write the figure as PNG, whole or not at all; raises SurefootError where the path can't be written."""
+    import matplotlib as mpl
+
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="png", dpi=dpi)
@@ -182,6 +188,10 @@ def save_png(figure: Figure, path: str | pathlib.Path, dpi: int = 150) -> None:
 
 
 def _axes(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)

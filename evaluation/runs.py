@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
-from surefoot.core.schema import Many, Maybe, Number, Record, Table, Text, check, parse
+from surefoot.core.schema import MOST_BYTES, Many, Maybe, Number, Record, Table, Text, check, parse, refuse_large
 from surefoot.envs.acting import short_name
 from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
@@ -278,13 +279,15 @@ def _certificate(path: pathlib.Path) -> Json:
 
 def _read_metrics(path: pathlib.Path) -> tuple[Json, ...]:
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing; the run folder is incomplete, run it again") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise CheckpointError(f"{path} can't be read ({error}); the run folder is damaged") from error
+    refuse_large(content, path)
     lines: dict[tuple[int, int, str], Json] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(io.BytesIO(content), start=1):
         if line.strip():
             where = f"{path}, line {number}"
             value = check(parse(line, where), METRICS_LINE, where)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.stats
 
 from surefoot.core.errors import ConfigError
 
@@ -213,8 +212,10 @@ def _t_interval(sides: list[tuple[float, list[Array]]], confidence: float, share
     variance = math.fsum(part for part, _ in parts)
     if variance == 0.0:
         return Interval(estimate, estimate, estimate, method)
+    from scipy.stats import t  # a second to import, which training workers spare
+
     degrees = variance**2 / math.fsum(part**2 / freedom for part, freedom in parts)
-    half = float(scipy.stats.t.ppf(0.5 + confidence / 2, degrees)) * math.sqrt(variance)
+    half = float(t.ppf(0.5 + confidence / 2, degrees)) * math.sqrt(variance)
     return Interval(estimate, estimate - half, estimate + half, method)
 
 

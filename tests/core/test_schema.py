@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tracemalloc
 import warnings
 from typing import Any
 
@@ -82,12 +83,55 @@ def test_ranges_lengths_words_and_depth() -> None:
 
 
 def test_text_that_is_no_json_or_enormous_is_refused_without_reading_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in ("", "{", "[" * 200_000, "1" * 5000, b"\xff"):
+    for text in ("", "{", "[" * 200_000, "1" * 5000, b"\xff", '{"a":' * 200_000):
         with pytest.raises(CheckpointError, match=r"f: not readable as JSON"):
             parse(text, "f")
-    monkeypatch.setattr(schema, "MOST_VALUES", 10)
-    with pytest.raises(CheckpointError, match="more than surefoot ever writes"):
-        parse("[" + "[]," * 20 + "[]]", "f")
+    monkeypatch.setattr(schema, "MOST_MEMORY", 1000)
+    for text in (
+        "[" + "[]," * 20 + "[]]",
+        b"[" + b"1," * 30 + b"1]",
+        json.dumps(dict.fromkeys("abcdefgh")),
+        '"\\ud83d"' * 20,
+    ):
+        with pytest.raises(CheckpointError, match=r"f: the values of its JSON would take .* surefoot ever writes"):
+            parse(text, "f")
+    monkeypatch.setattr(schema, "MOST_BYTES", 1 << 20)
+    with pytest.raises(DataError, match="f: its JSON has more than 1 MiB"):
+        parse('"' + "a" * (1 << 20) + '"', "f", DataError)
+
+
+MANY = 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("[" + "[]," * MANY + "1]", MANY),
+        ("[" + "{}," * MANY + "1]", MANY),
+        ("[" + "1.5," * MANY + "1]", MANY),
+        ("[" + ",".join(f'"{i:x}"' for i in range(MANY)) + "]", MANY),
+        ("{" + ",".join(f'"{i:x}":1' for i in range(MANY)) + "}", MANY),
+        ("[" + '{"a":1.5},' * MANY + "1]", MANY),
+        ('"' + "\\ud83d\\ude00" + "a" * MANY + '"', 1),
+        ('"' + "\U0001f600" + "a" * MANY + '"', 1),
+    ],
+    ids=["empty lists", "empty objects", "numbers", "texts", "keys", "objects", "an escaped emoji", "an emoji"],
+)
+def test_what_values_of_json_take_in_memory_is_estimated_before_they_are_read(text: str, values: int) -> None:
+    estimate = schema.memory(text.encode())
+    tracemalloc.start()
+    value = parse(text, "f")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(value) >= values
+    assert most - 2 * len(text) < 1.1 * estimate + 10_000
+
+
+def test_a_long_key_of_a_file_does_not_come_back_in_the_sentence() -> None:
+    for kind in (Record({}, others=True), Record({}), Plain(), Table(Number())):
+        with pytest.raises(CheckpointError) as caught:
+            check({"a" * 1_000_000: "\x1b"}, kind, "f.json")
+        assert len(str(caught.value)) < 500
 
 
 def test_errors_show_what_a_terminal_would_obey_as_escapes() -> None:

@@ -207,7 +207,7 @@ def _is(descriptor: int, path: pathlib.Path) -> bool:
 def _read(descriptor: int) -> dict[str, Any]:
     try:
         value = json.loads(os.pread(descriptor, 1000, 0))
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -1,0 +1,130 @@
+"""Launch `surefoot train` many times at the same moment: has each run a folder of its own, and is any result lost?
+
+    python benchmarks/launches.py [--launches 64]    # writes results/launches.json
+    python benchmarks/launches.py --quick            # four at once, for CI
+
+With the same `out=` one must train, and the others be refused in one sentence with exit code 2. With default folders
+each must end well, in a folder that no other has, whole and with its own settings in it: each has a seed of its own.
+The commands are forks of one process (commands.py), for memory; they are ended where less than 2 GB are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+import tempfile
+import time
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import psutil
+from commands import Commands
+
+from surefoot.core import checkpoint
+from surefoot.core.files import write_json
+from surefoot.experiment.run import Run
+
+RESULTS = pathlib.Path(__file__).parent / "results" / "launches.json"
+PLAN = ["algo=bc", "dataset=native/pendulum-mixed", "steps=50", "algo.hidden=[8,8]", "episodes=1"]
+PLAN += ["evaluate_episodes=1", "batch_size=32"]
+LEAST = 2 << 30
+"""Bytes of free memory."""
+
+
+def all_ended(processes: list[BaseProcess]) -> int:
+    """Wait for all; the most that ran at the same moment."""
+    most = 0
+    while alive := [process for process in processes if process.exitcode is None]:
+        most = max(most, len(alive))
+        if psutil.virtual_memory().available < LEAST:
+            for process in alive:
+                process.kill()
+            raise SystemExit(f"less than {LEAST >> 30} GB of memory are left: {len(alive)} commands were ended")
+        time.sleep(0.1)
+    return most
+
+
+def launched(commands: Commands, count: int, root: pathlib.Path, out: str | None) -> tuple[list[BaseProcess], int]:
+    """So many commands, ended; their seeds are 0, 1, ..., and what they print lies in `root` under these names."""
+    processes = [
+        commands.start([*PLAN, f"seeds=[{seed}]", *([] if out is None else [f"out={out}"])], root, root / f"{seed}.txt")
+        for seed in range(count)
+    ]
+    return processes, all_ended(processes)
+
+
+def whole(folder: pathlib.Path) -> int | None:
+    """The seed of a run that is complete and readable; None of another folder."""
+    run = Run.open(folder)
+    (seed,) = run.plan.seeds
+    complete = run.complete and len(run.summary["per_seed_returns"]) == 1
+    checkpoint.load(run.checkpoint_path(seed))
+    run.policy(seed)
+    left = [path for path in folder.rglob(".*")]
+    return seed if complete and not left else None
+
+
+def default_folders(commands: Commands, count: int) -> dict[str, Any]:
+    """Launches without `out=`."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as place:
+        root = pathlib.Path(place).resolve()
+        processes, most = launched(commands, count, root, None)
+        folders = sorted((root / "runs").iterdir())
+        seeds = [whole(folder) for folder in folders]
+        return {
+            "launches": count,
+            "at the same moment": most,
+            "exit code 0": sum(process.exitcode == 0 for process in processes),
+            "folders": len(folders),
+            "whole results, each of another launch": len(set(seeds) - {None}),
+            "seconds": round(time.monotonic() - begin),
+        }
+
+
+def one_folder(commands: Commands, count: int) -> dict[str, Any]:
+    """Launches with one `out=`."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as place:
+        root = pathlib.Path(place).resolve()
+        processes, most = launched(commands, count, root, "one")
+        printed = [(root / f"{seed}.txt").read_text().strip() for seed in range(count)]
+        refused = [
+            process.exitcode == 2
+            and text.count("\n") == 0
+            and text.startswith("surefoot: error: ")
+            and ("in use by process" in text or "exists already" in text)
+            for process, text in zip(processes, printed, strict=True)
+        ]
+        winners = [seed for seed, process in enumerate(processes) if process.exitcode == 0]
+        return {
+            "launches": count,
+            "at the same moment": most,
+            "exit code 0": sum(process.exitcode == 0 for process in processes),
+            "refused in one sentence, exit code 2": sum(refused),
+            "the folder is that of the one that went on": [whole(root / "one")] == winners,
+            "seconds": round(time.monotonic() - begin),
+        }
+
+
+def main() -> int:
+    """Launch; 1 where something was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--launches", type=int, default=64)
+    arguments = parser.parse_args()
+    count, commands = 4 if arguments.quick else arguments.launches, Commands()
+    same = one_folder(commands, count)
+    print("one folder:", same, flush=True)
+    default = default_folders(commands, count)
+    print("default folders:", default, flush=True)
+    if not arguments.quick:
+        write_json(RESULTS, {"default folders": default, "one folder": same})
+    fine = default["exit code 0"] == default["folders"] == default["whole results, each of another launch"] == count
+    alone = (same["exit code 0"], same["refused in one sentence, exit code 2"]) == (1, count - 1)
+    return 0 if fine and alone and same["the folder is that of the one that went on"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
