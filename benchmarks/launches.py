@@ -5,13 +5,16 @@
 
 With the same `out=` one must train, and the others be refused in one sentence with exit code 2. With default folders
 each must end well, in a folder that no other has, whole and with its own settings in it: each has a seed of its own.
-The commands are forks of one process (commands.py), for memory; they are ended where less than 2 GB are left.
+The commands are forks of one process (commands.py), for memory. All are begun at once; where less than 6 GB are free,
+those that have not started their worker are halted for a while, and below 2 GB all are ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
+import signal
 import sys
 import tempfile
 import time
@@ -22,27 +25,46 @@ import psutil
 from commands import Commands
 
 from surefoot.core import checkpoint
-from surefoot.core.files import write_json
+from surefoot.core.files import read_json, write_json
 from surefoot.experiment.run import Run
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "launches.json"
 PLAN = ["algo=bc", "dataset=native/pendulum-mixed", "steps=50", "algo.hidden=[8,8]", "episodes=1"]
 PLAN += ["evaluate_episodes=1", "batch_size=32"]
-LEAST = 2 << 30
-"""Bytes of free memory."""
+LEAST, ENOUGH = 2 << 30, 6 << 30
+"""Bytes of free memory: below the first all is ended, below the second no further worker starts."""
 
 
 def all_ended(processes: list[BaseProcess]) -> int:
-    """Wait for all; the most that ran at the same moment."""
-    most = 0
+    """Wait for all; the most that ran at the same moment.
+
+    Where memory is short, commands that have no worker yet are halted for a while, wherever they are.
+    """
+    most, halted = 0, set[int]()
     while alive := [process for process in processes if process.exitcode is None]:
         most = max(most, len(alive))
-        if psutil.virtual_memory().available < LEAST:
+        free = psutil.virtual_memory().available
+        if free < LEAST:
             for process in alive:
                 process.kill()
             raise SystemExit(f"less than {LEAST >> 30} GB of memory are left: {len(alive)} commands were ended")
-        time.sleep(0.1)
+        if free < ENOUGH:
+            for process in alive:
+                if process.pid not in halted and not children(process.pid):
+                    os.kill(process.pid, signal.SIGSTOP)
+                    halted.add(process.pid)
+        elif halted:
+            os.kill(halted.pop(), signal.SIGCONT)
+        time.sleep(0.2)
     return most
+
+
+def children(pid: int) -> str:
+    """Process ids of what a process has started."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().strip()
+    except OSError:
+        return ""
 
 
 def launched(commands: Commands, count: int, root: pathlib.Path, out: str | None) -> tuple[list[BaseProcess], int]:
@@ -108,22 +130,35 @@ def one_folder(commands: Commands, count: int) -> dict[str, Any]:
         }
 
 
+PARTS = {"one folder": one_folder, "default folders": default_folders}
+
+
+def wanted(name: str, count: int) -> dict[str, Any]:
+    """What a part must come to."""
+    if name == "one folder":
+        refused = {"refused in one sentence, exit code 2": count - 1}
+        return {"exit code 0": 1, **refused, "the folder is that of the one that went on": True}
+    return {"exit code 0": count, "folders": count, "whole results, each of another launch": count}
+
+
 def main() -> int:
     """Launch; 1 where something was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--launches", type=int, default=64)
+    parser.add_argument("--only", choices=PARTS)
     arguments = parser.parse_args()
     count, commands = 4 if arguments.quick else arguments.launches, Commands()
-    same = one_folder(commands, count)
-    print("one folder:", same, flush=True)
-    default = default_folders(commands, count)
-    print("default folders:", default, flush=True)
-    if not arguments.quick:
-        write_json(RESULTS, {"default folders": default, "one folder": same})
-    fine = default["exit code 0"] == default["folders"] == default["whole results, each of another launch"] == count
-    alone = (same["exit code 0"], same["refused in one sentence, exit code 2"]) == (1, count - 1)
-    return 0 if fine and alone and same["the folder is that of the one that went on"] else 1
+    fine = True
+    for name, part in PARTS.items():
+        if arguments.only in (None, name):
+            found = part(commands, count)
+            print(f"{name}:", found, flush=True)
+            fine = fine and all(found[key] == value for key, value in wanted(name, count).items())
+            if not arguments.quick:
+                record = read_json(RESULTS) if RESULTS.is_file() else {}
+                write_json(RESULTS, {**record, name: found})
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

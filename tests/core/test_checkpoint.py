@@ -112,6 +112,17 @@ def test_a_header_length_that_lies_is_refused_without_taking_that_memory(file: p
     assert refused_or_identical(file)
 
 
+def test_a_header_of_more_tensors_than_memory_should_hold_is_refused_before_safetensors_parses_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({str(number): entry for number in range(500_000)}).encode()
+    path = tmp_path / "many.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(CheckpointError, match=r"many\.safetensors: the values of its JSON would take some 3\d\d MiB"):
+        checkpoint.load(path)
+
+
 def test_a_missing_file_a_folder_and_a_foreign_file_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(CheckpointError, match="there is no such file"):
         checkpoint.load(tmp_path / "absent.safetensors")

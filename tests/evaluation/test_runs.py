@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from surefoot.core import schema
 from surefoot.core.errors import CheckpointError
 from surefoot.evaluation import RunData, load_runs
 
@@ -83,6 +84,18 @@ def test_half_written_files_are_refused(make_run: MakeRun, file: str, content: s
     if content is not None:
         (folder / file).write_text(content)
     with pytest.raises(CheckpointError, match=words):
+        RunData.load(folder)
+
+
+def test_metrics_that_would_fill_the_memory_are_refused_as_a_whole(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines('{"seed": 0, "step": 1, "kind": "train", "values": {}}\n' for _ in range(1000))
+    RunData.load(folder)
+    monkeypatch.setattr(schema, "MOST_MEMORY", 100_000)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: the values of its JSON would take"):
         RunData.load(folder)
 
 
