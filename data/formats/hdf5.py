@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from surefoot.core.children import environment
 from surefoot.core.errors import DataError
 from surefoot.core.unpacking import too_much, unpack_limit
 from surefoot.data.formats.flat import OWN_MARK
@@ -79,7 +80,8 @@ def read_hdf5(
     }
     # -P: the worker's folder holds a csv.py, which must not hide the standard library's.
     command = [sys.executable, "-P", str(WORKER), json.dumps(request), str(path)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(), **pipes) as process:
         late = threading.Event()
 
         def stop() -> None:

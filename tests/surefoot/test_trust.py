@@ -15,13 +15,13 @@ from small_runs import TINY, small_dataset
 
 import surefoot
 from surefoot.cli import main
+from surefoot.core.children import environment
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.data import save
 from surefoot.experiment import trust
 from surefoot.experiment.plan import agent_class
 from surefoot.experiment.run import Run, load_agent
 from surefoot.experiment.training import fit, resume
-from surefoot.experiment.workers import environment
 from surefoot.offline import BC
 
 TRAP = "import pathlib\npathlib.Path(__file__).with_name('EXECUTED').touch()\n"
@@ -146,5 +146,24 @@ def test_workers_find_a_trusted_module_last_and_nothing_in_the_working_directory
         assert trust.for_workers(["iql", None, "of_mine:Id-v0"])["path"] == [str(tmp_path)]
     finally:
         sys.path[:] = before
+
+
+def test_an_empty_entry_of_pythonpath_does_not_let_the_working_directory_in(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", "/mine", ""]))
     assert environment()["PYTHONPATH"] == "/mine"
+    save(small_dataset(), tmp_path / "d.hdf5")
+    for name in ("typing", "argparse", "json", "numpy", "random", "torch"):
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w')\n")
+    script = [
+        sys.executable,
+        "-P",
+        "-c",
+        "import sys; from surefoot.cli import main; sys.exit(main())",
+    ]  # as pip makes it
+    for start in (script, [sys.executable, "-m", "surefoot"]):
+        command = [*start, "datasets", "info", "d.hdf5"]  # which starts the reading process of HDF5
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "executed").exists()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from surefoot.core import errors
+from surefoot.core.children import environment
 from surefoot.core.errors import SurefootError
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import Run
@@ -23,6 +24,8 @@ from surefoot.experiment.worker import STOP
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables that say how many threads libraries use: a worker has one."""
 
 
 def cores() -> int:
@@ -55,13 +58,6 @@ def names_in(plan: Plan) -> list[str | None]:
     return [plan.algorithm, plan.environment, *begun]
 
 
-def environment() -> dict[str, str]:
-    """Environment variables of a worker: one thread, and nothing that makes python look in the working directory."""
-    single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    path = os.pathsep.join(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    return {**os.environ, **single, "PYTHONPATH": path}
-
-
 class _Worker:
     """A worker process and the thread that reads its events."""
 
@@ -78,7 +74,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=(lock,),
-                env=environment(),
+                env=environment(**dict.fromkeys(THREADS, "1")),
             )
         threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
 
