@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -11,13 +11,15 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from surefoot.core.errors import EnvironmentMismatchError
-from surefoot.envs.check_vector import Finding, Level, check_vector
+from surefoot.envs.check_vector import Finding, Findings, check_vector
 from surefoot.envs.interface import Array
+from surefoot.envs.returned import AGREE, FLAGS, NUMBERS, kind, reset_parts, step_parts
 from surefoot.envs.spaces import ADVICE, arrays_of
 from surefoot.envs.vector import DISCRETE_SPACES, make_vec
 
 STEPS = 300
 ROWS = 3  # of a vector environment made from an id
+RESET = "write def reset(self, *, seed=None, options=None), call super().reset(seed=seed), return obs, info"
 
 
 def check_environment(
@@ -77,13 +79,11 @@ def _single(env: gymnasium.Env[Any, Any], steps: int, seed: int) -> list[Finding
     return checker.findings
 
 
-class Checker:
-    """Runs one single environment and collects findings, at most one of a kind."""
+class Checker(Findings):
+    """Runs one single environment and collects findings."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], steps: int, seed: int) -> None:
-        self.env, self.steps, self.seed = env, steps, seed
-        self.findings: list[Finding] = []
-        self.random = np.random.default_rng(seed)
+        super().__init__(env, steps, seed)
         self.seen: list[set[str]] = []  # constraint keys of each step
         self.lengths: list[tuple[int, bool, bool]] = []  # of the episodes that ended
 
@@ -95,11 +95,6 @@ class Checker:
         self.check_constraint_keys()
         if self.check_seeds():
             self.check_clipping()
-
-    def say(self, level: Level, what: str, advice: str) -> None:
-        """Remember a finding unless its advice, so its kind, has been given already."""
-        if all(finding.advice != advice for finding in self.findings):
-            self.findings.append(Finding(level, what, advice))
 
     def check_spaces(self) -> bool:
         """Whether both are gymnasium spaces; says what else surefoot can't use in them."""
@@ -138,17 +133,15 @@ class Checker:
 
     def check_reset(self) -> bool:
         """Whether `reset(seed=...)` gives (observation, info)."""
-        rewrite = "write def reset(self, *, seed=None, options=None), call super().reset(seed=seed), return obs, info"
         try:
             result = self.env.reset(seed=self.seed)
         except TypeError as error:
-            self.say("error", f"reset(seed=...) is refused ({error})", rewrite)
+            self.say("error", f"reset(seed=...) is refused ({error})", RESET)
             return False
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            self.say("error", f"reset returns {_kind(result)}, and gymnasium expects (observation, info)", rewrite)
-            return False
-        self.check_observation(result[0], "the first observation")
-        return True
+        parts = self.believed("reset", reset_parts, result)
+        if parts is not None:
+            self.check_observation(parts[0], "the first observation")
+        return parts is not None
 
     def check_steps(self) -> bool:
         """Random steps, with resets after ends; whether `step` gives five values."""
@@ -156,12 +149,10 @@ class Checker:
         for step in range(self.steps):
             action = self.draw()
             kept = np.array(action, copy=True)
-            result = self.env.step(action)
-            if not (isinstance(result, tuple) and len(result) == 5):
-                old = "part done into terminated and truncated: return obs, reward, terminated, truncated, info"
-                self.say("error", f"step returns {_kind(result)}, and gymnasium expects five values", old)
+            parts = self.believed("step", step_parts, self.env.step(action))
+            if parts is None:
                 return False
-            observation, reward, terminated, truncated, info = result
+            observation, reward, terminated, truncated, info = parts
             if not np.array_equal(kept, action):
                 self.say("warning", "step changes the action array that it is given", "copy the action first")
             if observation is before and isinstance(observation, np.ndarray):
@@ -171,9 +162,6 @@ class Checker:
             self.check_observation(observation, f"the observation of step {step}")
             self.check_reward(reward, step)
             self.check_flags(terminated, truncated, step)
-            if not isinstance(info, dict):
-                self.say("error", f"info is {_kind(info)}", "return a dict, {} where there is nothing to say")
-                return False
             self.check_constraint(info, step)
             length += 1
             if terminated or truncated:
@@ -190,11 +178,10 @@ class Checker:
                 self.say("error", f"{which} is not in {space}", "return what the space declares")
             return
         if not isinstance(observation, np.ndarray):
-            self.say("error", f"{which} is {_kind(observation)}", f"return np.array(..., dtype=np.{space.dtype})")
+            self.say("error", f"{which} is {kind(observation)}", f"return np.array(..., dtype=np.{space.dtype})")
             return
         if observation.shape != space.shape:
-            self.say("error", f"{which} has shape {observation.shape}, and the space has {space.shape}",
-                     "make the space and the observation agree")  # fmt: skip
+            self.say("error", f"{which} has shape {observation.shape}, and the space has {space.shape}", AGREE)
             return
         if observation.dtype != space.dtype:
             self.say("warning", f"{which} is {observation.dtype}, and the space is {space.dtype}",
@@ -209,33 +196,31 @@ class Checker:
 
     def check_reward(self, reward: Any, step: int) -> None:
         """One finite number."""
-        if isinstance(reward, np.ndarray) or not isinstance(reward, (float, int, np.floating, np.integer)):
-            self.say("error", f"the reward of step {step} is {_kind(reward)}", "return float(reward)")
+        if isinstance(reward, np.ndarray) or not isinstance(reward, NUMBERS):
+            self.say("error", f"the reward of step {step} is {kind(reward)}", "return float(reward)")
         elif not np.isfinite(reward):
             self.say("error", f"the reward of step {step} is {reward}", "return a finite reward")
 
     def check_flags(self, terminated: Any, truncated: Any, step: int) -> None:
         """Two booleans."""
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, (bool, np.bool_)):
-                self.say("error", f"{name} of step {step} is {_kind(flag)}", "return bool(...) for both flags")
+            if not isinstance(flag, FLAGS):
+                self.say("error", f"{name} of step {step} is {kind(flag)}, no bool", "return bool(...) for both flags")
 
-    def check_constraint(self, info: dict[str, Any], step: int) -> None:
+    def check_constraint(self, info: Mapping[str, Any], step: int) -> None:
         """Cost 0 or 1, 1 exactly where the margin is negative."""
         found = {key: info[key] for key in ("cost", "margin") if key in info}
         self.seen.append(set(found))
-        numbers = (float, int, bool, np.floating, np.integer, np.bool_)
         for key, value in found.items():
-            if not isinstance(value, numbers) or not np.isfinite(value):
-                self.say("error", f"info['{key}'] of step {step} is {_kind(value)}", f"make {key} one finite number")
+            if not isinstance(value, NUMBERS) or not np.isfinite(value):
+                self.say("error", f"info['{key}'] of step {step} is {kind(value)}", f"make {key} one finite number")
                 return
         cost, margin = found.get("cost"), found.get("margin")
         if cost is not None and cost not in (0, 1):
             self.say("warning", f"info['cost'] of step {step} is {cost}",
                      "give 0 or 1; limits and violation rates count steps")  # fmt: skip
-        elif cost is not None and margin is not None and bool(cost) != (margin < 0):
-            self.say("error", f"in step {step} the cost is {cost} and the margin {margin}",
-                     "make the cost 1 exactly where the margin is negative (safe if >= 0)")  # fmt: skip
+        elif cost is not None and margin is not None:
+            self.check_agreement(cost, margin, f"in step {step}")
 
     def check_constraint_keys(self) -> None:
         """Cost and margin in every step or in none."""
@@ -320,14 +305,6 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return all(_equal(a[key], b[key]) for key in a)
     return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"a tuple of {len(value)}"
-    return (
-        f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"{type(value).__name__} {value!r:.40}"
-    )
 
 
 def _first(values: Array, where: Array) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from surefoot.core.errors import SurefootError
 from surefoot.envs.interface import Array, as_numpy, autoreset_mode, final_observations, step_values
+from surefoot.envs.returned import WrongReturnError, step_parts
 from surefoot.envs.spaces import mapped
 
 Level = Literal["error", "warning"]
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,20 +38,41 @@ def check_vector(env: VectorEnv[Any, Any, Any], steps: int, seed: int) -> list[F
     return checker.findings
 
 
-class VectorChecker:
-    """Steps all rows with random actions and compares what comes with the autoreset mode that is declared."""
+class Findings:
+    """What a checker has found in an environment, at most one finding of a kind."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], steps: int, seed: int) -> None:
+    def __init__(self, env: Any, steps: int, seed: int) -> None:
         self.env, self.steps, self.seed = env, steps, seed
         self.findings: list[Finding] = []
         self.random = np.random.default_rng(seed)
-        self.mode: AutoresetMode | None = None
-        self.keys: set[str] | None = None  # constraint keys of the step before
 
     def say(self, level: Level, what: str, advice: str) -> None:
         """Remember a finding unless its advice, so its kind, has been given already."""
         if all(finding.advice != advice for finding in self.findings):
             self.findings.append(Finding(level, what, advice))
+
+    def believed(self, who: str, check: Callable[..., T], *given: Any) -> T | None:
+        """What a check of `envs.returned` gives; None, and a finding, where it raises."""
+        try:
+            return check(*given)
+        except WrongReturnError as wrong:
+            self.say("error", f"{who} gives {wrong.what}", wrong.advice)
+            return None
+
+    def check_agreement(self, cost: Any, margin: Any, where: str) -> None:
+        """A cost of 1 exactly where the margin is negative."""
+        if bool(cost) != (margin < 0):
+            self.say("error", f"{where} the cost is {cost} and the margin {margin}",
+                     "make the cost 1 exactly where the margin is negative (safe if >= 0)")  # fmt: skip
+
+
+class VectorChecker(Findings):
+    """Steps all rows with random actions and compares what comes with the autoreset mode that is declared."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], steps: int, seed: int) -> None:
+        super().__init__(env, steps, seed)
+        self.mode: AutoresetMode | None = None
+        self.keys: set[str] | None = None  # constraint keys of the step before
 
     def run(self) -> None:
         """All checks."""
@@ -87,12 +110,10 @@ class VectorChecker:
 
     def check_step(self, result: Any, ended: Array, step: int) -> bool:
         """One step's shapes, numbers and behaviour at ends; whether the rest can be checked."""
-        if not (isinstance(result, tuple) and len(result) == 5):
-            length = len(result) if hasattr(result, "__len__") else 1
-            self.say("error", f"step {step} returns a {type(result).__name__} of length {length}",
-                     "return observations, rewards, terminations, truncations, info")  # fmt: skip
+        parts = self.believed(f"step {step}", step_parts, result)
+        if parts is None:
             return False
-        observations, rewards, terminations, truncations, info = result
+        observations, rewards, terminations, truncations, info = parts
         rows = (self.env.num_envs,)
         for name, values in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
             if tuple(np.shape(values)) != rows:
@@ -169,8 +190,7 @@ class VectorChecker:
         values = {key: as_numpy(found[key]) for key in here}
         if len(values) == 2 and not np.array_equal(values["cost"] != 0, values["margin"] < 0):
             row = int(((values["cost"] != 0) != (values["margin"] < 0)).argmax())
-            self.say("error", f"in step {step}, row {row} has cost {values['cost'][row]} and margin "
-                     f"{values['margin'][row]}", "make the cost 1 exactly where the margin is negative")  # fmt: skip
+            self.check_agreement(values["cost"][row], values["margin"][row], f"in row {row} of step {step}")
 
     def draw(self) -> Any:
         """Random actions of all rows, as the environment takes them."""

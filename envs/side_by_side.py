@@ -13,14 +13,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from surefoot.core.errors import EnvironmentMismatchError, SimulatorError, SurefootError
+from surefoot.envs import returned
+from surefoot.envs.returned import AGREE, CONSTRAINTS, FLAGS, NUMBERS, Array, WrongReturnError, kind
 from surefoot.envs.spaces import mapped
-
-Array = np.ndarray[Any, Any]
-
-FLAGS = (bool, np.bool_)
-NUMBERS = (float, int, np.floating, np.integer, *FLAGS)
-CONSTRAINTS = ("cost", "costs", "margin")
-"""Entries of a step's info that must be a number where they are."""
 
 
 class PausableVectorEnv(Protocol):
@@ -94,14 +89,12 @@ class PausingVectorEnv(SyncVectorEnv):
         final: dict[int, Any] = {}
         for i in np.flatnonzero(self.active).tolist():
             with own_errors(self.envs[i], "step"):
-                result = self.envs[i].step(actions[i])
-                if not (isinstance(result, tuple) and len(result) == 5):
-                    raise self._wrong(i, "step", f"{kind(result)}", "return observation, reward, both flags and info")
-                self._see(i, "step", result[0])
-                rewards[i] = self._number(i, "a reward of", result[1], NUMBERS, "return float(reward)")
-                terminations[i] = self._number(i, "terminated =", result[2], FLAGS, "return bool(...)")
-                truncations[i] = self._number(i, "truncated =", result[3], FLAGS, "return bool(...)")
-                self._note(info, i, result[4])
+                observation, reward, terminated, truncated, row = returned.step_parts(self.envs[i].step(actions[i]))
+                self._see(i, observation)
+                rewards[i] = returned.number("a reward of", reward, NUMBERS, "return float(reward)")
+                terminations[i] = returned.number("terminated =", terminated, FLAGS, "return bool(...)")
+                truncations[i] = returned.number("truncated =", truncated, FLAGS, "return bool(...)")
+                self._note(info, i, row)
             if terminations[i] or truncations[i]:
                 final[i] = mapped(lambda rows, row=i: rows[row].copy(), self._last)
                 self._reset(i, self.next_seeds[i], None)
@@ -119,48 +112,26 @@ class PausingVectorEnv(SyncVectorEnv):
 
     def _reset(self, i: int, seed: int | None, options: dict[str, Any] | None) -> None:
         with own_errors(self.envs[i], "reset"):
-            result = self.envs[i].reset(seed=seed, options=options)
-            if not (isinstance(result, tuple) and len(result) == 2):
-                raise self._wrong(i, "reset", kind(result), "return observation and info")
-            self._see(i, "reset", result[0])
+            observation, _ = returned.reset_parts(self.envs[i].reset(seed=seed, options=options))
+            self._see(i, observation)
 
-    def _see(self, i: int, call: str, observation: Any) -> None:
+    def _see(self, i: int, observation: Any) -> None:
         """Keep what row i observes."""
         if isinstance(self._last, dict) and not (
             isinstance(observation, Mapping) and set(observation) == set(self._last)
         ):
             what = f"an observation of {kind(observation)} where a Dict of {', '.join(self._last)} is declared"
-            raise self._wrong(i, call, what, "make the observation space and the observations agree")
-        checked = mapped(lambda rows, value: self._observation(i, call, rows, value), self._last, observation)
+            raise WrongReturnError(what, AGREE)
+        checked = mapped(
+            lambda rows, value: returned.observation_array(value, rows.shape[1:], rows.dtype), self._last, observation
+        )
         _write(self._last, i, checked)
 
-    def _observation(self, i: int, call: str, rows: Array, value: Any) -> Array:
-        found = np.asarray(value)
-        if found.shape != rows.shape[1:]:
-            declared = f"where {rows.shape[1:]} is declared"
-            what = f"an observation of shape {found.shape} {declared}"
-            raise self._wrong(i, call, what, "make the observation space and the observations agree")
-        whole = rows.dtype.kind in "iu"
-        if found.dtype.kind not in "biuf" or (whole and found.dtype.kind == "f" and (found % 1 != 0).any()):
-            what = f"observations that are {found.dtype} where {rows.dtype} is declared"
-            raise self._wrong(i, call, what, "make the observation space and the observations agree")
-        return found
-
-    def _number(self, i: int, what: str, value: Any, kinds: tuple[type, ...], advice: str) -> Any:
-        if isinstance(value, kinds):
-            return value
-        found = np.asarray(value)
-        if found.shape != () or found.dtype.kind not in "biuf":
-            raise self._wrong(i, "step", f"{what} {kind(value)}", advice)
-        return found
-
-    def _note(self, info: dict[str, Any], i: int, row: Any) -> None:
+    def _note(self, info: dict[str, Any], i: int, row: Mapping[str, Any]) -> None:
         """Keep the numbers of a row's info."""
-        if not isinstance(row, Mapping):
-            raise self._wrong(i, "step", f"an info of {kind(row)}", "return a dict, {} where there is nothing to say")
         for key, value in row.items():
             if key in CONSTRAINTS:
-                value = self._number(i, f"info[{key!r}] =", value, NUMBERS, "give one finite number")
+                value = returned.number(f"info[{key!r}] =", value, NUMBERS, "give one finite number")
             elif not isinstance(value, NUMBERS):
                 continue
             if key not in info:
@@ -168,9 +139,6 @@ class PausingVectorEnv(SyncVectorEnv):
                 info[key] = np.zeros(self.num_envs, np.bool_ if flag else np.float64)
                 info[f"_{key}"] = np.zeros(self.num_envs, np.bool_)
             info[key][i], info[f"_{key}"][i] = value, True
-
-    def _wrong(self, i: int, call: str, what: str, advice: str) -> SimulatorError:
-        return SimulatorError(f"{name_of(self.envs[i])}: its {call} gave {what}; {advice} (surefoot envs check)")
 
 
 def _write(rows: Any, i: int, observation: Any) -> None:
@@ -210,15 +178,6 @@ def close(env: Any) -> None:
         warnings.warn(words, RuntimeWarning, stacklevel=2)
 
 
-def kind(value: Any) -> str:
-    """A value in a few words: of what type it is, and of what shape."""
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} of shape {value.shape}"
-    if isinstance(value, tuple):
-        return f"{len(value)} values"
-    return repr(value) if value is None or isinstance(value, NUMBERS) else type(value).__name__
-
-
 @contextlib.contextmanager
 def own_errors(env: Any, call: str) -> Iterator[None]:
     """Errors of a user's environment as ours, which name it."""
@@ -226,5 +185,7 @@ def own_errors(env: Any, call: str) -> Iterator[None]:
         yield
     except SurefootError:
         raise
+    except WrongReturnError as wrong:
+        raise SimulatorError(f"{name_of(env)}: its {call} gave {wrong} (surefoot envs check)") from wrong
     except Exception as error:
         raise SimulatorError(f"{name_of(env)}: its {call} raised {type(error).__name__}: {error}") from error
