@@ -2,13 +2,16 @@
 
 surefoot export RUN -o policy.onnx
 python examples/run_onnx.py policy.onnx --env surefoot/Quadrotor2D-v0
+
+`OnnxPolicy` alone, for a robot, needs numpy and onnxruntime. It knows every file of a policy that reads one vector: plain
+ones, those that sample (flow and diffusion policies read their noise as an input), and those with a memory, such as
+chunks of actions.
 """
 
 from __future__ import annotations
 
 import argparse
 
-import gymnasium
 import numpy as np
 import onnxruntime
 
@@ -21,20 +24,40 @@ class OnnxPolicy:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self.action_dim = self.session.get_outputs()[0].shape[1]
-        self.samples = any(put.name == "noise" for put in self.session.get_inputs())  # exported with --sampling
+        self.inputs = {put.name: put.shape for put in self.session.get_inputs()}
+        self.noise_dim = self.inputs["noise"][1] if "noise" in self.inputs else 0
         self.generator = np.random.default_rng(seed)
+        self.reset()
 
-    def select_action(self, observation: np.ndarray) -> np.ndarray:
-        """(A,) float32 for (O,)."""
-        feed = {"observations": np.asarray(observation, np.float32)[None]}
-        if self.samples:
-            feed["noise"] = self.generator.standard_normal((1, self.action_dim), np.float32)
-        return self.session.run(["actions"], feed)[0][0]
+    def reset(self) -> None:
+        """Begin an episode: what is remembered does not count any more."""
+        names = [name for name in self.inputs if name.startswith("memory.")]
+        self.memory = {name: np.zeros((1, *self.inputs[name][1:]), np.float32) for name in names}
+        self.first = True
+        self.observe(0.0)
+
+    def observe(self, reward: float, cost: float = 0.0) -> None:
+        """What the last action brought: only policies that read `rewards` and `costs` need it."""
+        outcome = {"rewards": reward, "costs": cost}
+        self.outcome = {name: np.array([value], np.float32) for name, value in outcome.items() if name in self.inputs}
+
+    def select_action(self, observation: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
+        """(A,) float32 for (O,); a policy that samples draws (Z,) standard normal numbers where it is given none."""
+        feed = {"observations": np.asarray(observation, np.float32)[None], **self.outcome, **self.memory}
+        if self.noise_dim:
+            drawn = self.generator.standard_normal(self.noise_dim, np.float32) if noise is None else noise
+            feed["noise"] = np.asarray(drawn, np.float32)[None]
+        if "ended" in self.inputs:
+            feed["ended"] = np.array([self.first])
+        actions, *following = self.session.run(None, feed)
+        self.memory, self.first = dict(zip(self.memory, following, strict=True)), False
+        return actions[0]
 
 
 def main() -> None:
     """Run some episodes and print their returns."""
+    import gymnasium
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("policy", help="a .onnx file")
     parser.add_argument("--env", required=True, help="gymnasium id")
@@ -44,9 +67,11 @@ def main() -> None:
     policy, env, returns = OnnxPolicy(arguments.policy), gymnasium.make(arguments.env), []
     for episode in range(arguments.episodes):
         observation, _ = env.reset(seed=episode)
+        policy.reset()
         total, over = 0.0, False
         while not over:
-            observation, reward, terminated, truncated, _ = env.step(policy.select_action(observation))
+            observation, reward, terminated, truncated, info = env.step(policy.select_action(observation))
+            policy.observe(float(reward), float(info.get("cost", 0.0)))
             total, over = total + float(reward), terminated or truncated
         returns.append(total)
     print(f"mean return {np.mean(returns):.1f} over {len(returns)} episodes")

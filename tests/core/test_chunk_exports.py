@@ -1,0 +1,157 @@
+"""Flow, diffusion and one-step policies of chunks as ONNX files: the same actions, also where only onnxruntime is."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.core.actor import Actor
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.chunk_actors import played
+from surefoot.core.diffusion import DiffusionActor, Schedule
+from surefoot.core.flow_actor import FlowActor, OneStepActor
+from surefoot.core.memory import DRAWS
+from surefoot.core.memory_actors import ChunkActor
+from surefoot.core.noise_networks import PlainNoise
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+from surefoot.core.velocity import PlainVelocity
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
+pytest.importorskip("onnxscript", reason="the onnx extra is not installed")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHUNK, OBSERVED, ACTIONS = 4, 3, 2
+SIZE = CHUNK * ACTIONS
+STEPS = 11
+SMALL = (32, 32)
+
+INNER: dict[str, Callable[[], Actor]] = {
+    "flow in 1 step": lambda: FlowActor(PlainVelocity(OBSERVED, SIZE, SMALL), SIZE, 1),
+    "flow in 4 steps": lambda: FlowActor(PlainVelocity(OBSERVED, SIZE, SMALL), SIZE, 4),
+    "diffusion in 5 steps": lambda: DiffusionActor(
+        PlainNoise(OBSERVED, SIZE, SMALL), Schedule.vp(20), SIZE, implicit=5
+    ),
+    "one-step student": lambda: OneStepActor(OBSERVED, SIZE, SMALL),
+}
+
+
+def policy(kind: str) -> Policy:
+    torch.manual_seed(2)
+    head = ChunkActor(INNER[kind](), CHUNK, ACTIONS)
+    normalizer = Normalizer(OBSERVED)
+    normalizer.mean.copy_(torch.tensor([1.0, -20.0, 300.0]))
+    normalizer.scale.copy_(torch.tensor([0.5, 3.0, 100.0]))
+    return Policy.of(head, normalizer, torch.tensor([-2.0, -10.0]), torch.tensor([2.0, 10.0]))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Policy], pathlib.Path]:
+    """A policy of each kind and one that fades, each as a file of its name, and their folder."""
+    folder, made = tmp_path_factory.mktemp("files"), {kind: policy(kind) for kind in INNER}
+    torch.manual_seed(4)
+    plain = ChunkActor(DeterministicActor(OBSERVED, SIZE, SMALL), CHUNK, ACTIONS)
+    trained = Policy.of(plain, Normalizer(OBSERVED), torch.tensor([-2.0, -10.0]), torch.tensor([2.0, 10.0]))
+    made["blend"] = played(trained, "blend", execute=2, fade_ticks=2)
+    for name, one in made.items():
+        one.export(folder / f"{name}.onnx")
+    return made, folder
+
+
+def episodes(made: Policy, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Observations, noise and ends of STEPS steps, and the actions of the policy."""
+    draw = torch.Generator().manual_seed(3)
+    observations = torch.randn(STEPS, rows, OBSERVED, generator=draw) * torch.tensor([0.5, 3.0, 100.0])
+    observations = observations + torch.tensor([1.0, -20.0, 300.0])
+    noise = torch.randn(STEPS, rows, made.noise_dim, generator=draw)
+    ended = torch.zeros(STEPS, rows, dtype=torch.bool)
+    ended[5, 0] = True
+    memory, actions = made.begin(rows), []
+    for time in range(STEPS):
+        chosen, memory = made.act(observations[time], memory, noise[time])
+        memory = made.hear(memory, torch.zeros(rows), torch.zeros(rows), ended[time])
+        actions.append(chosen)
+    return observations, noise, ended, torch.stack(actions)
+
+
+@pytest.mark.parametrize("kind", INNER)
+def test_a_file_gives_the_same_actions_for_the_same_noise_with_all_steps_unrolled(
+    kind: str, files: tuple[dict[str, Policy], pathlib.Path]
+) -> None:
+    made = files[0][kind]
+    session = onnxruntime.InferenceSession(files[1] / f"{kind}.onnx", providers=["CPUExecutionProvider"])
+    assert {put.name for put in session.get_inputs()} >= {"observations", "noise", "ended", "memory.queue"}
+    for rows in (1, 5):
+        observations, noise, ended, actions = episodes(made, rows)
+        names = [name for name in made.begin(rows) if name != DRAWS]
+        memory = {f"memory.{name}": np.zeros_like(made.begin(rows)[name].numpy()) for name in names}
+        begins = np.ones(rows, bool)
+        for time in range(STEPS):
+            given: dict[str, Any] = {"observations": observations[time].numpy(), "noise": noise[time].numpy()}
+            found, *following = session.run(None, {**given, "ended": begins, **memory})
+            memory, begins = dict(zip(memory, following, strict=True)), ended[time].numpy()
+            np.testing.assert_allclose(found, actions[time].numpy(), rtol=0, atol=1e-5)
+    assert (actions[1:] - actions[:-1]).abs().max() > 0.05
+    first = made.act(observations[0], made.begin(5), noise[0])[0]
+    assert (first - made.act(observations[0], made.begin(5), noise[1])[0]).abs().max() > 1e-3
+
+
+APART = """
+import importlib.util, sys
+import numpy
+from run_onnx import OnnxPolicy
+assert not any(importlib.util.find_spec(name) for name in ("surefoot", "torch", "gymnasium"))
+for name in {names!r}:
+    given, found = numpy.load(name + ".npz"), []
+    policy = OnnxPolicy(name + ".onnx")
+    for observation, noise, ended in zip(given["observations"], given["noise"], given["ended"]):
+        found.append(policy.select_action(observation, noise if noise.size else None))
+        if ended:
+            policy.reset()
+    numpy.save(name + ".npy", numpy.stack(found))
+"""
+
+
+def check_apart(python: str, files: tuple[dict[str, Policy], pathlib.Path], isolated: bool) -> None:
+    """Run each file in another process by the example's class alone, and compare."""
+    made, folder = files
+    shutil.copy(ROOT / "examples" / "run_onnx.py", folder)
+    wanted = {}
+    for name, one in made.items():
+        observations, noise, ended, wanted[name] = episodes(one, 1)
+        parts = {"observations": observations, "noise": noise, "ended": ended}
+        np.savez(folder / f"{name}.npz", **{key: value[:, 0].numpy() for key, value in parts.items()})
+        (folder / f"{name}.npy").unlink(missing_ok=True)
+    code = APART.format(names=list(made))
+    if not isolated:
+        code = "import sys; sys.modules['torch'] = sys.modules['surefoot'] = None\n" + code.replace("assert", "#", 1)
+    subprocess.run([python, "-c", code], check=True, timeout=120, cwd=folder)
+    for name in made:
+        np.testing.assert_allclose(np.load(folder / f"{name}.npy"), wanted[name][:, 0].numpy(), rtol=0, atol=1e-5)
+
+
+def test_the_examples_class_runs_every_file_without_importing_surefoot_or_torch(
+    files: tuple[dict[str, Policy], pathlib.Path],
+) -> None:
+    check_apart(sys.executable, files, isolated=False)
+
+
+@pytest.mark.slow
+def test_files_run_on_a_machine_that_has_only_numpy_and_onnxruntime(
+    files: tuple[dict[str, Policy], pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    pinned = ["-c", str(ROOT / "constraints.txt")]
+    done = subprocess.run([python, "-m", "pip", "install", "-q", *pinned, "numpy", "onnxruntime"], capture_output=True)
+    if done.returncode != 0:
+        pytest.skip("numpy and onnxruntime could not be installed: there is no network")
+    check_apart(python, files, isolated=True)
