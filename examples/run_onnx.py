@@ -3,9 +3,9 @@
 surefoot export RUN -o policy.onnx
 python examples/run_onnx.py policy.onnx --env surefoot/Quadrotor2D-v0
 
-`OnnxPolicy` alone, for a robot, needs numpy and onnxruntime. It knows every file of a policy that reads one vector: plain
-ones, those that sample (flow and diffusion policies read their noise as an input), and those with a memory, such as
-chunks of actions.
+`OnnxPolicy` alone, for a robot, needs numpy and onnxruntime. It knows every file of a policy that reads one vector:
+plain ones, those that sample (flow and diffusion policies read their noise as an input), and those with a memory, such
+as chunks of actions.
 """
 
 from __future__ import annotations
