@@ -145,7 +145,7 @@ class TanhGaussianActor(MLPActor):
         return torch.tanh(unsquashed), density
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
-        """(B, A) samples, and what was squashed: near +- 1 an action no longer tells it."""
+        """(B, A) samples, and the values before the tanh, which an action near +- 1 no longer determines."""
         mean, log_std = self(observations)
         unsquashed = mean + log_std.exp() * noise
         return torch.tanh(unsquashed), {"unsquashed": unsquashed}

@@ -236,8 +236,8 @@ class DiffusionActor(Actor):
             samples: N actions drawn for each observation.
             prefer: of critics that predict violations, "lowest" takes the action whose largest value is smallest;
                 actions whose largest value is -`reserve` or less are feasible, and "feasible" takes the first of them,
-                "best" the one that `reward_critic` likes best, and both without one the lowest; of critics that
-                predict returns, "highest" takes the action whose smallest value is largest.
+                "best" the one with the highest value of `reward_critic`; where none is feasible, both take the lowest.
+                Of critics that predict returns, "highest" takes the action whose smallest value is largest.
             reward_critic: predicts returns, for "best" alone.
             reserve: at least 0, in the units of the critic.
             implicit: draw in so many steps of DDIM, without noise but the first; None: all T steps, by DDPM.

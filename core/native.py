@@ -18,7 +18,7 @@ from surefoot import cuda_ext
 
 
 class Network(NamedTuple):
-    """An MLP as native code is told of it."""
+    """An MLP as native code takes it."""
 
     parts: tuple[list[int], int, int, int, list[int], list[int], list[int], list[int]]
     """Widths, members, rows, place in HIDDEN, and the addresses of weights, biases, gains and shifts, in this order."""
@@ -269,7 +269,7 @@ def recorder() -> Recorder | None:
 
 @contextlib.contextmanager
 def recording(by: Recorder | None) -> Iterator[None]:
-    """Tell `by` of every call while the block runs, or nobody."""
+    """Report every call to `by` while the block runs; None: to no recorder."""
     global _recorder
     before, _recorder = _recorder, by
     try:

@@ -56,7 +56,7 @@ class Optimizer:
         self.first = [torch.zeros_like(n.value) for n in remembering]
         self.second = [torch.zeros_like(n.value) for n in remembering]
         # Adam's count, on the device for CUDA graphs; `taken` is the same number for the schedule,
-        # but for moments that came from another run: their count goes on, schedules start anew.
+        # but for moments that came from another run: their count continues, schedules start anew.
         self.counts = [torch.zeros((), dtype=torch.float32, device=device) for _ in networks]
         self.fused = fused
         self.rate: Tensor | None = None  # where a CUDA graph or a tape reads the rate

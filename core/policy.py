@@ -29,7 +29,7 @@ from surefoot.core.spec import VECTOR, Array, arrays_from_json, arrays_to_json, 
 PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
 FARTHEST = 1e18
-"""Deviations from the data at which a discrete policy's scores, which nobody sees, may overflow: refused beyond."""
+"""Deviations from the data beyond which a discrete policy refuses an observation: its scores may overflow unseen."""
 
 
 class Policy(ControlLoop, nn.Module):
@@ -241,7 +241,7 @@ class Policy(ControlLoop, nn.Module):
             memory: as `act` gave it. It is not changed.
             rewards: (B,) in the environment's units.
             costs: (B,), zeros where there is no constraint.
-            ended: (B,) bool: those rows begin a new episode. A policy's own noise goes on.
+            ended: (B,) bool: those rows begin a new episode. A policy's own noise sequence continues.
         """
         return self.actor.hear(memory, rewards, costs, ended) if memory else memory
 

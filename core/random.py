@@ -1,6 +1,6 @@
 """Counter-based random streams: what a draw gives depends on (seed, purpose, block), never on what was drawn before.
 
-So seed i of a run gets the same numbers alone or beside others, on any device, and a resumed run goes on
+So seed i of a run gets the same numbers alone or beside others, on any device, and a resumed run continues
 where it was killed without any generator state to save.
 Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (Philox), through numpy.
 """

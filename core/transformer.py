@@ -1,4 +1,4 @@
-"""A decoder-only transformer over an episode's last steps, as a policy head that is told what is left to earn."""
+"""A decoder-only transformer over an episode's last steps: a policy head conditioned on return and cost to go."""
 
 from __future__ import annotations
 

@@ -49,11 +49,11 @@ class VelocityNetwork(nn.Module):
         raise TypeError(f"{type(self).__name__} must define forward")
 
     def time_features(self, time: Tensor) -> Tensor:
-        """(B or 1, time_width) what it makes of the time before it looks at the rest: for networks beside it."""
+        """(B or 1, time_width) its embedding of the time, before the other inputs: for networks beside it."""
         return time.unsqueeze(-1)
 
     def condition(self, observations: Tensor) -> Tensor:
-        """(B, condition_width) what it makes of the observation before it looks at the rest."""
+        """(B, condition_width) its embedding of the observation, before the other inputs."""
         return observations
 
     def description(self) -> dict[str, Any]:

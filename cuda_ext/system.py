@@ -102,7 +102,7 @@ class System(abc.ABC):
     """By which the rollout operator, whose arguments are numbers and tensors, finds this object again."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
-        """Give every object a handle; it is found by it as long as somebody holds the object."""
+        """Give every object a handle; it is found by it as long as the object is referenced."""
         self = super().__new__(cls)
         self.handle = next(_handles)
         _alive[self.handle] = self

@@ -58,7 +58,7 @@ class Verification:
     path: str
     ok: bool
     sha256: str | None  # of the file as it is
-    known_sha256: str | None  # what it should be: given, or kept beside the file; None: nobody knows
+    known_sha256: str | None  # what it should be: given, or kept beside the file; None: unknown
     problems: list[str]  # sentences
     warnings: dict[str, int]  # accepted oddity -> rows
     transitions: int | None  # None: it can't be loaded

@@ -223,7 +223,7 @@ def store_from_dataset(
         dataset: whole episodes; rows with `valid` False are left out.
         keys: fields of `Dataset` (`observations`, `costs`, ...) or names in `dataset.extras`; `observations` stands for
             all of `observations/KEY` where observations are images or several arrays.
-        device: where the store lives.
+        device: where the store's tensors are.
         dtype: of the packed row.
 
     Raises:

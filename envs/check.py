@@ -138,7 +138,7 @@ class Checker(Findings):
         except TypeError as error:
             self.say("error", f"reset(seed=...) is refused ({error})", RESET)
             return False
-        parts = self.believed("reset", reset_parts, result)
+        parts = self.checked("reset", reset_parts, result)
         if parts is not None:
             self.check_observation(parts[0], "the first observation")
         return parts is not None
@@ -149,7 +149,7 @@ class Checker(Findings):
         for step in range(self.steps):
             action = self.draw()
             kept = np.array(action, copy=True)
-            parts = self.believed("step", step_parts, self.env.step(action))
+            parts = self.checked("step", step_parts, self.env.step(action))
             if parts is None:
                 return False
             observation, reward, terminated, truncated, info = parts

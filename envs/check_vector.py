@@ -51,7 +51,7 @@ class Findings:
         if all(finding.advice != advice for finding in self.findings):
             self.findings.append(Finding(level, what, advice))
 
-    def believed(self, who: str, check: Callable[..., T], *given: Any) -> T | None:
+    def checked(self, who: str, check: Callable[..., T], *given: Any) -> T | None:
         """What a check of `envs.returned` gives; None, and a finding, where it raises."""
         try:
             return check(*given)
@@ -110,7 +110,7 @@ class VectorChecker(Findings):
 
     def check_step(self, result: Any, ended: Array, step: int) -> bool:
         """One step's shapes, numbers and behaviour at ends; whether the rest can be checked."""
-        parts = self.believed(f"step {step}", step_parts, result)
+        parts = self.checked(f"step {step}", step_parts, result)
         if parts is None:
             return False
         observations, rewards, terminations, truncations, info = parts

@@ -95,7 +95,7 @@ class Chunked(VectorEnvironment):
 
     @property
     def next_seeds(self) -> list[int | None]:
-        """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
+        """Seed of each row's next automatic reset; None continues the row's own random numbers."""
         return self.env.next_seeds  # type: ignore[no-any-return]
 
     @next_seeds.setter

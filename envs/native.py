@@ -87,14 +87,14 @@ class NativeVectorEnv(VectorEnvironment):
         self.active: Array = np.ones(num_envs, dtype=np.bool_)
         """(N,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
         self.next_seeds: list[int | None] = [None] * num_envs
-        """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
+        """Seed of each row's next automatic reset; None continues the row's own random numbers."""
         self.diverged_episodes = 0
         """Episodes that ended because their state diverged, since construction."""
         self._seeds = np.zeros(num_envs, np.int64)
         self._seeded = False
         self._threads = threads
         self._away: Carry | None = None
-        """Where the environments stand after a rollout on a GPU, until somebody asks here."""
+        """Where the environments stand after a rollout on a GPU, until they are next used on the CPU."""
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
@@ -204,7 +204,7 @@ class NativeVectorEnv(VectorEnvironment):
         return self._given(self._simulator.observations)
 
     def get_state(self) -> dict[str, Array]:
-        """All that the next steps depend on, as named arrays; `set_state` of it goes on to the same bits."""
+        """All that the next steps depend on, as named arrays; `set_state` of it continues to the same bits."""
         self._come_home()
         now = self._simulator.state
         seeds = np.array([-1 if seed is None else seed for seed in self.next_seeds], dtype=np.int64)

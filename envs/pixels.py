@@ -162,7 +162,7 @@ class PixelVectorEnv(VectorEnvironment):
 
     @property
     def next_seeds(self) -> list[int | None]:
-        """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
+        """Seed of each row's next automatic reset; None continues the row's own random numbers."""
         return self.inner.next_seeds
 
     @next_seeds.setter
@@ -206,7 +206,7 @@ class PixelVectorEnv(VectorEnvironment):
         return {"image": self.give(stack[:, 0].copy()), "velocity": self.give(seen[:, list(self._velocity)])}
 
     def get_state(self) -> dict[str, Array]:
-        """All that the next steps depend on, as named arrays; `set_state` of it goes on to the same bits."""
+        """All that the next steps depend on, as named arrays; `set_state` of it continues to the same bits."""
         return {**self.inner.get_state(), "frames": self._stack.copy(), "seen": self._seen.copy()}
 
     def set_state(self, state: Mapping[str, Array]) -> None:

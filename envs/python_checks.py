@@ -1,4 +1,4 @@
-"""What a `PythonSystem` is told of its mistakes: one sentence each, when it is made."""
+"""Checks of a `PythonSystem` when it is made; each error says in one sentence what to change."""
 
 from __future__ import annotations
 

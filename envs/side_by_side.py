@@ -1,4 +1,4 @@
-"""Single environments side by side: what each of them returns is checked before it is believed."""
+"""Single environments side by side: what each of them returns is checked before it is used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PausableVectorEnv(Protocol):
     active: Array
     """(num_envs,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
     next_seeds: list[int | None]
-    """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
+    """Seed of each row's next automatic reset; None continues the row's own random numbers."""
     max_episode_steps: int | None
     """Time limit of an episode."""
 

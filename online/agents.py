@@ -62,7 +62,7 @@ class OffPolicyAgent(Agent):
     """Whether it is meant for a simulator that is wrong (`gap=`)."""
     plans: ClassVar[bool] = False
     """Whether `explore` gives C actions, of which the loop plays one a step; it is asked again when they are played or
-    the episode ends. Rows are steps of the environment, as ever."""
+    the episode ends. Rows are steps of the environment, as for other agents."""
     decides: ClassVar[bool] = False
     """Whether a row is a decision: C actions that are played without looking, and the sum of their rewards."""
     batch_size: int = 256

@@ -1,4 +1,4 @@
-"""Cal-QL fine-tuning: its losses go on, on the dataset and on what is met, each step calibrated by its own episode."""
+"""Cal-QL fine-tuning: the same losses on the dataset and the replay buffer, each step calibrated by its own episode."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class Experience:
 
     def fresh_costs(self) -> tuple[Tensor, Tensor] | None:
         """(S,) mean cost and length of each seed's last episodes, NaN for seeds where none ended in the last step;
-        None where that holds for all, or where nobody asks for costs."""
+        None where that holds for all, or where costs are not needed."""
         if self.acting.recent is None or not bool(self._ended.any()):
             return None
         cost, length = self.acting.recent.means()

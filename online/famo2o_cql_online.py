@@ -1,4 +1,4 @@
-"""FamO2O over CQL, fine-tuned: its losses go on, at the coefficients that the balance model picks."""
+"""FamO2O over CQL, fine-tuned: the same losses, at the coefficients that the balance model picks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FamO2O fine-tuning: the losses go on on data and on what is met, at the coefficients that the balance model picks."""
+"""FamO2O fine-tuning: the same losses on data and replay, at the coefficients that the balance model picks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HNPG: the natural gradient on blocks and data; its critic learns from returns met and from the data's transitions."""
+"""HNPG: the natural gradient on blocks and data; its critic learns from both."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class HNPG(TRPO):
         \quad a' \sim \pi(s') \\
         V(s) &= \tfrac1K \textstyle\sum_k Q(s, a_k), \quad a_k \sim \pi(s)
 
-    G is the block's discounted return, which goes on with V where the block or an episode is cut. The critic is fitted
-    first. Then TRPO's step is taken on the block, with generalised advantages by the new V, and on as many of the
+    G is the block's discounted return, which bootstraps from V where the block or an episode is cut. The critic is
+    fitted first. Then TRPO's step is taken on the block, with generalised advantages by the new V, and on as many of the
     data's states, with actions drawn anew and the advantage Q - V, all standardised together.
 
     YifeiZhou02/HNPG has a finite horizon with a policy and a critic for each step, fitted backwards, and no discount.
@@ -126,7 +126,7 @@ class HNPG(TRPO):
         return in_parts(of_rows, torch.cat([observations, noise], -1))
 
     def _following(self, block: Mapping[str, Tensor], values: Tensor) -> Tensor:
-        """(T, N) V(s'): where the episode goes on the next step's very estimate, so that its noise cancels in sums."""
+        """(T, N) V(s'): where the episode continues the next step's own estimate, so that its noise cancels in sums."""
         own = self.expected(block["next_observations"], block["next_value_action"])
         ended = (block["terminations"] != 0) | (block["truncations"] != 0)
         return torch.cat([torch.where(ended[:-1], own[:-1], values[1:]), own[-1:]])

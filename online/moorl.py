@@ -1,4 +1,4 @@
-"""MOORL: SAC meta-learned by Reptile over two tasks, to learn from the data and to learn from what is met."""
+"""MOORL: SAC meta-learned by Reptile over two tasks, learning from the data and learning from the replay buffer."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class MOORL(SAC):
             ConfigError: there is no data.
         """
         if stores.data is None:
-            raise ConfigError("moorl learns from data and from what it meets: give dataset=")
+            raise ConfigError("moorl learns from data and from its own steps: give dataset=")
         c = self.config
         choose = alternating_choices if c.selector == "alternate" else drawn_choices(c.data_probability)
         return {MAIN: Alternation(stores.data, Replay(stores.replay), c.inner_steps, choose)}

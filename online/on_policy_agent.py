@@ -122,7 +122,7 @@ class EpochsConfig(OnPolicyConfig):
 
 
 class OnPolicyAgent(Agent):
-    """An agent that `OnPolicyLoop` trains: it learns from each block of its own steps, and then forgets it.
+    """An agent that `OnPolicyLoop` trains: it learns from each block of its own steps, which is then discarded.
 
     Actions inside are samples as drawn, not clipped (one-hot rows of a discrete policy); what acts clips them.
     """

@@ -46,8 +46,8 @@ class Reinforce(OnPolicyAgent):
 
     .. math:: L = -E\, \frac{G - \bar G}{\sigma_G} \log \pi(a|s) - c_e H(\pi)
 
-    There is no critic. A return that is cut, by a time limit or the end of the block, goes on with the mean return of
-    the block itself: with :math:`G = G^0 + w \bar G`, w the discount left at the cut,
+    There is no critic. A return that is cut, by a time limit or the end of the block, is continued by the mean return
+    of the block itself: with :math:`G = G^0 + w \bar G`, w the discount left at the cut,
     :math:`\bar G = E G^0 / (1 - E w)`.
     """
 

@@ -50,7 +50,7 @@ class BCQLag(CostCriticAgent):
         L_\xi &= E [-\min_i Q_i(s, a) + \lambda (\max_i Q^c_i(s, a) - q_{thr})], \quad a = \xi_\phi(s, D(s, z))
 
     where lambda is a PID over E Q^c - q_thr, stepped once a training step. Slips of OSRL that are not here: its cost
-    backup goes on after a termination and takes the largest of the n actions' costs, not a policy's (here the mean
+    backup bootstraps after a termination and takes the largest of the n actions' costs, not a policy's (here the mean
     over the policy's own draws); its cost target trusts the lower critic most; time-outs end its returns. Two critics
     of each kind, where OSRL has two pairs.
     """

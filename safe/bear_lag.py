@@ -72,8 +72,8 @@ class BEARLag(CostCriticAgent):
 
     with MMD between n actions of the policy and n of an auto-encoder of the data, both before the tanh; alpha rises
     while it is above epsilon (by Adam, in steps of the actor's rate, where OSRL ascends by hand). Slips of OSRL that
-    are not here: as in BCQ-Lagrangian, cost backups that go on after a termination and take the largest of the n
-    costs, the trust in the lower cost critic, and time-outs that end returns.
+    are not here: as in BCQ-Lagrangian, cost backups that bootstrap after a termination and take the largest of the
+    n costs, the minimum of the cost critics, and time-outs that end returns.
     """
 
     name = "bear_lag"

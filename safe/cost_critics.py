@@ -150,15 +150,15 @@ class CostCriticAgent(ThresholdAgent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
 
-    def believed(self, costs: Tensor) -> Tensor:
-        """(B,) what (E, B) cost critics are taken to say."""
+    def cost_of(self, costs: Tensor) -> Tensor:
+        """(B,) the maximum over (E, B) cost critics; the minimum without `careful_costs`."""
         return ensembles.maximum(costs) if self.config.careful_costs else ensembles.minimum(costs)
 
     def values(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """(B,) value and cost value of (B, A) actions."""
         pairs = joined(observations, actions)
         costs = self.cost_critic(pairs)
-        return ensembles.minimum(self.critic(pairs)), self.believed(costs)
+        return ensembles.minimum(self.critic(pairs)), self.cost_of(costs)
 
     def vae_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Reconstruction of the data's actions, and the divergence of their codes from the prior."""

@@ -49,9 +49,9 @@ class CPQ(CostCriticAgent):
     where nu holds those of the policy's actions whose code, by an auto-encoder of the data, is furthest from the prior.
     alpha rises while their mean cost value is below 1.5 q_thr. Slips of OSRL that are not here: its penalty reads the
     target critic without gradient, so that only alpha moves (`penalty_gradient=False` keeps that); the actions in it
-    are drawn before the tanh; the mean over nu counts all other actions as 0; cost backups go on after a termination;
-    time-outs end returns. Two choices differ too: of the cost critics the larger is believed, where OSRL takes the
-    smaller (`careful_costs=False`), and log alpha is stepped by Adam, where OSRL adds rate alpha (1.5 q_thr - mean).
+    are drawn before the tanh; the mean over nu counts all other actions as 0; cost backups bootstrap after a
+    termination; time-outs end returns. Two choices differ too: of two cost critics the maximum is used, where OSRL takes the
+    minimum (`careful_costs=False`), and log alpha is stepped by Adam, where OSRL adds rate alpha (1.5 q_thr - mean).
     """
 
     name = "cpq"
@@ -72,7 +72,7 @@ class CPQ(CostCriticAgent):
     def cost_critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD error, less the weighted cost value of actions that the data does not have."""
         c = self.config
-        next_cost = self.believed(self.target_cost_critic(self._next_pairs(batch, noise)))
+        next_cost = self.cost_of(self.target_cost_critic(self._next_pairs(batch, noise)))
         target = td_target(batch["costs"], batch["terminations"], next_cost, c.discount)
         cost_q = self.cost_critic(batch["observation_actions"])
         td = (cost_q - target).square().mean(-1).sum()
@@ -84,9 +84,9 @@ class CPQ(CostCriticAgent):
         return td + weight * short + self.dual.loss(short), metrics
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Squared TD error of both critics; a next action whose cost value is above the threshold is worth nothing."""
+        """Squared TD error of both critics; a next action whose cost value is above the threshold has value 0."""
         pairs = self._next_pairs(batch, noise)
-        affordable = self.believed(self.target_cost_critic(pairs)) <= self.cost_threshold
+        affordable = self.cost_of(self.target_cost_critic(pairs)) <= self.cost_threshold
         next_q = torch.where(affordable, self.target_critic(pairs).amin(0), 0.0)
         target = td_target(batch["rewards"], batch["terminations"], next_q, self.config.discount)
         q = self.critic(batch["observation_actions"])
@@ -97,7 +97,7 @@ class CPQ(CostCriticAgent):
         observations = batch["observations"]
         actions, _ = self.actor.draw(observations, noise["own_action"])
         pairs = torch.cat([observations, actions], -1)
-        affordable = self.believed(self.cost_critic(pairs)) <= self.cost_threshold
+        affordable = self.cost_of(self.cost_critic(pairs)) <= self.cost_threshold
         q = torch.where(affordable, ensembles.minimum(self.critic(pairs)), 0.0)
         return -q.mean(), {"affordable": affordable.to(q.dtype)}
 

@@ -20,7 +20,7 @@ from surefoot.safe.model import Model
 
 
 class FilteredPolicy(ControlLoop, nn.Module):
-    """Any policy behind any filter; used like the policy, whose memory is told the actions that are carried out.
+    """Any policy behind any filter; used like the policy, whose memory is given the actions that are carried out.
 
     Counts since construction or `clear`: `actions` taken, `changed` by the filter, `short` where no action kept its
     condition.

@@ -93,7 +93,7 @@ class LeastRestrictive(nn.Module):
         return candidates.index_select(0, following.argmin(1))
 
     def forward(self, states: Tensor, actions: Tensor) -> Filtered:
-        """Actions are clipped to the model's bounds before they are looked at."""
+        """Actions are clipped to the model's bounds before they are checked."""
         actions = torch.clamp(actions, self.model.action_low.to(actions), self.model.action_high.to(actions))
         changed = ~(self.value(self.model(states, actions)) <= -self.margin)
         if torch.compiler.is_compiling():  # an exported graph works on all rows, and counts nothing
@@ -146,7 +146,7 @@ class BarrierQP(LeastRestrictive):
         return -self.value(states) - self.margin
 
     def forward(self, states: Tensor, actions: Tensor) -> Filtered:
-        """Actions are clipped to the model's bounds before they are looked at."""
+        """Actions are clipped to the model's bounds before they are checked."""
         low, high = self.model.action_low.to(actions), self.model.action_high.to(actions)
         actions = torch.clamp(actions, low, high)
         if torch.compiler.is_compiling():

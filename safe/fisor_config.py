@@ -28,7 +28,7 @@ class FISORConfig:
     actor_learning_rate: float = 1e-3  # of the noise network; official: 3e-4, for a million steps
     actor_decay: float = 1.0  # its rate falls along a cosine that ends after this many times the run's steps
     hidden: tuple[int, ...] = (256, 256)  # of values and critics
-    reward_temperature: float = 0.5  # multiplies the reward advantage in feasible states; 3 (official) wants long runs
+    reward_temperature: float = 0.5  # multiplies the reward advantage in feasible states; 3 (official) needs long runs
     cost_temperature: float = 5.0  # multiplies the safety advantage in infeasible ones
     reward_weight_max: float = 100.0
     cost_weight_min: float = 0.0  # 1 keeps every infeasible row at 1 or more (the official branch for MetaDrive)

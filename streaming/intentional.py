@@ -107,7 +107,7 @@ class Intentional(Traces):
 
     Source: Sharifnassab, Elsayed, De Asis, Mahmood and Sutton, "Intentional Updates for Streaming Reinforcement
     Learning" (2026). Their code does not clear traces at truncation; this does. How fast the average of TD errors, by
-    which the policy's step is divided, forgets, is taken to be as for their squares.
+    which the policy's step is divided, decays, is taken to be as for their squares.
     """
 
     def __init__(self, agent: Any) -> None:

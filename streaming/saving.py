@@ -64,7 +64,7 @@ def load(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
 
 
 def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
-    """A new agent that goes on from a file."""
+    """A new agent that continues from a file."""
     for option in options:
         if option not in ("native", "budget_us"):
             raise ConfigError(

@@ -197,7 +197,7 @@ class EpisodeRunner:
         return costs
 
     def _note_success(self, moved: Array, info: Mapping[str, Any]) -> None:
-        """Keep what the rows that (rows,) `moved` are told of success: that of an episode's last step stays."""
+        """Record the success flags of the rows that (rows,) `moved`; that of an episode's last step remains."""
         key = next((name for name in SUCCESS if name in info), None)
         if key is not None:
             given = moved & as_numpy(info.get(f"_{key}", moved))
@@ -237,7 +237,7 @@ class EpisodeRunner:
         self.before[:] = self.actions
 
     def _hear(self, rewards: Array, costs: Array, ended: Array) -> None:
-        """Policies hear what their actions brought."""
+        """Pass rewards, costs and ends to the policies' memories."""
         for p, policy in enumerate(self.policies):
             rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
             heard = [values[rows].astype(np.float32) for values in (rewards, costs)]

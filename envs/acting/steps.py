@@ -151,7 +151,7 @@ class Stepping:
         if not (hasattr(env, "get_state") and hasattr(env, "set_state")):
             return (
                 f"the state of {type(env).__name__} can't be restored: a new episode begins in each environment, so "
-                "that the run goes on with other numbers than an uninterrupted one"
+                "that the run continues with other numbers than an uninterrupted one"
             )
         whole = {}
         for name, own in env.get_state().items():

@@ -75,7 +75,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         self.active = np.ones(num_envs, dtype=np.bool_)
         """(N,) bool: rows that `step` moves. Set it freely between steps; `reset` sets all."""
         self.next_seeds: list[int | None] = [None] * num_envs
-        """Seed of each row's next automatic reset; None goes on with the row's own random numbers."""
+        """Seed of each row's next automatic reset; None continues the row's own random numbers."""
         self.diverged_episodes = 0
         """Episodes that ended because their simulation diverged, since construction."""
         self._generators: list[np.random.Generator | None] = [None] * num_envs
@@ -139,7 +139,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         """Reset all rows (or those of `options["reset_mask"]`) and activate them all.
 
         Args:
-            seed: one per row; an integer s means s, s + 1, ...; None goes on with the row's random numbers.
+            seed: one per row; an integer s means s, s + 1, ...; None continues the row's random numbers.
             options: `{"reset_mask": (N,) bool}` or None.
         """
         if seed is None or isinstance(seed, (int, np.integer)):
@@ -309,7 +309,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
     def get_state(self) -> dict[str, Array]:
         """All that the next steps depend on, as named arrays: simulations, generators, domain parameters.
 
-        `set_state` of it, here or in an environment made alike, goes on to the same bits (docs/mujoco.md).
+        `set_state` of it, here or in an environment made alike, continues to the same bits (docs/mujoco.md).
         """
         state = {
             "simulations": self.batch.state.copy(),

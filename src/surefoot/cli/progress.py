@@ -99,7 +99,7 @@ class Watcher:
         if self.bars:
             task = self._task(seed, steps)
             if warming_up:
-                self._progress.reset(task, completed=step)  # so that the ETA knows nothing of how quick it is
+                self._progress.reset(task, completed=step)  # so that its speed does not enter the ETA
             self._progress.update(task, completed=step, total=steps, rate=speed)
         now = time.monotonic()
         if self.bars or now - self._last_line.get(seed, -LINE_SECONDS) < LINE_SECONDS:

@@ -122,7 +122,7 @@ def sweep_out(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def check_combinations(overrides: Sequence[str]) -> None:
-    """Compose every combination of listed values once, so that a bad one is told before anything is written.
+    """Compose every combination of listed values once, so that a bad one is reported before anything is written.
 
     Sweepers other than Hydra's own choose values themselves; nothing can be checked beforehand then.
     """

@@ -120,7 +120,7 @@ def claim_named(stem: str, root: str | os.PathLike[str] = "runs") -> Claim:
 
 
 def claim_begun(folder: str | os.PathLike[str]) -> Claim:
-    """The folder of a run that goes on. Temporary files that a killed process left there are removed.
+    """The folder of a run that is resumed. Temporary files that a killed process left there are removed.
 
     Raises:
         FolderInUseError: it is still being trained.

@@ -36,7 +36,7 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
     Args:
         plan: of the run.
         dataset: what the plan names, where it is loaded already.
-        notify: hears of oddities that are accepted.
+        notify: called with a sentence for each oddity that is accepted.
 
     Raises:
         ConfigError: the algorithm and the plan's dataset, environment or `gap` don't go together.

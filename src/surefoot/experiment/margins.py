@@ -22,7 +22,7 @@ def with_margins(dataset: Dataset, environment: str | None) -> tuple[Dataset, li
     margins = step_margins(task, dataset.rewards, dataset.actions, dataset.terminations)
     limit = VELOCITY_LIMITS[task]
     if dataset.costs is None:
-        if "Velocity" not in str(environment):  # nobody said that a speed limit is what is meant
+        if "Velocity" not in str(environment):  # no speed limit is known to be meant
             return dataset, []
         differing = 0
     else:

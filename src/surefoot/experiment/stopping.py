@@ -29,7 +29,7 @@ class Terminated(SystemExit):
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM inside raises `Terminated`, once, where nobody else handles it."""
+    """SIGTERM inside raises `Terminated`, once, where nothing else handles it."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

@@ -23,7 +23,7 @@ BARREN = 50
 
 
 class StreamingTrainer(SeedTrainer):
-    """Trains one stream for each seed on what it meets in an environment of its own, one sample at a time."""
+    """Trains one stream for each seed in an environment of its own, one sample at a time."""
 
     agent: StreamingAgent
     actions: Any

@@ -281,7 +281,7 @@ class SeedTrainer:
         self._save()
 
     def _say_engine(self) -> None:
-        """Into the log, once it is known, how training steps are repeated; what runs as it stands is told too."""
+        """Into the log, once it is known, how training steps are repeated; also what runs as it stands."""
         found = self.engine()
         if found == self._said:
             return

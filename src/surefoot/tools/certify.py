@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WARM = 64
 """Episodes of the first batch, which is not measured: the first call loads and prepares."""
 FIRST = 4096
-"""Episodes that are then measured before the expected time is told."""
+"""Episodes that are then measured before the expected time is printed."""
 BATCH = 1 << 16
 """Episodes between two reports of progress."""
 FILTERED_BATCH = 1 << 13
@@ -94,7 +94,7 @@ def certify(
         raise ConfigError(
             f"{episodes} episodes and seed {seed}: at least 1 episode, and a seed of 0 or more, are needed"
         )
-    certificate(0, 1, confidence)  # a bad confidence is told before the episodes are run
+    certificate(0, 1, confidence)  # a bad confidence is refused before the episodes are run
     done = violations = diverged = steps_taken = 0
     largest = BATCH if shield is None else FILTERED_BATCH
     seconds, computed_by, sizes = 0.0, "", itertools.chain((WARM, FIRST), itertools.repeat(largest))

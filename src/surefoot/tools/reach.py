@@ -80,7 +80,7 @@ class SafeSet:
     def learned(self, run: str | os.PathLike[str], seed: int | None = None, trust: bool = False) -> Tensor:
         """What a run's agent takes for the feasible value, on the grid; at least h of the state itself.
 
-        The constraint of a dataset's row is that of the state which its step leads to, so a learned V_h(s) speaks of
+        The constraint of a dataset's row is that of the state which its step leads to, so a learned V_h(s) is about
         what follows s (`safe.signal`); with h(s) it is the value that the grid has.
 
         Raises:

@@ -34,7 +34,7 @@ ABOUT = Record(
 TOLERANCE = 1e-5
 """Of the value iteration behind a filter."""
 KEPT = 5
-"""Broken promises of which the state is told."""
+"""Broken promises whose state is reported."""
 
 
 @dataclasses.dataclass(frozen=True)
