@@ -11,6 +11,7 @@ from surefoot.offline.fql import FQL, FQLConfig
 from surefoot.offline.idql import IDQL, IDQLConfig
 from surefoot.offline.ifql import IFQL, IFQLConfig
 from surefoot.offline.iql import IQL, IQLConfig
+from surefoot.offline.qam import QAM, QAMConfig
 from surefoot.offline.qc import QC, QCFQL, QCConfig, QCFQLConfig
 from surefoot.offline.rebrac import ReBRAC, ReBRACConfig
 from surefoot.offline.riql import RIQL, RIQLConfig

@@ -20,7 +20,7 @@ from surefoot.core.agent import Agent
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.sources import Uniform
-from surefoot.offline import FQL, IFQL, QC, QCFQL, FlowBC, ReBRAC
+from surefoot.offline import FQL, IFQL, QAM, QC, QCFQL, FlowBC, ReBRAC
 
 ROWS, RATE = 6, 3e-3
 Noise = Mapping[str, Tensor]
@@ -168,6 +168,50 @@ def plain_rebrac(agent: Agent, nets: dict[str, Plain]) -> Step:
     return step
 
 
+def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
+    c = agent.config
+    adam = JointAdam([nets["velocity"], nets["critic"], nets["improved"]], RATE, clip=c.max_gradient_norm)
+    h = 1 / c.flow_steps
+
+    def step(rows: Rows, noise: Noise) -> None:
+        v, u, q = nets["velocity"], nets["improved"], nets["critic"]
+        slow, target = nets["average_velocity"], nets["target_critic"]
+        e = noise["path"].reshape(ROWS, c.flow_steps, -1)
+
+        def at(t: float) -> Tensor:
+            return torch.full((ROWS, 1), t, dtype=torch.float64)
+
+        sigma = [(2 * (1 - k * h + h) / (k * h + h)) ** 0.5 for k in range(c.flow_steps)]
+        x, path = e[:, 0], []
+        with torch.no_grad():
+            for k in range(c.flow_steps):
+                path.append(x)
+                if k < c.flow_steps - 1:
+                    x = x + h * (2 * u(rows.s, x, at(k * h)) - x / (k * h + h)) + h**0.5 * sigma[k] * e[:, k + 1]
+                else:
+                    x = x + h * slow(rows.s, x, at(k * h))
+        x = x.requires_grad_()
+        (gradient,) = torch.autograd.grad(target(rows.s, x.clamp(-1, 1)).squeeze(-1).mean(0).sum(), x)
+        adjoint, loss = -c.inverse_temperature * gradient, torch.zeros((), dtype=torch.float64)
+        for k in reversed(range(c.flow_steps)):
+            place = path[k].detach().requires_grad_()
+            drift = 2 * slow(rows.s, place, at(k * h + h)) - place / (k * h + h)
+            (back,) = torch.autograd.grad(drift, place, adjoint)
+            adjoint = adjoint + h * back
+            away = u(rows.s, path[k], at(k * h)) - slow(rows.s, path[k], at(k * h)).detach()
+            loss = loss + (2 * away / sigma[k] + sigma[k] * adjoint).square().sum(1).mean()
+        with torch.no_grad():
+            values = target(rows.following, euler(u, rows.following, noise["next"], c.flow_steps)).squeeze(-1)
+            y = rows.r + rows.reach * (values.mean(0) - c.deviations * values.var(0, False) ** 0.5)
+        loss = loss + cloning(v, rows, noise) + (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean()
+        old_q, old_v = q.copy(), v.copy()
+        assert adam.step(loss) > c.max_gradient_norm  # so that the clip leaves its mark
+        target.follow(old_q, c.target_rate)
+        slow.follow(old_v, c.target_rate)
+
+    return step
+
+
 CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], dict[str, Any]]] = {
     "flow_bc": (FlowBC, plain_flow_bc, {}),
     "flow_bc of chunks": (FlowBC, plain_flow_bc, {"chunk": 3, "average_rate": 0.3}),
@@ -177,6 +221,8 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
     "qc": (QC, plain_qc, {"chunk": 3, "samples": 4}),
     "qc with the minimum": (QC, plain_qc, {"chunk": 1, "samples": 5, "aggregate": "min"}),
     "ifql": (IFQL, plain_ifql, {"chunk": 2, "samples": 3}),
+    "qam": (QAM, plain_qam, {"critics": 3, "max_gradient_norm": 0.3}),
+    "qam of chunks": (QAM, plain_qam, {"critics": 4, "chunk": 2, "max_gradient_norm": 0.3, "inverse_temperature": 1.5}),
     "rebrac as in CORL": (ReBRAC, plain_rebrac, {}),
     "rebrac as in FQL's code": (ReBRAC, plain_rebrac, {"preset": "fql", "critics": 2}),
     "rebrac of chunks": (

@@ -1,0 +1,154 @@
+"""QAM: a flow is improved by the critics' gradient, carried back through the flow by its adjoint, and never unrolled."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actor import Actor
+from surefoot.core.adjoint import adjoints, matching_loss, memoryless_path
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.networks import Critic, pairs
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.velocity import PlainVelocity
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import chunk_source
+from surefoot.offline.flow_bc import cloning_loss, cloning_noise
+
+
+@dataclasses.dataclass(frozen=True)
+class QAMConfig:
+    """Settings of QAM; the defaults are the official ones."""
+
+    inverse_temperature: float = 3.0  # beta: 1 scene and cube-double, 3 puzzle-3x3, 10 antmaze, 30 puzzle-4x4
+    chunk: int = 1  # C: actions that are decided at once; 5 in manipulation
+    flow_steps: int = 10  # K of the flows
+    discount: float = 0.99
+    target_rate: float = 0.005  # of the averages of critics and cloned flow, which lag by one update
+    critics: int = 10
+    deviations: float = 0.5  # standard deviations of the critics that the target takes off their mean
+    learning_rate: float = 3e-4
+    max_gradient_norm: float = 1.0  # of all gradients together
+    hidden: tuple[int, ...] = (512, 512, 512, 512)
+    normalization: str = "none"  # of observations: none, observations or stacked
+    rewards: str = "none"  # none, return_range or minus_one
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        for field in ("inverse_temperature", "deviations"):
+            require(getattr(self, field) >= 0, "qam", field, getattr(self, field), ">= 0")
+        require(self.max_gradient_norm > 0, "qam", "max_gradient_norm", self.max_gradient_norm, "> 0")
+        for field in ("chunk", "flow_steps", "critics"):
+            require(getattr(self, field) >= 1, "qam", field, getattr(self, field), ">= 1")
+
+
+class QAM(Agent):
+    r"""QAM of Li and Levine, "Q-learning with Adjoint Matching" (2026).
+
+    The flow v clones the data; the flow u, which acts, is drawn towards
+    :math:`\pi(a|s) \propto \mu(a|s)\, e^{\beta Q(s, a)}` of the cloned :math:`\mu`. A path of u with the memoryless
+    noise :math:`\sigma_k` ends at an action x_K; the critics' gradient there goes back along it as the adjoint
+    A of the cloned flow (`core.adjoint`), and
+
+    .. math::
+        L_u = E \textstyle\sum_k |2 (u - \hat v)(x_k, t_k) / \sigma_k + \sigma_k A_k|^2, \quad
+        A_K = -\beta \nabla_a \overline{\hat Q}(s, a)
+
+    Critics are regressed on r + gamma^C (mean - rho std of the averaged critics at the action of u); v by flow matching.
+    One Adam steps all three networks down the sum, its gradients clipped together, as in the official code; averages
+    follow the networks from before the step. The official code keeps a target of u that nothing reads: ours has none.
+    """
+
+    name = "qam"
+    Config: ClassVar[type] = QAMConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    inherits: ClassVar[tuple[str, ...]] = ("improved", "normalizer")
+    config: QAMConfig
+
+    def build(self) -> None:
+        """The cloned flow and its average, the improved one, critics and their targets."""
+        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        self.velocity = PlainVelocity(width, size, c.hidden)
+        self.improved = PlainVelocity(width, size, c.hidden)
+        self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
+        self.average_velocity = copy.deepcopy(self.velocity).requires_grad_(False)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+
+    @property
+    def head(self) -> FlowActor:
+        """The improved flow."""
+        return FlowActor(self.improved, self.config.chunk * self.spec.action_dim, self.config.flow_steps)
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the improved flow, from a queue where it gives chunks."""
+        return in_chunks(self.head, self.config.chunk, self.spec.action_dim)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and rewards, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, or windows of C steps."""
+        return {MAIN: chunk_source(stores, self.config.chunk)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk and its target's parts."""
+        return decisions(batch, self.config.discount, self.config.chunk)
+
+    def adjoint_loss(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """The improved flow's distance from the cloned one plus what the critics ask for, along paths of its own."""
+        c, seen = self.config, batch["observations"]
+
+        def improved(x: Tensor, time: Tensor) -> Tensor:
+            return self.improved(seen, x, time)  # type: ignore[no-any-return]
+
+        def cloned(x: Tensor, time: Tensor) -> Tensor:
+            return self.average_velocity(seen, x, time)  # type: ignore[no-any-return]
+
+        def value(actions: Tensor) -> Tensor:
+            return self.target_critic(pairs(seen, actions.clamp(-1, 1))).mean(0)  # type: ignore[no-any-return]
+
+        drawn = noise["path"].unflatten(-1, (c.flow_steps, -1)).unbind(-2)
+        with torch.no_grad():
+            path = memoryless_path(improved, cloned, drawn)
+        return matching_loss(improved, cloned, path, adjoints(cloned, value, path, c.inverse_temperature))
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error against the improved flow's action, averaged over the critics."""
+        c, following = self.config, batch["next_observations"]
+        with torch.no_grad():
+            action = self.head.act(following, noise["next"])
+            next_q = ensembles.aggregate(self.target_critic(pairs(following, action)), "mean", c.deviations)
+            target = batch["rewards"] + batch["reach"] * next_q
+        q = self.critic(batch["observation_actions"])
+        return ensembles.critic_loss(q, target, "mean", batch["valid"]), {"q": q}
+
+    def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """The sum of cloning, critics' and adjoint matching's losses, each with a gradient to its own network only."""
+        adjoint = self.adjoint_loss(batch, noise)
+        critic, metrics = self.critic_loss(batch, noise)
+        cloning = cloning_loss(self.velocity, batch, noise)
+        return cloning + critic + adjoint, {**metrics, "cloning": cloning, "critic": critic, "adjoint": adjoint}
+
+    def updates(self) -> list[Update]:
+        """One step of all networks; averages lag."""
+        c, size = self.config, self.config.chunk * self.spec.action_dim
+        drawn = {**cloning_noise(size), "next": Noise("normal", size), "path": Noise("normal", c.flow_steps * size)}
+        lag = {
+            "target_critic": ("critic", c.target_rate),
+            "average_velocity": ("velocity", c.target_rate),
+        }
+        adam = Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)
+        return [Update(self.loss, ("velocity", "critic", "improved"), adam, noise=drawn, lagging=lag)]
