@@ -1,9 +1,11 @@
 """Offline reinforcement learning: policies from a fixed dataset. One algorithm a file."""
 
 from surefoot.core.agent import Agent
+from surefoot.offline.awr_flow import AWRFlow, AWRFlowConfig, RAFTFlow, RAFTFlowConfig
 from surefoot.offline.bc import BC, BCConfig
 from surefoot.offline.calql import CalQL, CalQLConfig
 from surefoot.offline.cql import CQL, CQLConfig
+from surefoot.offline.diffusion_bc import DiffusionBC, DiffusionBCConfig
 from surefoot.offline.famo2o import FamO2O, FamO2OConfig
 from surefoot.offline.famo2o_cql import FamO2OCQL, FamO2OCQLConfig
 from surefoot.offline.flow_bc import FlowBC, FlowBCConfig
@@ -17,10 +19,9 @@ from surefoot.offline.rebrac import ReBRAC, ReBRACConfig
 from surefoot.offline.riql import RIQL, RIQLConfig
 from surefoot.offline.td3_bc import TD3BC, TD3BCConfig
 
-ALGORITHMS: dict[str, type[Agent]] = {
-    agent.name: agent
-    for agent in (BC, CQL, CalQL, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL, IFQL, IQL, QC, QCFQL, RIQL, ReBRAC, TD3BC)
-}
+_AGENTS: tuple[type[Agent], ...] = (AWRFlow, BC, CQL, CalQL, DiffusionBC, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL, IFQL)
+_AGENTS += (IQL, QAM, QC, QCFQL, RAFTFlow, RIQL, ReBRAC, TD3BC)
+ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
 __all__ = [
@@ -31,14 +32,19 @@ __all__ = [
     "IDQL",
     "IFQL",
     "IQL",
+    "QAM",
     "QC",
     "QCFQL",
     "RIQL",
     "TD3BC",
+    "AWRFlow",
+    "AWRFlowConfig",
     "BCConfig",
     "CQLConfig",
     "CalQL",
     "CalQLConfig",
+    "DiffusionBC",
+    "DiffusionBCConfig",
     "FQLConfig",
     "FamO2O",
     "FamO2OCQL",
@@ -49,8 +55,11 @@ __all__ = [
     "IDQLConfig",
     "IFQLConfig",
     "IQLConfig",
+    "QAMConfig",
     "QCConfig",
     "QCFQLConfig",
+    "RAFTFlow",
+    "RAFTFlowConfig",
     "RIQLConfig",
     "ReBRAC",
     "ReBRACConfig",

@@ -1,4 +1,4 @@
-"""QAM: a flow is improved by the critics' gradient, carried back through the flow by its adjoint, and never unrolled."""
+"""QAM: a flow is improved by the critics' gradient, which its adjoint carries back along the flow's own paths."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ class QAM(Agent):
         L_u = E \textstyle\sum_k |2 (u - \hat v)(x_k, t_k) / \sigma_k + \sigma_k A_k|^2, \quad
         A_K = -\beta \nabla_a \overline{\hat Q}(s, a)
 
-    Critics are regressed on r + gamma^C (mean - rho std of the averaged critics at the action of u); v by flow matching.
-    One Adam steps all three networks down the sum, its gradients clipped together, as in the official code; averages
-    follow the networks from before the step. The official code keeps a target of u that nothing reads: ours has none.
+    Critics are regressed on r + gamma^C (mean - rho std of the averaged critics at the action of u); v clones by flow
+    matching. One Adam steps all three networks down the sum, its gradients clipped together, as in the official code;
+    averages follow the networks from before the step. The official code keeps a target of u that nothing reads: ours
+    has none.
     """
 
     name = "qam"

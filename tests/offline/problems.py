@@ -32,6 +32,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fql-chunk": ("fql", {"chunk": 3, "aggregate": "min", "normalize_q": True}),
     "ifql-chunk": ("ifql", {"chunk": 2, "critics": 3, "aggregate": "mean", "deviations": 0.5}),
     "idql": ("idql", {"width": 6, "blocks": 1}),
+    "awr_flow-chunk": ("awr_flow", {"chunk": 2}),
+    "diffusion_bc-ddim": ("diffusion_bc", {"diffusion_steps": 6, "sampler_steps": 2, "chunk": 2}),
+    "qam": ("qam", {"critics": 2, "chunk": 2, "flow_steps": 2}),
     "riql-k3": ("riql", {"critics": 3, "quantile": 0.1, "sigma": 0.5}),
 }
 """Every algorithm, and the variants of CQL, IQL and RIQL whose losses differ."""

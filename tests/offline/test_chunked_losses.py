@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from surefoot.core.agent import Agent
 from surefoot.core.flow import flow_matching_loss, interpolate
-from surefoot.offline import FQL, IDQL, IFQL, QC, ReBRAC
+from surefoot.offline import FQL, IDQL, IFQL, QC, AWRFlow, DiffusionBC, RAFTFlow, ReBRAC
 
 
 class Told(nn.Module):
@@ -231,3 +231,27 @@ def test_idqls_losses_are_summed_over_numbers_and_critics() -> None:
     y = [1 + 0.99 * 1, -0.5]
     expected = ((y[0] - 2.5) ** 2 + (y[1] - 0.5) ** 2 + (y[0] - 3) ** 2 + (y[1] + 1) ** 2) / 2
     assert loss(agent, "critic_loss", batch) == exactly(expected)
+
+
+def test_weights_of_advantages_are_those_by_hand() -> None:
+    advantages = torch.tensor([1.0, 3.0, 5.0, 7.0], dtype=torch.float64)  # mean 4, deviation sqrt 5
+    soft = small(AWRFlow, inverse_temperature=2.0, weight_limit=4.0).weights(advantages)
+    expected = [min(torch.tensor(2 * (a - 4) / 5**0.5).exp().item(), 4) for a in (1, 3, 5, 7)]
+    assert soft.tolist() == pytest.approx(expected, rel=1e-5)
+    assert small(RAFTFlow, share=0.5).weights(advantages).tolist() == [0, 0, 1, 1]
+    assert small(RAFTFlow, share=0.2, rest=0.1).weights(advantages).tolist() == pytest.approx([0.1, 0.1, 0.1, 1])
+
+
+def test_weighted_cloning_by_hand() -> None:
+    agent = told(small(RAFTFlow, share=0.5), velocity=[[0.5, -1.0], [0.2, 0.3]], value=[1.0, 2.0])
+    drawn = {"start": [[-0.4, 0.6], [1.0, -0.2]], "time": [[0.3], [0.6]]}
+    batch = rows(actions=[[0.3, -0.1], [-0.5, 0.8]], returns=[2.0, 2.5])
+    assert loss(agent, "value_loss", batch) == exactly((1 + 0.25) / 2)
+    assert loss(agent, "flow_loss", batch, **drawn) == exactly((0.2**2 + 0.3**2) / 4)  # of the better row alone
+
+
+def test_diffusion_clonings_loss_is_summed_over_numbers_in_the_data() -> None:
+    agent = told(small(DiffusionBC, diffusion_steps=2), noise_network=[[0.5, 0.0], [0.0, 1.0]])
+    drawn = {"step": [[0.0], [0.9]], "noise": [[0.0, 0.5], [1.0, 1.0]]}
+    batch = rows(actions=[[0.0, 0.0]] * 2, mask=[[1.0, 1.0], [0.0, 1.0]])
+    assert loss(agent, "noise_loss", batch, **drawn) == exactly((0.25 + 0.25) / 2)

@@ -18,7 +18,7 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Stores
 from surefoot.data.store import Store
-from surefoot.offline import FQL, IDQL, IFQL, QC, FlowBC, ReBRAC
+from surefoot.offline import FQL, IDQL, IFQL, QAM, QC, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
 
 SPEC = Spec(2, 1, (-1.0,), (1.0,))
 
@@ -35,6 +35,7 @@ def two_modes() -> Store:
             "rewards": (side[:, 0] + 1) / 2,
             "terminations": torch.ones(4000),
             "next_observations": states,
+            "returns_to_go": (side[:, 0] + 1) / 2,
         }
     )
 
@@ -142,3 +143,31 @@ def test_chunks_keep_five_steps_together_and_single_steps_do_not() -> None:
 def test_critics_of_chunks_choose_the_rewarded_chunk(kind: type[Agent]) -> None:
     agent = trained(kind, signs(), 400, 5, chunk=5, samples=8)
     assert (acted(agent, 200, stretch=0.0) > 0).all(1).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("options", [{}, {"noise_schedule": "vp", "sampler_steps": 5}], ids=["ddpm", "ddim"])
+def test_diffusion_cloning_keeps_both_modes(options: dict[str, Any]) -> None:
+    sizes = {"hidden": (64, 64), "diffusion_steps": 15}
+    agent = trained(DiffusionBC, two_modes(), 1200, average_rate=0.02, **sizes, **options)
+    actions = acted(agent).squeeze(1)
+    assert ((actions.abs() - 0.6).abs() < 0.2).float().mean() > 0.6
+    assert 0.35 < (actions > 0).float().mean() < 0.65
+
+
+def test_weighted_cloning_draws_the_datas_density_times_the_weights() -> None:
+    """Advantages are +-1 deviation: the better mode is e^b / (e^b + e^-b) of the flow's density, .731 at b = 1/2."""
+    actions = acted(trained(AWRFlow, two_modes(), 600, inverse_temperature=0.5), 2000).squeeze(1)
+    assert (actions > 0).float().mean().item() == pytest.approx(0.731, abs=0.07)
+
+
+def test_ranked_cloning_keeps_the_best_share_alone() -> None:
+    actions = acted(trained(RAFTFlow, two_modes(), 500, share=0.25)).squeeze(1)
+    assert (actions > 0.3).float().mean() > 0.9
+
+
+def test_qam_tilts_the_flow_towards_the_mode_that_earns_more() -> None:
+    """The tilted distribution at beta = 3 has e^3 / (1 + e^3) = .95 of its weight there."""
+    agent = trained(QAM, two_modes(), 700, critics=2, inverse_temperature=3.0, flow_steps=6, target_rate=0.05)
+    actions = acted(agent).squeeze(1)
+    assert (actions > 0).float().mean() > 0.7
+    assert actions.median().item() == pytest.approx(0.6, abs=0.25)

@@ -1,0 +1,149 @@
+"""Weighted flow cloning: a flow that clones what turned out better than usual, by soft weights or by a selection."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.networks import Value
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.value_learning import advantage_weights
+from surefoot.core.velocity import velocity_class
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare, returns_to_go
+from surefoot.data.sources import chunk_source
+from surefoot.offline.flow_bc import cloning_loss, cloning_noise
+
+
+@dataclasses.dataclass(frozen=True)
+class AWRFlowConfig:
+    """Settings of advantage-weighted flow cloning."""
+
+    inverse_temperature: float = 3.0  # beta, of advantages in standard deviations of the batch's; 10 in DPPO's AWR
+    weight_limit: float = 100.0  # greatest weight
+    chunk: int = 1  # C: actions that are cloned and played at once
+    flow_steps: int = 10  # K of the sampler
+    discount: float = 0.99
+    network: str = "mlp"  # mlp or embedded (ReinFlow's)
+    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (256, 256, 256)
+    normalization: str = "observations"  # none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = algorithm_of(self)
+        require(self.inverse_temperature >= 0, name, "inverse_temperature", self.inverse_temperature, ">= 0")
+        require(self.weight_limit > 0, name, "weight_limit", self.weight_limit, "> 0")
+        for field in ("chunk", "flow_steps"):
+            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
+
+
+class AWRFlow(Agent):
+    r"""Advantage-weighted regression (Peng et al., 2019) of a flow on a fixed dataset.
+
+    .. math::
+        L_V &= E (G - V(s))^2, \quad A = (G - V(s) - m) / \sigma \text{ over the batch} \\
+        L_v &= E\, \min(e^{\beta A}, w)\, |v(s, x_t, t) - (a - x_0)|^2
+
+    G is (1 - discount) times the discounted sum of rewards to the recorded end of the episode. A flow trained with
+    weights w(s, a) draws the density mu(a|s) w(s, a), normalised, of the data's mu: no guidance is needed to sample.
+    """
+
+    name = "awr_flow"
+    Config: ClassVar[type] = AWRFlowConfig
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go")
+    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    config: AWRFlowConfig
+
+    def build(self) -> None:
+        """Value and flow."""
+        c, width = self.config, self.spec.observation_dim
+        self.value = Value(width, c.hidden)
+        size = c.chunk * self.spec.action_dim
+        self.velocity = velocity_class(c.network)(width, size, velocity_hidden=c.hidden)  # type: ignore[call-arg]
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the flow, from a queue where it gives chunks."""
+        c = self.config
+        head = FlowActor(self.velocity, c.chunk * self.spec.action_dim, c.flow_steps)
+        return in_chunks(head, c.chunk, self.spec.action_dim)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions, normalise observations, add the column of returns."""
+        ready = prepare(self, dataset, normalization=self.config.normalization)
+        returns = (1 - self.config.discount) * returns_to_go(ready, self.config.discount)
+        return ready.replace(extras={**ready.extras, "returns_to_go": returns.astype(np.float32)})
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, or windows of C steps."""
+        return {MAIN: chunk_source(stores, self.config.chunk)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk, and the return from its first step on."""
+        returns = batch["returns_to_go"] if "mask" not in batch else batch["returns_to_go"][..., 0]
+        return {**decisions(batch, self.config.discount, self.config.chunk), "returns": returns}
+
+    def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared error of V against the returns."""
+        value = self.value(batch["observations"])
+        return (batch["returns"] - value).square().mean(), {"value": value}
+
+    def weights(self, advantages: Tensor) -> Tensor:
+        """(B,) weights of (B,) advantages."""
+        c = self.config
+        standard = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-6)
+        return advantage_weights(standard, c.inverse_temperature, c.weight_limit)
+
+    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Flow matching, weighted by how much better than V(s) it turned out."""
+        weight = self.weights(batch["returns"] - self.value(batch["observations"])).detach()
+        return cloning_loss(self.velocity, batch, noise, weight), {"weight": weight}
+
+    def updates(self) -> list[Update]:
+        """The value first; the flow then sees the new one."""
+        c, adam = self.config, Adam(self.config.learning_rate)
+        drawn = cloning_noise(c.chunk * self.spec.action_dim)
+        return [Update(self.value_loss, ("value",), adam), Update(self.flow_loss, ("velocity",), adam, noise=drawn)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RAFTFlowConfig(AWRFlowConfig):
+    """Settings of ranked flow cloning."""
+
+    share: float = 0.25  # of each batch that is cloned, the best advantages first
+    rest: float = 0.0  # weight of the others; some keeps the flow from narrowing too far
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(0 < self.share <= 1, "raft_flow", "share", self.share, "in (0, 1]")
+        require(0 <= self.rest <= 1, "raft_flow", "rest", self.rest, "in [0, 1]")
+
+
+class RAFTFlow(AWRFlow):
+    """Reward-ranked fine-tuning (Dong et al., "RAFT", 2023) of a flow on a fixed dataset: the best share is cloned.
+
+    RAFT ranks several samples of one context. A dataset has one action a state, so rows are ranked by how much better
+    than V(s) they turned out, within each batch; `inverse_temperature` and `weight_limit` have no effect.
+    """
+
+    name = "raft_flow"
+    Config: ClassVar[type] = RAFTFlowConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
+    config: RAFTFlowConfig
+
+    def weights(self, advantages: Tensor) -> Tensor:
+        """(B,) 1 for the best share of (B,) advantages, `rest` for the others."""
+        kept = math.ceil(self.config.share * len(advantages))
+        least = advantages.topk(kept).values[-1]
+        return (advantages >= least).to(advantages.dtype) * (1 - self.config.rest) + self.config.rest

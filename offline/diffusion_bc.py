@@ -1,0 +1,120 @@
+"""Diffusion cloning: a network that takes the noise out of actions, in all steps of its schedule or in a few."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.diffusion import DiffusionActor, Schedule, denoising_loss
+from surefoot.core.noise_networks import PlainNoise, ResidualNoise
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import chunk_source
+
+
+@dataclasses.dataclass(frozen=True)
+class DiffusionBCConfig:
+    """Settings of diffusion cloning; the defaults are DPPO's for problems of vectors, but for the network."""
+
+    chunk: int = 1  # C: actions that are cloned and played at once; 4 in DPPO's locomotion
+    diffusion_steps: int = 20  # T that the network is trained for
+    noise_schedule: str = "cosine"  # cosine (DPPO, Diffusion Policy) or vp (IDQL, FISOR)
+    sampler_steps: int = 0  # of DDIM, without noise but the first; 0: all T of them by DDPM
+    network: str = "mlp"  # mlp (its widths are `hidden`) or residual (IDQL's, three blocks of the first of them)
+    hidden: tuple[int, ...] = (512, 512, 512)
+    dropout: float = 0.0  # of the residual network
+    average_rate: float = 0.005  # of the network's average, which acts
+    learning_rate: float = 3e-4
+    schedule: str = "constant"  # of the rate: constant or cosine, to 0 over the run
+    weight_decay: float = 0.0
+    normalization: str = "observations"  # none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = "diffusion_bc"
+        for field in ("chunk", "diffusion_steps"):
+            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
+        few = self.sampler_steps
+        require(0 <= few <= self.diffusion_steps, name, "sampler_steps", few, f"in 0 .. {self.diffusion_steps}")
+        require(self.noise_schedule in {"cosine", "vp"}, name, "noise_schedule", self.noise_schedule, "cosine or vp")
+        require(self.network in {"mlp", "residual"}, name, "network", self.network, "mlp or residual")
+        require(0 <= self.dropout < 1, name, "dropout", self.dropout, "in [0, 1)")
+        require(0 <= self.average_rate <= 1, name, "average_rate", self.average_rate, "in [0, 1]")
+
+
+class DiffusionBC(Agent):
+    r"""Behaviour cloning by diffusion, of single actions or of chunks.
+
+    .. math::
+        L = E\, \|\epsilon_\theta(s, \sqrt{\bar\alpha_t}\, a + \sqrt{1 - \bar\alpha_t}\, \epsilon, t) - \epsilon\|^2
+
+    Sources: Ho, Jain and Abbeel, "Denoising Diffusion Probabilistic Models"; Chi et al., "Diffusion Policy"; Song, Meng
+    and Ermon, "Denoising Diffusion Implicit Models", for a sampler of few steps. The average of the network acts. The
+    distance is summed over the numbers of an action, as in IDQL; DPPO's code takes their mean.
+    """
+
+    name = "diffusion_bc"
+    Config: ClassVar[type] = DiffusionBCConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "ddpm": {},
+        "ddim": {"diffusion_steps": 100, "sampler_steps": 5},
+        "idql": {"noise_schedule": "vp", "diffusion_steps": 5, "network": "residual", "hidden": (256,), "dropout": 0.1},
+    }
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions")
+    inherits: ClassVar[tuple[str, ...]] = ("noise_network", "normalizer")
+    config: DiffusionBCConfig
+
+    def build(self) -> None:
+        """The noise network and its average."""
+        c, sizes = self.config, (self.spec.observation_dim, self.config.chunk * self.spec.action_dim)
+        make = Schedule.cosine if c.noise_schedule == "cosine" else Schedule.vp
+        self.noise_schedule = make(c.diffusion_steps)
+        plain = c.network == "mlp"
+        self.noise_network = PlainNoise(*sizes, c.hidden) if plain else ResidualNoise(*sizes, c.hidden[0])
+        self.average_noise_network = copy.deepcopy(self.noise_network).requires_grad_(False)
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the averaged network, from a queue where it gives chunks."""
+        c = self.config
+        size = c.chunk * self.spec.action_dim
+        head = DiffusionActor(self.average_noise_network, self.noise_schedule, size, implicit=c.sampler_steps or None)
+        return in_chunks(head, c.chunk, self.spec.action_dim)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, or windows of C steps."""
+        return {MAIN: chunk_source(stores, self.config.chunk)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk, and which of its actions are in the data."""
+        return decisions(batch, 1.0, self.config.chunk)
+
+    def noise_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared error of the noise in noisy actions; what is behind an episode's end does not count."""
+        steps = self.noise_schedule.step_of(noise["step"].squeeze(-1))
+        noisy = self.noise_schedule.noisy(batch["actions"], noise["noise"], steps)
+        predicted = self.noise_network(noisy, batch["observations"], steps, noise.get("dropout"))
+        return denoising_loss(predicted, noise["noise"], mask=batch["mask"]), {}
+
+    def updates(self) -> list[Update]:
+        """One step of the network, and its average."""
+        c = self.config
+        drawn = {"noise": Noise("normal", c.chunk * self.spec.action_dim), "step": Noise("uniform", 1)}
+        if c.dropout > 0 and self.noise_network.dropped > 0:
+            drawn["dropout"] = Noise("keep", self.noise_network.dropped, 1 - c.dropout)
+        adam = Adam(c.learning_rate, weight_decay=c.weight_decay, schedule=c.schedule)
+        average = {"average_noise_network": ("noise_network", c.average_rate)}
+        return [Update(self.noise_loss, ("noise_network",), adam, noise=drawn, then=average)]
