@@ -11,6 +11,7 @@ from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.famo2o_cql_online import FamO2OCQLOnline, FamO2OCQLOnlineConfig
 from surefoot.online.famo2o_online import FamO2OOnline, FamO2OOnlineConfig
 from surefoot.online.fpo import FPO, FPOConfig
+from surefoot.online.fql_online import FQLOnline, FQLOnlineConfig
 from surefoot.online.h2o import H2O, H2OConfig
 from surefoot.online.hnpg import HNPG, HNPGConfig
 from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
@@ -19,6 +20,7 @@ from surefoot.online.mdpo_off_policy import MDPOOffPolicy, MDPOOffPolicyConfig
 from surefoot.online.moorl import MOORL, MOORLConfig
 from surefoot.online.natural_gradient import TRPO, TRPOConfig
 from surefoot.online.ppo import PPO, PPOConfig
+from surefoot.online.qc_online import QCOnline, QCOnlineConfig
 from surefoot.online.redq import REDQ, REDQConfig
 from surefoot.online.reinflow import ReinFlow, ReinFlowConfig
 from surefoot.online.reinforce import Reinforce, ReinforceConfig
@@ -36,6 +38,7 @@ ALGORITHMS: dict[str, type[Agent]] = {
     FamO2OCQLOnline.name: FamO2OCQLOnline,
     FamO2OOnline.name: FamO2OOnline,
     FPO.name: FPO,
+    FQLOnline.name: FQLOnline,
     H2O.name: H2O,
     HNPG.name: HNPG,
     IQLOnline.name: IQLOnline,
@@ -43,6 +46,7 @@ ALGORITHMS: dict[str, type[Agent]] = {
     MDPOOffPolicy.name: MDPOOffPolicy,
     MOORL.name: MOORL,
     PPO.name: PPO,
+    QCOnline.name: QCOnline,
     REDQ.name: REDQ,
     RLPD.name: RLPD,
     ReinFlow.name: ReinFlow,
@@ -79,6 +83,8 @@ __all__ = [
     "DPPOConfig",
     "DSRLConfig",
     "FPOConfig",
+    "FQLOnline",
+    "FQLOnlineConfig",
     "FamO2OCQLOnline",
     "FamO2OCQLOnlineConfig",
     "FamO2OOnline",
@@ -93,6 +99,8 @@ __all__ = [
     "MDPOOffPolicyConfig",
     "MOORLConfig",
     "PPOConfig",
+    "QCOnline",
+    "QCOnlineConfig",
     "REDQConfig",
     "RLPDConfig",
     "ReinFlow",

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from surefoot.core.errors import DataError
 from surefoot.core.random import STEPS_PER_BLOCK, generator
-from surefoot.core.sources import MAIN, Batch, Drawn
+from surefoot.core.sources import MAIN, Batch, Drawn, Stores
 from surefoot.data.collect import TransitionBuffer
 from surefoot.data.samplers import Windows, uniform_rows
 from surefoot.data.sources import WindowSource
-from surefoot.data.store import Store, Workspace
+from surefoot.data.store import Store, Workspace, segment_ids
 
 
 class Replay(Drawn):
@@ -142,6 +142,14 @@ class JoinedWindows(ReplayWindows):
             of_data = (indices < count).view(*indices.shape, *[1] * (value.dim() - indices.dim()))
             found[key] = torch.where(of_data, value, met[key])
         return found
+
+
+def joined_windows(stores: Stores, length: int) -> ReplayWindows:
+    """Windows of what is met, and of a dataset beside it where there is one, for agents whose actions are chunks."""
+    if stores.data is None:
+        return ReplayWindows(stores.replay, length)
+    data = WindowSource(stores.data, segment_ids(stores.dataset), Windows(length))
+    return JoinedWindows(data, stores.replay)
 
 
 class _WithData(Drawn):

@@ -1,0 +1,54 @@
+"""FQL fine-tuning, with chunks or without: its losses go on, on windows of the data and of what is met."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.offline.fql import FQL, FQLConfig
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.replay import joined_windows
+
+
+@dataclasses.dataclass(frozen=True)
+class FQLOnlineConfig(OffPolicyConfig, FQLConfig):
+    """Settings of FQL fine-tuning: FQL's, and the data's rows beside those that are met, all drawn equally often."""
+
+    initial_steps: int = 5_000
+    initial_actions: str = "policy"
+    replay_capacity: int = 2_000_000
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        OffPolicyConfig.__post_init__(self)
+        FQLConfig.__post_init__(self)
+
+
+class FQLOnline(FQL, OffPolicyAgent):
+    """FQL of Park, Li and Levine, online: the replay buffer begins with the data, and the losses go on.
+
+    It acts by its policy of one step, in chunks from a queue where `chunk` is above 1 (QC-FQL of Li, Zhou and Levine);
+    windows cross neither an episode's end nor the place where the buffer is written. Officially alpha is larger online
+    in some tasks. `init=` an `fql` or `qc_fql` run gives all networks; without `dataset=` it learns from what is met
+    alone.
+    """
+
+    name = "fql_online"
+    Config: ClassVar[type] = FQLOnlineConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}, "qc_fql": {"chunk": 5, "alpha": 100.0}}
+    plans = True
+    inherits: ClassVar[tuple[str, ...]] = ("velocity", "student", "critic", "target_critic", "normalizer")
+    inherits_moments = ("fql", "qc_fql", "fql_online")
+    config: FQLOnlineConfig  # type: ignore[assignment]
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Windows of C steps, of the data and of the buffer."""
+        return {MAIN: joined_windows(stores, self.config.chunk)}
+
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, C A) chunks of the policy."""
+        return self.student.act(observations, noise)

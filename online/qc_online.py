@@ -1,0 +1,58 @@
+"""QC fine-tuning: the best of some cloned chunks by the critics acts, and everything goes on learning."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.offline.qc import QC, QCConfig
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.replay import joined_windows
+
+
+@dataclasses.dataclass(frozen=True)
+class QCOnlineConfig(OffPolicyConfig, QCConfig):
+    """Settings of QC fine-tuning: QC's, and the data's rows beside those that are met, all drawn equally often."""
+
+    initial_steps: int = 5_000
+    initial_actions: str = "policy"
+    replay_capacity: int = 2_000_000
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        OffPolicyConfig.__post_init__(self)
+        QCConfig.__post_init__(self)
+
+
+class QCOnline(QC, OffPolicyAgent):
+    """QC of Li, Zhou and Levine, "Reinforcement Learning with Action Chunking", online.
+
+    The replay buffer begins with the data, the flow goes on cloning what is in it, and the best of N chunks by the
+    present critics is played to its end, or the episode's. Windows cross neither an episode's end nor the place where
+    the buffer is written; the official buffer mixes old and new rows there. `init=` a `qc` run gives all networks.
+    """
+
+    name = "qc_online"
+    Config: ClassVar[type] = QCOnlineConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = QC.PRESETS
+    plans = True
+    inherits: ClassVar[tuple[str, ...]] = ("velocity", "critic", "target_critic", "normalizer")
+    inherits_moments = ("qc", "qc_online")
+    config: QCOnlineConfig  # type: ignore[assignment]
+
+    @property
+    def explore_dim(self) -> int:
+        """Of N chunks."""
+        return self.config.samples * self.decision_dim
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Windows of C steps, of the data and of the buffer."""
+        return {MAIN: joined_windows(stores, self.config.chunk)}
+
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, C A) the best chunk of N."""
+        return self.chooser.act(observations, noise)
