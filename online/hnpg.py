@@ -49,8 +49,8 @@ class HNPG(TRPO):
         V(s) &= \tfrac1K \textstyle\sum_k Q(s, a_k), \quad a_k \sim \pi(s)
 
     G is the block's discounted return, which bootstraps from V where the block or an episode is cut. The critic is
-    fitted first. Then TRPO's step is taken on the block, with generalised advantages by the new V, and on as many of the
-    data's states, with actions drawn anew and the advantage Q - V, all standardised together.
+    fitted first. Then TRPO's step is taken on the block, with generalised advantages by the new V, and on as many of
+    the data's states, with actions drawn anew and the advantage Q - V, all standardised together.
 
     YifeiZhou02/HNPG has a finite horizon with a policy and a critic for each step, fitted backwards, and no discount.
     This is the stationary form for environments without one: one network each, targets from an average of the critic

@@ -50,8 +50,9 @@ class CPQ(CostCriticAgent):
     alpha rises while their mean cost value is below 1.5 q_thr. Slips of OSRL that are not here: its penalty reads the
     target critic without gradient, so that only alpha moves (`penalty_gradient=False` keeps that); the actions in it
     are drawn before the tanh; the mean over nu counts all other actions as 0; cost backups bootstrap after a
-    termination; time-outs end returns. Two choices differ too: of two cost critics the maximum is used, where OSRL takes the
-    minimum (`careful_costs=False`), and log alpha is stepped by Adam, where OSRL adds rate alpha (1.5 q_thr - mean).
+    termination; time-outs end returns. Two choices differ too: of two cost critics the maximum is used, where OSRL
+    takes the minimum (`careful_costs=False`), and log alpha is stepped by Adam, where OSRL adds
+    rate alpha (1.5 q_thr - mean).
     """
 
     name = "cpq"
