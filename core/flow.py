@@ -225,7 +225,7 @@ def mean_flow_target(field: SizedField, x: Tensor, velocity: Tensor, stretch: St
     time, size = stretch
     tangents = (velocity, torch.ones_like(time), -torch.ones_like(size))
     with kernels.use(None), torch.no_grad():
-        _, slope = torch.func.jvp(field, (x, time, size), tangents)
+        slope = torch.func.jvp(field, (x, time, size), tangents)[1]
     return (velocity + size.unsqueeze(-1) * slope).detach()
 
 

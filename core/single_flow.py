@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from surefoot.core.flow import times
 from surefoot.core.flow_actor import FlowActor, OneStepActor
+from surefoot.core.networks import MLP
 from surefoot.core.residual import ResidualMLP
 from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
 
@@ -175,7 +176,7 @@ def fits(policy: Policy) -> bool:
     if policy.encoder is not None or policy.normalizer.limit != float("inf"):
         return False
     if isinstance(actor, OneStepActor):
-        mlp = actor.mlp
+        mlp: MLP | None = actor.mlp
     elif type(actor) is FlowActor and actor.samples == 1:
         network = actor.network
         if type(network) not in (PlainVelocity, EmbeddedVelocity, ShortcutVelocity):

@@ -103,7 +103,7 @@ class Recorder(TorchDispatchMode):
         """What torch reads of inputs: a tensor pointed there, its storage's number, and bytes from its start."""
         self._own: set[int] = set()
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
-        self._known: dict[tuple[int, ...], tuple[Tensor, tuple[int, ...]]] = {}
+        self._known: dict[tuple[float, ...], tuple[Tensor, tuple[int, ...]]] = {}
         """MLP evaluated -> outputs, and the addresses of all that it read and wrote: valid until one is overwritten."""
 
     @contextlib.contextmanager
@@ -212,9 +212,9 @@ class Recorder(TorchDispatchMode):
         inputs, saved, output_gradients = given
         weights, biases, *norms = [[0 if g is None else g.data_ptr() for g in group] for group in gradients]
         below = 0 if input_gradients is None else input_gradients.data_ptr()
-        call = (self._place(inputs), strides[0], saved.data_ptr(), self._place(output_gradients), *strides[1:])
-        call = (*call, weights, biases, below, *norms)
-        self.calls.append(("mlp_backward", (*network.parts, *call, *network.norm)))
+        places = (self._place(inputs), strides[0], saved.data_ptr(), self._place(output_gradients), *strides[1:])
+        call = (*network.parts, *places, weights, biases, below, *norms, *network.norm)
+        self.calls.append(("mlp_backward", call))
 
     def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None:
         """Write down a call of `native.adam`."""

@@ -179,7 +179,7 @@ class VectorChecker(Findings):
             self.say("warning", f"final_obs of step {step} is the reset observation",
                      "save the last observation before the row is reset")  # fmt: skip
 
-    def check_constraint(self, info: dict[str, Any], step: int) -> None:
+    def check_constraint(self, info: Mapping[str, Any], step: int) -> None:
         """Cost and margin: in every step, a number a row, the cost 1 exactly where the margin is negative."""
         found = {key: step_values(info, key, self.env.num_envs) for key in ("cost", "margin")}
         here = {key for key, value in found.items() if value is not None}

@@ -13,6 +13,7 @@ from surefoot.core.spec import mapped
 from surefoot.envs.interface import (
     Array,
     Numbers,
+    Tensors,
     VectorEnvironment,
     as_numpy,
     check_contract,
@@ -74,7 +75,8 @@ class Chunked(VectorEnvironment):
                 "algo.chunk=1"
             )
         actions = Box(np.tile(space.low, chunk), np.tile(space.high, chunk), dtype=space.dtype.type)
-        tensors, device = getattr(env, "tensors", "numpy"), getattr(env, "device", "cpu")
+        tensors: Tensors = getattr(env, "tensors", "numpy")
+        device = getattr(env, "device", "cpu")
         super().__init__(env.num_envs, env.single_observation_space, actions, tensors, device)
         self.env, self.chunk, self.discount = env, chunk, discount
         self.spec, self.metadata, self.render_mode = env.spec, env.metadata, getattr(env, "render_mode", None)

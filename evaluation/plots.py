@@ -212,5 +212,5 @@ def _colour(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
 
 
-def _thousands(value: float, _position: int) -> str:
+def _thousands(value: float, _position: float) -> str:
     return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"

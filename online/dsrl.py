@@ -50,7 +50,7 @@ class DSRL(SAC):
     """
 
     name = "dsrl"
-    Config: ClassVar[type] = DSRLConfig
+    Config: ClassVar[type[DSRLConfig]] = DSRLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "official": {},
         "wide": {"reach": 2.5},  # walker

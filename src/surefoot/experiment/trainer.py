@@ -311,7 +311,7 @@ class SeedTrainer:
         )
         for seed, episodes in zip(self.seeds, found, strict=True):
             mean = float(episodes.returns.mean())
-            values = {"return_mean": mean, "returns": episodes.returns.tolist()}
+            values: dict[str, Any] = {"return_mean": mean, "returns": episodes.returns.tolist()}
             if episodes.successes is not None:
                 values |= {"success_mean": float(episodes.successes.mean()), "successes": episodes.successes.tolist()}
             self.record(seed, "eval", values)
