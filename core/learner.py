@@ -1,9 +1,8 @@
 """`Learner`: everything of training that is not the algorithm, once for all agents.
 
 It owns the parameters' storage (`core.parameters`), the optimisers (`core.optimizer`), the random streams and the order
-of steps. S agents of one kind train together, stacked by `torch.func` (efficient on a GPU); one alone on a CPU runs its
-losses over the native module (`core.kernels`). Steps are repeated by `core.capture`. All give the same numbers
-within rounding.
+of steps. S agents of one kind train stacked by `torch.func` (efficient on a GPU); one alone on a CPU runs its losses over
+the native module (`core.kernels`). `core.capture` repeats steps. All give the same numbers within rounding.
 """
 
 from __future__ import annotations

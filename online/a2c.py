@@ -11,7 +11,8 @@ from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.masked import reduce
 from surefoot.core.policy_gradient import reinforce_surrogate
 from surefoot.core.value_learning import value_loss
-from surefoot.online.on_policy_agent import OnPolicyAgent, OnPolicyConfig
+from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.on_policy_config import OnPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)

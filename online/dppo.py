@@ -21,7 +21,8 @@ from surefoot.core.noise_networks import NETWORKS, noise_network_of
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, stage_clip, stage_weights
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import value_loss
-from surefoot.online.on_policy_agent import KEPT, EpochsConfig, OnPolicyAgent, in_parts, kept_of
+from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent, in_parts, kept_of
+from surefoot.online.on_policy_config import EpochsConfig
 
 SIZES: dict[str, Any] = {
     "noise_hidden": (256, 256),

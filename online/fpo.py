@@ -18,7 +18,8 @@ from surefoot.core.masked import normalise, reduce
 from surefoot.core.networks import Value
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, spo_surrogate
 from surefoot.core.value_learning import value_loss
-from surefoot.online.on_policy_agent import KEPT, EpochsConfig, OnPolicyAgent
+from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
+from surefoot.online.on_policy_config import EpochsConfig
 from surefoot.online.pretrained import STEPS, FlowOptions, settled_options, take_clone, velocity_network
 
 LEVELS = {"sample": "unit", "mean": "sequence"}

@@ -13,7 +13,8 @@ from surefoot.core.features import EncoderConfig
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.value_learning import value_loss
-from surefoot.online.on_policy_agent import EpochsConfig, OnPolicyAgent
+from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.on_policy_config import EpochsConfig
 
 SCOPES = ("minibatch", "block", "none")
 SCHEDULES = ("linear", "constant", "adaptive")

@@ -21,7 +21,8 @@ from surefoot.core.networks import Value
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import value_loss
-from surefoot.online.on_policy_agent import EpochsConfig, OnPolicyAgent
+from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.on_policy_config import EpochsConfig
 from surefoot.online.pretrained import STEPS, FlowOptions, settled_options, take_clone, velocity_network
 
 TRANSITIONS = ("reinflow", "flow_sde", "consistency")
@@ -124,17 +125,9 @@ class ReinFlow(OnPolicyAgent):
         elif c.transition == "consistency":
             self.actor = ConsistencyActor(network, size, steps, floor=c.noise_floor)
         else:
-            self.actor = ReinFlowActor(
-                network,
-                size,
-                steps,
-                low=c.noise_low,
-                high=c.noise_high,
-                noise=c.noise,
-                explorer_hidden=c.noise_hidden,
-                timed=c.noise_timed,
-                trained=c.trained_steps,
-            )
+            noise: dict[str, Any] = {"low": c.noise_low, "high": c.noise_high, "noise": c.noise, "timed": c.noise_timed}
+            noise |= {"explorer_hidden": c.noise_hidden, "trained": c.trained_steps}
+            self.actor = ReinFlowActor(network, size, steps, **noise)
 
     @classmethod
     def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
