@@ -229,7 +229,7 @@ class Executor:
         return not self._any or tick >= self._last_asked + self.execute or self._plan.at(tick) is None
 
     def _ask(self, worker: Worker, seen: Any, tick: int) -> None:
-        coming = self._plan.rest(tick) if self._plan.ahead else self._plan.actions[:0]
+        coming = self._plan.rest(tick) if self._plan.ahead and self._aligned else self._plan.actions[:0]
         worker.submit(Request(tick, seen, self._draws + tick, coming, min(self.delay, len(coming))))
         self.counts.asked += 1
         self._asked = self._last_asked = tick

@@ -131,12 +131,15 @@ class PolicyPlanner:
     def plan(self, request: Request) -> Array:
         """As of any planner; noise comes from (seed, "policy", number of the draw), as a policy's own does."""
         one, memory = request.seen
-        noise = None
-        if self._plans.always_samples:
-            drawn = generator(self._seed, "policy", request.draw)
-            noise = torch.from_numpy(drawn.standard_normal((1, self._plans.noise_dim), dtype=np.float32))
-        actions, _ = self._plans.step(one, memory, noise)
+        actions, _ = self._plans.step(one, memory, self.noise(request))
         return actions.reshape(self.chunk, -1).numpy()
+
+    def noise(self, request: Request) -> Tensor | None:
+        """(1, Z) of a request, or None of a policy that draws none."""
+        if not self._plans.always_samples:
+            return None
+        drawn = generator(self._seed, "policy", request.draw)
+        return torch.from_numpy(drawn.standard_normal((1, self._plans.noise_dim), dtype=np.float32))
 
 
 class Worker(Protocol):

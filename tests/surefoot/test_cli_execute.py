@@ -135,6 +135,7 @@ def test_a_policy_of_single_actions_waits_for_each(finished_run: pathlib.Path, c
         (["--max-rate", "fast"], "--max-rate is 'fast'"),
         (["--episodes", "0"], "episodes is 0"),
         (["--seed", "-1"], "--seed is -1"),
+        (["--guidance", "5"], "only chunks that a flow draws"),
         (["--env", "MountainCarContinuous-v0"], "don't fit"),
     ],
 )

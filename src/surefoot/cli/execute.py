@@ -43,6 +43,12 @@ def add_parser(commands: Any) -> None:
     how.add_argument("--fade", help="of a blend: linear or cosine (default linear)")
     how.add_argument("--decay", type=float, help="of an ensemble: weight exp(-decay i), oldest first (default 0.01)")
     how.add_argument("--max-rate", metavar="X[,X...]", help="bound on the change of actions, in their units a second")
+    how.add_argument(
+        "--guidance",
+        type=float,
+        metavar="BETA",
+        help="of a flow's new chunks towards what is planned already, such as 5",
+    )
     how.add_argument("--first", help="wait for an episode's first chunk, or begin safe (default wait)")
     parser.add_argument("--episodes", type=int, default=20, help="with, and without the latency (default 20)")
     parser.add_argument("--seed", type=int, default=2, help="of initial states and latencies (default 2, as evaluate)")
@@ -93,8 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
         **{name: getattr(arguments, name) for name in names},
     )
     with episodes_bar(arguments.quiet or arguments.json) as progress:
-        done = execute(policy, chosen.env_id, settings, latency, arguments.episodes, arguments.seed, progress)
+        done = execute(
+            policy, chosen.env_id, settings, latency, arguments.episodes, arguments.seed, progress, arguments.guidance
+        )
     facts = {"policy": chosen.label, "environment": chosen.env_id, **done.to_json(), "seed": arguments.seed}
+    facts["guidance"] = arguments.guidance
     if arguments.json:
         output.print_json(facts)
     else:

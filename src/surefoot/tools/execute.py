@@ -14,6 +14,7 @@ from torch import Tensor
 from surefoot.core.chunk_actors import chunk_of
 from surefoot.core.errors import ConfigError
 from surefoot.core.executor import Execution, Executor
+from surefoot.core.guidance import GuidedPlanner
 from surefoot.core.inference import PolicyPlanner, Request, SimulatedWorker, ticks
 from surefoot.core.memory import Memory
 from surefoot.core.policy import Policy
@@ -200,6 +201,7 @@ def execute(
     episodes: int = 20,
     seed: int = 2,
     progress: Callable[[int, int], None] | None = None,
+    guidance: float | None = None,
 ) -> Executed:
     """Run whole episodes of a policy with and without the latency of its inference, from the same initial states.
 
@@ -214,13 +216,14 @@ def execute(
         episodes: of either, at least 1.
         seed: of the environment.
         progress: called with (finished, all) episodes.
+        guidance: of a flow's new chunks towards what is planned already (`core.guidance`); None: there is none.
 
     Raises:
         ConfigError: settings or a policy that don't fit.
         EnvironmentMismatchError: an environment that does not fit the policy, or what `evaluate` raises.
     """
     check_spaces(env_id, policy.arrays, policy.action_dim, policy.discrete)
-    planner = PolicyPlanner(policy)
+    planner = PolicyPlanner(policy) if guidance is None else GuidedPlanner(policy, guidance)
     worker = SimulatedWorker(planner, settings.rate, latency.stream())
     with Executor(planner, settings, worker) as executor:
         found = evaluate([ExecutedPolicy(executor), policy], env_id, episodes, seed, num_envs=1, progress=progress)
