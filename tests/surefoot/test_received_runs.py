@@ -214,6 +214,15 @@ def test_a_worker_writes_its_log_without_what_a_terminal_would_obey() -> None:
     assert held.getvalue() == b"a\\x1b[2Jb\n"
 
 
+def test_a_log_on_a_full_disk_does_not_end_the_worker_that_writes_it() -> None:
+    with open("/dev/full", "wb") as full:
+        log = Log(full, "utf-8", "backslashreplace", line_buffering=True)
+        for _ in range(3):
+            assert log.write("a line\n" * 5000) == 35_000
+            log.flush()
+        log.detach()
+
+
 def test_the_command_line_prints_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "\x1b]0;title\x07[bold]\x7f"
     output.say(hostile)

@@ -8,6 +8,7 @@ killed early leaves nothing behind either.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import json
@@ -23,14 +24,23 @@ STOP = b"s"
 
 
 class Log(io.TextIOWrapper):
-    """The log of a worker: what a terminal that shows it would obey stands there as its escape."""
+    """The log of a worker: what a terminal that shows it would obey stands there as its escape.
+
+    On a full disk it ends: what can't be written is lost, and the run goes on to the error of what it can't do without.
+    """
 
     def write(self, text: str) -> int:
         """Write a text; its length."""
         from surefoot.core.errors import printable
 
-        super().write(printable(text))
+        with contextlib.suppress(OSError):
+            super().write(printable(text))
         return len(text)
+
+    def flush(self) -> None:
+        """Write what has been held back, if that can be done."""
+        with contextlib.suppress(OSError):
+            super().flush()
 
 
 def listen_to_parent(stop: threading.Event) -> None:
