@@ -7,9 +7,9 @@
 Adds to results/kill_resume.json what is missing there of so many kills a family, and writes the table beside it.
 Every other time the command is killed by SIGKILL, and by SIGTERM, on which it writes a checkpoint. The process group is
 not killed, only the command: its workers must notice and end. A quarter of the kills come while the command starts, the
-rest around and after the first checkpoint that it writes. A chain is one run that is killed until it has had its kills
-or has ended, beside an undisturbed run of the same seed; then the next chain begins, with another seed. The command is
-`surefoot train`, in a fork of a process that has imported it (commands.py); its workers start as always.
+rest at a random moment after its first or second checkpoint. A chain is one run that is killed until it has had its
+kills or has ended, beside an undisturbed run of the same seed; then the next chain begins, with another seed. The
+command is `surefoot train`, in a fork of a process that has imported it (commands.py); its workers start as always.
 """
 
 from __future__ import annotations
@@ -135,42 +135,49 @@ def written(folder: pathlib.Path) -> float:
 
 
 class Moments:
-    """When to kill: drawn anew each time, around the time that the last commands took to their first checkpoint."""
+    """When to kill: drawn anew each time, measured in the command's own checkpoints, for the machine is shared."""
 
     def __init__(self) -> None:
         self._random, self.to_first = random.Random(), 6.0
 
-    def draw(self) -> float:
-        """Seconds after the start."""
-        if self._random.random() < 0.25:
-            return self._random.uniform(0.0, self.to_first)
-        return self._random.uniform(0.9, 1.4) * self.to_first
+    def wait(self, process: BaseProcess, folder: pathlib.Path, kill: bool) -> None:
+        """Wait for the process's end, or for the moment to kill it.
 
-    def watch(self, process: BaseProcess, folder: pathlib.Path, seconds: float | None) -> None:
-        """Wait so long, for ever where None, or for its end."""
-        begin, before = time.monotonic(), written(folder)
-        while process.exitcode is None and (seconds is None or time.monotonic() - begin < seconds):
+        A quarter of the kills come before the time that the last command took to its first checkpoint, the others some
+        time after the first or second checkpoint, up to as long as a checkpoint takes.
+        """
+        begin, last, found, interval = time.monotonic(), written(folder), 0, 0.5
+        early, wanted = self._random.random() < 0.25, self._random.choice([1, 1, 2])
+        until = begin + self._random.uniform(0.0, self.to_first) if kill and early else None
+        since = begin
+        while process.exitcode is None and (until is None or time.monotonic() < until):
             process.join(0.05)
-            if before is not None and written(folder) != before:
-                before, self.to_first = None, 0.5 * self.to_first + 0.5 * (time.monotonic() - begin)
-        if before is not None and seconds is not None and seconds >= 0.9 * self.to_first:
-            self.to_first *= 1.1  # the machine has become busier
+            if (now := written(folder)) != last:
+                last, found, passed = now, found + 1, time.monotonic() - since
+                since = time.monotonic()
+                if found == 1:
+                    self.to_first = passed
+                else:
+                    interval = passed
+                if kill and not early and found == wanted:
+                    until = since + self._random.uniform(0.0, interval)
 
 
 def chain(plan: list[str], kills: int, moments: Moments, commands: Commands, root: pathlib.Path) -> dict[str, Any]:
     """One run that is killed up to `kills` times, beside an undisturbed one."""
     whole, killed = root / "whole", root / "killed"
     undisturbed = commands.start([*plan, f"out={whole}"])
-    moments.watch(undisturbed, whole, None)
+    moments.wait(undisturbed, whole, kill=False)
     if undisturbed.exitcode != 0:
         raise SystemExit(f"the undisturbed run ended with code {undisturbed.exitcode}")
     found: dict[str, Any] = {"kills": 0, "asked": 0, "after a checkpoint": 0, "orphans": 0, "unreadable": []}
     found["seconds_until_workers_ended"] = 0.0
-    while not (killed / "summary.json").exists():
+    process = None
+    while process is None or process.exitcode != 0:
         begun = (killed / "config.json").exists()
         disturbed, before = found["kills"] + found["asked"], written(killed)
         process = commands.start(["--resume", str(killed)] if begun else [*plan, f"out={killed}"])
-        moments.watch(process, killed, moments.draw() if disturbed < kills else None)
+        moments.wait(process, killed, kill=disturbed < kills)
         if process.exitcode is None:
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL if disturbed % 2 == 0 else signal.SIGTERM)

@@ -5,8 +5,8 @@
 
 With the same `out=` one must train, and the others be refused in one sentence with exit code 2. With default folders
 each must end well, in a folder that no other has, whole and with its own settings in it: each has a seed of its own.
-The commands are forks of one process (commands.py), for memory. All are begun at once; where less than 6 GB are free,
-those that have not started their worker are halted for a while, and below 2 GB all are ended.
+The commands are forks of one process (commands.py), for memory. All are begun at once; where there is no memory for as
+many workers, those that have not started theirs are halted for a while, and where less than 2 GB are left all are ended.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ from surefoot.experiment.run import Run
 RESULTS = pathlib.Path(__file__).parent / "results" / "launches.json"
 PLAN = ["algo=bc", "dataset=native/pendulum-mixed", "steps=50", "algo.hidden=[8,8]", "episodes=1"]
 PLAN += ["evaluate_episodes=1", "batch_size=32"]
-LEAST, ENOUGH = 2 << 30, 6 << 30
-"""Bytes of free memory: below the first all is ended, below the second no further worker starts."""
+LEAST, WORKER = 2 << 30, 500 << 20
+"""Bytes: of free memory, below which all is ended; and of a worker and its command."""
 
 
 def all_ended(processes: list[BaseProcess]) -> int:
     """Wait for all; the most that ran at the same moment.
 
-    Where memory is short, commands that have no worker yet are halted for a while, wherever they are.
+    Where memory is short for as many workers, commands that have none yet are halted for a while, wherever they are.
     """
     most, halted = 0, set[int]()
+    places = max(1, (psutil.virtual_memory().available // 2 - LEAST) // WORKER)
     while alive := [process for process in processes if process.exitcode is None]:
         most = max(most, len(alive))
-        free = psutil.virtual_memory().available
-        if free < LEAST:
+        if psutil.virtual_memory().available < LEAST:
             for process in alive:
                 process.kill()
             raise SystemExit(f"less than {LEAST >> 30} GB of memory are left: {len(alive)} commands were ended")
-        if free < ENOUGH:
-            for process in alive:
-                if process.pid not in halted and not children(process.pid):
-                    os.kill(process.pid, signal.SIGSTOP)
-                    halted.add(process.pid)
+        pids = [process.pid for process in alive if process.pid is not None]
+        working = {pid for pid in pids if children(pid)}
+        if len(working) >= places:
+            for pid in set(pids) - working - halted:
+                os.kill(pid, signal.SIGSTOP)
+                halted.add(pid)
         elif halted:
             os.kill(halted.pop(), signal.SIGCONT)
-        time.sleep(0.2)
+        time.sleep(0.1)
     return most
 
 
