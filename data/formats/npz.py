@@ -1,5 +1,7 @@
 """NPZ: the same arrays in numpy's zip archive, under D4RL's names or `Dataset`'s; never pickled objects.
 
+Files of OGBench, OCBench and DPPO, which are NPZ too, are recognised by their keys and read by modules of that name.
+
 Names read: those of `formats.flat.KEYS`, or `terminations` for `terminals`, `truncations` for `timeouts`.
 The zip archive carries a CRC-32 of each array, which is compared on reading.
 """
@@ -18,6 +20,7 @@ from surefoot.core.schema import parse, shown
 from surefoot.core.unpacking import read_npz
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
+from surefoot.data.formats import dppo, ogbench
 from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
@@ -40,9 +43,14 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     Raises:
         DataError: the archive is damaged, incomplete, inconsistent or holds values that are not finite.
     """
-    wanted = {*KEYS, *ALIASES, ATTRIBUTES}
+    wanted = {*KEYS, *ALIASES, ATTRIBUTES, *ogbench.KEYS, *dppo.KEYS}
     found, names = read_npz(path, lambda name: name in wanted or name.startswith((EXTRAS, *PREFIXES)), DataError)
     text = found.pop(ATTRIBUTES, None)
+    attributes = {} if text is None else _attributes(path, text)
+    if set(dppo.MARKS) <= set(found):
+        return dppo.from_arrays(found, source, path, view)
+    if set(ogbench.MARKS) & set(found):
+        return ogbench.from_arrays(found, source.with_attributes(attributes), view)
     for name, key in ALIASES.items():
         if name in found and key in found:
             raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
@@ -50,7 +58,6 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     arrays, named = take_named(arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, names)
     extras = named | {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}
-    attributes = {} if text is None else _attributes(path, text)
     return dataset_from_arrays(arrays, source.with_attributes(attributes), view, extras)
 
 

@@ -1,4 +1,4 @@
-"""`surefoot datasets list | info | verify | convert | generate | corrupt`."""
+"""`surefoot datasets list | info | verify | convert | generate | relabel | corrupt`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     """Register the command and its own commands."""
-    parser = commands.add_parser("datasets", help="list, inspect, check, convert, generate and corrupt datasets")
+    parser = commands.add_parser(
+        "datasets", help="list, inspect, check, convert, generate, relabel and corrupt datasets"
+    )
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     made = _add(own, "list", list_all, "all known datasets with environment and reference scores")
@@ -33,17 +35,29 @@ def add_parser(commands: Any) -> None:
     made = _add(own, "convert", convert, "store a dataset in another format")
     made.add_argument("source", help="path or id")
     made.add_argument("destination", help="a new .hdf5, .npz or .csv file, or minari/<id>")
+    made.add_argument("--layout", help="of an .npz file for another project: ogbench or dppo")
     _add_loading(made)
 
     made = _add(own, "generate", generate, "record a dataset by scripted behaviours")
     made.add_argument(
-        "name", nargs="?", help="native/<system> or native/<system>-<behaviour> (default: the main job's)"
+        "name",
+        nargs="?",
+        help="native/<system>, native/<system>-<behaviour>, ogbench/<environment>-<behaviour> or ocbench/<environment> "
+        "(default: the main job's)",
     )
     made.add_argument("-o", "--output", help="a new file (default: the cache, where dataset=NAME finds it)")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--transitions", type=int, help="rounded up to whole episodes (default: as embedded)")
     made.add_argument("--behaviour", help="of the system (default: the one in the name, else mixed)")
     made.add_argument("--gap", help="preset of altered dynamics, as `surefoot envs info` lists them")
+    made.add_argument("--episodes", type=int, help="of a benchmark's dataset (default: ogbench 1000, ocbench 500)")
+    made.add_argument("--workers", type=int, help="processes that record a benchmark's dataset (default: one a core)")
+
+    made = _add(own, "relabel", relabel, "give data recorded in OGBench the rewards of one of its tasks")
+    made.add_argument("source", help="path or id, with the simulator's states in it")
+    made.add_argument("--env", required=True, help="the task, as ogbench/scene-play-singletask-task1-v0")
+    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz or .csv file")
+    _add_loading(made)
 
     made = _add(own, "corrupt", corrupt, "attack a dataset as RIQL's experiments do")
     made.add_argument("source", help="path or id")
@@ -83,19 +97,24 @@ def _load(arguments: argparse.Namespace) -> Dataset:
 def list_all(arguments: argparse.Namespace) -> int:
     """Embedded datasets and the catalogue."""
     from surefoot.data import CATALOGUE
+    from surefoot.tools import benchmarks
     from surefoot.tools.generate import embedded_facts
 
-    rows = embedded_facts() + [
-        {
-            "id": entry.id,
-            "environment": entry.env_id,
-            "reference_low": entry.reference[0],
-            "reference_high": entry.reference[1],
-            "minari": entry.minari,
-            "note": entry.note,
-        }
-        for entry in CATALOGUE.values()
-    ]
+    rows = (
+        embedded_facts()
+        + benchmarks.facts()
+        + [
+            {
+                "id": entry.id,
+                "environment": entry.env_id,
+                "reference_low": entry.reference[0],
+                "reference_high": entry.reference[1],
+                "minari": entry.minari,
+                "note": entry.note,
+            }
+            for entry in CATALOGUE.values()
+        ]
+    )
     rows = [row for row in rows if arguments.pattern in row["id"]]
     if arguments.json:
         output.print_json(rows)
@@ -144,7 +163,9 @@ def convert(arguments: argparse.Namespace) -> int:
 
     if arguments.source in generate.EMBEDDED and not generate.exists(arguments.source):
         arguments.source = str(generate.cached(arguments.source))
-    dataset = data.convert(arguments.source, arguments.destination, strict=arguments.strict, view=arguments.view)
+    dataset = data.convert(
+        arguments.source, arguments.destination, strict=arguments.strict, view=arguments.view, layout=arguments.layout
+    )
     _report_written(arguments.destination, dataset, arguments.json)
     return 0
 
@@ -153,8 +174,13 @@ def generate(arguments: argparse.Namespace) -> int:
     """Record an embedded dataset into the cache or a file."""
     from surefoot import data
     from surefoot.cli.config import DEFAULT_DATASET
+    from surefoot.envs.benchmarks import is_benchmark
     from surefoot.tools import generate as generated
 
+    if is_benchmark(arguments.name or ""):
+        return _record(arguments)
+    if arguments.episodes is not None or arguments.workers is not None:
+        raise ConfigError("--episodes and --workers are of ogbench/... and ocbench/...; give --transitions instead")
     name, transitions = arguments.name or DEFAULT_DATASET, arguments.transitions or generated.TRANSITIONS
     if arguments.transitions is not None and arguments.transitions < 1:
         raise ConfigError(f"--transitions is {arguments.transitions}; it must be at least 1")
@@ -169,6 +195,47 @@ def generate(arguments: argparse.Namespace) -> int:
         path = new_file(arguments.output)
         dataset = generated.generate(name, arguments.seed, transitions, arguments.behaviour, arguments.gap)
         data.save(dataset, path)
+    _report_written(path, dataset, arguments.json)
+    return 0
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    """Record a benchmark's dataset into the cache or a file."""
+    from surefoot.experiment.workers import cores
+    from surefoot.tools import benchmarks
+
+    for option in ("transitions", "behaviour", "gap"):
+        if getattr(arguments, option) is not None:
+            raise ConfigError(f"--{option} is of native/...; {arguments.name} takes --episodes, --seed and --workers")
+    episodes = benchmarks.episodes_of(arguments.name) if arguments.episodes is None else arguments.episodes
+    if arguments.output is None and episodes != benchmarks.episodes_of(arguments.name):
+        raise ConfigError("another number of episodes than the default goes into a file of its own: add -o FILE")
+    path = benchmarks.cached_path(arguments.name, arguments.seed)
+    if arguments.output is not None:
+        path = new_file(arguments.output)
+    elif path.exists():
+        raise ConfigError(
+            f"{path}: is recorded already, and dataset={arguments.name} finds it; delete it to record anew"
+        )
+    workers = arguments.workers or min(cores(), episodes)
+    with output.episodes_bar(arguments.json) as progress:
+        dataset = benchmarks.generate(arguments.name, path, episodes, arguments.seed, workers, progress)
+    _report_written(path, dataset, arguments.json)
+    return 0
+
+
+def relabel(arguments: argparse.Namespace) -> int:
+    """Store a dataset with the rewards of a task."""
+    from surefoot import data
+    from surefoot.envs.benchmarks import OGBenchName, is_benchmark, parse
+    from surefoot.tools.benchmarks import relabelled
+
+    path = new_file(arguments.output)
+    name = parse(arguments.env) if is_benchmark(arguments.env) else None
+    if not isinstance(name, OGBenchName):
+        raise ConfigError(f"--env {arguments.env}: only tasks of ogbench/... give rewards to recorded states")
+    dataset = relabelled(_load(arguments), name)
+    data.save(dataset, path)
     _report_written(path, dataset, arguments.json)
     return 0
 

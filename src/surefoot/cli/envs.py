@@ -18,7 +18,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("envs", help="list, describe and check simulators")
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    made = _add(own, "list", list_all, "surefoot's simulators: native systems, and MuJoCo tasks stepped in batches")
+    what = "surefoot's simulators: native systems, MuJoCo tasks stepped in batches, and benchmarks known by name"
+    made = _add(own, "list", list_all, what)
     made.add_argument("pattern", nargs="?", default="", help="only those whose name contains this")
 
     made = _add(own, "info", info, "all that a simulator says of itself")
@@ -36,7 +37,7 @@ def _add(commands: Any, name: str, function: Any, what: str) -> argparse.Argumen
 
 
 def list_all(arguments: argparse.Namespace) -> int:
-    """Native systems, then the other ids that surefoot registers."""
+    """Native systems, then the other ids that surefoot registers, then those of benchmarks."""
     from surefoot.envs.names import PIXELS, native_ids
     from surefoot.envs.systems import SYSTEMS
 
@@ -44,6 +45,7 @@ def list_all(arguments: argparse.Namespace) -> int:
     drawn = {gym_id: name for name, (gym_id, *_) in PIXELS.items()}
     others = [env_id for env_id in _registered() if env_id not in native_ids().values()]
     rows += [_pixel_row(drawn[env_id]) if env_id in drawn else _mujoco_row(env_id) for env_id in others]
+    rows += _benchmark_rows()
     rows = [row for row in rows if arguments.pattern in row["name"] or arguments.pattern in row["gymnasium_id"]]
     if arguments.json:
         output.print_json(rows)
@@ -105,6 +107,26 @@ def _mujoco_row(env_id: str) -> dict[str, Any]:
         "steps": spec.max_episode_steps,
         "constraint": None if limit is None else f"speed limit of {limit:g} m/s",
     }
+
+
+def _benchmark_rows() -> list[dict[str, Any]]:
+    """OGBench's single tasks (the default one of each environment), and the first of each of OCBench's families."""
+    from surefoot.envs.benchmarks.names import BASES, FAMILIES, OCBenchName, OGBenchName
+
+    rows = []
+    for base, facts in BASES.items():
+        kind = facts.collected[0] if facts.collected else "navigate"
+        name = OGBenchName(base, kind, facts.default)
+        what = f"OGBench {base}, tasks 1 to 5 (pip install 'surefoot[ogbench]')"
+        sizes = {"observations": facts.observations, "actions": facts.actions, "steps": facts.steps}
+        rows.append({"name": name.text, "gymnasium_id": name.gym_id, "what": what, **sizes, "constraint": None})
+    for family, kinds in FAMILIES.items():
+        name = OCBenchName(family, next(iter(kinds)), family != "bowling")
+        types = ", ".join(filter(None, kinds)) or "one task"
+        what = f"OCBench {family}: {types} (pip install 'surefoot[ocbench]')"
+        sizes = {"observations": None, "actions": 7, "steps": None}
+        rows.append({"name": name.text, "gymnasium_id": name.gym_id, "what": what, **sizes, "constraint": None})
+    return rows
 
 
 def info(arguments: argparse.Namespace) -> int:

@@ -69,7 +69,6 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Episodes with and without the latency, and what they came to."""
-    from surefoot.cli.results import episodes_bar
     from surefoot.core.policy import Policy
     from surefoot.experiment.trust import allow
     from surefoot.tools.actors import actor
@@ -98,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         max_rate=bound[0] if bound is not None and len(bound) == 1 else bound,
         **{name: getattr(arguments, name) for name in names},
     )
-    with episodes_bar(arguments.quiet or arguments.json) as progress:
+    with output.episodes_bar(arguments.quiet or arguments.json, lines=False) as progress:
         done = execute(
             policy, chosen.env_id, settings, latency, arguments.episodes, arguments.seed, progress, arguments.guidance
         )

@@ -10,6 +10,7 @@ import os
 import pathlib
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -168,3 +169,31 @@ def download_bar(quiet: bool = False) -> Iterator[Callable[[int, int | None], No
     finally:
         if tasks:
             bar.stop()
+
+
+LINE_SECONDS = 30.0
+"""Between lines about episodes where no bar can be shown."""
+
+
+@contextlib.contextmanager
+def episodes_bar(quiet: bool = False, lines: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """A bar of finished episodes on standard error; gives the function to call with (finished, all).
+
+    Where that is no terminal, a line now and then, unless `lines` is false.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    terminal = sys.stderr.isatty()
+    columns = ("episodes", BarColumn(), MofNCompleteColumn(), "ETA", TimeRemainingColumn())
+    told = time.monotonic()
+    with Progress(*columns, console=console(stderr=True), disable=quiet or not terminal) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(done: int, total: int) -> None:
+            nonlocal told
+            bar.update(task, completed=done, total=total)
+            if lines and not quiet and not terminal and time.monotonic() - told > LINE_SECONDS:
+                told = time.monotonic()
+                say(f"{done:,} of {total:,} episodes", stderr=True)
+
+        yield show

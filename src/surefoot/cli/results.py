@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
@@ -69,7 +68,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     first = policies[run.plan.seeds[0]]
     check_spaces(env, first.arrays, first.action_dim, first.discrete)
     met = Met(len(policies))
-    with episodes_bar(arguments.quiet) as progress:
+    with output.episodes_bar(arguments.quiet, lines=False) as progress:
         found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress, watch=met)
     norms = [measured(policy, torch.from_numpy(met.of(p))) for p, policy in enumerate(policies.values())]
     row = dataclasses.replace(_row(run, env, arguments.episodes, found, limit), smoothness=smoothness(found, norms))
@@ -123,27 +122,6 @@ def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) 
         safety=safety(found, limit),
         success=None if (solved := success_rate(found)) is None else solved.to_json(),
     )
-
-
-class episodes_bar:
-    """A bar of finished episodes on standard error, where that is a terminal."""
-
-    def __init__(self, quiet: bool) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-        columns = ("episodes", BarColumn(), MofNCompleteColumn(), "ETA", TimeRemainingColumn())
-        hidden = quiet or not sys.stderr.isatty()
-        self._bar = Progress(*columns, console=output.console(stderr=True), disable=hidden)
-
-    def __enter__(self) -> Any:
-        """Begin; gives the function to call with (finished, all)."""
-        self._bar.start()
-        task = self._bar.add_task("", total=None)
-        return lambda done, total: self._bar.update(task, completed=done, total=total)
-
-    def __exit__(self, *unused: object) -> None:
-        """End."""
-        self._bar.stop()
 
 
 def report(arguments: argparse.Namespace) -> int:

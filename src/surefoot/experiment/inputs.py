@@ -19,6 +19,7 @@ from surefoot.experiment.algorithms import check_parts
 from surefoot.experiment.margins import with_margins
 from surefoot.experiment.plan import Plan, agent_class
 from surefoot.experiment.workers import Listener, at_once, cores
+from surefoot.tools.benchmarks import with_rewards
 from surefoot.tools.generate import load
 
 
@@ -76,13 +77,19 @@ def task(env_id: str) -> str:
 
 
 def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset:
-    """The plan's dataset, loaded unless it is given, with margins where the algorithm reads them and steps give them.
+    """The plan's dataset, loaded unless it is given, with rewards of the environment's task and margins.
+
+    Rewards are those of a benchmark's single task, where the data have states and the environment says which task;
+    margins are added where the algorithm reads them and steps give them.
 
     Raises:
         ConfigError, DataError: as `surefoot.load`.
     """
     if dataset is None:
         dataset = load(str(plan.dataset), strict=plan.strict, view=plan.view)
+    dataset, notes = with_rewards(dataset, plan.environment)
+    for text in notes:
+        notify({"kind": "note", "text": text})
     if agent_class(plan.algorithm).reads_margins:
         dataset, notes = with_margins(dataset, plan.environment)
         for text in notes:
