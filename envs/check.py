@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from surefoot.core.errors import EnvironmentMismatchError
-from surefoot.envs import benchmarks
+from surefoot.envs import suites
 from surefoot.envs.check_vector import Finding, Findings, check_vector
 from surefoot.envs.interface import Array
 from surefoot.envs.returned import AGREE, FLAGS, NUMBERS, kind, reset_parts, step_parts
@@ -41,7 +41,7 @@ def check_environment(
         ConfigError, EnvironmentMismatchError, MissingExtraError: the id is unknown or can't be made.
     """
     if isinstance(env, str):
-        benchmarks.ensure_registered(env.rpartition(":")[2])
+        suites.ensure_registered(env.rpartition(":")[2])
     else:
         return _sorted(check_vector(env, steps, seed) if isinstance(env, VectorEnv) else _single(env, steps, seed))
     spec = gymnasium.registry.get(env.rpartition(":")[2])

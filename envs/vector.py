@@ -18,7 +18,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
 from surefoot.core.spec import VECTOR, in_words
 from surefoot.core.spec import Array as NamedArray
-from surefoot.envs import benchmarks
+from surefoot.envs import suites
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
 from surefoot.envs.names import gymnasium_id
@@ -246,10 +246,10 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     module, _, name = env_id.rpartition(":")
     if module:
         _import_module(env_id, module)
-    benchmarks.ensure_registered(name)
+    suites.ensure_registered(name)
     try:
         with no_deprecations() if is_mujoco(name) else contextlib.nullcontext():
-            env = benchmarks.finished(gymnasium.make(name, disable_env_checker=True, **kwargs), name)
+            env = suites.finished(gymnasium.make(name, disable_env_checker=True, **kwargs), name)
     except SurefootError:
         raise
     except gymnasium.error.DependencyNotInstalled as error:

@@ -140,7 +140,7 @@ def test_the_wheel_is_typed_and_carries_the_licence(wheel_files: list[str]) -> N
 def pinned_versions() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    return {canonicalize_name(name): version for name, version in pins.items()}
+    return {canonicalize_name(name): version.split(" ;")[0] for name, version in pins.items()}
 
 
 def declared_requirements() -> list[Requirement]:

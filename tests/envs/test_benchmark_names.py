@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from surefoot.core.errors import ConfigError, MissingExtraError
-from surefoot.envs.benchmarks import OCBenchName, OGBenchName, ensure_registered, parse, registration
-from surefoot.envs.benchmarks.names import BASES, FAMILIES
+from surefoot.envs.suites import OCBenchName, OGBenchName, ensure_registered, parse, registration
+from surefoot.envs.suites.names import BASES, FAMILIES
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.envs.benchmarks import parse
-from surefoot.envs.benchmarks.names import OGBenchName
-from surefoot.envs.benchmarks.shards import Recording
+from surefoot.envs.suites import parse
+from surefoot.envs.suites.names import OGBenchName
+from surefoot.envs.suites.shards import Recording
 
 pytest.importorskip("ogbench", reason="needs the extra ogbench: pip install 'surefoot[ogbench]'")
 
-from surefoot.envs.benchmarks import collect
-from surefoot.envs.benchmarks.ogbench import make, rewards_of
+from surefoot.envs.suites import collect
+from surefoot.envs.suites.ogbench import make, rewards_of
 
 MAZE = "ogbench/pointmaze-medium-navigate"
 
@@ -86,7 +86,7 @@ def test_the_number_of_workers_changes_nothing(tmp_path: pathlib.Path) -> None:
 
 def test_a_killed_recording_goes_on_and_ends_as_one_that_was_not(tmp_path: pathlib.Path) -> None:
     script = (
-        "import pathlib, sys\nfrom surefoot.envs.benchmarks.shards import Recording\n"
+        "import pathlib, sys\nfrom surefoot.envs.suites.shards import Recording\n"
         f"Recording({MAZE!r}, 1, pathlib.Path(sys.argv[1])).record(400, 1)\n"
     )
     parts = tmp_path / "killed"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from surefoot.envs import describe, make_vec
-from surefoot.envs.benchmarks.names import BASES, parse
+from surefoot.envs.suites.names import BASES, parse
 
 MAZE = "ogbench/pointmaze-medium-navigate-singletask-task1-v0"
 
@@ -160,7 +160,7 @@ def test_the_shim_does_nothing_where_joint_types_compare(monkeypatch: pytest.Mon
 
     from gymnasium_robotics.utils import mujoco_utils
 
-    from surefoot.envs.benchmarks.robotics import JOINTS, prepare
+    from surefoot.envs.suites.robotics import JOINTS, prepare
 
     able = SimpleNamespace(mjtJoint=SimpleNamespace(**{name: np.int32(i) for i, name in enumerate(JOINTS)}))
     monkeypatch.setattr(mujoco_utils, "mujoco", able)
@@ -170,7 +170,7 @@ def test_the_shim_does_nothing_where_joint_types_compare(monkeypatch: pytest.Mon
 
 def test_kitchen_says_how_many_sub_tasks_are_done_and_when_all_are() -> None:
     robotics()
-    from surefoot.envs.benchmarks.robotics import KitchenSuccess
+    from surefoot.envs.suites.robotics import KitchenSuccess
 
     class Kitchen(gymnasium.Env[Any, Any]):
         goal = {"kettle": 0, "microwave": 0}  # noqa: RUF012

@@ -13,7 +13,7 @@ from surefoot.cli import main
 from surefoot.data import load
 from surefoot.data.formats.ogbench import REWARDS, UNKNOWN
 from surefoot.evaluation import RunData
-from surefoot.tools import benchmarks
+from surefoot.tools import suites
 from surefoot.tools.generate import load as load_any
 
 MAZE = "ogbench/pointmaze-medium-navigate"
@@ -58,8 +58,8 @@ def test_the_rewards_of_a_task_can_be_stored_and_exchanged(recorded: pathlib.Pat
     assert "judged before" in found.attributes["success"]
     assert found.env_id == name
     # labelled again for another task it is as if it had never had the first
-    other = benchmarks.relabelled(found, benchmarks.parse(TASK))  # type: ignore[arg-type]
-    direct = benchmarks.relabelled(plain, benchmarks.parse(TASK))  # type: ignore[arg-type]
+    other = suites.relabelled(found, suites.parse(TASK))  # type: ignore[arg-type]
+    direct = suites.relabelled(plain, suites.parse(TASK))  # type: ignore[arg-type]
     for key in ("rewards", "terminations", "truncations", "episode_ids", "observations"):
         np.testing.assert_array_equal(getattr(other, key), getattr(direct, key))
     exchanged = tmp_path / "task3.npz"
@@ -86,7 +86,7 @@ def test_training_finds_the_rewards_of_the_environments_task_and_reports_success
 
 def test_a_run_without_a_task_is_told_that_there_are_no_rewards(recorded: pathlib.Path) -> None:
     dataset = load(recorded)
-    same, notes = benchmarks.with_rewards(dataset, None)
+    same, notes = suites.with_rewards(dataset, None)
     assert same is dataset
     assert notes[0].startswith("warning:")
     assert "no rewards" in notes[0]
@@ -97,7 +97,7 @@ def test_a_task_that_no_row_solves_is_warned_of(recorded: pathlib.Path) -> None:
     kept = np.flatnonzero(dataset.episode_ids == 0)[:20]
     few = dataset.select_episodes(np.array([0]))
     far = few.replace(extras={**few.extras, "qpos": few.extras["qpos"] + 1000})
-    labelled, notes = benchmarks.with_rewards(far, TASK)
+    labelled, notes = suites.with_rewards(far, TASK)
     assert len(kept) == 20
     assert any(note.startswith("warning:") and "no row solves" in note for note in notes)
     assert (labelled.rewards == -1).all()
@@ -109,12 +109,12 @@ def test_a_name_is_recorded_into_the_cache_or_the_error_says_how(
 ) -> None:
     needs_ogbench()
     monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path))
-    monkeypatch.setitem(benchmarks.EPISODES, "ogbench", 2)
+    monkeypatch.setitem(suites.EPISODES, "ogbench", 2)
     found = load_any(TASK)
     assert len(found) == 2000
     assert found.env_id == TASK
     assert set(np.unique(found.rewards)) <= {-1.0, 0.0}
-    assert benchmarks.cached_path(MAZE).is_file()
+    assert suites.cached_path(MAZE).is_file()
     assert main(["datasets", "generate", MAZE]) == 2
     assert "is recorded already" in capsys.readouterr().err
     for arguments, match in (

@@ -12,7 +12,7 @@ from small_runs import small_dataset
 from surefoot import data
 from surefoot.cli import main
 from surefoot.core.errors import ConfigError
-from surefoot.tools import generate
+from surefoot.tools import generate, suites
 
 Capture = pytest.CaptureFixture[str]
 
@@ -31,7 +31,7 @@ def shown(capsys: Capture, *arguments: str) -> object:
 
 def test_list_has_the_embedded_datasets_and_the_catalogue(capsys: Capture) -> None:
     rows = shown(capsys, "list")
-    assert {row["id"] for row in rows} == {*generate.EMBEDDED, *data.CATALOGUE}
+    assert {row["id"] for row in rows} == {*generate.EMBEDDED, *suites.names(), *data.CATALOGUE}
     (hopper,) = shown(capsys, "list", "hopper-medium-v2")[:1]
     assert hopper["reference_high"] == 3234.3
 

@@ -97,12 +97,12 @@ def _load(arguments: argparse.Namespace) -> Dataset:
 def list_all(arguments: argparse.Namespace) -> int:
     """Embedded datasets and the catalogue."""
     from surefoot.data import CATALOGUE
-    from surefoot.tools import benchmarks
+    from surefoot.tools import suites
     from surefoot.tools.generate import embedded_facts
 
     rows = (
         embedded_facts()
-        + benchmarks.facts()
+        + suites.facts()
         + [
             {
                 "id": entry.id,
@@ -174,7 +174,7 @@ def generate(arguments: argparse.Namespace) -> int:
     """Record an embedded dataset into the cache or a file."""
     from surefoot import data
     from surefoot.cli.config import DEFAULT_DATASET
-    from surefoot.envs.benchmarks import is_benchmark
+    from surefoot.envs.suites import is_benchmark
     from surefoot.tools import generate as generated
 
     if is_benchmark(arguments.name or ""):
@@ -202,15 +202,15 @@ def generate(arguments: argparse.Namespace) -> int:
 def _record(arguments: argparse.Namespace) -> int:
     """Record a benchmark's dataset into the cache or a file."""
     from surefoot.experiment.workers import cores
-    from surefoot.tools import benchmarks
+    from surefoot.tools import suites
 
     for option in ("transitions", "behaviour", "gap"):
         if getattr(arguments, option) is not None:
             raise ConfigError(f"--{option} is of native/...; {arguments.name} takes --episodes, --seed and --workers")
-    episodes = benchmarks.episodes_of(arguments.name) if arguments.episodes is None else arguments.episodes
-    if arguments.output is None and episodes != benchmarks.episodes_of(arguments.name):
+    episodes = suites.episodes_of(arguments.name) if arguments.episodes is None else arguments.episodes
+    if arguments.output is None and episodes != suites.episodes_of(arguments.name):
         raise ConfigError("another number of episodes than the default goes into a file of its own: add -o FILE")
-    path = benchmarks.cached_path(arguments.name, arguments.seed)
+    path = suites.cached_path(arguments.name, arguments.seed)
     if arguments.output is not None:
         path = new_file(arguments.output)
     elif path.exists():
@@ -219,7 +219,7 @@ def _record(arguments: argparse.Namespace) -> int:
         )
     workers = arguments.workers or min(cores(), episodes)
     with output.episodes_bar(arguments.json) as progress:
-        dataset = benchmarks.generate(arguments.name, path, episodes, arguments.seed, workers, progress)
+        dataset = suites.generate(arguments.name, path, episodes, arguments.seed, workers, progress)
     _report_written(path, dataset, arguments.json)
     return 0
 
@@ -227,8 +227,8 @@ def _record(arguments: argparse.Namespace) -> int:
 def relabel(arguments: argparse.Namespace) -> int:
     """Store a dataset with the rewards of a task."""
     from surefoot import data
-    from surefoot.envs.benchmarks import OGBenchName, is_benchmark, parse
-    from surefoot.tools.benchmarks import relabelled
+    from surefoot.envs.suites import OGBenchName, is_benchmark, parse
+    from surefoot.tools.suites import relabelled
 
     path = new_file(arguments.output)
     name = parse(arguments.env) if is_benchmark(arguments.env) else None

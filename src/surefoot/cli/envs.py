@@ -111,7 +111,7 @@ def _mujoco_row(env_id: str) -> dict[str, Any]:
 
 def _benchmark_rows() -> list[dict[str, Any]]:
     """OGBench's single tasks (the default one of each environment), and the first of each of OCBench's families."""
-    from surefoot.envs.benchmarks.names import BASES, FAMILIES, OCBenchName, OGBenchName
+    from surefoot.envs.suites.names import BASES, FAMILIES, OCBenchName, OGBenchName
 
     rows = []
     for base, facts in BASES.items():

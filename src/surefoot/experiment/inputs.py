@@ -19,8 +19,8 @@ from surefoot.experiment.algorithms import check_parts
 from surefoot.experiment.margins import with_margins
 from surefoot.experiment.plan import Plan, agent_class
 from surefoot.experiment.workers import Listener, at_once, cores
-from surefoot.tools.benchmarks import with_rewards
 from surefoot.tools.generate import load
+from surefoot.tools.suites import with_rewards
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,11 @@ from surefoot.data.catalogue import CATALOGUE
 from surefoot.data.files import cache_folder
 from surefoot.data.load import Progress
 from surefoot.data.load import load as load_source
-from surefoot.envs.benchmarks import is_benchmark
 from surefoot.envs.names import PIXELS, PREFIX
+from surefoot.envs.suites import is_benchmark
 from surefoot.envs.systems import SYSTEMS, System
 from surefoot.experiment.trust import demand
-from surefoot.tools import benchmarks
+from surefoot.tools import suites
 
 TRANSITIONS = 50_000
 """Of an embedded dataset."""
@@ -161,7 +161,7 @@ def load(
     if not exists(text) and text in EMBEDDED:
         return _load_cached(text, strict, view)
     if not exists(text) and is_benchmark(text):
-        return benchmarks.load(text, strict)
+        return suites.load(text, strict)
     looks_like_path = not text.startswith(("d4rl/", PREFIX)) and ("/" in text or "." in text)
     if exists(text) or text in CATALOGUE or looks_like_path:  # minari/<id> too
         return load_source(source, strict=strict, view=view, progress=progress)

@@ -19,7 +19,7 @@ from surefoot.core.errors import ConfigError, DataError, SimulatorError, Surefoo
 from surefoot.core.files import read_json, write_json, written_aside
 from surefoot.core.schema import Number, Record, Text
 from surefoot.core.unpacking import read_npz
-from surefoot.envs.benchmarks.collect import check_recordable, episode, recorder_of
+from surefoot.envs.suites.collect import check_recordable, episode, recorder_of
 
 Array = np.ndarray[Any, Any]
 Rows = dict[str, Array]

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 
 from surefoot.core.errors import MissingExtraError
-from surefoot.envs.benchmarks.names import OGBenchName, is_benchmark, parse
+from surefoot.envs.suites.names import OGBenchName, is_benchmark, parse
 
 ROBOTICS = re.compile(r"(PointMaze|AntMaze|AdroitHand|FrankaKitchen|Fetch|HandReach|HandManipulate)\w*-v\d+")
 """Ids that gymnasium-robotics registers."""
@@ -37,7 +37,7 @@ def ensure_registered(env_id: str) -> None:
         package(suite, env_id)
         gymnasium.register(
             id=env_id,
-            entry_point=f"surefoot.envs.benchmarks.{suite}:make",
+            entry_point=f"surefoot.envs.suites.{suite}:make",
             max_episode_steps=gymnasium.spec(name.gym_id).max_episode_steps,
             kwargs={"name": name.text},
         )
@@ -45,7 +45,7 @@ def ensure_registered(env_id: str) -> None:
         known = gymnasium.registry.get(env_id)
         if known is not None and not str(known.entry_point).startswith("gymnasium_robotics"):
             return  # somebody else's of that name
-        from surefoot.envs.benchmarks.robotics import prepare
+        from surefoot.envs.suites.robotics import prepare
 
         prepare(package("gymnasium_robotics", env_id), env_id)
 

@@ -13,9 +13,9 @@ import gymnasium
 import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.envs.benchmarks.names import OGBenchName, parse
-from surefoot.envs.benchmarks.randomness import OwnNumbers
-from surefoot.envs.benchmarks.registration import FixedSpaces, package, quiet
+from surefoot.envs.suites.names import OGBenchName, parse
+from surefoot.envs.suites.randomness import OwnNumbers
+from surefoot.envs.suites.registration import FixedSpaces, package, quiet
 
 Array = np.ndarray[Any, Any]
 

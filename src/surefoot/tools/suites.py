@@ -12,8 +12,8 @@ from surefoot.data import Dataset, save
 from surefoot.data.files import cache_folder
 from surefoot.data.formats.ogbench import REWARDS, STATES, UNKNOWN, cut, joined
 from surefoot.data.load import load as load_source
-from surefoot.envs.benchmarks.names import BASES, FAMILIES, OCBenchName, OGBenchName, is_benchmark, parse
-from surefoot.envs.benchmarks.shards import VERSION, Progress, Recording
+from surefoot.envs.suites.names import BASES, FAMILIES, OCBenchName, OGBenchName, is_benchmark, parse
+from surefoot.envs.suites.shards import VERSION, Progress, Recording
 
 EPISODES = {"ogbench": 1000, "ocbench": 500}
 """Of a dataset, where their number is not given."""
@@ -157,7 +157,7 @@ def relabelled(dataset: Dataset, name: OGBenchName, keep_states: bool = True) ->
         DataError: the dataset lacks the states.
         MissingExtraError: ogbench is not installed.
     """
-    from surefoot.envs.benchmarks.ogbench import rewards_of
+    from surefoot.envs.suites.ogbench import rewards_of
 
     if "qpos" not in dataset.extras:
         raise DataError(

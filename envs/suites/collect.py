@@ -16,11 +16,11 @@ import gymnasium
 import numpy as np
 
 from surefoot.core.errors import ConfigError, SimulatorError, nearest
-from surefoot.envs.benchmarks.names import BASES, OGBENCH, OCBenchName, OGBenchName, parse
-from surefoot.envs.benchmarks.ocbench import make as make_ocbench
-from surefoot.envs.benchmarks.ogbench import make as make_ogbench
-from surefoot.envs.benchmarks.randomness import global_numbers, seeded
-from surefoot.envs.benchmarks.registration import quiet
+from surefoot.envs.suites.names import BASES, OGBENCH, OCBenchName, OGBenchName, parse
+from surefoot.envs.suites.ocbench import make as make_ocbench
+from surefoot.envs.suites.ogbench import make as make_ogbench
+from surefoot.envs.suites.randomness import global_numbers, seeded
+from surefoot.envs.suites.registration import quiet
 
 Array = np.ndarray[Any, Any]
 Rows = dict[str, Array]

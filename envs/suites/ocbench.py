@@ -6,8 +6,8 @@ from typing import Any
 
 import gymnasium
 
-from surefoot.envs.benchmarks.names import OCBenchName, parse
-from surefoot.envs.benchmarks.registration import FixedSpaces, package, quiet
+from surefoot.envs.suites.names import OCBenchName, parse
+from surefoot.envs.suites.registration import FixedSpaces, package, quiet
 
 
 def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:

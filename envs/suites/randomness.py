@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.envs.benchmarks.registration import quiet
+from surefoot.envs.suites.registration import quiet
 
 Array = np.ndarray[Any, Any]
 
