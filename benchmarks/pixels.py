@@ -20,7 +20,7 @@ from surefoot.data import reference_scores
 from surefoot.tools.generate import generate
 
 ENVIRONMENTS = {"vector": "native/pendulum", "pixels": "native/pendulum-pixels", "camera": "native/pendulum-camera"}
-RATE = 1e-3
+RATE = 1e-3  # of all networks
 SAC = {
     "initial_steps": 500,
     "actor_learning_rate": RATE,
@@ -28,9 +28,9 @@ SAC = {
     "temperature_learning_rate": RATE,
     "encoder": "small",
 }
-BC = {"learning_rate": RATE, "encoder": "small"}
-STEPS = {"sac": 6_000, "bc": 3_000}
-BATCH, EPISODES, TRANSITIONS = 64, 50, 4_000
+BC = {"learning_rate": RATE, "schedule": "cosine", "encoder": "small"}
+STEPS = {"sac": 6_000, "bc": 6_000}
+BATCH, EPISODES, TRANSITIONS = 64, 50, 20_000
 
 
 def cell(algorithm: str, seen: str, steps: int | None = None, episodes: int = EPISODES) -> dict[str, Any]:

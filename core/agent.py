@@ -181,7 +181,7 @@ class Agent(nn.Module):
     """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None
     """Episodes whose mean cost rules on "episodes" are given while it acts; None for agents without a constraint."""
-    inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer", "encoder")
+    inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
     """What a run that it starts from must give, by attribute; all else is taken where it fits."""
     inherits_moments: ClassVar[tuple[str, ...]] = ()
     """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""

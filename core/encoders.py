@@ -95,6 +95,8 @@ class Encoder(nn.Module):
 
     Vectors are joined and, beside images, mapped to as many features as an image has, layer-normed and squashed like
     those. Without an image they are just joined, and the encoder has no parameters. Weights are orthogonal, biases 0.
+    But the bias of the vectors' map is drawn as the weights of one more input that is always 1: without it the layer
+    norm would let the vectors' direction through and not their length, of one number its sign alone.
     """
 
     def __init__(self, arrays: Mapping[str, Array], name: str = "nature", features: int = 50) -> None:
@@ -121,6 +123,11 @@ class Encoder(nn.Module):
         self.width = features * (len(seen) + (self.linear is not None)) if seen else width
         """Of what it gives."""
         initialise(self)
+        if self.linear is not None:
+            drawn = nn.init.orthogonal_(torch.empty(features, width + 1), gain=math.sqrt(2))
+            with torch.no_grad():
+                self.linear.weight.copy_(drawn[:, :-1])
+                self.linear.bias.copy_(drawn[:, -1])
 
     def forward(self, observations: Mapping[str, Tensor]) -> Tensor:
         """(..., width) features of key -> (..., *shape): uint8 images, and vectors as they are normalised."""

@@ -68,8 +68,11 @@ def named(batch: Mapping[str, Tensor], encoder: Encoder, name: str) -> dict[str,
     return {key: batch[f"{name}/{key}"] for key in encoder.arrays if f"{name}/{key}" in batch}
 
 
-def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor]) -> Batch:
-    """A batch with features for its named observations, its images shifted; of one vector, the batch as it is."""
+def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor], twice: bool = True) -> Batch:
+    """A batch with features for its named observations, its images shifted; of one vector, the batch as it is.
+
+    Without `twice` the present observations are not encoded: the one loss that reads them does so, with a gradient.
+    """
     if agent.encoder is None:
         return batch
     found = dict(batch)
@@ -81,7 +84,8 @@ def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor]) -> Batch:
             uniform = noise[SHIFT][:, :2] if name == "observations" else noise[SHIFT][:, 2:]
             arrays = _shifted(arrays, agent.encoder, uniform, agent.config.shift)
             found |= {f"{name}/{key}": value for key, value in arrays.items()}
-        found[name] = agent.encoder(arrays)
+        if twice or name != "observations":
+            found[name] = agent.encoder(arrays)
     return _with_actions(found)
 
 
@@ -125,6 +129,11 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
         else u
         for u in own
     ]
+
+
+def encodes_twice(updates: Sequence[Update], annotates: bool) -> bool:
+    """Whether features of the present observations are read beside the loss that makes them with a gradient."""
+    return annotates or len(updates) > 1 or "encoder" not in updates[0].trains
 
 
 def trained(entry: Update | Rule) -> tuple[str, ...]:

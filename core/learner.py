@@ -18,7 +18,7 @@ from surefoot.core import native
 from surefoot.core.agent import Agent, Metrics, Rule, Update, in_groups
 from surefoot.core.capture import Batches, Capture, Due, Graphed, Numbers, Taped, why_eager
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
-from surefoot.core.features import encoded, training_encoder
+from surefoot.core.features import encoded, encodes_twice, training_encoder
 from surefoot.core.hot_loop import LossLog, SubnormalsAreZero, without_collection
 from surefoot.core.kernels import Slots, use
 from surefoot.core.optimizer import Optimizer
@@ -108,6 +108,7 @@ class Learner:
         """What is done with a block: groups of updates by their numbers, for `run`, and rules on blocks."""
         self._groups = [[self.updates.index(e) if isinstance(e, Update) else e for e in group] for group in groups]
         self._compute = [self.parameters.bound(u.loss, compiled) for u in self.updates]
+        self._twice = encodes_twice(self.updates, type(agent).annotate is not Agent.annotate)
         self._annotate = self.parameters.bound(self._annotated)
         self._losses = torch.zeros(len(self.updates), len(agents), dtype=dtype, device=self.device)
         self._metrics: dict[str, Tensor] = {}
@@ -199,7 +200,7 @@ class Learner:
         return found
 
     def _annotated(self, batch: Batch, noise: dict[str, Tensor]) -> Batch:
-        return self.agent.annotate(encoded(self.agent, batch, noise))
+        return self.agent.annotate(encoded(self.agent, batch, noise, self._twice))
 
     def _work(self, batches: Batches, noise: Numbers, due: Due) -> Metrics:
         """Updates that are due one after another, on the batches of their sources; gives their metrics."""

@@ -20,12 +20,15 @@ class BCConfig(EncoderConfig):
     fraction: float = 1.0  # of the episodes that is cloned, best first; 0.1 is 10%BC
     discount: float = 0.99  # of the return that ranks episodes
     learning_rate: float = 3e-4
+    schedule: str = "constant"  # of the learning rate; cosine or linear: it falls to 0 over the planned steps
     hidden: tuple[int, ...] = (256, 256)
     normalization: str = "observations"  # none, observations or stacked
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         require(0 < self.fraction <= 1, "bc", "fraction", self.fraction, "in (0, 1]")
+        known = ("constant", "cosine", "linear")
+        require(self.schedule in known, "bc", "schedule", self.schedule, f"one of {', '.join(known)}")
 
 
 class BC(Agent):
@@ -57,4 +60,5 @@ class BC(Agent):
 
     def updates(self) -> list[Update]:
         """One step of the actor."""
-        return [Update(self.actor_loss, ("actor",), Adam(self.config.learning_rate))]
+        adam = Adam(self.config.learning_rate, schedule=self.config.schedule)
+        return [Update(self.actor_loss, ("actor",), adam)]

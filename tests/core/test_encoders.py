@@ -55,7 +55,7 @@ def test_natures_numbers_are_those_of_torchs_layers_in_a_row() -> None:
         value = nn.functional.conv2d(value, own[f"{stem}.weight"].double(), own[f"{stem}.bias"].double(), stride)
         value = value.clamp(min=0)
     seen = squashed(value.flatten(1) @ own["images.camera.linear.weight"].double().T)
-    told = squashed(state.double() @ own["linear.weight"].double().T)
+    told = squashed(state.double() @ own["linear.weight"].double().T + own["linear.bias"].double())
     expected = torch.cat([seen, told], 1)
     torch.testing.assert_close(encoder({"camera": images, "state": state}).double(), expected, atol=1e-5, rtol=0)
     assert encoder.width == 14
@@ -73,6 +73,14 @@ def test_weights_are_orthogonal_and_biases_zero() -> None:
     rows = first.weight.detach().flatten(1)
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(32), atol=1e-5, rtol=0)
     assert not first.bias.detach().any()
+
+
+def test_a_vector_beside_an_image_is_seen_with_its_size_and_not_only_its_direction() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder({"camera": CAMERA, "velocity": Array((1,))}, "small", 50)
+    images = torch.zeros(5, *CAMERA.shape, dtype=torch.uint8)
+    found = encoder({"camera": images, "velocity": torch.tensor([[-2.0], [0.0], [0.5], [1.0], [2.0]])})[:, 50:]
+    assert (found[1:] - found[:-1]).square().mean(1).min() > 0.01
 
 
 def test_vectors_alone_are_joined_without_a_parameter() -> None:

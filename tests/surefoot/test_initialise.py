@@ -14,6 +14,7 @@ from surefoot import streaming
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.files import read_json
+from surefoot.core.spec import Array
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.initialise import advice, initialise_from, moments_from, take_moments
 from surefoot.experiment.plan import Plan
@@ -93,6 +94,19 @@ def test_the_temperature_is_the_same_in_another_form(start: Any) -> None:
 def test_numbers_that_would_mean_another_function_are_refused(start: Any) -> None:
     with pytest.raises(ConfigError, match=r"does not fit ppo as configured \(actor\..* differs\).*activations"):
         start(PPO(SPEC, **SMALL, activation="tanh"), PPO(SPEC, **SMALL, activation="relu"))
+
+
+@pytest.mark.parametrize("algorithm", ["iql", "iql_online"])
+def test_an_encoder_of_another_kind_is_refused_and_one_of_the_same_comes_along(start: Any, algorithm: str) -> None:
+    seen = Spec({"image": Array((40, 40), "uint8")}, 1, (-1.0,), (1.0,))
+    source = ALGORITHMS["iql"](seen, encoder="small", **SMALL).fresh(1)
+    agent = ALGORITHMS[algorithm](seen, encoder="small", **SMALL)
+    assert "encoder" in start(agent, source)
+    assert agent.encoder is not None
+    assert source.encoder is not None
+    assert equal(agent.encoder, source.encoder)
+    with pytest.raises(ConfigError, match=rf"does not fit {algorithm} as configured \(encoder\..* differs\)"):
+        start(ALGORITHMS[algorithm](seen, encoder="nature", **SMALL), source)
 
 
 def test_actions_of_another_range_are_refused(start: Any) -> None:

@@ -159,6 +159,8 @@ def export(arguments: argparse.Namespace) -> int:
     """Write one policy in the format that the file's ending names."""
     import warnings
 
+    import torch
+
     import surefoot
     from surefoot.core.export import example
 
@@ -179,8 +181,11 @@ def export(arguments: argparse.Namespace) -> int:
         policy.export(path, sampling=arguments.sampling)
     inputs = example(policy, arguments.sampling)
     memory = {f"memory.{name}": value for name, value in inputs.pop("memory", {}).items()}
-    shapes = {name: ", ".join(["batch", *map(str, value.shape[1:])]) for name, value in {**inputs, **memory}.items()}
-    listed = ", ".join(f"{name} ({shape})" for name, shape in shapes.items() if name != "noise")
+    seen = inputs.pop("observations")
+    tensors = {**(seen if isinstance(seen, dict) else {"observations": seen}), **inputs, **memory}
+    shapes = {name: ", ".join(["batch", *map(str, value.shape[1:])]) for name, value in tensors.items()}
+    kinds = {name: ", uint8" if value.dtype == torch.uint8 else "" for name, value in tensors.items()}
+    listed = ", ".join(f"{name} ({shape}){kinds[name]}" for name, shape in shapes.items() if name != "noise")
     noise = f" and noise ({shapes['noise']}), standard normal" if "noise" in shapes else ""
     given = "choices (batch), int64" if policy.discrete else f"actions (batch, {policy.action_dim}), float32"
     following = ", " + ", ".join(f"{name}.next" for name in memory) if memory else ""

@@ -60,7 +60,8 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
         name: name in theirs and theirs[name].shape == value.shape and not name.startswith(others)
         for name, value in mine.items()
     }
-    unfit = [name for name in mine if name.split(".")[0] in agent.inherits and not fits[name]]
+    needed = {*agent.inherits, "encoder"}  # networks that come along read its features
+    unfit = [name for name in mine if name.split(".")[0] in needed and not fits[name]]
     if type(agent.actor) is not type(source.actor):
         unfit = [f"a {source.actor.kind} actor is no {agent.actor.kind} one: its head"]
     elif not unfit:
@@ -68,8 +69,8 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
     if unfit:
         raise ConfigError(
             f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} as configured ({unfit[0]} "
-            "differs); use the same observations, actions, actor, critics, hidden layers, layer norms and activations, "
-            "or train it with the same preset first"
+            "differs); use the same observations, encoder, actions, actor, critics, hidden layers, layer norms and "
+            "activations, or train it with the same preset first"
         )
     agent.load_state_dict({name: theirs[name] if fits[name] else value for name, value in mine.items()})
     agent.normalizer.fixed = True
