@@ -83,6 +83,24 @@ def test_one_update_alone_trains_the_encoder(kind: type[Agent], losses: set[str]
     assert {update.name for update in found if "encoder" in update.trains} == losses
 
 
+@pytest.mark.parametrize(("kind", "twice"), [(BC, False), (IQL, True), (SAC, True)])
+def test_images_are_encoded_without_a_gradient_too_only_where_another_loss_reads_that(
+    kind: type[Agent], twice: bool
+) -> None:
+    trained = learner(kind, [0])
+    features = trained._annotated(rows(BOTH), {}).get("observations")
+    assert (features is not None) is twice
+
+
+def test_bc_learns_the_same_where_images_are_encoded_once() -> None:
+    once, twice = learner(BC, [0]), learner(BC, [0])
+    twice._twice = True
+    for one in (once, twice):
+        one.run(3)
+    for name, value in once.agents_parameters(0).items():
+        torch.testing.assert_close(twice.agents_parameters(0)[name], value)
+
+
 def test_the_critics_loss_reaches_the_encoder_and_the_actors_does_not() -> None:
     agent = SAC(problem(BOTH), encoder="small", encoder_features=6, hidden=(16,), shift=0).fresh(0)
     batch = encoded(agent, rows(BOTH), {})

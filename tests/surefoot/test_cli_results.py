@@ -14,6 +14,7 @@ from rich.console import Console
 import surefoot
 from surefoot.cli import main
 from surefoot.cli.progress import Watcher, duration
+from surefoot.core.spec import Array, Spec
 from surefoot.experiment.algorithms import ALGORITHMS
 
 Capture = pytest.CaptureFixture[str]
@@ -50,6 +51,15 @@ def test_an_exported_policy_acts_as_the_runs_policy(
         found = surefoot.load_policy(path)(observations)
     torch.testing.assert_close(found, wanted)
     assert not torch.allclose(wanted, surefoot.load_policy(finished_run, 0)(observations))
+
+
+def test_export_tells_the_inputs_of_a_policy_that_sees(tmp_path: pathlib.Path, capsys: Capture) -> None:
+    arrays = {"camera": Array((3, 40, 40), "uint8"), "velocity": Array((2,))}
+    agent = surefoot.offline.BC(Spec(arrays, 1, (-1.0,), (1.0,)), encoder="small", hidden=(8,))
+    agent.policy().save(tmp_path / "policy.safetensors")
+    assert main(["export", str(tmp_path / "policy.safetensors"), "-o", str(tmp_path / "policy.pt2")]) == 0
+    told = "camera (batch, 3, 40, 40), uint8, velocity (batch, 2) -> actions (batch, 1), float32"
+    assert told in capsys.readouterr().out
 
 
 def test_the_report_is_one_html_file_and_its_table_is_printed(
