@@ -1,9 +1,9 @@
 """Learning from images beside learning from the state: SAC and BC on the native pendulum, one seed each.
 
 `vector` observes the state, `pixels` three stacked 64 x 64 frames, `camera` a Dict of one frame and the velocity. All
-else is the same. BC clones the same 20 episodes of the scripted expert. One seed says that it works, not how well.
+else is the same. BC clones the same 100 episodes of the scripted expert. One seed says that it works, not how well.
 
-    python benchmarks/pixels.py            # an hour of one core
+    python benchmarks/pixels.py            # half an hour of one core
     python benchmarks/pixels.py --quick    # one small cell, for CI
 """
 
@@ -60,7 +60,7 @@ def table(found: Results) -> list[str]:
         f"One seed, {EPISODES} episodes; the interval is over episodes. Share: of the way from random actions "
         f"({reference[0]:.0f}) to the return that the same algorithm reaches from the state. Batches of {BATCH}; SAC "
         f"takes {STEPS['sac']:,} steps, BC {STEPS['bc']:,} on {TRANSITIONS:,} transitions of the scripted expert. "
-        "Minutes are those of a quarter of a core: other work ran on the machine.",
+        "Minutes are those of a quarter of a core (SAC) and of a twentieth (BC): other work ran on the machine.",
         "",
         "| algorithm | observes | return | share | minutes | updates/s |",
         "|---|---|---|---|---|---|",

@@ -1,8 +1,8 @@
 """`Learner`: everything of training that is not the algorithm, once for all agents.
 
 It owns the parameters' storage (`core.parameters`), the optimisers (`core.optimizer`), the random streams and the order
-of steps. S agents of one kind train stacked by `torch.func` (efficient on a GPU); one alone on a CPU runs its losses over
-the native module (`core.kernels`). `core.capture` repeats steps. All give the same numbers within rounding.
+of steps. S agents of one kind train stacked by `torch.func` (efficient on a GPU); one alone on a CPU runs its losses
+over the native module (`core.kernels`). `core.capture` repeats steps. All give the same numbers within rounding.
 """
 
 from __future__ import annotations
@@ -251,10 +251,8 @@ class Learner:
         Raises:
             DivergenceError: a loss was not finite; says which, when and for which seed.
         """
-        log, subnormals = (
-            LossLog(self._losses, min(steps, self.log_length)),
-            SubnormalsAreZero(self.device.type == "cpu"),
-        )
+        log = LossLog(self._losses, min(steps, self.log_length))
+        subnormals = SubnormalsAreZero(self.device.type == "cpu")
         with use(self.slots), self._autocast(), without_collection():
             for left in range(steps - 1, -1, -1):
                 if before is not None:
