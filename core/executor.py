@@ -247,7 +247,8 @@ class Executor:
             return
         self.latencies.append(answer.seconds)
         self.counts.received += 1
-        self._waiting, self._asked = answer, None
+        within = np.minimum(np.maximum(answer.actions, self.low), self.high)
+        self._waiting, self._asked = dataclasses.replace(answer, actions=within), None
 
     def _take_when_due(self, tick: int) -> None:
         assert self._waiting is not None
@@ -265,7 +266,7 @@ class Executor:
         self._waiting, self._any = None, True
 
     def _given(self, tick: int) -> Array:
-        """The action of this tick, within all bounds."""
+        """The action of this tick within the rate bound; what it is made of keeps to the others."""
         planned, counts = self._plan.at(tick), self.counts
         waits = self._asked is not None and (self._late or not self._aligned)
         if planned is not None and (not waits or self._late_plays):
@@ -279,20 +280,21 @@ class Executor:
             counts.held += 1
             self.source = None
             wanted = self._held()
-        action = np.minimum(np.maximum(wanted, self.low), self.high)
+        action = wanted
         if self._last is not None:
-            change = action - self._last
-            if self._step is not None:
-                cut = np.minimum(np.maximum(change, -self._step), self._step)
-                if (cut != change).any():
-                    counts.limited += 1
-                    action, change = self._last + cut, cut
-            jump = float(np.abs(change).max())
+            change = wanted - self._last
+            size = np.abs(change)
+            if self._step is not None and (size > self._step).any():
+                counts.limited += 1
+                change = np.minimum(np.maximum(change, -self._step), self._step)
+                action, size = self._last + change, np.abs(change)
+            jump = float(size.max())
             if jump > counts.largest_jump:
                 counts.largest_jump = jump
         counts.ticks += 1
         self._last, self.tick = action, tick + 1
-        return action.astype(np.float32)
+        found: Array = action.astype(np.float32)
+        return found
 
     def _held(self) -> Array:
         """What is given where nothing planned is to be played."""

@@ -21,6 +21,8 @@ from surefoot.core.flow_actor import FlowActor
 from surefoot.core.inference import Array, PolicyPlanner, Request
 from surefoot.core.memory_actors import HistoryActor
 from surefoot.core.policy import Policy
+from surefoot.core.random import generator
+from surefoot.core.spec import mapped
 
 
 def soft_mask(chunk: int, certain: int, coming: int) -> tuple[float, ...]:
@@ -90,16 +92,16 @@ class GuidedPlanner(PolicyPlanner):
         coming = len(request.coming)
         if coming == 0:
             return super().plan(request)
-        one, memory = request.seen
+        checked, memory = request.seen
         actor, size = self._plans.actor, len(self.low)
         with torch.no_grad():
-            seen = self._plans.read(one)
+            seen = self._plans.read(mapped(lambda part: torch.from_numpy(part).unsqueeze(0), checked))
             if isinstance(actor, HistoryActor):
                 seen = actor.flat(torch.cat([memory["past"], seen.unsqueeze(1)], 1))
                 actor = actor.inner
             assert isinstance(actor, FlowActor)
-            noise = self.noise(request)
-            assert noise is not None
+            drawn = generator(self._seed, "policy", request.draw)  # as the policy draws it
+            noise = torch.from_numpy(drawn.standard_normal((1, actor.noise_dim), dtype=np.float32))
             target = noise.new_zeros(self.chunk, size)
             known = torch.from_numpy(np.asarray(request.coming, np.float32))
             target[:coming] = to_agent(known, self.policy.action_low, self.policy.action_high)

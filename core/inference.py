@@ -20,7 +20,6 @@ from surefoot.core.errors import ConfigError, ExecutionError
 from surefoot.core.memory import DRAWS
 from surefoot.core.memory_actors import HistoryActor
 from surefoot.core.policy import Policy
-from surefoot.core.random import generator
 from surefoot.core.spec import mapped
 
 Array = np.ndarray[Any, Any]
@@ -119,27 +118,22 @@ class PolicyPlanner:
     def see(self, observation: Any) -> Any:
         """The observation, checked as `select_action` does; with those before it where the policy reads some."""
         checked = self.policy.checked(observation)
-        one = mapped(lambda part: torch.from_numpy(part).unsqueeze(0), checked)
         if not self._history:
-            return one, {}
+            return checked, {}
         memory = {"past": torch.stack(list(self._past)).unsqueeze(0)}
         with torch.no_grad():
-            self._past.append(self._plans.read(one)[0])
-        return one, memory
+            self._past.append(self._plans.read(mapped(lambda part: torch.from_numpy(part).unsqueeze(0), checked))[0])
+        return checked, memory
 
-    @torch.no_grad()
     def plan(self, request: Request) -> Array:
         """As of any planner; noise comes from (seed, "policy", number of the draw), as a policy's own does."""
-        one, memory = request.seen
-        actions, _ = self._plans.step(one, memory, self.noise(request))
-        return actions.reshape(self.chunk, -1).numpy()
-
-    def noise(self, request: Request) -> Tensor | None:
-        """(1, Z) of a request, or None of a policy that draws none."""
-        if not self._plans.always_samples:
-            return None
-        drawn = generator(self._seed, "policy", request.draw)
-        return torch.from_numpy(drawn.standard_normal((1, self._plans.noise_dim), dtype=np.float32))
+        checked, memory = request.seen
+        if self._plans.always_samples:
+            memory = {**memory, DRAWS: torch.tensor([[self._seed, request.draw]])}
+        if memory:
+            self._plans.restore(memory)
+        numbers: Array = self._plans.select_action(checked)
+        return numbers.reshape(self.chunk, -1)
 
 
 class Worker(Protocol):
