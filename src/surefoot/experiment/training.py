@@ -209,7 +209,7 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
     """Refuse a plan whose steps are over before the first update, and engine options that nothing would heed."""
     if isinstance(agent, OffPolicyAgent):
         c = agent.config
-        if c.training_steps(plan.steps) < 1:
+        if c.training_steps(plan.steps // (agent.chunk if agent.decides else 1)) < 1:
             raise ConfigError(
                 f"steps is {plan.steps}, algo.initial_steps {c.initial_steps} and algo.updates_per_step "
                 f"{c.updates_per_step:g}: nothing would be learned; raise steps, or lower algo.initial_steps"

@@ -1,0 +1,88 @@
+"""Fine-tuning starts from the run of a clone: what its policy settles, what comes along, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from surefoot.core.agent import Agent, Spec
+from surefoot.core.errors import ConfigError
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.initialise import initialise_from, settled
+from surefoot.experiment.plan import Plan
+from surefoot.experiment.run import Run
+
+SPEC = Spec(3, 2, (-2.0, -1.0), (2.0, 1.0))
+FLOW = ALGORITHMS["flow_bc"]
+CLONE: dict[str, Any] = {"chunk": 4, "flow_steps": 5, "hidden": (16, 16)}
+FINE_TUNED = ["reinflow", "fpo", "dsrl"]
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Settle a plan of an algorithm by a source agent, build its agent, and start it."""
+
+    def from_agent(algorithm: str, source: Agent, spec: Spec = SPEC, **options: Any) -> tuple[Any, list[str], Plan]:
+        monkeypatch.setattr("surefoot.experiment.initialise.load_agent", lambda run, seed: source)
+        opened = SimpleNamespace(open=lambda path: SimpleNamespace(agent=lambda: source))
+        monkeypatch.setattr("surefoot.experiment.initialise.Run", opened)
+        config = dataclasses.asdict(ALGORITHMS[algorithm].configure(**options))
+        plan = settled(Plan(algorithm=algorithm, config=config, environment="native/pendulum", init="before"))
+        agent = plan.agent(spec)
+        return agent, initialise_from(agent, Run(pathlib.Path("before"), Plan(source.name, {})), 0), plan
+
+    return from_agent
+
+
+@pytest.mark.parametrize("algorithm", FINE_TUNED)
+def test_the_clone_s_policy_settles_the_sizes_and_gives_the_velocity_that_acts(algorithm: str, begin: Any) -> None:
+    source: Any = FLOW(SPEC, **CLONE).fresh(1)
+    source.normalizer.mean.add_(0.5)
+    with torch.no_grad():
+        next(source.velocity.parameters()).add_(1.0)  # not the average, which acts
+    agent, taken, plan = begin(algorithm, source)
+    assert len(taken) == 1
+    assert (plan.config["chunk"], plan.config["flow_steps"], plan.config["network"]) == (4, 5, "mlp")
+    assert agent.decision_dim == 8
+    assert agent.normalizer.fixed
+    assert torch.equal(agent.normalizer.mean, source.normalizer.mean)
+    head = agent.base if algorithm == "dsrl" else agent.actor
+    for name, value in head.network.state_dict().items():
+        assert torch.equal(value, source.average_velocity.state_dict()[name]), name
+    assert Plan.from_json(plan.to_json()).agent(SPEC).decision_dim == 8  # what is resumed knows it too
+
+
+def test_the_policy_before_the_first_update_is_the_clone_s(begin: Any) -> None:
+    source = FLOW(SPEC, **CLONE).fresh(1)
+    agent, _, _ = begin("reinflow", source)
+    observations, noise = torch.randn(6, 3), 0.2 * torch.randn(6, 8)  # ReinFlow clips each place: none is near 1
+    now, then = (of.policy().actor.inner.flow(observations, noise) for of in (agent, source))
+    assert float(then.abs().max()) < 0.9
+    torch.testing.assert_close(now, then, rtol=1e-5, atol=1e-6)
+
+
+def test_other_chunks_actions_and_policies_are_refused_in_one_sentence(begin: Any) -> None:
+    source = FLOW(SPEC, **CLONE).fresh(1)
+    with pytest.raises(ConfigError, match=r"reinflow\.chunk is 3, and flow_bc was trained with 4: leave it out"):
+        begin("reinflow", source, chunk=3)
+    with pytest.raises(ConfigError, match="actions reach from"):
+        begin("fpo", source, Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)))
+    with pytest.raises(ConfigError, match="fine-tunes a flow, and the policy of bc is a"):
+        begin("dsrl", ALGORITHMS["bc"](SPEC, hidden=(8, 8)))
+    with pytest.raises(ConfigError, match="dppo fine-tunes a diffusion, and the policy of flow_bc is a flow one"):
+        begin("dppo", source)
+    with pytest.raises(ConfigError, match=r"leave algo\.network and its sizes out"):
+        begin("reinflow", source, velocity_hidden=(8, 8))
+
+
+def test_a_run_of_the_same_algorithm_gives_everything(begin: Any) -> None:
+    source = ALGORITHMS["reinflow"](SPEC, chunk=2, velocity_hidden=(16, 16)).fresh(3)
+    agent, taken, _ = begin("reinflow", source)
+    assert taken == ["actor", "value"]
+    for name, value in source.state_dict().items():
+        assert torch.equal(agent.state_dict()[name], value), name
