@@ -77,7 +77,7 @@ class FQL(Agent):
     name = "fql"
     Config: ClassVar[type] = FQLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: FQLConfig
 
     def build(self) -> None:

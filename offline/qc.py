@@ -67,7 +67,7 @@ class QC(Agent):
     name = "qc"
     Config: ClassVar[type] = QCConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}, "best_of_n": {"chunk": 1, "samples": 4}}
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: QCConfig
 
     def build(self) -> None:

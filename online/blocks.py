@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent
 from surefoot.core.encoders import on_vectors
 from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
 from surefoot.core.learner import Learner
@@ -25,7 +24,7 @@ from surefoot.core.random import generator
 from surefoot.core.spec import named
 from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
 from surefoot.envs.interface import PolicyBlock, RollsOut
-from surefoot.online.on_policy_agent import KEPT
+from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
 
 Block = dict[str, Tensor]
 
@@ -46,7 +45,7 @@ class Blocks:
             EnvironmentMismatchError: the environment does not keep the contract.
         """
         self.learner, self.horizon, self.device = learner, horizon, device
-        self.agent: Agent = learner.agent
+        self.agent: OnPolicyAgent = learner.agent  # type: ignore[assignment]
         agent, config = self.agent, self.agent.config
         chunk = int(getattr(env, "chunk", 1))
         bounds = None if agent.spec.discrete else (agent.action_low.repeat(chunk), agent.action_high.repeat(chunk))

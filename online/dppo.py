@@ -225,7 +225,8 @@ def clone_of(source: Agent) -> tuple[DiffusionActor, int]:
     actor = source.policy().actor
     chunk = 1
     if isinstance(actor, ChunkActor):
-        actor, chunk = actor.inner, actor.chunk
+        chunk = actor.chunk
+        actor = actor.inner
     if not isinstance(actor, DiffusionActor):
         raise ConfigError(
             f"dppo fine-tunes a diffusion, and the policy of {source.name} is a {actor.kind} one: give init= a run of "

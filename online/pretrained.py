@@ -61,7 +61,8 @@ def clone_of(source: Agent, name: str) -> tuple[FlowActor, int]:
     actor: Actor = source.policy().actor
     chunk = 1
     if isinstance(actor, ChunkActor):
-        actor, chunk = actor.inner, actor.chunk
+        chunk = actor.chunk
+        actor = actor.inner
     if not isinstance(actor, FlowActor):
         raise ConfigError(
             f"{name} fine-tunes a flow, and the policy of {source.name} is a {actor.kind} one: give init= a run of "
