@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,8 @@ class _Mish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         found, slope = torch.empty_like(x), torch.empty_like(x)
-        for part, out, derivative in zip(*(t.split(ROWS_IN_CACHE) for t in (x, found, slope)), strict=True):
+        rows = max(1, NUMBERS_IN_CACHE // max(1, math.prod(x.shape[1:])))
+        for part, out, derivative in zip(*(t.split(rows) for t in (x, found, slope)), strict=True):
             p = torch.sigmoid(part)
             rest = 1 - p
             a = torch.addcmul(p, p, rest, out=out)  # p + p (1 - p)
@@ -44,8 +46,8 @@ class _Mish(torch.autograd.Function):
         return gradient * ctx.saved_tensors[0]
 
 
-ROWS_IN_CACHE = 64
-"""Rows of 1,024 float32 numbers that `_Mish` works on at once: some copies of them fit a core's second cache."""
+NUMBERS_IN_CACHE = 65_536
+"""That `_Mish` works on at once: some copies of them fit a core's second cache."""
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -51,6 +51,8 @@ OPTIONS: dict[str, Kind] = {
     "velocity_activation": Text(among=tuple(ACTIVATIONS)),
     "velocity_layer_norm": _NORM,
     "time_embedding": _SIZE,
+    "unet_width": _SIZE,
+    "unet_factors": _WIDTHS,
     "condition_hidden": Many(Number(1, WIDEST, whole=True), 0, MOST_LAYERS),
     "steps": _COUNT,
     "clip_each": Flag(),

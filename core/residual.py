@@ -6,9 +6,12 @@ Source: Ren et al., "Diffusion Policy Policy Optimization", whose networks ReinF
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from surefoot.core import kernels, native
 from surefoot.core.activations import ACTIVATIONS
 from surefoot.core.errors import ConfigError
 
@@ -41,11 +44,25 @@ class ResidualMLP(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., out) of (..., in)."""
         act = ACTIVATIONS[self.activation]
-        x: Tensor = self.first(inputs)
-        layers = list(self.blocks)
+        x = affine(self.first, inputs)
+        layers: list[Any] = list(self.blocks)
         for one, two in zip(layers[::2], layers[1::2], strict=True):
-            x = x + two(act(one(act(x))))
-        return self.last(x)  # type: ignore[no-any-return]
+            x = x + self._block(one, two, act(x))
+        return affine(self.last, x)
+
+    def _block(self, one: nn.Linear, two: nn.Linear, x: Tensor) -> Tensor:
+        slots = kernels.active()
+        if slots is not None and self.activation in native.HIDDEN and x.dim() == 2 and x.dtype == torch.float32:
+            return kernels.mlp(slots, x, [one.weight, two.weight], [one.bias, two.bias], self.activation)
+        return affine(two, ACTIVATIONS[self.activation](affine(one, x)))
+
+
+def affine(layer: nn.Linear, x: Tensor) -> Tensor:
+    """(..., out) of a layer for (..., in): by the native module where kernels are in use."""
+    slots = kernels.active()
+    if slots is None or x.dim() != 2 or x.dtype != torch.float32:
+        return layer(x)  # type: ignore[no-any-return]
+    return kernels.mlp(slots, x, [layer.weight], [layer.bias])
 
 
 class ResidualValue(nn.Module):

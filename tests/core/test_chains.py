@@ -29,6 +29,7 @@ from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.core.sources import Uniform
+from surefoot.core.unet import UNetVelocity
 from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
 
 OBSERVATIONS, ACTIONS = 3, 2
@@ -91,6 +92,8 @@ def test_the_density_of_a_chain_of_two_steps_in_one_dimension_integrates_to_one(
 def velocity(kind: str) -> Any:
     if kind == "mlp":
         return PlainVelocity(OBSERVATIONS, ACTIONS, (16, 16))
+    if kind == "unet":
+        return UNetVelocity(OBSERVATIONS, ACTIONS, 2, 32, (1, 2), 6)
     if kind == "embedded":
         return EmbeddedVelocity(OBSERVATIONS, ACTIONS, (16, 16, 16), "mish", 6, (8, 4))
     return ShortcutVelocity(OBSERVATIONS, ACTIONS, (16, 16, 16), "relu", 6, (8, 6))
@@ -112,6 +115,7 @@ MADE: dict[str, Callable[[int], ChainActor]] = {
     "reinflow, shortcut": lambda steps: ReinFlowActor(velocity("shortcut"), ACTIONS, steps, noise="learn_decay"),
     "reinflow, const": lambda steps: ReinFlowActor(velocity("mlp"), ACTIONS, steps, noise="const", noise_limit=None),
     "reinflow, some": lambda steps: ReinFlowActor(velocity("mlp"), ACTIONS, steps, trained=(steps + 1) // 2),
+    "reinflow, unet": lambda steps: ReinFlowActor(velocity("unet"), ACTIONS, steps),
     "sde": lambda steps: FlowSDEActor(velocity("embedded"), ACTIONS, max(steps, 2)),
     "consistency": lambda steps: ConsistencyActor(velocity("shortcut"), ACTIONS, steps),
     "ddpm": denoising,
@@ -566,7 +570,10 @@ def learner(name: str, kernels: bool, stacked: bool = False, dtype: torch.dtype 
     return Learner([agent], [5], source, batch_size=16, planned_steps=100, **options)
 
 
-@pytest.mark.parametrize("name", ["reinflow", "reinflow, shortcut", "reinflow, some", "sde", "consistency", "ddim"])
+TAPED = ("reinflow", "reinflow, shortcut", "reinflow, some", "reinflow, unet", "sde", "consistency", "ddim")
+
+
+@pytest.mark.parametrize("name", TAPED)
 def test_training_steps_are_taped_and_stacked_with_the_same_numbers(name: str) -> None:
     taped, plain = learner(name, kernels=True), learner(name, kernels=False)
     taped.run(5)

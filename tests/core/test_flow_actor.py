@@ -25,6 +25,7 @@ from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.core.sources import Uniform
+from surefoot.core.unet import UNetVelocity
 from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity, VelocityNetwork
 
 OBSERVATIONS, ACTIONS = 3, 2
@@ -117,6 +118,7 @@ ACTORS: dict[str, Any] = {
     "best of 5": lambda: FlowActor(network(), ACTIONS, 2, samples=5, critic=critic(), deviations=0.5),
     "one step": lambda: OneStepActor(OBSERVATIONS, ACTIONS, (16, 16)),
     "one step, normalised": lambda: OneStepActor(OBSERVATIONS, ACTIONS, (16, 16), layer_norm="after"),
+    "chunk of 4, convolutions": lambda: ChunkActor(FlowActor(UNetVelocity(OBSERVATIONS, 8, 4, 8), 8, 2), 4, ACTIONS),
     "chunk of 3": lambda: ChunkActor(FlowActor(network("mlp", 3 * ACTIONS), 3 * ACTIONS, 2), 3, ACTIONS),
 }
 
@@ -172,7 +174,7 @@ def exported(name: str, folder: pathlib.Path) -> tuple[Policy, str]:
     return tested, str(folder / "policy.onnx")
 
 
-@pytest.mark.parametrize("name", [name for name in ACTORS if name != "chunk of 3"])
+@pytest.mark.parametrize("name", [name for name in ACTORS if not name.startswith("chunk")])
 def test_onnx_gives_the_same_actions_of_the_same_noise(name: str, tmp_path: pathlib.Path) -> None:
     tested, path = exported(name, tmp_path)
     import onnxruntime
@@ -193,7 +195,7 @@ def test_an_exported_flow_runs_where_neither_surefoot_nor_torch_is(tmp_path: pat
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), tested(seen, noise).numpy(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["flow 4", "chunk of 3"])
+@pytest.mark.parametrize("name", ["flow 4", "chunk of 3", "chunk of 4, convolutions"])
 def test_torch_export_gives_the_same_actions(name: str, tmp_path: pathlib.Path) -> None:
     tested, path = policy(ACTORS[name]()), tmp_path / "policy.pt2"
     tested.export(path)

@@ -9,6 +9,7 @@ from torch import nn
 from surefoot.core.errors import ConfigError
 from surefoot.core.networks import Critic, Value
 from surefoot.core.residual import ResidualMLP, ResidualValue
+from surefoot.core.unet import UNetVelocity
 from surefoot.core.velocity import (
     EmbeddedVelocity,
     PlainVelocity,
@@ -73,6 +74,8 @@ NETWORKS: list[VelocityNetwork] = [
     PlainVelocity(5, 4, (8,), "mish", "after"),
     EmbeddedVelocity(5, 4, (8, 8, 8), "mish", 6, (7, 3)),
     ShortcutVelocity(5, 4, (8, 8, 8), "relu", 6, (7, 6)),
+    UNetVelocity(5, 4, 2, 16, (1, 2), 6),
+    UNetVelocity(5, 4, 4, 16, (1, 1, 2), 6),
 ]
 
 
@@ -92,6 +95,22 @@ def test_a_network_reads_observation_place_and_time_and_is_built_again(network: 
     again = velocity_of(5, 4, velocity_options(network))
     again.load_state_dict(network.state_dict())
     assert torch.equal(again(seen, x, time), found)
+
+
+def test_a_u_of_convolutions_sees_the_whole_chunk_and_one_convolution_two_actions_to_either_side() -> None:
+    torch.manual_seed(0)
+    network = UNetVelocity(3, 16 * 2, 16, 8).eval()
+    seen, x, time = torch.randn(1, 3), torch.randn(1, 32), torch.rand(1)
+    reach = torch.autograd.functional.jacobian(lambda x: network(seen, x, time), x)[0, :, 0].abs()
+    by_action = reach.view(16, 2, 16, 2).sum((1, 3))
+    assert float(by_action.min()) > 0
+    short = UNetVelocity(3, 16 * 2, 16, 8, (1,))
+    reach = torch.autograd.functional.jacobian(lambda x: short.down[0][0].one.convolution(x)[0], torch.randn(1, 2, 16))
+    assert float(reach[:, 8, 0, :, :6].abs().max()) == 0  # a convolution reaches two actions to either side
+    assert float(reach[:, 8, 0, :, 6].abs().min()) > 0
+    for wrong in ({"chunk": 3}, {"chunk": 1}, {"unet_width": 12}, {"chunk": 2, "unet_width": 8}):
+        with pytest.raises(ConfigError, match="needs"):
+            UNetVelocity(3, 32, **wrong)  # type: ignore[arg-type]
 
 
 def test_an_unknown_network_and_impossible_widths_are_refused() -> None:
