@@ -230,6 +230,10 @@ def mean_flow_target(field: SizedField, x: Tensor, velocity: Tensor, stretch: St
 
 
 def adaptive_weight(predicted: Tensor, target: Tensor, power: float = 1.0, least: float = 1e-3) -> Tensor:
-    """(B,) 1 / (squared error + least)^power, without gradient: what MeanFlow weighs its rows by."""
+    """(B,) 1 / (squared error + least)^power, without gradient: what MeanFlow weighs its rows by.
+
+    A large power makes the loss robust, and where the data of an observation are several the minimiser then is no mean
+    any more: for policies of several modes a power of 0, no weight, came closer to the data.
+    """
     errors = (predicted - target).square().sum(-1)
     return (errors + least).pow(-power).detach()
