@@ -210,8 +210,8 @@ def mean_flow_target(field: SizedField, x: Tensor, velocity: Tensor, stretch: St
     .. math:: u(x_t, t, r) = v + (r - t) \frac{d u}{d t}, \quad \frac{d u}{d t} = \partial_x u \, v + \partial_t u
 
     with r held; as a function of the time and the size r - t, the size shrinks as time goes on. In the paper's time,
-    which is 1 - t, the sign of the second term is the other one. The derivative is one forward pass with tangents,
-    outside the native kernels.
+    which is 1 - t, the sign of the second term is the other one. The derivative along the path is taken as
+    two backward passes, the second through the first, in plain PyTorch: so a tape repeats it, and vmap stacks it.
 
     Args:
         field: u.
@@ -225,7 +225,9 @@ def mean_flow_target(field: SizedField, x: Tensor, velocity: Tensor, stretch: St
     time, size = stretch
     tangents = (velocity, torch.ones_like(time), -torch.ones_like(size))
     with kernels.use(None), torch.no_grad():
-        slope = torch.func.jvp(field, (x, time, size), tangents)[1]
+        found, pull = torch.func.vjp(field, x, time, size)
+        _, push = torch.func.vjp(pull, torch.zeros_like(found))
+        (slope,) = push(tangents)
     return (velocity + size.unsqueeze(-1) * slope).detach()
 
 

@@ -175,6 +175,7 @@ def fits(policy: Policy) -> bool:
     actor = policy.actor
     if policy.encoder is not None or policy.normalizer.limit != float("inf"):
         return False
+    mlp: Any = None
     if isinstance(actor, OneStepActor):
         mlp: MLP | None = actor.mlp
     elif type(actor) is FlowActor and actor.samples == 1:

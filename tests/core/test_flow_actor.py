@@ -16,7 +16,18 @@ from torch import Tensor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
 from surefoot.core.ensembles import aggregate
 from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.flow import euler, flow_matching_loss, interpolate
+from surefoot.core.flow import (
+    REST,
+    Stretch,
+    draw_mean_flow,
+    draw_shortcut,
+    euler,
+    flow_matching_loss,
+    interpolate,
+    mean_flow_target,
+    shortcut_rows,
+    shortcut_target,
+)
 from surefoot.core.flow_actor import FlowActor, OneStepActor, best_of
 from surefoot.core.learner import Learner
 from surefoot.core.memory_actors import ChunkActor
@@ -257,7 +268,35 @@ class FlowQ(Agent):
         return [Update(self.loss, ("velocity", "student", "critic"), Adam(3e-4), noise=noise, then=then)]
 
 
-def learner(kernels: bool, stacked: bool = False, dtype: torch.dtype = torch.float32) -> Learner:
+class OneStep(FlowQ):
+    """MeanFlow's loss and a shortcut model's, added up."""
+
+    name = "test_one_step"
+
+    def build(self) -> None:
+        self.velocity = network("shortcut")
+
+    def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        seen, first = batch["observations"], shortcut_rows(len(noise["u"]))
+        stretch = draw_mean_flow(noise["u"], 0.5)
+        x, velocity = interpolate(noise["x"], batch["actions"], stretch.time)
+        target = mean_flow_target(lambda *where: self.velocity(seen, *where), x, velocity, stretch)
+        found = flow_matching_loss(self.velocity(seen, x, *stretch), target)
+        stretch = draw_shortcut(noise["u"], finest=8)
+        consistent = Stretch(stretch.time[:first], stretch.size[:first])
+        x, velocity = interpolate(noise["x"], batch["actions"], stretch.time, REST)
+        halves = shortcut_target(lambda *where: self.velocity(seen[:first], *where), x[:first], consistent)
+        target = torch.cat([halves, velocity[first:]])
+        return found + flow_matching_loss(self.velocity(seen, x, *stretch), target), {}
+
+    def updates(self) -> list[Update]:
+        noise = {"x": Noise("normal", ACTIONS), "u": Noise("uniform", 3)}
+        return [Update(self.loss, ("velocity",), Adam(3e-4), noise=noise)]
+
+
+def learner(
+    kernels: bool, stacked: bool = False, dtype: torch.dtype = torch.float32, kind: type[FlowQ] = FlowQ
+) -> Learner:
     spec = Spec(OBSERVATIONS, ACTIONS, (-1.0,) * ACTIONS, (1.0,) * ACTIONS)
     generator = torch.Generator().manual_seed(0)
     table = {
@@ -266,7 +305,7 @@ def learner(kernels: bool, stacked: bool = False, dtype: torch.dtype = torch.flo
         "rewards": torch.randn(256, generator=generator),
         "next_observations": torch.randn(256, OBSERVATIONS, generator=generator),
     }
-    agent = FlowQ(spec)
+    agent = kind(spec)
     torch.manual_seed(1)
     agent.build()
     columns = {name: value.to(dtype) for name, value in table.items()}
@@ -280,8 +319,9 @@ def state(of: Learner) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in of.agent.named_parameters()}
 
 
-def test_a_training_step_of_flow_q_learning_is_taped_and_leaves_the_same_numbers() -> None:
-    taped, plain = learner(kernels=True), learner(kernels=False)
+@pytest.mark.parametrize("kind", [FlowQ, OneStep])
+def test_a_training_step_is_taped_and_leaves_the_same_numbers(kind: type[FlowQ]) -> None:
+    taped, plain = learner(kernels=True, kind=kind), learner(kernels=False, kind=kind)
     taped.run(20)
     plain.run(20)
     assert taped.eager_because() == {}
@@ -289,9 +329,10 @@ def test_a_training_step_of_flow_q_learning_is_taped_and_leaves_the_same_numbers
         torch.testing.assert_close(state(taped)[name], value, rtol=1e-3, atol=2e-5)
 
 
-def test_stacked_training_of_flow_q_learning_gives_the_numbers_of_one_alone() -> None:
-    alone = learner(False, dtype=torch.float64)
-    stacked = learner(False, True, torch.float64)
+@pytest.mark.parametrize("kind", [FlowQ, OneStep])
+def test_stacked_training_gives_the_numbers_of_one_alone(kind: type[FlowQ]) -> None:
+    alone = learner(False, dtype=torch.float64, kind=kind)
+    stacked = learner(False, True, torch.float64, kind)
     alone.run(20)
     stacked.run(20)
     for name, value in stacked.parameters.of(0).items():
