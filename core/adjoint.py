@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,8 +69,11 @@ def adjoints(
         for k in reversed(range(steps)):
             later = (k + 1) / steps
             x = path[k]
-            time = x.new_full((1,), later)
-            back = 2 * _pulled(lambda place, time=time: cloned(place, time), x, adjoint) - adjoint / later
+
+            def velocity(place: Tensor, time: Tensor = x.new_full((1,), later)) -> Tensor:  # noqa: B008
+                return cloned(place, time)
+
+            back = 2 * _pulled(velocity, x, adjoint) - adjoint / later
             adjoint = adjoint + h * back
             found.append(adjoint)
     return found[::-1]
@@ -77,8 +81,9 @@ def adjoints(
 
 def _pulled(function: Callable[[Tensor], Tensor], at: Tensor, cotangent: Tensor | None) -> Tensor:
     """cotangent' d function / d at, by rows; of ones where there is none."""
-    outputs, pull = torch.func.vjp(function, at.detach())
-    (found,) = pull(torch.ones_like(outputs) if cotangent is None else cotangent)
+    given: Any = torch.func.vjp(function, at.detach())
+    outputs, pull = given
+    found: Tensor = pull(torch.ones_like(outputs) if cotangent is None else cotangent)[0]
     return found.detach()
 
 
@@ -87,11 +92,11 @@ def matching_loss(improved: Field, cloned: Field, path: Sequence[Tensor], adjoin
 
     At its minimum u = v - sigma^2 A / 2.
     """
-    steps, total = len(path) - 1, 0
+    steps, total = len(path) - 1, path[0].new_zeros(len(path[0]))
     for k, (t, sigma) in enumerate(zip(times(steps), deviations(steps), strict=True)):
         x = path[k]
         time = x.new_full((1,), t)
         with torch.no_grad():
             base = cloned(x, time)
         total = total + (2 * (improved(x, time) - base) / sigma + sigma * adjoint[k]).square().sum(-1)
-    return total.mean()  # type: ignore[attr-defined]
+    return total.mean()

@@ -215,7 +215,8 @@ class Blocks:
 
     def _noise(self, number: int) -> Tensor:
         """(T / held, S, N, held_dim) standard normal numbers; environment e's depend on seed, block and e only."""
-        shape = (self.num_envs, -(-self.horizon // self.agent.config.held), self.agent.noise_width)
+        width: Any = self.agent.noise_width
+        shape = (self.num_envs, -(-self.horizon // self.agent.config.held), width)
         drawn = [generator(s, "acting", number).standard_normal(shape, np.float32) for s in self.learner.seeds]
         return torch.from_numpy(np.stack(drawn)).to(self.device).permute(2, 0, 1, 3).contiguous()
 

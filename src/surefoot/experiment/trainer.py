@@ -315,7 +315,7 @@ class SeedTrainer:
             if episodes.successes is not None:
                 values |= {"success_mean": float(episodes.successes.mean()), "successes": episodes.successes.tolist()}
             self.record(seed, "eval", values)
-            told = {key: values[key] for key in ("return_mean", "success_mean") if key in values}
+            told: dict[str, Any] = {key: values[key] for key in ("return_mean", "success_mean") if key in values}
             self.send({"kind": "eval", "seed": seed, "step": self.step, **told})
 
     def _save(self) -> None:
