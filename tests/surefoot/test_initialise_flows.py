@@ -86,3 +86,22 @@ def test_a_run_of_the_same_algorithm_gives_everything(begin: Any) -> None:
     assert taken == ["actor", "value"]
     for name, value in source.state_dict().items():
         assert torch.equal(agent.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("options", [{}, {"diffusion_steps": 20, "sampler_steps": 5}], ids=["ddpm", "ddim"])
+def test_dppo_starts_from_a_diffusion_s_schedule_and_average(options: dict[str, Any], begin: Any) -> None:
+    source: Any = ALGORITHMS["diffusion_bc"](SPEC, chunk=3, hidden=(16, 16), **options).fresh(1)
+    agent, taken, plan = begin("dppo", source)
+    assert taken == ["actor"]
+    assert plan.config["chunk"] == 3
+    assert agent.actor.schedule == source.noise_schedule
+    assert agent.actor.taken == options.get("sampler_steps")
+    assert agent.actor.steps == options.get("sampler_steps", 10)
+    for name, value in source.average_noise_network.state_dict().items():
+        assert torch.equal(agent.actor.network.state_dict()[name], value), name
+        if agent.actor.frozen is not None:
+            assert torch.equal(agent.actor.frozen.state_dict()[name], value), name
+    if options:  # DDIM without noise but the first is the same function
+        observations, noise = torch.randn(6, 3), torch.randn(6, 6)
+        now, then = (of.policy().actor.inner.act(observations, noise) for of in (agent, source))
+        torch.testing.assert_close(now, then, rtol=1e-4, atol=1e-5)
