@@ -15,12 +15,14 @@ from test_chunk_actors import Coin
 
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.chunk_actors import played
+from surefoot.core.encoders import Encoder
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, ExecutionError
 from surefoot.core.executor import Execution, Executor, simulated
 from surefoot.core.inference import PolicyPlanner, Request
 from surefoot.core.memory_actors import ChunkActor, GRUActor, HistoryActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
+from surefoot.core.spec import Array
 
 RATE = 50.0
 SPIKE = 0.7  # s
@@ -216,6 +218,22 @@ def test_a_history_of_observations_is_kept_while_chunks_are_played() -> None:
         executor.reset()
         for observation in observations(11):
             np.testing.assert_allclose(executor.select_action(observation), made.select_action(observation), atol=1e-6)
+
+
+def test_images_and_several_arrays_are_planned_on() -> None:
+    arrays = {"camera": Array((36, 36), "uint8"), "state": Array((2,))}
+    torch.manual_seed(0)
+    encoder = Encoder(arrays, "small", 8)
+    head = ChunkActor(DeterministicActor(encoder.width, 6, (8,)), 3, 2)
+    made = Policy.of(head, Normalizer(2), torch.tensor([-1.0, -1.0]), torch.tensor([1.0, 1.0]), encoder)
+    draw, executor = np.random.default_rng(0), immediate(made, mode="synchronous")
+    for _ in range(7):
+        camera = draw.integers(0, 255, (36, 36), dtype=np.uint8)
+        observation = {"camera": camera, "state": draw.normal(size=2).astype(np.float32)}
+        found = executor.select_action(observation)
+        np.testing.assert_allclose(found, made.select_action(observation), atol=1e-6)
+    with pytest.raises(EnvironmentMismatchError, match="state"):
+        executor.select_action({"camera": camera})
 
 
 def test_noise_is_that_which_the_policy_draws_for_itself() -> None:
