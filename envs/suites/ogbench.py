@@ -111,9 +111,9 @@ def rewards_of(name: OGBenchName, states: Mapping[str, Array]) -> tuple[Array, A
     `post` too, whose environment judges the state after the action (as in the experiments of FQL and Q-chunking).
     """
     met = solved_parts(name, states)
-    solved = met.all(axis=-1)
-    rewards = -(~solved).astype(np.float32) if name.sparse else (met.sum(axis=-1) - met.shape[-1]).astype(np.float32)
-    return rewards + np.float32(0), solved  # no negative zero
+    solved: Array = np.asarray(met.all(axis=-1))
+    rewards: Array = solved - 1.0 if name.sparse else met.sum(axis=-1) - met.shape[-1]
+    return rewards.astype(np.float32), solved
 
 
 @functools.cache

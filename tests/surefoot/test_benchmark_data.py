@@ -10,6 +10,7 @@ import pytest
 from small_runs import TINY
 
 from surefoot.cli import main
+from surefoot.core.errors import DataError
 from surefoot.data import load
 from surefoot.data.formats.ogbench import REWARDS, UNKNOWN
 from surefoot.evaluation import RunData
@@ -104,6 +105,11 @@ def test_a_task_that_no_row_solves_is_warned_of(recorded: pathlib.Path) -> None:
     assert "qpos" not in labelled.extras  # of no use in training
 
 
+def test_states_of_another_environment_are_not_labelled(recorded: pathlib.Path) -> None:
+    with pytest.raises(DataError, match=r"was recorded in .*pointmaze-medium.* whose states say nothing of .*large"):
+        suites.with_rewards(load(recorded), "ogbench/pointmaze-large-singletask-task1-v0")
+
+
 def test_a_name_is_recorded_into_the_cache_or_the_error_says_how(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +121,9 @@ def test_a_name_is_recorded_into_the_cache_or_the_error_says_how(
     assert found.env_id == TASK
     assert set(np.unique(found.rewards)) <= {-1.0, 0.0}
     assert suites.cached_path(MAZE).is_file()
+    assert main(["datasets", "convert", MAZE, str(tmp_path / "copy.csv")]) == 0
+    assert len(load(tmp_path / "copy.csv")) == 2000
+    capsys.readouterr()
     assert main(["datasets", "generate", MAZE]) == 2
     assert "is recorded already" in capsys.readouterr().err
     for arguments, match in (

@@ -159,10 +159,14 @@ def verify(arguments: argparse.Namespace) -> int:
 def convert(arguments: argparse.Namespace) -> int:
     """Store a dataset in another format."""
     from surefoot import data
-    from surefoot.tools import generate
+    from surefoot.envs.suites import is_benchmark
+    from surefoot.tools import generate, suites
 
-    if arguments.source in generate.EMBEDDED and not generate.exists(arguments.source):
-        arguments.source = str(generate.cached(arguments.source))
+    if not generate.exists(arguments.source):
+        if arguments.source in generate.EMBEDDED:
+            arguments.source = str(generate.cached(arguments.source))
+        elif is_benchmark(arguments.source):
+            arguments.source = str(suites.recorded(arguments.source))
     dataset = data.convert(
         arguments.source, arguments.destination, strict=arguments.strict, view=arguments.view, layout=arguments.layout
     )

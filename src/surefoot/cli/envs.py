@@ -113,19 +113,19 @@ def _benchmark_rows() -> list[dict[str, Any]]:
     """OGBench's single tasks (the default one of each environment), and the first of each of OCBench's families."""
     from surefoot.envs.suites.names import BASES, FAMILIES, OCBenchName, OGBenchName
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for base, facts in BASES.items():
         kind = facts.collected[0] if facts.collected else "navigate"
         name = OGBenchName(base, kind, facts.default)
         what = f"OGBench {base}, tasks 1 to 5 (pip install 'surefoot[ogbench]')"
-        sizes = {"observations": facts.observations, "actions": facts.actions, "steps": facts.steps}
+        sizes: dict[str, Any] = {"observations": facts.observations, "actions": facts.actions, "steps": facts.steps}
         rows.append({"name": name.text, "gymnasium_id": name.gym_id, "what": what, **sizes, "constraint": None})
     for family, kinds in FAMILIES.items():
-        name = OCBenchName(family, next(iter(kinds)), family != "bowling")
+        first = OCBenchName(family, next(iter(kinds)), family != "bowling")
         types = ", ".join(filter(None, kinds)) or "one task"
         what = f"OCBench {family}: {types} (pip install 'surefoot[ocbench]')"
         sizes = {"observations": None, "actions": 7, "steps": None}
-        rows.append({"name": name.text, "gymnasium_id": name.gym_id, "what": what, **sizes, "constraint": None})
+        rows.append({"name": first.text, "gymnasium_id": first.gym_id, "what": what, **sizes, "constraint": None})
     return rows
 
 

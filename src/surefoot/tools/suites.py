@@ -96,9 +96,12 @@ def assemble(recording: Recording, episodes: int) -> Dataset:
         env_id = asked.text
     last = np.zeros(count, bool)
     last[np.cumsum(lengths) - 1] = True
-    columns = ("observations", "actions", "rewards", "next_observations", "terminations")
     dataset = Dataset(
-        **{key: np.ascontiguousarray(rows[key]) for key in columns},
+        observations=rows["observations"],
+        actions=rows["actions"],
+        rewards=rows["rewards"],
+        next_observations=rows["next_observations"],
+        terminations=rows["terminations"],
         truncations=last,
         episode_ids=np.zeros(count, np.int64),
         valid=np.ones(count, bool),
@@ -112,8 +115,7 @@ def assemble(recording: Recording, episodes: int) -> Dataset:
 
 def cached_path(name: str, seed: int = 0) -> pathlib.Path:
     """Where the dataset of a name is kept, whether or not it is there yet."""
-    recorded = recorded_name(name)
-    kept = f"{recorded.replace('/', '-')}-v{VERSION}-seed{seed}-{episodes_of(name)}.hdf5"
+    kept = f"{recorded_name(name).replace('/', '-')}-v{VERSION}-seed{seed}-{episodes_of(name)}.hdf5"
     return cache_folder() / "generated" / kept
 
 
@@ -126,22 +128,26 @@ def load(name: str, strict: bool = False) -> Dataset:
         ConfigError: unknown name, or a dataset that has to be recorded first.
         MissingExtraError: the benchmark's package is not installed.
     """
-    path = cached_path(name)
     asked = parse(name)
-    recorded = recorded_name(name)
+    dataset = load_source(recorded(name), strict=strict).replace(name=name)
+    if isinstance(asked, OGBenchName) and asked.task is not None:
+        return relabelled(dataset, asked)
+    return dataset
+
+
+def recorded(name: str) -> pathlib.Path:
+    """The cached file of a benchmark's dataset, whatever the task; errors as `load`."""
+    path, asked = cached_path(name), parse(name)
     if not path.exists():
         quick = asked.base.startswith("pointmaze") if isinstance(asked, OGBenchName) else asked.lite
         if not quick:
             raise ConfigError(
-                f"dataset {name!r} is not recorded yet: `surefoot datasets generate {recorded}` does so, in about "
-                f"{episodes_of(name) * 2 // 60} minutes of one core (--workers shares them); it can be interrupted"
+                f"dataset {name!r} is not recorded yet: `surefoot datasets generate {recorded_name(name)}` does so in "
+                f"about {episodes_of(name) * 2 // 60} minutes of a core (--workers shares them) and can be interrupted"
             )
         print(f"{name}: recording {episodes_of(name)} episodes, which are kept in {path}", file=sys.stderr)
-        generate(recorded, path, episodes_of(name))
-    dataset = load_source(path, strict=strict).replace(name=name)
-    if isinstance(asked, OGBenchName) and asked.task is not None:
-        return relabelled(dataset, asked)
-    return dataset
+        generate(name, path, episodes_of(name))
+    return path
 
 
 def relabelled(dataset: Dataset, name: OGBenchName, keep_states: bool = True) -> Dataset:
@@ -154,11 +160,14 @@ def relabelled(dataset: Dataset, name: OGBenchName, keep_states: bool = True) ->
 
     Raises:
         ConfigError: the name has no task.
-        DataError: the dataset lacks the states.
+        DataError: the dataset lacks the states, or was recorded in another environment.
         MissingExtraError: ogbench is not installed.
     """
     from surefoot.envs.suites.ogbench import rewards_of
 
+    begun = parse(dataset.env_id) if dataset.env_id is not None and is_benchmark(dataset.env_id) else None
+    if begun is not None and (not isinstance(begun, OGBenchName) or begun.base != name.base):
+        raise DataError(f"{dataset.name}: was recorded in {dataset.env_id}, whose states say nothing of {name.text}")
     if "qpos" not in dataset.extras:
         raise DataError(
             f"{dataset.name}: has no simulator states ('qpos'), of which rewards of {name.text} are made; record it "
