@@ -39,7 +39,9 @@ from surefoot.experiment.run import Run
 RESULTS = pathlib.Path(__file__).parent / "results" / "kill_resume.json"
 SMALL = ["episodes=2", "evaluate_episodes=1"]
 NARROW = ["algo.hidden=[64,64]"]
-CLOUD, SAC = ["dataset=native/pendulum-mixed"], ["algo=sac", "algo.initial_steps=500", "evaluate_every=250", *NARROW]
+CLOUD, SAC = ["dataset=native/pendulum-mixed"], ["algo=sac", *NARROW]
+SHORT_SAC = [*SAC, "algo.initial_steps=100", "evaluate_every=50"]
+BLOCKS = ["envs=4", "algo.horizon=256", "evaluate_every=2048"]
 DISCRIMINATORS = ["algo.discriminator_hidden=[32,32]", "batch_size=64"]
 
 
@@ -53,36 +55,33 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "offline": Family(["algo=iql", *CLOUD, "steps=15000", "evaluate_every=750", *NARROW]),
-    "off-policy": Family([*SAC, "env=native/pendulum", "steps=6000"]),
-    "on-policy": Family(["algo=ppo", "env=native/pendulum", "envs=4", "steps=200000", "evaluate_every=8192", *NARROW]),
-    "streaming": Family(["algo=stream_ac", "env=native/pendulum", "steps=150000", "evaluate_every=7500", *NARROW]),
-    "off-policy, InvertedPendulum": Family([*SAC, "env=InvertedPendulum-v5", "steps=1500"], kills_a_chain=3),
-    "safe on-policy": Family(
-        ["algo=ppo_lag", "env=native/dubins-obstacles", "envs=4", "steps=100000", "evaluate_every=8192", *NARROW]
-    ),
+    "off-policy": Family([*SAC, "algo.initial_steps=500", "evaluate_every=250", "env=native/pendulum", "steps=6000"]),
+    "off-policy, InvertedPendulum": Family([*SHORT_SAC, "env=InvertedPendulum-v5", "steps=600"], kills_a_chain=3),
+    "on-policy": Family(["algo=ppo", "env=native/pendulum", *BLOCKS, "steps=40960", *NARROW]),
+    "streaming": Family(["algo=stream_ac", "env=native/pendulum", "steps=40000", "evaluate_every=2000", *NARROW]),
+    "safe on-policy": Family(["algo=ppo_lag", "env=native/dubins-obstacles", *BLOCKS, "steps=32768", *NARROW]),
     "hybrid": Family(
-        ["algo=h2o", *CLOUD, "env=native/pendulum", "steps=3000", "evaluate_every=150", *DISCRIMINATORS, *NARROW]
+        ["algo=h2o", *CLOUD, "env=native/pendulum", "steps=800", "evaluate_every=40", *DISCRIMINATORS, *NARROW]
     ),
-    "off-policy, MuJoCo": Family([*SAC, "env=Hopper-v5", "steps=4000"]),
+    "off-policy, MuJoCo": Family([*SHORT_SAC, "env=Hopper-v5", "steps=1000"]),
     "safe offline": Family(
-        ["algo=fisor", "dataset=native/dubins-obstacles-mixed", "steps=3000", "evaluate_every=150", *NARROW]
+        ["algo=fisor", "dataset=native/dubins-obstacles-mixed", "steps=800", "evaluate_every=40", *NARROW]
     ),
     "offline to online": Family(
-        ["algo=rlpd", *CLOUD, "env=native/pendulum", "steps=1500", "evaluate_every=100", "batch_size=64", *NARROW]
+        ["algo=rlpd", *CLOUD, "env=native/pendulum", "steps=400", "evaluate_every=20", "batch_size=64", *NARROW]
     ),
     "safe off-policy": Family(
-        ["algo=sac_lag", "env=native/dubins-obstacles", "steps=5000", "algo.initial_steps=500", "evaluate_every=250"]
+        ["algo=sac_lag", "env=native/dubins-obstacles", "steps=1200", "algo.initial_steps=100", "evaluate_every=60"]
         + NARROW
     ),
     "sequences": Family(
         ["algo=cdt", "dataset=native/dubins-obstacles-mixed", "algo.width=32", "algo.layers=1", "algo.heads=2"]
-        + ["algo.context=5", "batch_size=64", "steps=2000", "evaluate_every=100"]
+        + ["algo.context=5", "batch_size=64", "steps=600", "evaluate_every=30"]
     ),
     "images": Family(
-        [*SAC, "env=native/pendulum-pixels", "steps=900", "algo.initial_steps=100", "algo.encoder=small"]
-        + ["batch_size=16", "evaluate_every=50"]
+        [*SHORT_SAC, "env=native/pendulum-pixels", "steps=300", "algo.encoder=small", "batch_size=16"],
     ),
-    "not restorable": Family([*SAC, "env=Pendulum-v1", "steps=4000"], restorable=False),
+    "not restorable": Family([*SHORT_SAC, "env=Pendulum-v1", "steps=1000"], restorable=False),
 }
 """The state of gymnasium's own Pendulum-v1 can't be saved: those runs resume, but not bit for bit."""
 QUICK = Family(["algo=iql", *CLOUD, "steps=6000", "evaluate_every=500", *NARROW])

@@ -159,18 +159,22 @@ class Plain:
     """Any JSON value that is not nested deeper than `DEEPEST`; what it means is the reader's to check."""
 
     depth: int = DEEPEST
+    finite: bool = False
+    """Whether its numbers must be finite."""
 
     def check(self, value: Any, place: str) -> None:
         """Raise Wrong where it is nested deeper, or a text in it can't be shown."""
         if self.depth == 0:
             raise Wrong(f"{place} is nested deeper than {DEEPEST} levels")
-        inner = Plain(self.depth - 1)
+        inner = Plain(self.depth - 1, self.finite)
         if isinstance(value, dict):
             Table(inner).check(value, place)
         elif isinstance(value, list | tuple):
             Many(inner).check(value, place)
         elif isinstance(value, str):
             Text(MOST_BYTES).check(value, place)
+        elif self.finite and isinstance(value, float):
+            Number().check(value, place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +185,8 @@ class Record:
     optional: Mapping[str, Kind] = dataclasses.field(default_factory=dict)
     others: bool = False
     """Whether it may have more fields than those."""
+    rest: Kind = dataclasses.field(default_factory=Plain)
+    """What those are."""
     newest: int | None = None
     """The newest version of the format that is read, where a file has one: its field `format`, or 1 without it."""
 
@@ -209,7 +215,7 @@ class Record:
                 raise Wrong(
                     f"{place or 'it'} has the key {shown(key)}, which is not known; {nearest(key[:100], known)}"
                 )
-            (kind or Plain()).check(one, f"{inside}{printable(key)}")
+            (kind or self.rest).check(one, f"{inside}{printable(key)}")
 
     @classmethod
     def of(cls, kind: type, **own: Kind) -> Record:

@@ -13,7 +13,7 @@ import numpy as np
 
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
-from surefoot.core.schema import MOST_BYTES, Many, Maybe, Number, Record, Table, Text, check, parse, refuse_large
+from surefoot.core.schema import MOST_BYTES, Many, Maybe, Number, Plain, Record, Table, Text, check, parse, refuse_large
 from surefoot.envs.acting import short_name
 from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
@@ -23,7 +23,8 @@ CONFIG_FORMAT = SUMMARY_FORMAT = METRICS_FORMAT = 1
 """Versions of the formats of config.json, summary.json and a line of metrics.jsonl: raised with every change that
 earlier versions of surefoot would read wrongly."""
 _COUNT, _BOUND = Number(0, whole=True), Maybe(Number())
-INTERVAL = Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, others=True)
+_FINITE = Plain(finite=True)  # tables are given as JSON, which has no other numbers
+INTERVAL = Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, others=True, rest=_FINITE)
 METRICS_LINE = Record(
     {
         "seed": _COUNT,

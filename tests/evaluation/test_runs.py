@@ -107,6 +107,10 @@ def test_metrics_that_would_fill_the_memory_are_refused_as_a_whole(
         ({"seeds": [0, None]}, r"seeds\[1\] is None, must be a whole number"),
         ({"returns": 1.0}, "returns is 1.0, must be an object"),
         ({"returns": {"mean": "x", "low": 0, "high": 0}}, r"returns\.mean is 'x', must be a finite number"),
+        (
+            {"returns": {"mean": 0, "low": 0, "high": 0, "method": [float("inf")]}},
+            r"returns\.method\[0\] is inf, must be a finite number",
+        ),
         ({"versions": 1}, "versions is 1, must be an object"),
         ({"versions": {"torch": 2}}, r"versions\.torch is 2, must be a text"),
         ({"algorithm": "i\x1b]0;ql"}, r"algorithm is 'i\\x1b\]0;ql', must be a text without control characters"),
