@@ -225,8 +225,8 @@ def mean_flow_target(field: SizedField, x: Tensor, velocity: Tensor, stretch: St
     time, size = stretch
     tangents = (velocity, torch.ones_like(time), -torch.ones_like(size))
     with kernels.use(None), torch.no_grad():
-        found, pull = torch.func.vjp(field, x, time, size)
-        _, push = torch.func.vjp(pull, torch.zeros_like(found))
+        found, pull = torch.func.vjp(field, x, time, size)[:2]
+        push = torch.func.vjp(pull, torch.zeros_like(found))[1]
         (slope,) = push(tangents)
     return (velocity + size.unsqueeze(-1) * slope).detach()
 

@@ -175,9 +175,9 @@ def fits(policy: Policy) -> bool:
     actor = policy.actor
     if policy.encoder is not None or policy.normalizer.limit != float("inf"):
         return False
-    mlp: Any = None
+    mlp: MLP | None = None
     if isinstance(actor, OneStepActor):
-        mlp: MLP | None = actor.mlp
+        mlp = actor.mlp
     elif type(actor) is FlowActor and actor.samples == 1:
         network = actor.network
         if type(network) not in (PlainVelocity, EmbeddedVelocity, ShortcutVelocity):
