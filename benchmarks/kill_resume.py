@@ -61,14 +61,16 @@ FAMILIES = {
     "streaming": Family(["algo=stream_ac", "env=native/pendulum", "steps=40000", "evaluate_every=2000", *NARROW]),
     "safe on-policy": Family(["algo=ppo_lag", "env=native/dubins-obstacles", *BLOCKS, "steps=32768", *NARROW]),
     "hybrid": Family(
-        ["algo=h2o", *CLOUD, "env=native/pendulum", "steps=800", "evaluate_every=40", *DISCRIMINATORS, *NARROW]
+        ["algo=h2o", *CLOUD, "env=native/pendulum", "steps=800", "algo.initial_steps=100", "evaluate_every=40"]
+        + [*DISCRIMINATORS, *NARROW]
     ),
     "off-policy, MuJoCo": Family([*SHORT_SAC, "env=Hopper-v5", "steps=1000"]),
     "safe offline": Family(
         ["algo=fisor", "dataset=native/dubins-obstacles-mixed", "steps=800", "evaluate_every=40", *NARROW]
     ),
     "offline to online": Family(
-        ["algo=rlpd", *CLOUD, "env=native/pendulum", "steps=400", "evaluate_every=20", "batch_size=64", *NARROW]
+        ["algo=rlpd", *CLOUD, "env=native/pendulum", "steps=400", "algo.initial_steps=100", "evaluate_every=20"]
+        + ["batch_size=64", *NARROW]
     ),
     "safe off-policy": Family(
         ["algo=sac_lag", "env=native/dubins-obstacles", "steps=1200", "algo.initial_steps=100", "evaluate_every=60"]
