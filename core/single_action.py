@@ -96,7 +96,7 @@ def single_action(policy: Policy) -> Callable[[Array], Array | None] | None:
     """The quickest way to one action that there is for this policy, or None: one observation -> action, or None."""
     if fits(policy):
         return SingleAction(policy)
-    if policy.actor.kind in ("flow", "one_step"):
+    if policy.actor.kind in ("flow", "one_step", "chunk"):
         from surefoot.core import single_flow
 
         return single_flow.SingleFlow(policy) if single_flow.fits(policy) else None

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from surefoot.core.flow import times
 from surefoot.core.flow_actor import FlowActor, OneStepActor
+from surefoot.core.memory import Memory
+from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.networks import MLP
 from surefoot.core.residual import ResidualMLP
 from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
@@ -93,9 +95,13 @@ class SingleFlow:
 
     def __init__(self, policy: Policy) -> None:
         """Take views of the policy's tensors; of a policy for which `fits` is true."""
-        actor: Any = policy.actor
+        self.chunk: Any = policy.actor if isinstance(policy.actor, ChunkActor) else None
+        actor: Any = policy.actor if self.chunk is None else self.chunk.inner
         self.policy, self.actor = policy, actor
-        self.seen, self.count = policy.observation_dim, policy.action_dim
+        self.seen, self.count = (
+            policy.observation_dim,
+            policy.action_dim * (1 if self.chunk is None else self.chunk.chunk),
+        )
         self.mean, self.scale = policy.normalizer.mean.numpy(), policy.normalizer.scale.numpy()
         self.embedded = isinstance(actor, FlowActor) and isinstance(actor.network, EmbeddedVelocity)
         if isinstance(actor, OneStepActor):
@@ -108,7 +114,7 @@ class SingleFlow:
             self.body = _Plain(actor.network.mlp)
             width = self.seen + self.count + 1
         self.input, self.no_numbers = np.zeros(width, np.float32), np.zeros(self.seen, np.float32)
-        self.no_action = np.zeros(self.count, np.float32)
+        self.no_action = np.zeros(policy.action_dim, np.float32)
         if isinstance(actor, FlowActor):
             self.grid, self.step = times(actor.steps), np.float32(1 / actor.steps)
             self.times = torch.tensor(self.grid)
@@ -125,15 +131,30 @@ class SingleFlow:
         policy = self.policy
         before = policy.begin(1, policy._seed) if policy._memory is None else policy._memory
         noise, memory = policy._drawn(1, before)
-        draw = noise[0].numpy()
-        out = self._one_step(seen, draw) if isinstance(self.actor, OneStepActor) else self._flow(seen, draw)
-        np.minimum(np.maximum(out, -ONE, out=out), ONE, out=out)
+        if self.chunk is None:
+            out = self._made(seen, noise[0].numpy())
+        else:
+            out, memory = self._played(seen, noise[0].numpy(), memory)
         low, high = policy.action_low.numpy(), policy.action_high.numpy()
         action = (high - low) / 2 * out + (high + low) / 2
         if action.dot(self.no_action):
             return None
         policy._memory = memory
         return action  # type: ignore[no-any-return]
+
+    def _played(self, seen: Array, noise: Array, memory: Memory) -> tuple[Array, Memory]:
+        """The first action of the queue, after planning where it is empty, and the memory after it."""
+        queue, queued = memory["queue"].numpy()[0], float(memory["queued"].numpy()[0])
+        if queued == 0:
+            queue, queued = self._made(seen, noise).reshape(queue.shape), float(self.chunk.execute)
+        rest = np.zeros((1, *queue.shape), np.float32)
+        rest[0, :-1] = queue[1:]
+        following = {"queue": torch.from_numpy(rest), "queued": torch.full((1,), queued - 1)}
+        return queue[0], {**memory, **following}
+
+    def _made(self, seen: Array, noise: Array) -> Array:
+        out = self._one_step(seen, noise) if isinstance(self.actor, OneStepActor) else self._flow(seen, noise)
+        return np.minimum(np.maximum(out, -ONE, out=out), ONE, out=out)  # type: ignore[no-any-return]
 
     def _one_step(self, seen: Array, noise: Array) -> Array:
         self.input[: self.seen], self.input[self.seen :] = seen, noise
@@ -171,8 +192,8 @@ class SingleFlow:
 
 
 def fits(policy: Policy) -> bool:
-    """Whether `SingleFlow` knows a policy of this kind: float32, on the CPU, one candidate, no layer norm."""
-    actor = policy.actor
+    """Whether `SingleFlow` knows a policy of this kind, or its chunks: float32, on the CPU, one candidate, no norms."""
+    actor = policy.actor.inner if type(policy.actor) is ChunkActor else policy.actor
     if policy.encoder is not None or policy.normalizer.limit != float("inf"):
         return False
     mlp: MLP | None = None

@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from surefoot.core import single_flow
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
 from surefoot.core.ensembles import aggregate
-from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.flow import (
     REST,
     Stretch,
@@ -130,6 +131,7 @@ ACTORS: dict[str, Any] = {
     "one step": lambda: OneStepActor(OBSERVATIONS, ACTIONS, (16, 16)),
     "one step, normalised": lambda: OneStepActor(OBSERVATIONS, ACTIONS, (16, 16), layer_norm="after"),
     "chunk of 4, convolutions": lambda: ChunkActor(FlowActor(UNetVelocity(OBSERVATIONS, 8, 4, 8), 8, 2), 4, ACTIONS),
+    "chunk of 3, two played": lambda: ChunkActor(OneStepActor(OBSERVATIONS, 3 * ACTIONS, (16, 16)), 3, ACTIONS, 2),
     "chunk of 3": lambda: ChunkActor(FlowActor(network("mlp", 3 * ACTIONS), 3 * ACTIONS, 2), 3, ACTIONS),
 }
 
@@ -154,16 +156,22 @@ def test_a_description_that_is_not_the_tensors_is_refused(tmp_path: pathlib.Path
         Policy.load(tmp_path / "policy")
 
 
+QUICK = {"flow 1", "flow 4", "shortcut 4", "one step", "chunk of 3", "chunk of 3, two played"}
+
+
 @pytest.mark.parametrize("name", ACTORS)
 def test_single_actions_are_those_of_the_batch_with_the_noise_that_the_policy_draws(name: str) -> None:
     tested, rows = policy(ACTORS[name]()), observations(5)
+    assert single_flow.fits(tested) == (name in QUICK)
     tested.reset(seed=7)
     memory = tested.begin(1, seed=7)
-    for row in rows:
+    for row in [*rows, *rows]:
         expected, memory = tested.act(row.unsqueeze(0), memory)
         np.testing.assert_allclose(tested.select_action(row.numpy()), expected[0].numpy(), rtol=0, atol=2e-5)
     state = tested.state()
-    assert {key: value.tolist() for key, value in state.items()} == {k: v.tolist() for k, v in memory.items()}
+    assert set(state) == set(memory)
+    for key, value in state.items():
+        torch.testing.assert_close(value, memory[key], rtol=0, atol=2e-5)
 
 
 RUN_ONNX = """
@@ -338,3 +346,21 @@ def test_stacked_training_gives_the_numbers_of_one_alone(kind: type[FlowQ]) -> N
     for name, value in stacked.parameters.of(0).items():
         if name in (expected := state(alone)):
             torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9)
+
+
+def test_an_observation_that_is_not_finite_is_named_and_the_episode_goes_on_as_before() -> None:
+    tested, rows = policy(ACTORS["chunk of 3"]()), observations(3)
+    tested.reset(seed=1)
+    tested.select_action(rows[0].numpy())
+    before = tested.state()
+    with pytest.raises(EnvironmentMismatchError, match=r"observation\[1\] is nan"):
+        tested.select_action(np.array([0, np.nan, 0], np.float32))
+    with pytest.raises(EnvironmentMismatchError, match="shape"):
+        tested.select_action(np.zeros(4, np.float32))
+    assert all(torch.equal(value, before[key]) for key, value in tested.state().items())
+    first = tested.select_action(rows[1].numpy())
+    tested.restore(before)
+    np.testing.assert_array_equal(tested.select_action(rows[1].numpy()), first)
+    tested.actor.inner.network.mlp.biases[-1].add_(10.0)
+    tested.reset(seed=1)
+    np.testing.assert_allclose(tested.select_action(rows[0].numpy()), tested.action_high.numpy())  # counts at once
