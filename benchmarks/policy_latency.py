@@ -12,6 +12,7 @@ the same noise at each call, and plain numpy runs the bare network.
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import platform
 import statistics
@@ -143,7 +144,8 @@ def table(found: dict[str, dict[str, list[dict[str, float]]]], repeats: int) -> 
         "",
         f"{OBSERVATIONS} observations, {ACTIONS} actions, float32: a Gaussian policy of 256-256; a flow of {STEPS} "
         "steps of 512-512-512, with FQL's network and with ReinFlow's; a one-step student of 512-512-512. Medians of "
-        f"{repeats} runs in turn, one thread. `python benchmarks/policy_latency.py`.",
+        f"{repeats} runs in turn, one thread, on {os.cpu_count()} cores that {os.getloadavg()[0]:.0f} processes "
+        "wanted: where these are more than the cores, the 99 % are the others'. `python benchmarks/policy_latency.py`.",
         "",
         "| policy | way | microseconds of a call: median | 99 % |",
         "|---|---|---|---|",
