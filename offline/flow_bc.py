@@ -129,7 +129,10 @@ class FlowBC(Agent):
     def build(self) -> None:
         """The velocity network and its average."""
         c, size = self.config, self.config.chunk * self.spec.action_dim
-        self.velocity = velocity_class(c.network)(self.spec.observation_dim, size, velocity_hidden=c.hidden)
+        kind = velocity_class(c.network)
+        given = {"velocity_hidden": c.hidden, "chunk": c.chunk}
+        own = {name: value for name, value in given.items() if name in kind.options}
+        self.velocity = kind(self.spec.observation_dim, size, **own)
         self.average_velocity = copy.deepcopy(self.velocity).requires_grad_(False)
 
     @property

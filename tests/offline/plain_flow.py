@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from surefoot.core.networks import MLP
 
@@ -37,7 +38,7 @@ class Plain:
             return x * (x > 0)
         return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
-    def follow(self, other: Plain, rate: float) -> None:
+    def follow(self: Plain | Whole, other: Plain | Whole, rate: float) -> None:
         """Move towards another by a rate."""
         with torch.no_grad():
             for mine, theirs in zip(self.tensors, other.tensors, strict=True):
@@ -50,10 +51,23 @@ class Plain:
         return found
 
 
+class Whole:
+    """A copy of any module, as `Plain` is one of an MLP; its forward pass is the module's own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.deepcopy(module).requires_grad_(True)
+        self.tensors = list(self.module.parameters())
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        return self.module(*given)  # type: ignore[no-any-return]
+
+    follow = Plain.follow
+
+
 class JointAdam:
     """One Adam over all networks, written out; optionally with the norm of all gradients clipped."""
 
-    def __init__(self, networks: Sequence[Plain], rate: float, clip: float | None = None) -> None:
+    def __init__(self, networks: Sequence[Plain | Whole], rate: float, clip: float | None = None) -> None:
         self.tensors = [t for network in networks for t in network.tensors]
         self.rate, self.clip, self.count = rate, clip, 0
         self.first, self.second = [[torch.zeros_like(t) for t in self.tensors] for _ in range(2)]
@@ -106,6 +120,7 @@ class Rows:
         self.s, self.following = rows["observations"][:, 0], rows["next_observations"][:, chunk - 1]
         self.a = rows["actions"][:, :chunk].flatten(1)
         self.mask = rows["mask"][:, :chunk].repeat_interleave(rows["actions"].shape[-1], 1)
+        self.g = rows["returns_to_go"][:, 0]
         self.r, self.reach, self.weight = targets(rows, chunk, discount)
         self.next_a = rows["actions"][:, chunk:].flatten(1)
         self.next_mask = rows["mask"][:, chunk:].repeat_interleave(rows["actions"].shape[-1], 1)

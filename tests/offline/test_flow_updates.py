@@ -7,22 +7,23 @@ lag, delays and orders all leave marks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
-from plain_flow import JointAdam, Plain, Rows, cloning, euler
+from plain_flow import JointAdam, Plain, Rows, Whole, cloning, euler
 from problems import relative, spec
-from torch import Tensor
+from torch import Tensor, nn
 
 from surefoot.core.agent import Agent
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.sources import Uniform
-from surefoot.offline import FQL, IFQL, QAM, QC, QCFQL, FlowBC, ReBRAC
+from surefoot.offline import FQL, IDQL, IFQL, QAM, QC, QCFQL, AWRFlow, DiffusionBC, FlowBC, ReBRAC
 
-ROWS, RATE = 6, 3e-3
+ROWS, RATE, PLANNED = 6, 3e-3, 8
 Noise = Mapping[str, Tensor]
 
 
@@ -49,6 +50,7 @@ def windows(count: int, length: int) -> list[dict[str, Tensor]]:
                 "terminations": ends,
                 "next_observations": normal(3),
                 "mask": mask,
+                "returns_to_go": normal(),
             }
         )
     return made
@@ -212,6 +214,80 @@ def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
     return step
 
 
+def falling(taken: int) -> float:
+    return RATE * 0.5 * (1 + math.cos(math.pi * taken / PLANNED))
+
+
+def noisy(products: list[float], rows: Rows, noise: Noise) -> tuple[Tensor, Tensor]:
+    """Actions with the noise of the steps that are drawn, and these steps."""
+    steps = (noise["step"].squeeze(1) * len(products)).floor()
+    kept = torch.tensor([products[int(step)] for step in steps], dtype=torch.float64).unsqueeze(1)
+    return kept.sqrt() * rows.a + (1 - kept).sqrt() * noise["noise"], steps
+
+
+def denoising(network: Any, products: list[float], rows: Rows, noise: Noise) -> Tensor:
+    x, steps = noisy(products, rows, noise)
+    return (rows.mask * (network(x, rows.s, steps) - noise["noise"]) ** 2).sum(1).mean()
+
+
+def plain_diffusion_bc(agent: Agent, nets: dict[str, Any]) -> Step:
+    steps, adam = agent.config.diffusion_steps, JointAdam([nets["noise_network"]], RATE)
+
+    def left(n: int) -> float:
+        return math.cos((n / steps + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    products, product = [], 1.0
+    for n in range(steps):
+        product *= 1 - min(1 - left(n + 1) / left(n), 0.999)
+        products.append(product)
+
+    def step(rows: Rows, noise: Noise) -> None:
+        adam.step(denoising(nets["noise_network"], products, rows, noise))
+        nets["average_noise_network"].follow(nets["noise_network"], agent.config.average_rate)
+
+    return step
+
+
+def plain_idql(agent: Agent, nets: dict[str, Any]) -> Step:
+    c, taken = agent.config, [0]
+    steps = c.diffusion_steps
+    logs = [-0.1 / steps - 9.9 * (2 * n - 1) / (2 * steps**2) for n in range(1, steps + 1)]
+    products = [math.exp(sum(logs[: n + 1])) for n in range(steps)]
+    adams = {name: JointAdam([nets[name]], RATE) for name in ("noise_network", "value", "critic")}
+
+    def step(rows: Rows, noise: Noise) -> None:
+        value, q, target = (nets[name] for name in ("value", "critic", "target_critic"))
+        adams["noise_network"].rate = falling(taken[0])
+        adams["noise_network"].step(denoising(nets["noise_network"], products, rows, noise))
+        nets["average_noise_network"].follow(nets["noise_network"], c.average_rate)
+        with torch.no_grad():
+            goal = target(rows.s, rows.a).squeeze(-1).min(0).values
+        u = goal - value(rows.s).squeeze(-1)
+        adams["value"].step((rows.weight * torch.where(u < 0, 1 - c.expectile, c.expectile) * u**2).mean())
+        with torch.no_grad():
+            y = rows.r + rows.reach * value(rows.following).squeeze(-1)  # the new value
+        adams["critic"].step((rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean(1).sum())
+        target.follow(q, c.target_rate)
+        taken[0] += 1
+
+    return step
+
+
+def plain_awr(agent: Agent, nets: dict[str, Any]) -> Step:
+    c = agent.config
+    adams = {name: JointAdam([nets[name]], RATE) for name in ("value", "velocity")}
+
+    def step(rows: Rows, noise: Noise) -> None:
+        adams["value"].step(((rows.g - nets["value"](rows.s).squeeze(-1)) ** 2).mean())
+        with torch.no_grad():
+            a = rows.g - nets["value"](rows.s).squeeze(-1)
+            a = (a - a.mean()) / (((a - a.mean()) ** 2).mean().sqrt() + 1e-6)
+            weight = (c.inverse_temperature * a).exp().clamp(max=c.weight_limit)
+        adams["velocity"].step(cloning(nets["velocity"], rows, noise, weight))
+
+    return step
+
+
 CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], dict[str, Any]]] = {
     "flow_bc": (FlowBC, plain_flow_bc, {}),
     "flow_bc of chunks": (FlowBC, plain_flow_bc, {"chunk": 3, "average_rate": 0.3}),
@@ -223,6 +299,9 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
     "ifql": (IFQL, plain_ifql, {"chunk": 2, "samples": 3}),
     "qam": (QAM, plain_qam, {"critics": 3, "max_gradient_norm": 0.3}),
     "qam of chunks": (QAM, plain_qam, {"critics": 4, "chunk": 2, "max_gradient_norm": 0.3, "inverse_temperature": 1.5}),
+    "diffusion_bc": (DiffusionBC, plain_diffusion_bc, {"chunk": 2, "diffusion_steps": 4, "average_rate": 0.2}),
+    "idql": (IDQL, plain_idql, {"chunk": 2, "width": 4, "blocks": 1, "dropout": 0.0, "diffusion_steps": 3}),
+    "awr_flow": (AWRFlow, plain_awr, {"chunk": 2, "weight_limit": 2.0, "hidden": (12, 9)}),
     "rebrac as in CORL": (ReBRAC, plain_rebrac, {}),
     "rebrac as in FQL's code": (ReBRAC, plain_rebrac, {"preset": "fql", "critics": 2}),
     "rebrac of chunks": (
@@ -233,38 +312,51 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
 }
 
 
-def mlps(agent: Agent) -> dict[str, MLP]:
-    """Attribute -> the network within it."""
-    found = {name: [m for m in module.modules() if isinstance(m, MLP)] for name, module in agent.named_children()}
-    return {name: each[0] for name, each in found.items() if each}
+def networks(agent: Agent) -> dict[str, nn.Module]:
+    """Attribute -> network."""
+    return {name: module for name, module in agent.named_children() if any(True for _ in module.parameters())}
+
+
+def copied(module: nn.Module) -> Plain | Whole:
+    """An MLP written out where the network is one, or the network itself."""
+    inner = [m for m in module.modules() if isinstance(m, MLP)]
+    count = sum(p.numel() for p in module.parameters())
+    alone = len(inner) == 1 and sum(p.numel() for p in inner[0].parameters()) == count
+    return Plain(inner[0]) if alone else Whole(module)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_full_updates_equal_the_second_implementation(case: str) -> None:
     kind, reference, options = CASES[case]
-    agent = kind(spec(), **{"hidden": (5, 4), "learning_rate": RATE, "flow_steps": 3, **options} if kind is not ReBRAC
-                 else {"hidden": (5, 4), "learning_rate": RATE, **options}).double()  # fmt: skip
+    steps = {"flow_steps": 3} if hasattr(kind.Config, "flow_steps") else {}
+    agent = kind(spec(), **{"hidden": (5, 4), "learning_rate": RATE, **steps, **options}).double()
     with torch.no_grad():  # targets unlike their networks, and no bias at 0
-        for mlp in mlps(agent).values():
-            for bias in mlp.biases:
-                bias.normal_(std=0.4)
+        for module in networks(agent).values():
+            for mlp in (m for m in module.modules() if isinstance(m, MLP)):
+                for bias in mlp.biases:
+                    bias.normal_(std=0.4)
     c = agent.config
-    nets = {name: Plain(mlp) for name, mlp in mlps(agent).items()}
+    nets: dict[str, Any] = {name: copied(module) for name, module in networks(agent).items()}
     batches = windows(4, 2 * c.chunk if kind is ReBRAC else c.chunk)
     feed = iter(batches)
     learner = Learner(
-        [agent], [0], Uniform(lambda indices: next(feed), 1000), batch_size=ROWS, planned_steps=8, dtype=torch.float64
+        [agent],
+        [0],
+        Uniform(lambda indices: next(feed), 1000),
+        batch_size=ROWS,
+        planned_steps=PLANNED,
+        dtype=torch.float64,
     )
-    start = {name: [p.detach().clone() for p in mlp.parameters()] for name, mlp in mlps(agent).items()}
+    start = {name: [p.detach().clone() for p in module.parameters()] for name, module in networks(agent).items()}
     step = reference(agent, nets)
     for number, batch in enumerate(batches):
         noise = {name: value[0] for name, value in learner.stream.at(number).items()}
         learner.run(1)
         step(Rows(batch, c.chunk, getattr(c, "discount", 1.0)), noise)
-        for name, mlp in mlps(agent).items():
-            for own, other in zip(mlp.parameters(), nets[name].tensors, strict=True):
+        for name, module in networks(agent).items():
+            for own, other in zip(module.parameters(), nets[name].tensors, strict=True):
                 # Adam divides a gradient by its own size, and so its rounding too
                 assert relative(own.detach(), other.detach()) < 1e-7, f"{name} after step {number + 1}"
-    for name, mlp in mlps(agent).items():
-        for own, before in zip(mlp.parameters(), start[name], strict=True):
-            assert relative(own.detach(), before) > 1e-5, f"{name} was not trained"
+    for name, module in networks(agent).items():
+        for own, before in zip(module.parameters(), start[name], strict=True):
+            assert relative(own.detach(), before) > 1e-6, f"{name} was not trained"

@@ -1,0 +1,143 @@
+"""Updates of FQL and of QC per second beside the same updates in JAX, in turn, in one run, one thread on one core.
+
+    python benchmarks/flow_speed.py             # both; the peer's environment is made by benchmarks/peers/setup.sh jax
+    python benchmarks/flow_speed.py --quick     # ours alone, small networks, a few updates, for CI
+
+Batches of 256, 10 flow steps, two critics; FQL on single actions, QC on chunks of five with 32 samples; networks of
+3 x 256 and 4 x 512. The peer (peers/flow_jax.py) is written from the papers with the official codes' networks and
+order, one jitted update a call. Rates are per second of CPU time, medians over the repeats, so that a busy machine
+changes them less. Writes results/flow_speed.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from surefoot.core.files import write_json
+
+HERE = pathlib.Path(__file__).parent
+SIZES = {"3 x 256": (256, 256, 256), "4 x 512": (512, 512, 512, 512)}
+UPDATES = {("fql", "3 x 256"): 100, ("fql", "4 x 512"): 12, ("qc", "3 x 256"): 6, ("qc", "4 x 512"): 2}
+
+
+def ours(algorithm: str, hidden: tuple[int, ...], updates: int, seed: int) -> dict[str, Any]:
+    """Updates of a worker of `surefoot train` on random rows."""
+    import types
+
+    import numpy as np
+    import torch
+
+    from surefoot.core import kernels
+    from surefoot.core.agent import Spec
+    from surefoot.core.learner import Learner
+    from surefoot.core.sources import Stores
+    from surefoot.data.store import Store
+    from surefoot.offline import ALGORITHMS
+
+    torch.set_num_threads(1)
+    kernels.keep_memory()
+    rows, source = 50_000, np.random.default_rng(seed)
+    store = Store.pack(
+        {
+            "observations": source.standard_normal((rows, 17), dtype=np.float32),
+            "actions": source.uniform(-0.99, 0.99, (rows, 6)).astype(np.float32),
+            "rewards": source.standard_normal(rows, dtype=np.float32),
+            "terminations": np.arange(rows) % 2000 == 999,
+            "next_observations": source.standard_normal((rows, 17), dtype=np.float32),
+        }
+    )
+    episodes = types.SimpleNamespace(valid=np.ones(rows, bool), episode_ids=np.arange(rows) // 1000)
+    torch.manual_seed(seed)
+    agent = ALGORITHMS[algorithm](Spec(17, 6, (-1.0,) * 6, (1.0,) * 6), hidden=hidden)
+    sources = dict(agent.sources(Stores(episodes, store)))
+    learner = Learner([agent], [seed], sources, planned_steps=1_000_000, kernels=True)
+    learner.run(2)
+    start, cpu_start = time.perf_counter(), time.process_time()
+    learner.run(updates)
+    return {
+        "peer": "surefoot",
+        "updates": updates,
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu_start,
+        "eager": learner.eager_because(),
+    }
+
+
+def commands(algorithm: str, size: str, seed: int) -> dict[str, list[str]]:
+    """Ours and theirs, each pinned to one core where there is `taskset`."""
+    pin = ["taskset", "-c", "0"] if shutil.which("taskset") else []
+    python = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / "jax" / "bin" / "python"
+    if not python.exists():
+        raise SystemExit(f"{python}: no such file; run benchmarks/peers/setup.sh jax")
+    hidden = [str(width) for width in SIZES[size]]
+    common = ["--algorithm", algorithm, "--updates", str(UPDATES[algorithm, size]), "--seed", str(seed), "--hidden"]
+    return {
+        "surefoot": [*pin, sys.executable, __file__, "--ours", *common, *hidden],
+        "JAX": [*pin, str(python), str(HERE / "peers" / "flow_jax.py"), *common, *hidden],
+    }
+
+
+def measure(command: list[str]) -> dict[str, Any]:
+    """The JSON line of one process."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    line: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return line
+
+
+def main() -> None:
+    """Measure in turn, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--ours", action="store_true", help="measure ours in this process")
+    parser.add_argument("--algorithm", choices=("fql", "qc"), default="fql")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[32, 32])
+    parser.add_argument("--updates", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    if given.ours:
+        print(json.dumps(ours(given.algorithm, tuple(given.hidden), given.updates, given.seed)))
+        return
+    if given.quick:
+        for algorithm in ("fql", "qc"):
+            print(json.dumps({"algorithm": algorithm, **ours(algorithm, (32, 32), 3, 0)}))
+        return
+    lines: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for algorithm, size in UPDATES:
+        for repeat in range(given.repeats):
+            for name, command in commands(algorithm, size, repeat).items():
+                lines.setdefault(f"{algorithm}, {size}", {}).setdefault(name, []).append(measure(command))
+                print(algorithm, size, name, lines[f"{algorithm}, {size}"][name][-1], flush=True)
+    write_json(HERE / "results" / "flow_speed.json", lines)
+    text = [
+        "# Speed of FQL's and QC's updates",
+        "",
+        "Updates per second of CPU time, one thread on one core, in turn; medians (lowest to highest) of "
+        f"{given.repeats} repeats. `python benchmarks/flow_speed.py`.",
+        "",
+        "| update | surefoot | JAX | ratio of medians |",
+        "|---|---|---|---|",
+    ]
+    for update, both in lines.items():
+        rates = {name: [one["updates"] / one["cpu_seconds"] for one in found] for name, found in both.items()}
+        medians = {name: statistics.median(values) for name, values in rates.items()}
+        shown = [f"{medians[n]:.2f} ({min(rates[n]):.2f} to {max(rates[n]):.2f})" for n in rates]
+        text.append(f"| {update} | {' | '.join(shown)} | {medians['surefoot'] / medians['JAX']:.2f} |")
+    path = HERE / "results" / "flow_speed.md"
+    path.write_text("\n".join([*text, ""]))
+    print(path.read_text())
+
+
+if __name__ == "__main__":
+    main()
