@@ -64,26 +64,29 @@ def adjoints(
     """
     steps = len(path) - 1
     h, found = 1 / steps, []
-    with kernels.use(None):  # whose functions torch.func can't differentiate
-        adjoint = -inverse_temperature * _pulled(lambda a: value(a).unsqueeze(-1), path[-1], None)
-        for k in reversed(range(steps)):
-            later = (k + 1) / steps
-            x = path[k]
+    adjoint = -inverse_temperature * pulled(lambda a: value(a).unsqueeze(-1), path[-1])
+    for k in reversed(range(steps)):
+        later = (k + 1) / steps
+        x = path[k]
 
-            def velocity(place: Tensor, time: Tensor = x.new_full((1,), later)) -> Tensor:  # noqa: B008
-                return cloned(place, time)
+        def velocity(place: Tensor, time: Tensor = x.new_full((1,), later)) -> Tensor:  # noqa: B008
+            return cloned(place, time)
 
-            back = 2 * _pulled(velocity, x, adjoint) - adjoint / later
-            adjoint = adjoint + h * back
-            found.append(adjoint)
+        back = 2 * pulled(velocity, x, adjoint) - adjoint / later
+        adjoint = adjoint + h * back
+        found.append(adjoint)
     return found[::-1]
 
 
-def _pulled(function: Callable[[Tensor], Tensor], at: Tensor, cotangent: Tensor | None) -> Tensor:
-    """cotangent' d function / d at, by rows; of ones where there is none."""
-    given: Any = torch.func.vjp(function, at.detach())
-    outputs, pull = given
-    found: Tensor = pull(torch.ones_like(outputs) if cotangent is None else cotangent)[0]
+def pulled(function: Callable[[Tensor], Tensor], at: Tensor, cotangent: Tensor | None = None) -> Tensor:
+    """(B, D) cotangent' d function / d at, row by row and without gradient; of ones where there is no cotangent.
+
+    Outside the native kernels, whose functions `torch.func` can't differentiate.
+    """
+    with kernels.use(None):
+        given: Any = torch.func.vjp(function, at.detach())
+        outputs, pull = given
+        found: Tensor = pull(torch.ones_like(outputs) if cotangent is None else cotangent)[0]
     return found.detach()
 
 

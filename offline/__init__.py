@@ -13,14 +13,14 @@ from surefoot.offline.fql import FQL, FQLConfig
 from surefoot.offline.idql import IDQL, IDQLConfig
 from surefoot.offline.ifql import IFQL, IFQLConfig
 from surefoot.offline.iql import IQL, IQLConfig
-from surefoot.offline.qam import QAM, QAMConfig
+from surefoot.offline.qam import QAM, QAMF, QAMConfig, QAMFConfig
 from surefoot.offline.qc import QC, QCFQL, QCConfig, QCFQLConfig
 from surefoot.offline.rebrac import ReBRAC, ReBRACConfig
 from surefoot.offline.riql import RIQL, RIQLConfig
 from surefoot.offline.td3_bc import TD3BC, TD3BCConfig
 
 _AGENTS: tuple[type[Agent], ...] = (AWRFlow, BC, CQL, CalQL, DiffusionBC, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL, IFQL)
-_AGENTS += (IQL, QAM, QC, QCFQL, RAFTFlow, RIQL, ReBRAC, TD3BC)
+_AGENTS += (IQL, QAM, QAMF, QC, QCFQL, RAFTFlow, RIQL, ReBRAC, TD3BC)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -33,6 +33,7 @@ __all__ = [
     "IFQL",
     "IQL",
     "QAM",
+    "QAMF",
     "QC",
     "QCFQL",
     "RIQL",
@@ -56,6 +57,7 @@ __all__ = [
     "IFQLConfig",
     "IQLConfig",
     "QAMConfig",
+    "QAMFConfig",
     "QCConfig",
     "QCFQLConfig",
     "RAFTFlow",

@@ -78,6 +78,7 @@ class FQL(Agent):
     Config: ClassVar[type] = FQLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
     config: FQLConfig
 
     def build(self) -> None:

@@ -68,6 +68,7 @@ class IFQL(Agent):
     Config: ClassVar[type] = IFQLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
     config: IFQLConfig
 
     def build(self) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actor import Actor
-from surefoot.core.adjoint import adjoints, matching_loss, memoryless_path
+from surefoot.core.adjoint import adjoints, matching_loss, memoryless_path, pulled
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.chunks import decisions, in_chunks
-from surefoot.core.flow_actor import FlowActor
+from surefoot.core.flow_actor import FlowActor, OneStepActor
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
@@ -74,7 +74,7 @@ class QAM(Agent):
     Config: ClassVar[type] = QAMConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
-    inherits: ClassVar[tuple[str, ...]] = ("improved", "normalizer")
+    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
     config: QAMConfig
 
     def build(self) -> None:
@@ -126,11 +126,15 @@ class QAM(Agent):
             path = memoryless_path(improved, cloned, drawn)
         return matching_loss(improved, cloned, path, adjoints(cloned, value, path, c.inverse_temperature))
 
+    def next_action(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, D) what the policy does, as the critics' target has it."""
+        return self.head.act(observations, noise)
+
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Squared TD error against the improved flow's action, averaged over the critics."""
+        """Squared TD error against the policy's action, averaged over the critics."""
         c, following = self.config, batch["next_observations"]
         with torch.no_grad():
-            action = self.head.act(following, noise["next"])
+            action = self.next_action(following, noise["next"])
             next_q = ensembles.aggregate(self.target_critic(pairs(following, action)), "mean", c.deviations)
             target = batch["rewards"] + batch["reach"] * next_q
         q = self.critic(batch["observation_actions"])
@@ -153,3 +157,64 @@ class QAM(Agent):
         }
         adam = Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)
         return [Update(self.loss, ("velocity", "critic", "improved"), adam, noise=drawn, lagging=lag)]
+
+
+@dataclasses.dataclass(frozen=True)
+class QAMFConfig(QAMConfig):
+    """Settings of QAM-F."""
+
+    alpha: float = 10.0  # of the student's distance to the improved flow's actions
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.alpha >= 0, "qam_f", "alpha", self.alpha, ">= 0")
+
+
+class QAMF(QAM):
+    r"""QAM-F of the same paper: as in FQL a policy of one step is distilled, here from the improved flow, and acts.
+
+    .. math:: L_\mu = \alpha E\, |\mu(s, z) - U(s, z)|^2 - E\, \overline Q(s, \mu(s, z))
+
+    with U(s, z) where the improved flow takes z. It also gives the actions of the critics' target.
+    """
+
+    name = "qam_f"
+    Config: ClassVar[type] = QAMFConfig
+    config: QAMFConfig
+
+    def build(self) -> None:
+        """The student beside QAM's networks."""
+        super().build()
+        c = self.config
+        self.student = OneStepActor(self.spec.observation_dim, c.chunk * self.spec.action_dim, c.hidden)
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the student, from a queue where it gives chunks."""
+        return in_chunks(self.student, self.config.chunk, self.spec.action_dim)
+
+    def next_action(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """The student's."""
+        return self.student.act(observations, noise)
+
+    def student_loss(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """FQL's, of the improved flow; the critics, trained in the same step, get no gradient of it."""
+        seen, z = batch["observations"], noise["policy"]
+        mine = self.student(seen, z)
+        with torch.no_grad():
+            flowed = self.head.act(seen, z)
+        slope = pulled(lambda a: self.critic(pairs(seen, a.clamp(-1, 1))).mean(0).unsqueeze(-1), mine)
+        return self.config.alpha * (mine - flowed).square().mean() - (slope * mine).sum(-1).mean()
+
+    def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """QAM's sum, and the student's loss (in place of the value its slope times the action: of equal gradient)."""
+        student = self.student_loss(batch, noise)
+        others, metrics = super().loss(batch, noise)
+        return others + student, {**metrics, "student": student}
+
+    def updates(self) -> list[Update]:
+        """One step of all networks; averages lag."""
+        (update,) = super().updates()
+        noise = {**update.noise, "policy": Noise("normal", self.config.chunk * self.spec.action_dim)}
+        return [dataclasses.replace(update, trains=(*update.trains, "student"), noise=noise)]

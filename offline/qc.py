@@ -68,6 +68,7 @@ class QC(Agent):
     Config: ClassVar[type] = QCConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}, "best_of_n": {"chunk": 1, "samples": 4}}
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
     config: QCConfig
 
     def build(self) -> None:

@@ -18,7 +18,7 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Stores
 from surefoot.data.store import Store
-from surefoot.offline import FQL, IDQL, IFQL, QAM, QC, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
+from surefoot.offline import FQL, IDQL, IFQL, QAM, QAMF, QC, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
 
 SPEC = Spec(2, 1, (-1.0,), (1.0,))
 
@@ -102,11 +102,12 @@ def test_flow_cloning_keeps_both_modes(options: dict[str, Any]) -> None:
     [
         (FQL, {"alpha": 0.2}),
         (FQL, {"alpha": 0.2, "normalize_q": True, "aggregate": "min"}),
+        (QAMF, {"alpha": 0.2, "critics": 2, "flow_steps": 4}),
         (IFQL, {"target_rate": 0.05, "samples": 8}),
         (QC, {"chunk": 1, "samples": 8}),
         (IDQL, {"target_rate": 0.05, "samples": 8, "width": 32, "blocks": 1, "dropout": 0.0, "average_rate": 0.02}),
     ],
-    ids=["fql", "fql normalised", "ifql", "qc", "idql"],
+    ids=["fql", "fql normalised", "qam_f", "ifql", "qc", "idql"],
 )
 def test_the_mode_that_earns_more_is_chosen(kind: type[Agent], options: dict[str, Any]) -> None:
     actions = acted(trained(kind, two_modes(), 500, **options)).squeeze(1)

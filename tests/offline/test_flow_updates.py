@@ -21,7 +21,7 @@ from surefoot.core.agent import Agent
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.sources import Uniform
-from surefoot.offline import FQL, IDQL, IFQL, QAM, QC, QCFQL, AWRFlow, DiffusionBC, FlowBC, ReBRAC
+from surefoot.offline import FQL, IDQL, IFQL, QAM, QAMF, QC, QCFQL, AWRFlow, DiffusionBC, FlowBC, ReBRAC
 
 ROWS, RATE, PLANNED = 6, 3e-3, 8
 Noise = Mapping[str, Tensor]
@@ -171,8 +171,9 @@ def plain_rebrac(agent: Agent, nets: dict[str, Plain]) -> Step:
 
 
 def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
-    c = agent.config
-    adam = JointAdam([nets["velocity"], nets["critic"], nets["improved"]], RATE, clip=c.max_gradient_norm)
+    c, distilled = agent.config, "student" in nets
+    names = ("velocity", "critic", "improved", "student") if distilled else ("velocity", "critic", "improved")
+    adam = JointAdam([nets[name] for name in names], RATE, clip=c.max_gradient_norm)
     h = 1 / c.flow_steps
 
     def step(rows: Rows, noise: Noise) -> None:
@@ -202,8 +203,17 @@ def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
             adjoint = adjoint + h * back
             away = u(rows.s, path[k], at(k * h)) - slow(rows.s, path[k], at(k * h)).detach()
             loss = loss + (2 * away / sigma[k] + sigma[k] * adjoint).square().sum(1).mean()
+        if distilled:
+            mine = nets["student"](rows.s, noise["policy"])
+            flowed = euler(u, rows.s, noise["policy"], c.flow_steps).detach()
+            judge = q.copy()(rows.s, mine.clamp(-1, 1)).squeeze(-1).mean(0)
+            loss = loss + c.alpha * ((mine - flowed) ** 2).mean() - judge.mean()
         with torch.no_grad():
-            values = target(rows.following, euler(u, rows.following, noise["next"], c.flow_steps)).squeeze(-1)
+            if distilled:
+                chosen = nets["student"](rows.following, noise["next"]).clamp(-1, 1)
+            else:
+                chosen = euler(u, rows.following, noise["next"], c.flow_steps)
+            values = target(rows.following, chosen).squeeze(-1)
             y = rows.r + rows.reach * (values.mean(0) - c.deviations * values.var(0, False) ** 0.5)
         loss = loss + cloning(v, rows, noise) + (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean()
         old_q, old_v = q.copy(), v.copy()
@@ -299,6 +309,7 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
     "ifql": (IFQL, plain_ifql, {"chunk": 2, "samples": 3}),
     "qam": (QAM, plain_qam, {"critics": 3, "max_gradient_norm": 0.3}),
     "qam of chunks": (QAM, plain_qam, {"critics": 4, "chunk": 2, "max_gradient_norm": 0.3, "inverse_temperature": 1.5}),
+    "qam_f": (QAMF, plain_qam, {"critics": 3, "max_gradient_norm": 0.3, "alpha": 2.0, "chunk": 2}),
     "diffusion_bc": (DiffusionBC, plain_diffusion_bc, {"chunk": 2, "diffusion_steps": 4, "average_rate": 0.2}),
     "idql": (IDQL, plain_idql, {"chunk": 2, "width": 4, "blocks": 1, "dropout": 0.0, "diffusion_steps": 3}),
     "awr_flow": (AWRFlow, plain_awr, {"chunk": 2, "weight_limit": 2.0, "hidden": (12, 9)}),
