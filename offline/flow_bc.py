@@ -103,8 +103,8 @@ class FlowBC(Agent):
     Sources: Lipman et al., "Flow Matching for Generative Modeling", and Liu et al., "Flow Straight and Fast", for
     `rectified`; Frans et al., "One Step Diffusion via Shortcut Models", for `shortcut`, whose network also reads the
     step's size and is trained, on a quarter of the rows, to do in one step what it does in two of half the size; Geng
-    et al., "Mean Flows for One-step Generative Modeling", for `mean_flow`, with their adaptive weights of the rows; its
-    forward derivative runs without a tape. The average of the network acts, as in ReinFlow's cloning
+    et al., "Mean Flows for One-step Generative Modeling", for `mean_flow`, with their adaptive weights of the rows. The
+    average of the network acts, as in ReinFlow's cloning
     (`preset=reinflow`), which averages every tenth step only.
     """
 
