@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import multiprocessing
 import os
 import pathlib
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError, SimulatorError, SurefootError
+from surefoot.core.errors import ConfigError, DataError, SimulatorError, SurefootError, printable
 from surefoot.core.files import read_json, write_json, written_aside
 from surefoot.core.schema import Number, Record, Text
 from surefoot.core.unpacking import read_npz
@@ -159,7 +159,7 @@ def _shard(recording: Recording, numbers: Sequence[int]) -> None:
                 return
             recording.write(number)
     except SurefootError as error:
-        print(json.dumps(str(error)), flush=True)
+        print(printable(str(error)), file=sys.stderr, flush=True)
         raise SystemExit(2) from error
     except KeyboardInterrupt:
         raise SystemExit(130) from None

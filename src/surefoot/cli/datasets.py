@@ -222,8 +222,11 @@ def _record(arguments: argparse.Namespace) -> int:
             f"{path}: is recorded already, and dataset={arguments.name} finds it; delete it to record anew"
         )
     workers = arguments.workers or min(cores(), episodes)
-    with output.episodes_bar(arguments.json) as progress:
-        dataset = suites.generate(arguments.name, path, episodes, arguments.seed, workers, progress)
+    try:
+        with output.episodes_bar(arguments.json) as progress:
+            dataset = suites.generate(arguments.name, path, episodes, arguments.seed, workers, progress)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("interrupted; the same command goes on with the episodes that are recorded") from error
     _report_written(path, dataset, arguments.json)
     return 0
 
