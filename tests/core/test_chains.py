@@ -75,6 +75,32 @@ def test_the_last_place_of_a_linear_chain_has_the_mean_and_variance_of_the_recur
     assert last.var(0).tolist() == pytest.approx([variance] * 2, abs=4 * variance * math.sqrt(2 / rows))
 
 
+class AffineChain(LinearChain):
+    """v(x, t_k) = A_k x + b_k with matrices of its own for each step."""
+
+    kind = "test_affine_chain"
+    matrices = 0.7 * torch.randn(4, 2, 2, generator=torch.Generator().manual_seed(1))
+    shifts = torch.randn(4, 2, generator=torch.Generator().manual_seed(2))
+
+    def transition(self, observations: Tensor, x: Tensor, step: int | Tensor) -> tuple[Tensor, Tensor]:
+        assert isinstance(step, int)
+        mean = x + (x @ self.matrices[step].T + self.shifts[step]) / 4
+        return mean, at([math.log(one) for one in self.deviations], step, x)
+
+
+def test_the_last_place_of_an_affine_chain_has_the_moments_of_the_matrix_recursion() -> None:
+    rows, chain = 100_000, AffineChain(2, 4, None, False)
+    mean, variance = torch.zeros(2), torch.eye(2)
+    for matrix, shift, deviation in zip(chain.matrices, chain.shifts, chain.deviations, strict=True):
+        step = torch.eye(2) + matrix / 4
+        mean, variance = step @ mean + shift / 4, step @ variance @ step.T + deviation**2 * torch.eye(2)
+    noise = torch.randn(rows, chain.held_dim, generator=torch.Generator().manual_seed(3))
+    last = chain.sample(torch.zeros(rows, 1), noise)[1][CHAIN][:, -1]
+    error = 4 * math.sqrt(float(variance.diagonal().max()) / rows)
+    torch.testing.assert_close(last.mean(0), mean, rtol=0, atol=error)
+    torch.testing.assert_close(last.T.cov(), variance, rtol=0, atol=2 * error * math.sqrt(float(variance.max())))
+
+
 def test_the_density_of_a_chain_of_two_steps_in_one_dimension_integrates_to_one() -> None:
     torch.manual_seed(0)
     actor = ReinFlowActor(PlainVelocity(1, 1, (8,)), 1, 2, low=0.2, high=0.5, clip_last=False, noise_limit=None)
