@@ -175,7 +175,8 @@ def table(found: Results) -> list[str]:
         "episodes of 200 steps in the same initial states at each evaluation. Success: the goal is reached. Two seeds "
         "of fine-tuning from one clone show a direction, not a ranking. Seconds: of acting and learning, on one core "
         "that other work shared. ReinFlow, FPO++ and DSRL begin with the same flow; DPPO and PPO with clones of their "
-        "own kind of the same data.",
+        "own kind of the same data. The regression averages the controller's noise away, so that the Gaussian begins "
+        "much better than the flow, which clones that noise: it does not show what PPO makes of a clone of equal skill.",
         "",
         "| method | seed | clone | best | last | gain, points | return, clone to last | seconds |",
         "|---|---|---|---|---|---|---|---|",
