@@ -176,7 +176,7 @@ def table(found: Results) -> list[str]:
         "of fine-tuning from one clone show a direction, not a ranking. Seconds: of acting and learning, on one core "
         "that other work shared. ReinFlow, FPO++ and DSRL begin with the same flow; DPPO and PPO with clones of their "
         "own kind of the same data. The regression averages the controller's noise away, so that the Gaussian begins "
-        "much better than the flow, which clones that noise: it does not show what PPO makes of a clone of equal skill.",
+        "much better than the flow, which clones that noise: that row is not PPO from a clone of equal skill.",
         "",
         "| method | seed | clone | best | last | gain, points | return, clone to last | seconds |",
         "|---|---|---|---|---|---|---|---|",
