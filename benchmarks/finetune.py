@@ -177,9 +177,8 @@ def table(found: Results) -> list[str]:
         "episodes of 200 steps in the same initial states at each evaluation. Success: the goal is reached. Two seeds "
         "of fine-tuning from one clone show a direction, not a ranking. Seconds: of acting and learning, on one core "
         "that other work shared. ReinFlow, FPO++ and DSRL begin with the same flow; DPPO and PPO with clones of their "
-        f"own kind of the same data. The Gaussian's is stopped after {GAUSSIAN_CLONING} updates, near that success: "
-        "left to converge, a regression averages the controller's noise away, which a flow clones too, and begins at "
-        "95 %.",
+        f"own kind of the same data. The Gaussian's is stopped after {GAUSSIAN_CLONING} updates: left to converge, a "
+        "regression averages the controller's noise away, which a flow clones too, and begins at 95 %.",
         "",
         "| method | seed | clone | best | last | gain, points | return, clone to last | seconds |",
         "|---|---|---|---|---|---|---|---|",
