@@ -172,3 +172,11 @@ def test_qam_tilts_the_flow_towards_the_mode_that_earns_more() -> None:
     actions = acted(agent).squeeze(1)
     assert (actions > 0).float().mean() > 0.7
     assert actions.median().item() == pytest.approx(0.6, abs=0.25)
+
+
+@pytest.mark.parametrize(("kind", "expectile"), [(IFQL, 0.9), (IDQL, 0.7)])
+def test_values_are_the_expectile_of_what_the_two_modes_earn(kind: type[Agent], expectile: float) -> None:
+    """Of 0 and 1, equally likely, the expectile tau is tau: tau (1 - v) = (1 - tau) v."""
+    agent = trained(kind, two_modes(), 400, expectile=expectile, target_rate=0.1)
+    with torch.no_grad():
+        assert agent.value(torch.rand(200, 2) - 0.5).mean().item() == pytest.approx(expectile, abs=0.1)  # type: ignore[operator]
