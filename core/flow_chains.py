@@ -223,8 +223,7 @@ class FlowSDEActor(FlowChainActor):
         self._data, self._noise, self._log_std = [], [], []
         for time in times(steps):
             rest = 1 - time
-            above = rest if time > 0 else 1 - delta
-            sigma = amount * math.sqrt(above / (1 - above))
+            sigma = amount * math.sqrt(rest / (time if time > 0 else delta))
             self._data.append(time + delta)
             self._noise.append(rest - delta - sigma**2 * delta / (2 * rest))
             self._log_std.append(math.log(sigma) + 0.5 * math.log(delta))

@@ -255,6 +255,10 @@ class ThreadWorker:
                 self._done.put((number, answered(self.planner, request)))
             except Exception as error:
                 self._done.put((number, error))
+            except BaseException as error:  # such as SystemExit: who waits for an answer must not wait for ever
+                kind = type(error).__name__
+                told = f"inference for the observation of tick {request.tick} raised {kind}: {error}"
+                self._done.put((number, ExecutionError(told)))
 
     def submit(self, request: Request) -> None:
         """As of any worker."""

@@ -244,6 +244,19 @@ def velocity_class(kind: str) -> type[VelocityNetwork]:
     return VELOCITIES[kind]
 
 
+def network_of(
+    kind: str, observation_dim: int, action_dim: int, hidden: Sequence[int], chunk: int = 1
+) -> VelocityNetwork:
+    """The network of a kind, with these hidden widths where it has such, for chunks of that many actions.
+
+    Raises:
+        ConfigError: no network is of this kind, or it has no place for such a chunk.
+    """
+    found = velocity_class(kind)
+    given = {"velocity_hidden": tuple(hidden), "chunk": chunk}
+    return found(observation_dim, action_dim, **{name: given[name] for name in found.options if name in given})
+
+
 def velocity_options(network: VelocityNetwork, name: str = "network") -> dict[str, Any]:
     """What a head writes of its velocity network: its kind under `name`, and its options."""
     return {name: network.kind, **network.description()}

@@ -17,7 +17,7 @@ from surefoot.core.flow_actor import FlowActor
 from surefoot.core.networks import Value
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import advantage_weights
-from surefoot.core.velocity import velocity_class
+from surefoot.core.velocity import network_of
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare, returns_to_go
 from surefoot.data.sources import chunk_source
@@ -69,7 +69,7 @@ class AWRFlow(Agent):
         c, width = self.config, self.spec.observation_dim
         self.value = Value(width, c.hidden)
         size = c.chunk * self.spec.action_dim
-        self.velocity = velocity_class(c.network)(width, size, velocity_hidden=c.hidden)  # type: ignore[call-arg]
+        self.velocity = network_of(c.network, width, size, c.hidden, c.chunk)
 
     @property
     def actor(self) -> Actor:  # type: ignore[override]

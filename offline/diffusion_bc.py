@@ -59,7 +59,9 @@ class DiffusionBC(Agent):
 
     Sources: Ho, Jain and Abbeel, "Denoising Diffusion Probabilistic Models"; Chi et al., "Diffusion Policy"; Song, Meng
     and Ermon, "Denoising Diffusion Implicit Models", for a sampler of few steps. The average of the network acts. The
-    distance is summed over the numbers of an action, as in IDQL; DPPO's code takes their mean.
+    distance is summed over the numbers of an action, as in IDQL; DPPO's code takes their mean. With all T steps it acts
+    as IDQL does: noise has the variance beta, and every place is clipped. `online.dppo` clips what it takes for the
+    action and has the posterior's variance, so that a clone's score is not quite that of its first block there.
     """
 
     name = "diffusion_bc"

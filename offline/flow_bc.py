@@ -30,7 +30,7 @@ from surefoot.core.flow import (
 from surefoot.core.flow_actor import FlowActor
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.velocity import VelocityNetwork, velocity_class
+from surefoot.core.velocity import VelocityNetwork, network_of, velocity_class
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.data.sources import chunk_source
@@ -129,10 +129,7 @@ class FlowBC(Agent):
     def build(self) -> None:
         """The velocity network and its average."""
         c, size = self.config, self.config.chunk * self.spec.action_dim
-        kind = velocity_class(c.network)
-        given = {"velocity_hidden": c.hidden, "chunk": c.chunk}
-        own = {name: value for name, value in given.items() if name in kind.options}
-        self.velocity = kind(self.spec.observation_dim, size, **own)
+        self.velocity = network_of(c.network, self.spec.observation_dim, size, c.hidden, c.chunk)
         self.average_velocity = copy.deepcopy(self.velocity).requires_grad_(False)
 
     @property
@@ -173,7 +170,7 @@ class FlowBC(Agent):
         x, velocity = interpolate(noise["start"], batch["actions"], stretch.time)
         target = mean_flow_target(lambda *place: self.velocity(seen, *place), x, velocity, stretch)
         predicted = self.velocity(seen, x, *stretch)
-        weight = adaptive_weight(predicted, target)
+        weight = adaptive_weight(predicted * batch["mask"], target * batch["mask"])
         return flow_matching_loss(predicted, target, weight, batch["mask"]), {"weight": weight}
 
     def updates(self) -> list[Update]:

@@ -83,6 +83,10 @@ class OffPolicyAgent(Agent):
         """Standard normal numbers per row that `explore` reads."""
         return self.decision_dim
 
+    def first_actions(self, uniform: Tensor) -> Tensor:
+        """(..., A) actions before the first update of (..., A) numbers that are uniform on [-1, 1)."""
+        return uniform
+
     def played(self, observations: Tensor, actions: Tensor) -> Tensor:
         """(B, C A) what the environment is given for (B, C A) actions that are stored, of agents that `decides`."""
         return actions

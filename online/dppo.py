@@ -95,7 +95,8 @@ class DPPO(OnPolicyAgent):
     Each row of a minibatch is one step of one chain, drawn at random: as in the authors' later versions, steps and
     chains are shuffled together. So an epoch looks at every chain, and at one of its steps. The official code puts
     other numbers than :math:`\epsilon` where a single step is trained; and takes the next episode's first observation
-    where a time limit ends one, which is not done here. Its regulariser towards the clone is not there.
+    where a time limit ends one, which is not done here; nor are log-densities of single numbers cut to [-5, 2], which
+    means little where draws are within three deviations. Its regulariser towards the clone is not there.
     """
 
     name = "dppo"

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from surefoot.core.agent import Agent, require
@@ -23,7 +24,7 @@ class DSRLConfig(FlowOptions, SACConfig):
     """Settings of DSRL; a row of its buffer is a decision, and steps of experience are counted in those."""
 
     reach: float = 1.5  # b: the noise that is chosen lies within b deviations
-    initial_steps: int = 1_500  # decisions before the first update, of noise that is uniform within the reach
+    initial_steps: int = 1_500  # decisions before the first update: the clone's own, of noise within the reach
     updates_per_step: float = 20.0  # training steps per decision
     discount: float = 0.99  # of a decision
     target_entropy: float | None = 0.0
@@ -33,6 +34,8 @@ class DSRLConfig(FlowOptions, SACConfig):
         """Refuse values out of range."""
         super().__post_init__()
         require(self.reach > 0, "dsrl", "reach", self.reach, "> 0")
+        fraction = self.offline_fraction
+        require(fraction == 0, "dsrl", "offline_fraction", fraction, "0: the actions of data are no noise")
         require(self.chunk is None or self.chunk >= 1, "dsrl", "chunk", self.chunk, "None or >= 1")
 
 
@@ -55,6 +58,7 @@ class DSRL(SAC):
         "official": {},
         "wide": {"reach": 2.5},  # walker
     }
+    data = "refused"
     inherits = ("actor", "normalizer", "base")
     decides = True
     config: DSRLConfig
@@ -81,6 +85,11 @@ class DSRL(SAC):
     def steered(self) -> SteeredActor:
         """Choice and flow as one head."""
         return SteeredActor(self.actor, self.base, self.config.reach)
+
+    def first_actions(self, uniform: Tensor) -> Tensor:
+        """(..., C A) choices that give the clone normal noise, cut at the reach."""
+        reach = self.config.reach
+        return torch.special.ndtri((uniform + 1) / 2).clamp(-reach, reach) / reach
 
     def played(self, observations: Tensor, actions: Tensor) -> Tensor:
         """(B, C A) chunks that the flow draws from (B, C A) choices in [-1, 1]."""

@@ -31,6 +31,7 @@ class FPOConfig(FlowOptions, EpochsConfig):
     """Settings of FPO; the defaults are those of FPO++ in manipulation, where they were read."""
 
     samples: int = 16  # n: pairs (noise, time) at which the flow is held against each action that it took
+    times: int | None = None  # places of the grid 0, 1 / times, ... of a pair's time; null: the flow's steps; 2 or more
     level: str = "sample"  # a ratio for each pair (FPO++), or of their mean (FPO)
     numbers: str = "sum"  # of an action: the error is summed over them (FPO++) or averaged (FPO)
     pull_back: bool = True  # where the advantage is negative a square holds the ratio near 1, not a clip (ASPO)
@@ -49,6 +50,8 @@ class FPOConfig(FlowOptions, EpochsConfig):
         """Refuse values out of range."""
         super().__post_init__()
         require(self.samples >= 1, "fpo", "samples", self.samples, ">= 1")
+        fits = self.times is None or self.times >= 2
+        require(fits, "fpo", "times", self.times, ">= 2, as at the time 0 there is no error")
         require(self.level in LEVELS, "fpo", "level", self.level, " or ".join(LEVELS))
         require(self.numbers in ("sum", "mean"), "fpo", "numbers", self.numbers, "sum or mean")
         for name in ("clip", "largest_error", "largest_log_ratio", "target_kl"):
@@ -68,8 +71,9 @@ class FPO(OnPolicyAgent):
 
     of the velocity that acted, less that of the velocity as it is: it stands for the ratio of likelihoods in PPO's
     objective, pair by pair (FPO++) or after the mean over pairs (FPO, `preset=fpo`). Where A <= 0, FPO++ takes the
-    objective A rho - |A| (rho - 1)^2 / (2 clip), whose gradient does not vanish. Times are the sampler's, k / K.
-    A chunk is one action. The authors evaluate FPO++ from zero noise; policies here draw it.
+    objective A rho - |A| (rho - 1)^2 / (2 clip), whose gradient does not vanish. Times are the sampler's, k / K, as in
+    the authors' code, where K is 10; at the time 0 there is no error, so that a flow of one step needs `times`. A chunk
+    is one action. The authors evaluate FPO++ from zero noise; policies here draw it.
     """
 
     name = "fpo"
@@ -87,6 +91,8 @@ class FPO(OnPolicyAgent):
         require(not self.spec.discrete, "fpo", "env", "one with choices", "one with continuous actions")
         network = velocity_network(c, self.features, self.decision_dim)
         self.actor = FlowActor(network, self.decision_dim, c.flow_steps or STEPS)
+        needed = ">= 2, as at the time 0 there is no error; or set fpo.times, where the network reads no stretches"
+        require(self.grid >= 2, "fpo", "flow_steps", self.actor.steps, needed)
 
     def build(self) -> None:
         """Flow and critic."""
@@ -98,14 +104,21 @@ class FPO(OnPolicyAgent):
         """The clone's chunk, steps and network."""
         return settled_options(config, source, cls.name)
 
-    def adopt(self, source: Agent) -> list[str]:
-        """The clone's velocity."""
+    def adopt(self, source: Agent) -> list[str] | None:
+        """The clone's velocity; of a run of this algorithm all."""
+        if type(source) is type(self):
+            return None
         take_clone(self, source, self.actor.network, self.actor.steps)
         return ["actor"]
 
     def leaving_actor(self) -> Actor:
         """The flow."""
         return copy.deepcopy(self.actor)
+
+    @property
+    def grid(self) -> int:
+        """Places that times are drawn from; a network of stretches knows those of its own steps."""
+        return self.actor.steps if self.actor.network.sized else self.config.times or self.actor.steps
 
     # -- what is kept of an action -------------------------------------------------------------------------
 
@@ -122,7 +135,7 @@ class FPO(OnPolicyAgent):
         uniform = torch.special.ndtr(when).clamp(max=1 - 1e-6)
         kept = {
             "noise": rest.unflatten(-1, (count, size)),
-            "time": (uniform * self.actor.steps).floor() / self.actor.steps,
+            "time": (uniform * self.grid).floor() / self.grid,
         }
         return actions, {**kept, "error": self.errors(observations, actions, kept)}
 

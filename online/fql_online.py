@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from surefoot.core.agent import require
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.offline.fql import FQL, FQLConfig
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
@@ -26,6 +27,8 @@ class FQLOnlineConfig(OffPolicyConfig, FQLConfig):
         """Refuse values out of range."""
         OffPolicyConfig.__post_init__(self)
         FQLConfig.__post_init__(self)
+        only = "0: rows of the data and new ones are drawn alike"
+        require(self.offline_fraction == 0, "fql_online", "offline_fraction", self.offline_fraction, only)
 
 
 class FQLOnline(FQL, OffPolicyAgent):

@@ -184,7 +184,7 @@ class OffPolicyLoop:
         number, agent = self.decisions // self.num_envs, self.agent
         width = agent.decision_dim if self.in_chunks else agent.spec.action_dim
         if self.decisions < self.config.initial_steps and self.config.initial_actions == "uniform":
-            actions = self._draw("initial_actions", number, width)
+            actions = agent.first_actions(self._draw("initial_actions", number, width))
         elif agent.plans:
             actions = self._next_planned(number)
         else:

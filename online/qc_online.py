@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from surefoot.core.agent import require
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.offline.qc import QC, QCConfig
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
@@ -26,6 +27,8 @@ class QCOnlineConfig(OffPolicyConfig, QCConfig):
         """Refuse values out of range."""
         OffPolicyConfig.__post_init__(self)
         QCConfig.__post_init__(self)
+        only = "0: rows of the data and new ones are drawn alike"
+        require(self.offline_fraction == 0, "qc_online", "offline_fraction", self.offline_fraction, only)
 
 
 class QCOnline(QC, OffPolicyAgent):

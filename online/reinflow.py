@@ -13,6 +13,7 @@ from torch import Tensor
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
 from surefoot.core.chains import ChainParts
+from surefoot.core.errors import ConfigError
 from surefoot.core.flow import euler
 from surefoot.core.flow_actor import field
 from surefoot.core.flow_chains import NOISES, ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor, decayed
@@ -55,7 +56,7 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
     value_weight_decay: float = 1e-5
     value_coefficient: float = 0.5  # of half the squared error
     max_gradient_norm: float | None = None
-    target_kl: float | None = 1.0  # k3 of whole chains that ends a block's epochs
+    target_kl: float | None = 1.0  # k3 of the ratio, of that normalisation, that ends a block's epochs
     hidden: tuple[int, ...] = (256, 256)  # of the critic
 
     def __post_init__(self) -> None:
@@ -90,8 +91,9 @@ class ReinFlow(OnPolicyAgent):
     go along a cosine with restarts; here they stay. `init=` a run of `flow_bc` gives the velocity; the policy that
     leaves is that flow, without the noise network.
 
-    With `transition=flow_sde` the noise is that of Flow-GRPO and pi_RL, with `transition=consistency` it is the
-    policy gradient of Oertell et al., "RL for Consistency Models" (RLCM).
+    With `transition=flow_sde` the noise is that of Flow-GRPO, with `transition=consistency` the chain is that of
+    Oertell et al., "RL for Consistency Models" (RLCM), whose authors clip the ratio of each step, by 1e-4, where here
+    it is the chain's. The preset `pi_rl` has one ratio of the whole chain under learned noise, as pi_RL's flow_noise.
     """
 
     name = "reinflow"
@@ -99,9 +101,9 @@ class ReinFlow(OnPolicyAgent):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "locomotion": {},
         "hopper": {"noise": "learn_decay", "noise_low": 0.1, "noise_high": 0.24, "entropy_coefficient": 0.03},
-        "manipulation": {"target_kl": 0.01, "noise_high": 0.14, "discount": 0.999, "noise": "learn_decay"},
-        "pi_rl": {"normalisation": "joint", "clip": 0.2, "transition": "flow_sde"},
-        "rlcm": {"transition": "consistency"},
+        "manipulation": {"target_kl": 0.01, "noise_high": 0.14, "discount": 0.999},
+        "pi_rl": {"normalisation": "joint", "clip": 0.2},
+        "consistency": {"transition": "consistency"},
     }
     anneals = True
     config: ReinFlowConfig
@@ -137,6 +139,11 @@ class ReinFlow(OnPolicyAgent):
     def adopt(self, source: Agent) -> list[str] | None:
         """The clone's velocity; of a run of this algorithm all."""
         if type(source) is type(self):
+            if self.config.clone_coefficient > 0 and not hasattr(source, "reference"):
+                raise ConfigError(
+                    f"clone_coefficient is {self.config.clone_coefficient:g}, and the run that reinflow starts from "
+                    "keeps no clone to stay near: start from the clone's run, or train that one with a coefficient too"
+                )
             return None
         take_clone(self, source, self.actor.network, self.actor.steps)
         if self.config.clone_coefficient > 0:
@@ -176,7 +183,8 @@ class ReinFlow(OnPolicyAgent):
         entropy = reduce(found.entropy / self.numbers, mask)
         loss = reduce(terms, mask) - c.entropy_coefficient * entropy
         metrics = {
-            **ratio_metrics(joint, clipped, mask),
+            **ratio_metrics(log_ratios, clipped, mask),
+            "kl_chain": ratio_metrics(joint, mask=mask)["kl_k3"],
             "entropy": entropy,
             "deviation": mean_deviation(found.outputs, self.decision_dim),
         }

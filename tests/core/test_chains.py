@@ -446,7 +446,7 @@ def test_a_step_of_the_stochastic_equation_by_hand() -> None:
     for step in range(4):
         velocity = -float(actor.velocity(torch.zeros(1, 1), x, step).detach())
         r, delta = 1 - step / 4, 0.25
-        sigma = 0.5 * math.sqrt(r / (1 - r) if step > 0 else 0.75 / 0.25)
+        sigma = 0.5 * math.sqrt(r / (1 - r) if step > 0 else 1 / 0.25)
         data, noise = 0.4 - r * velocity, 0.4 + (1 - r) * velocity
         mean = data * (1 - (r - delta)) + noise * (r - delta - sigma**2 * delta / (2 * r))
         found, log_std = actor.transition(torch.zeros(1, 1), x, step)

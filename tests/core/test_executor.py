@@ -425,6 +425,19 @@ def wait_for_error(executor: Executor) -> None:
         time.sleep(0.005)
 
 
+def test_an_inference_that_ends_its_thread_is_an_error_and_not_waited_for() -> None:
+    class Leaving(Counting):
+        def plan(self, request: Request) -> Any:
+            raise SystemExit(3)
+
+    settings = Execution(mode="synchronous", execute=4)
+    with (
+        Executor(Leaving(6), settings) as executor,
+        pytest.raises(ExecutionError, match=r"tick 0 raised SystemExit: 3"),
+    ):
+        wait_for_error(executor)
+
+
 @pytest.mark.parametrize("threaded", [False, True])
 def test_an_error_of_the_inference_surfaces_with_its_tick_and_a_reset_goes_on(threaded: bool) -> None:
     class Failing(Counting):

@@ -18,7 +18,7 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Stores
 from surefoot.data.store import Store
-from surefoot.offline import FQL, IDQL, IFQL, QAM, QAMF, QC, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
+from surefoot.offline import ALGORITHMS, FQL, IDQL, IFQL, QAM, QAMF, QC, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
 
 SPEC = Spec(2, 1, (-1.0,), (1.0,))
 
@@ -180,3 +180,29 @@ def test_values_are_the_expectile_of_what_the_two_modes_earn(kind: type[Agent], 
     agent = trained(kind, two_modes(), 400, expectile=expectile, target_rate=0.1)
     with torch.no_grad():
         assert agent.value(torch.rand(200, 2) - 0.5).mean().item() == pytest.approx(expectile, abs=0.1)  # type: ignore[operator]
+
+
+def test_what_is_behind_an_episodes_end_does_not_weigh_mean_flow() -> None:
+    agent = FlowBC(Spec(2, 1, (-1.0,), (1.0,)), objective="mean_flow", network="shortcut", hidden=(8, 8, 8), chunk=4)
+    generator = torch.Generator().manual_seed(0)
+    rows = {"observations": torch.randn(3, 2, generator=generator), "actions": torch.randn(3, 4, generator=generator)}
+    mask = torch.tensor([[1.0, 0, 0, 0]]).expand(3, 4)
+    noise = {"start": torch.randn(3, 4, generator=generator), "stretch": torch.zeros(3, 3)}  # of no length
+    far = torch.where(mask > 0, rows["actions"], rows["actions"] + 100)
+    own = agent.velocity.forward
+
+    def blind(observations: Tensor, x: Tensor, time: Tensor, size: Tensor | None = None) -> Tensor:
+        return own(observations, x * mask[: len(x)], time, size)
+
+    agent.velocity.forward = blind  # type: ignore[method-assign]
+    first, told = agent.mean_flow_loss({**rows, "mask": mask}, noise)
+    second, again = agent.mean_flow_loss({**rows, "actions": far, "mask": mask}, noise)
+    assert torch.allclose(told["weight"], again["weight"])
+    assert torch.allclose(first, second)
+
+
+@pytest.mark.parametrize("kind", ["flow_bc", "awr_flow"])
+def test_a_u_of_convolutions_can_be_cloned_with(kind: str) -> None:
+    agent: Any = ALGORITHMS[kind](Spec(3, 2, (-1.0,) * 2, (1.0,) * 2), network="unet", chunk=4)
+    assert agent.velocity.kind == "unet"
+    assert agent.actor.act(torch.zeros(2, 3), torch.zeros(2, 8)).shape == (2, 2)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from flow_problems import TwoModes, clone_two_modes, flow_loop
 
+from surefoot.core.errors import ConfigError
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.policy import Policy
 from surefoot.core.steered import SteeredActor
@@ -46,7 +47,19 @@ def test_choices_are_stored_and_the_flow_s_chunks_are_played() -> None:
     with torch.no_grad():
         expected = agent.base.flow(seen, 1.5 * stored)
     torch.testing.assert_close(torch.cat(played), expected, rtol=1e-5, atol=1e-6)
-    assert 0.9 < float(stored[:8].abs().max()) <= 1  # at first uniform within the reach
+    assert float(stored[:8].abs().max()) <= 1  # at first normal noise, cut at the reach
+
+
+def test_the_first_choices_are_normal_noise_cut_at_the_reach_and_data_are_refused() -> None:
+    agent: Any = dsrl_loop().agent
+    uniform = 2 * (torch.arange(100_000) + 0.5) / 100_000 - 1
+    drawn = 1.5 * agent.first_actions(uniform)
+    normal = torch.distributions.Normal(0.0, 1.0)
+    assert float(drawn.max()) == -float(drawn.min()) == 1.5
+    assert float((drawn < 0.5).float().mean()) == pytest.approx(float(normal.cdf(torch.tensor(0.5))), abs=1e-4)
+    assert DSRL.data == "refused"
+    with pytest.raises(ConfigError, match=r"dsrl\.offline_fraction is 0\.5, must be 0: the actions of data"):
+        DSRL.configure(offline_fraction=0.5)
 
 
 def test_steps_are_those_of_the_environment_and_updates_follow_decisions() -> None:

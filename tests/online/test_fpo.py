@@ -8,6 +8,7 @@ import pytest
 import torch
 from flow_problems import TwoModes, clone_two_modes, flow_loop, share_above
 
+from surefoot.core.errors import ConfigError
 from surefoot.core.flow_actor import FlowActor
 from surefoot.core.policy_gradient import log_ratio, ratio, spo_surrogate
 from surefoot.online.fpo import _cut, fpo_loss
@@ -66,6 +67,21 @@ def test_the_ratio_is_one_before_the_first_update_and_errors_are_of_the_velocity
     wrong = (noise - (x - t * velocity)).square()
     expected = wrong.sum() if preset == "fpo++" else wrong.mean()
     assert float(batch["kept/error"][row, pair]) == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_flow_of_one_step_has_errors_that_tell_something_and_stretches_need_two() -> None:
+    made = flow_loop("fpo", flow_steps=1, times=10)
+    block = made.blocks.fill(0)
+    assert float((block["kept/error"] > 0).float().mean()) > 0.8  # a tenth of the pairs are at the time 0
+    with pytest.raises(ConfigError, match=r"fpo\.flow_steps is 1, must be >= 2"):
+        flow_loop("fpo", flow_steps=1)
+    with pytest.raises(ConfigError, match=r"fpo\.flow_steps is 1, must be >= 2"):
+        flow_loop("fpo", flow_steps=1, times=10, network="shortcut", velocity_hidden=(16, 16, 16))
+
+
+def test_a_run_that_goes_on_from_one_of_its_kind_takes_the_critic_too() -> None:
+    source: Any = flow_loop("fpo").agent
+    assert source.fresh(1).adopt(source) is None
 
 
 def test_stacked_seeds_are_single_seeds() -> None:

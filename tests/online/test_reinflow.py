@@ -189,6 +189,14 @@ def test_a_clone_of_two_modes_keeps_both_and_reinflow_moves_to_the_better() -> N
     assert better > 0.85, (better, worse)
 
 
+def test_a_run_that_kept_no_clone_is_no_start_for_one_that_stays_near_it() -> None:
+    source = flow_loop("reinflow").agent
+    near = flow_loop("reinflow", clone_coefficient=0.1).agent
+    with pytest.raises(ConfigError, match=r"keeps no clone to stay near: start from the clone's run"):
+        near.adopt(source)
+    assert near.adopt(near) is None
+
+
 def test_settings_out_of_range_are_named() -> None:
     wrong: list[dict[str, Any]] = [{"transition": "ddpm"}, {"noise_low": 0.5}, {"clip": 0.0}]
     for options in wrong:
