@@ -33,7 +33,7 @@ from cells import Results
 from study import RESULTS, SHARED, Cell, carried_out, git_commit, study_main
 
 from surefoot.core.files import read_json
-from surefoot.evaluation import Episodes, success_rate
+from surefoot.evaluation import Episodes, plots, success_rate
 from surefoot.experiment.plan import Plan, agent_class
 
 DATA = pathlib.Path(os.environ.get("SUREFOOT_OGBENCH", "build/ogbench"))
@@ -213,7 +213,7 @@ def table(found: Results) -> list[str]:
         if len(pairs) > 2:
             value = rank_correlation(*(list(side) for side in zip(*pairs, strict=True)))
             lines += [f"Rank correlation of the {len(pairs)} methods with the published order: {value:.2f}.", ""]
-        lines += [f"![success against updates](ogbench_order/{name}.svg)", ""]
+        lines += [f"![success against updates](ogbench_order/{name}.png)", ""]
         picture(name, task, found)
     lines.append(f"{len(found)} of {len(cells())} cells are there.")
     return lines
@@ -229,13 +229,10 @@ def share(there: list[dict[str, Any]], step: int) -> tuple[float, float, float]:
 
 def picture(name: str, task: Task, found: Results) -> None:
     """Success against updates: published curves, and ours as points with intervals."""
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    mpl.rcParams["svg.hashsalt"] = name
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+    figure = Figure(figsize=(7, 4.2))
+    axes = figure.subplots()
     for place, method in enumerate(PUBLISHED):
         curve, colour = published(task, method), f"C{place}"
         axes.plot([s / 1000 for s in curve], [100 * v for v in curve.values()], color=colour, lw=1, ls="--")
@@ -251,11 +248,8 @@ def picture(name: str, task: Task, found: Results) -> None:
     axes.set(xlabel="updates in thousands", ylabel="solved episodes in %", ylim=(-3, 103))
     axes.set_title(f"{task.environment}\npoints: ours, 95 % interval; dashed: published, larger networks", fontsize=9)
     axes.legend(fontsize=8, frameon=False)
-    folder = RESULTS / "ogbench_order"
-    folder.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
-    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-    plt.close(figure)
+    plots.save_png(figure, RESULTS / "ogbench_order" / f"{name}.png", dpi=100)
 
 
 def quick_cell() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -19,6 +20,17 @@ from surefoot.envs.mujoco import TASKS, VELOCITY_LIMITS, MujocoVectorEnv, librar
 from surefoot.evaluation.rollout import RandomPolicy, evaluate
 
 pytest.importorskip("mujoco.batch", reason="needs MuJoCo 3.17")
+
+
+@pytest.fixture
+def no_listener() -> Iterator[None]:
+    """As before a package such as dm_control, which other tests import, has set a listener of its own."""
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(None)
+    yield
+    mujoco.set_mju_user_warning(before)
 
 
 def gymnasium_s(env_id: str, num_envs: int, **kwargs: Any) -> SyncVectorEnv:
@@ -271,7 +283,7 @@ DEPRECATED = (
 
 
 def test_what_gymnasium_s_models_have_that_mujoco_will_give_up_is_neither_printed_nor_logged(
-    capfd: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, no_listener: None
 ) -> None:
     import mujoco
 
@@ -286,7 +298,7 @@ def test_what_gymnasium_s_models_have_that_mujoco_will_give_up_is_neither_printe
     assert mujoco.__version__ < "4" or "settotalmass" in "".join(capfd.readouterr())
 
 
-def test_other_warnings_of_mujoco_are_passed_on_and_a_listener_of_the_user_s_is_left_alone() -> None:
+def test_other_warnings_of_mujoco_are_passed_on_and_a_listener_of_the_user_s_is_left_alone(no_listener: None) -> None:
     import mujoco
 
     with pytest.warns(RuntimeWarning, match="MuJoCo: the floor is lava"), library.no_deprecations():
