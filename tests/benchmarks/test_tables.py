@@ -19,7 +19,7 @@ READ_REAL_DATA = {"offline_table", "ogbench_order", "safe_offline"}
 def check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raises SystemExit where the page of this study differs from its cells."""
     monkeypatch.setattr(sys, "argv", [name, "--check"])
-    monkeypatch.setattr(plots, "save_png", lambda *_: None)
+    monkeypatch.setattr(plots, "save_png", lambda *_, **__: None)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
 
