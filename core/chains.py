@@ -21,6 +21,7 @@ Sources: Ren et al., "Diffusion Policy Policy Optimization"; Zhang et al., "Rein
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -47,6 +48,11 @@ class ChainParts(NamedTuple):
     """(B,) log-density of the first place; 0 where it has none."""
     start_entropy: Tensor
     """(B,) of the first place; 0 where it has no density."""
+
+    def deviation(self, size: int) -> Tensor:
+        """() geometric mean of the deviations of steps of `size` numbers, from their entropies, without gradient."""
+        of_one = 0.5 * math.log(2 * math.pi * math.e)  # entropy of a normal distribution of deviation 1, in nats
+        return (self.entropies.detach().mean() / size - of_one).exp()
 
 
 class ChainActor(Actor):

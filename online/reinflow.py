@@ -12,7 +12,6 @@ from torch import Tensor
 
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
-from surefoot.core.chains import ChainParts
 from surefoot.core.errors import ConfigError
 from surefoot.core.flow import euler
 from surefoot.core.flow_actor import field
@@ -186,7 +185,7 @@ class ReinFlow(OnPolicyAgent):
             **ratio_metrics(log_ratios, clipped, mask),
             "kl_chain": ratio_metrics(joint, mask=mask)["kl_k3"],
             "entropy": entropy,
-            "deviation": mean_deviation(found.outputs, self.decision_dim),
+            "deviation": found.outputs.deviation(self.decision_dim),
         }
         metrics["ratio_far"] = reduce((joint.detach().expm1().abs() > FAR).to(joint.dtype), mask)
         if c.log_prob_limit is not None:
@@ -246,9 +245,3 @@ def limited(log_prob: Tensor, behaviour: Tensor, limit: float | None) -> tuple[T
         return log_ratio(log_prob, behaviour), torch.zeros_like(behaviour)
     cut = (log_prob.detach().abs() > limit).to(behaviour.dtype)
     return log_ratio(log_prob.clamp(-limit, limit), behaviour.clamp(-limit, limit)), cut
-
-
-def mean_deviation(parts: ChainParts, size: int) -> Tensor:
-    """() geometric mean of the chain's deviations, from the entropies of its steps."""
-    entropy_of_one = 1.4189385332046727  # of a normal distribution of deviation 1, in nats
-    return (parts.entropies.detach().mean() / size - entropy_of_one).exp()
