@@ -77,6 +77,10 @@ class Update:
     """Where its rows come from; of several, the loss is given a dict of batches by their names."""
     every: int = 1
     """Taken at training steps every, 2 every, ... (1 is the first)."""
+    after: int = 0
+    """Not taken in the first so many training steps."""
+    until: int | None = None
+    """Not taken after so many training steps; None: to the end."""
     repeat: int = 1
     """Times in a row, each on rows of its own."""
     rows: int | None = None
@@ -123,6 +127,10 @@ class Rule:
     """Of a rule of training steps: batch size, where it differs from the run's."""
     every: int = 1
     """Of a rule of training steps: as `Update.every`."""
+    after: int = 0
+    """Of a rule of training steps: as `Update.after`."""
+    until: int | None = None
+    """Of a rule of training steps: as `Update.until`."""
     then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     """Network -> (network, rate): first += rate * (second - first), in this order, after `change`."""
     noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
@@ -137,6 +145,17 @@ class Rule:
     def sources(self) -> tuple[str, ...]:
         """Names of the Learner's sources that it reads."""
         return (self.source,) if self.on == "step" and self.change is not None else ()
+
+
+def is_due(entry: Update | Rule, step: int) -> bool:
+    """Whether an update, or a rule of training steps, is taken at training step `step` (1 is the first)."""
+    return step % entry.every == 0 and step > entry.after and (entry.until is None or step <= entry.until)
+
+
+def times_due(entry: Update | Rule, steps: int) -> int:
+    """At how many of the first `steps` training steps it is taken."""
+    last = steps if entry.until is None else min(steps, entry.until)
+    return max(0, last // entry.every - entry.after // entry.every)
 
 
 def in_groups(entries: Sequence[Update | Rule]) -> tuple[list[list[Update | Rule]], list[int | Rule]]:

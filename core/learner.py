@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import native
-from surefoot.core.agent import Agent, Metrics, Rule, Update, in_groups
+from surefoot.core.agent import Agent, Metrics, Rule, Update, in_groups, is_due, times_due
 from surefoot.core.capture import Batches, Capture, Due, Graphed, Numbers, Taped, why_eager
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.features import encoded, encodes_twice, training_encoder
@@ -95,7 +95,9 @@ class Learner:
         eager = why_eager(self.device, dtype, kernels, self.stacked, compiled, mixed_precision)
         self.slots = None if eager else Slots()
         self.optimizers = [
-            Optimizer(u.optimizer, [self.networks[n] for n in u.trains], planned_steps // u.every * u.repeat, not eager)
+            Optimizer(
+                u.optimizer, [self.networks[n] for n in u.trains], times_due(u, planned_steps) * u.repeat, not eager
+            )
             for u in self.updates
         ]
         self.sources = as_sources(sources)
@@ -272,13 +274,12 @@ class Learner:
         due: list[list[int] | Rule] = []  # updates that follow each other are taken at once
         for entry in self._groups[group]:
             if isinstance(entry, Rule):
-                if number % entry.every == 0:
+                if is_due(entry, number):
                     due.append(entry)
-            elif number % self.updates[entry].every == 0:
-                if due and isinstance(due[-1], list):
-                    due[-1].append(entry)
-                else:
-                    due.append([entry])
+            elif is_due(self.updates[entry], number):
+                if not (due and isinstance(due[-1], list)):
+                    due.append([])
+                due[-1].append(entry)  # type: ignore[union-attr]
         noise = self.stream.at(self.step)
         taken = [False] * len(self.updates)
         for part in due:
@@ -356,6 +357,9 @@ class Learner:
         for update, optimizer in zip(self.updates, self.optimizers, strict=True):
             held = optimizer.state(position, update.trains)
             tensors.update({f"adam/{update.name}/{name}": value for name, value in held.items()})
+        for source, rows in self.sources.items():
+            if (added := getattr(rows, "rows_added", None)) is not None:
+                tensors.update({f"source/{source}/{name}": value for name, value in added(position).items()})
         return tensors
 
     def take_moments(self, position: int, given: Mapping[str, Tensor]) -> None:
@@ -396,4 +400,4 @@ class Learner:
                     value.copy_(given[name])
         self.step = step
         for update, optimizer in zip(self.updates, self.optimizers, strict=True):
-            optimizer.taken = step // update.every * update.repeat
+            optimizer.taken = times_due(update, step) * update.repeat

@@ -84,8 +84,18 @@ class Added(Drawn):
         super().bind(seeds, rows, device)
         self.store = Store.allocate(len(self.seeds) * self.capacity, self.columns, device)
         self._first = torch.arange(len(self.seeds), device=device).unsqueeze(1) * self.capacity
-        self.added = 0
+        self._added = torch.zeros((), dtype=torch.int64)
+
+    @property
+    def added(self) -> int:
         """Rows of each seed so far."""
+        return int(self._added)
+
+    def rows_added(self, position: int) -> dict[str, Tensor]:
+        """The rows of seed `position` and how many were added, as views: part of a checkpoint."""
+        first = position * self.capacity
+        rows = {name: self.store[name][first : first + self.capacity] for name in self.columns}
+        return {**rows, "added": self._added}
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
@@ -97,7 +107,7 @@ class Added(Drawn):
         rows = (self._first + places).flatten()
         for name in self.columns:
             self.store[name][rows] = batch[name].flatten(0, 1)
-        self.added += count
+        self._added += count
 
     def rows(self, step: int) -> Tensor:
         """(S, rows) int64 rows of training step `step`.

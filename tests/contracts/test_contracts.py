@@ -9,7 +9,7 @@ import pytest
 import torch
 from chain_ppo import ChainActor, ChainPPO
 from chunked_td3bc import ChunkedTD3BC
-from model_based import IMAGINED, MBPO, REAL
+from mbpo_shape import IMAGINED, MBPO, REAL
 
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
@@ -26,7 +26,7 @@ HERE = pathlib.Path(__file__).parent
 SMALL = {"num_envs": 4, "horizon": 64, "epochs": 4, "minibatches": 4, "hidden": (32, 32)}
 
 
-@pytest.mark.parametrize("name", ["chain_ppo", "model_based", "chunked_td3bc"])
+@pytest.mark.parametrize("name", ["chain_ppo", "mbpo_shape", "chunked_td3bc"])
 def test_each_agent_is_under_150_lines_and_subclasses_no_loop(name: str) -> None:
     text = (HERE / f"{name}.py").read_text()
     assert text.count("\n") < 150
@@ -137,3 +137,24 @@ def test_chunks_are_learned_from_windows_and_played_from_a_queue() -> None:
     played = [policy.select_action(dataset.observations[step]) for step in range(6)]
     np.testing.assert_allclose(np.stack(played[:5]), plan.clamp(-1, 1).numpy(), atol=1e-5)
     assert not np.allclose(played[5], played[0])  # planned anew, from another observation
+
+
+def test_rows_that_a_rule_added_are_part_of_a_checkpoint() -> None:
+    columns = {"observations": (2,), "rewards": ()}
+
+    def added(rows: int) -> Added:
+        source = Added(5, columns, "imagined")
+        source.bind([0, 1], 3, torch.device("cpu"))
+        if rows:
+            values = torch.arange(2.0 * rows).reshape(2, rows)
+            source.add({"observations": torch.stack([values, -values], -1), "rewards": values})
+        return source
+
+    full, empty = added(7), added(0)
+    for position in (0, 1):
+        for name, value in empty.rows_added(position).items():
+            value.copy_(full.rows_added(position)[name])
+    assert empty.added == 7
+    drawn = empty.gather(empty.rows(4))
+    assert torch.equal(drawn["rewards"], full.gather(full.rows(4))["rewards"])
+    assert torch.equal(drawn["observations"][..., 0], drawn["rewards"])

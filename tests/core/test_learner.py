@@ -97,6 +97,30 @@ def test_no_gradient_reaches_a_network_that_an_update_does_not_train() -> None:
     assert values(trained)["b"] == pytest.approx(hand.value, **EXACT)
 
 
+def test_after_and_until_are_phases_of_a_run_with_schedules_and_resume_of_their_own() -> None:
+    cosine = Adam(0.1, schedule="cosine")
+
+    def plan(s: Any) -> list[Update]:
+        return [
+            Update(s.a_loss, ("a",), ADAM, until=4),
+            Update(s.b_loss, ("b",), cosine, every=2, after=4, until=9),
+        ]
+
+    trained = learner([toy(plan)], Y, planned_steps=20)
+    trained.run(20)
+    assert [name for name, *_ in trained.agent.seen] == ["a"] * 4 + ["b"] * 2  # at steps 6 and 8
+    assert [optimizer.planned for optimizer in trained.optimizers] == [4, 2]
+    again = learner([toy(plan)], Y, planned_steps=20)
+    again.run(7)
+    state = {name: value.clone() for name, value in again.state(0).items()}
+    fresh = learner([toy(plan)], Y, planned_steps=20)
+    fresh.restore([state], 7)
+    assert [optimizer.taken for optimizer in fresh.optimizers] == [4, 1]
+    fresh.run(13)
+    for name, value in trained.state(0).items():
+        assert torch.equal(value, fresh.state(0)[name])
+
+
 def test_every_takes_an_update_at_its_multiples_only() -> None:
     def plan(s: Toy) -> list[Update]:
         return [Update(s.a_loss, ("a",), ADAM), Update(s.b_loss, ("b",), ADAM, every=3)]

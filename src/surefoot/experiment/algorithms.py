@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from surefoot import offline, online, safe, streaming
+from surefoot import model_based, offline, online, safe, streaming
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
 
@@ -13,6 +13,7 @@ ALGORITHMS: dict[str, type[Agent]] = {
     **online.ALGORITHMS,
     **safe.ALGORITHMS,
     **streaming.ALGORITHMS,
+    **model_based.ALGORITHMS,
 }
 """Name on the command line -> agent."""
 

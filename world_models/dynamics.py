@@ -1,0 +1,62 @@
+"""`Dynamics`: what a planner or an imagined rollout asks of a world, whether it is learned or exact."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Outcome(NamedTuple):
+    """What one step of a world gives, for each state that it was asked for."""
+
+    states: Tensor
+    """(..., S) the next states."""
+    rewards: Tensor
+    """(...)."""
+    costs: Tensor
+    """(...) of the constraint, 0 where the world knows none."""
+    ended: Tensor
+    """(...) bool: the episode ends by termination, not by a time limit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepNoise:
+    """The random numbers of one step, drawn by whoever asks: equal numbers give equal futures.
+
+    Both may be broadcast against the states' leading dimensions, so that all candidates of a plan share them (common
+    random numbers).
+    """
+
+    member: Tensor | None = None
+    """(...) int64 member of an ensemble that predicts: kept over a trajectory (TSinf) or drawn anew (TS1)."""
+    normal: Tensor | None = None
+    """(..., D) standard normal numbers, D = `Dynamics.noise_dim`; None: the mean outcome."""
+
+
+class Dynamics(Protocol):
+    """A world that can be stepped from any state, for all leading dimensions at once.
+
+    States are what the world is Markov in: of a learned model of observations these in the environment's units, of a
+    native system its states, of a latent model the latent. Actions are in [-1, 1].
+    """
+
+    state_dim: int
+    """S."""
+    action_dim: int
+    """A."""
+    noise_dim: int
+    """D of `StepNoise.normal`; 0: nothing is random but the member."""
+    members: int
+    """Of an ensemble; 1 where there is one world."""
+
+    def step(self, states: Tensor, actions: Tensor, noise: StepNoise) -> Outcome:
+        """One step.
+
+        Args:
+            states: (..., S).
+            actions: (..., A) in [-1, 1].
+            noise: its random numbers; `StepNoise()` gives the mean outcome (of an ensemble, the elites' mean).
+        """
+        ...
