@@ -94,6 +94,7 @@ class Learner:
         check_names(self.agent.name, self.order, self.networks, self.buffers)
         eager = why_eager(self.device, dtype, kernels, self.stacked, compiled, mixed_precision)
         self.slots = None if eager else Slots()
+        nets = self.networks
         self.optimizers = [
             Optimizer(
                 u.optimizer, [self.networks[n] for n in u.trains], times_due(u, planned_steps) * u.repeat, not eager

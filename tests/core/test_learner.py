@@ -100,7 +100,7 @@ def test_no_gradient_reaches_a_network_that_an_update_does_not_train() -> None:
 def test_after_and_until_are_phases_of_a_run_with_schedules_and_resume_of_their_own() -> None:
     cosine = Adam(0.1, schedule="cosine")
 
-    def plan(s: Any) -> list[Update]:
+    def plan(s: Toy) -> list[Update]:
         return [
             Update(s.a_loss, ("a",), ADAM, until=4),
             Update(s.b_loss, ("b",), cosine, every=2, after=4, until=9),
