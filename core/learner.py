@@ -94,12 +94,9 @@ class Learner:
         check_names(self.agent.name, self.order, self.networks, self.buffers)
         eager = why_eager(self.device, dtype, kernels, self.stacked, compiled, mixed_precision)
         self.slots = None if eager else Slots()
-        nets = self.networks
+        nets, planned = self.networks, [times_due(u, planned_steps) * u.repeat for u in self.updates]
         self.optimizers = [
-            Optimizer(
-                u.optimizer, [self.networks[n] for n in u.trains], times_due(u, planned_steps) * u.repeat, not eager
-            )
-            for u in self.updates
+            Optimizer(u.optimizer, [nets[n] for n in u.trains], due, not eager) for u, due in zip(self.updates, planned)
         ]
         self.sources = as_sources(sources)
         wanted = rows_of_sources(self.agent.name, self.order, self.sources, batch_size)
