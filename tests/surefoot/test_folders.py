@@ -132,6 +132,21 @@ def test_a_run_that_is_still_training_is_not_resumed_and_the_sentence_names_its_
     assert not (copy / LOCK).exists()
 
 
+def test_the_lock_of_a_run_that_was_killed_when_it_was_complete_is_removed_and_a_living_one_stays(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished_run, copy)
+    (copy / LOCK).write_text("{}")
+    assert resume(copy).complete
+    assert not (copy / LOCK).exists()
+    with claim_begun(copy):
+        assert resume(copy).complete
+        assert (copy / LOCK).exists()
+
+
 def test_a_lock_is_free_after_a_kill_and_only_then(tmp_path: pathlib.Path) -> None:
     script = "import sys, time\nfrom surefoot.experiment.folders import claim_new\n"
     script += "claim = claim_new(sys.argv[1])\nprint('ready', flush=True)\ntime.sleep(100)"

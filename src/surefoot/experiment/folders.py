@@ -7,6 +7,7 @@ workers are gone too.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import errno
 import itertools
@@ -129,6 +130,13 @@ def claim_begun(folder: str | os.PathLike[str]) -> Claim:
     claim = Claim(pathlib.Path(folder).resolve())
     remove_asides(claim.folder)
     return claim
+
+
+def remove_lock_of_the_dead(folder: pathlib.Path) -> None:
+    """Remove the lock file of a process that was killed after its run was complete; a living one's stays."""
+    if (folder / LOCK).exists():
+        with contextlib.suppress(ConfigError), claim_begun(folder):
+            pass
 
 
 def _make(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:

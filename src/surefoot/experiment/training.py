@@ -27,7 +27,7 @@ from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
-from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
+from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.experiment.initialise import settled, start_notes
 from surefoot.experiment.inputs import dataset_of, inputs_of, training_environment
 from surefoot.experiment.plan import Plan, name_of, seeds_of
@@ -249,6 +249,7 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
         with claim_begun(run.folder) as claim, resumable(run.folder):
             if not run.complete:  # nor made so by whoever held it until now
                 return _go_on(run, notify, claim)
+    remove_lock_of_the_dead(run.folder)
     notify({"kind": "note", "text": f"{run.folder} is complete already"})
     return run
 
