@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,12 +14,11 @@ from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_o
 from surefoot.core.chunks import decisions, in_chunks
 from surefoot.core.flow_actor import FlowActor
 from surefoot.core.networks import Value
-from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import advantage_weights
 from surefoot.core.velocity import network_of
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare, returns_to_go
-from surefoot.data.sources import chunk_source
+from surefoot.offline import chunked
 from surefoot.offline.flow_bc import cloning_loss, cloning_noise
 
 
@@ -84,9 +82,7 @@ class AWRFlow(Agent):
         returns = (1 - self.config.discount) * returns_to_go(ready, self.config.discount)
         return ready.replace(extras={**ready.extras, "returns_to_go": returns.astype(np.float32)})
 
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Rows, or windows of C steps."""
-        return {MAIN: chunk_source(stores, self.config.chunk)}
+    sources = chunked.sources
 
     def annotate(self, batch: Batch) -> Batch:
         """The chunk, and the return from its first step on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -13,17 +12,14 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
-from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.chunks import in_chunks
 from surefoot.core.flow import euler
 from surefoot.core.flow_actor import OneStepActor
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.velocity import PlainVelocity
-from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
-from surefoot.data.sources import chunk_source
-from surefoot.offline.flow_bc import cloning_loss, cloning_noise
+from surefoot.offline import chunked
+from surefoot.offline.flow_bc import cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,21 +90,10 @@ class FQL(Agent):
         """What acts: the policy of one step, from a queue where it gives chunks."""
         return in_chunks(self.student, self.config.chunk, self.spec.action_dim)
 
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions and rewards, normalise observations."""
-        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
-
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Rows, or windows of C steps."""
-        return {MAIN: chunk_source(stores, self.config.chunk)}
-
-    def annotate(self, batch: Batch) -> Batch:
-        """The chunk and its target's parts."""
-        return decisions(batch, self.config.discount, self.config.chunk)
-
-    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Flow matching on the data's actions; what is behind an episode's end does not count."""
-        return cloning_loss(self.velocity, batch, noise), {}
+    prepare = chunked.prepare
+    sources = chunked.sources
+    annotate = chunked.annotate
+    flow_loss = chunked.flow_loss
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """The distance to where the flow takes the same noise, less the value of the policy's actions."""

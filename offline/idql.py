@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -16,11 +15,8 @@ from surefoot.core.diffusion import DiffusionActor, Schedule
 from surefoot.core.networks import Critic, Value
 from surefoot.core.noise_networks import ResidualNoise
 from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import expectile_loss
-from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
-from surefoot.data.sources import chunk_source
+from surefoot.offline import chunked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +90,8 @@ class IDQL(Agent):
         head = DiffusionActor(self.average_noise_network, self.schedule, size, self.target_critic, c.samples, "highest")
         return in_chunks(head, c.chunk, self.spec.action_dim)
 
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions and rewards, normalise observations."""
-        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
-
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Rows, or windows of C steps."""
-        return {MAIN: chunk_source(stores, self.config.chunk)}
+    prepare = chunked.prepare
+    sources = chunked.sources
 
     def annotate(self, batch: Batch) -> Batch:
         """The chunk, its target's parts, and the lower target critic there."""

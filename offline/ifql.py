@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -12,16 +11,13 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.chunks import in_chunks
 from surefoot.core.flow_actor import FlowActor
 from surefoot.core.networks import Critic, Value
-from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import expectile_loss
 from surefoot.core.velocity import PlainVelocity
-from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
-from surefoot.data.sources import chunk_source
-from surefoot.offline.flow_bc import cloning_loss, cloning_noise
+from surefoot.offline import chunked
+from surefoot.offline.flow_bc import cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,21 +85,10 @@ class IFQL(Agent):
         )
         return in_chunks(chooser, c.chunk, self.spec.action_dim)
 
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions and rewards, normalise observations."""
-        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
-
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Rows, or windows of C steps."""
-        return {MAIN: chunk_source(stores, self.config.chunk)}
-
-    def annotate(self, batch: Batch) -> Batch:
-        """The chunk and its target's parts."""
-        return decisions(batch, self.config.discount, self.config.chunk)
-
-    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Flow matching on the data's actions; what is behind an episode's end does not count."""
-        return cloning_loss(self.velocity, batch, noise), {}
+    prepare = chunked.prepare
+    sources = chunked.sources
+    annotate = chunked.annotate
+    flow_loss = chunked.flow_loss
 
     def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Expectile regression of V(s) on the target critics."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -14,15 +13,12 @@ from surefoot.core import ensembles
 from surefoot.core.actor import Actor
 from surefoot.core.adjoint import adjoints, matching_loss, memoryless_path, pulled
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.chunks import in_chunks
 from surefoot.core.flow_actor import FlowActor, OneStepActor
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.velocity import PlainVelocity
-from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
-from surefoot.data.sources import chunk_source
+from surefoot.offline import chunked
 from surefoot.offline.flow_bc import cloning_loss, cloning_noise
 
 
@@ -96,17 +92,9 @@ class QAM(Agent):
         """What acts: the improved flow, from a queue where it gives chunks."""
         return in_chunks(self.head, self.config.chunk, self.spec.action_dim)
 
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions and rewards, normalise observations."""
-        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
-
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Rows, or windows of C steps."""
-        return {MAIN: chunk_source(stores, self.config.chunk)}
-
-    def annotate(self, batch: Batch) -> Batch:
-        """The chunk and its target's parts."""
-        return decisions(batch, self.config.discount, self.config.chunk)
+    prepare = chunked.prepare
+    sources = chunked.sources
+    annotate = chunked.annotate
 
     def adjoint_loss(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """The improved flow's distance from the cloned one plus what the critics ask for, along paths of its own."""

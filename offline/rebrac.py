@@ -18,9 +18,8 @@ from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import smoothed_actions
-from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
 from surefoot.data.sources import chunk_source
+from surefoot.offline import chunked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +113,7 @@ class ReBRAC(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
 
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions, normalise observations."""
-        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+    prepare = chunked.prepare
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of two chunks: the one that is valued and the data's next one."""
