@@ -12,18 +12,22 @@ the repeats, so that a busy machine changes them less. Writes results/fisor_spee
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import os
 import pathlib
-import shutil
-import statistics
-import subprocess
 import sys
-import time
 from typing import Any
 
-from surefoot.core.files import write_json
+import numpy as np
+import torch
+from beside import compare, peer_python, timed
+
+from surefoot.core import kernels
+from surefoot.core.agent import Spec
+from surefoot.core.learner import Learner
 from surefoot.core.sources import Uniform
+from surefoot.data.store import Store
+from surefoot.safe.fisor import FISOR
 
 HERE = pathlib.Path(__file__).parent
 UPDATES = {"official": 8, "small": 150}
@@ -32,15 +36,6 @@ OPTIONS: dict[str, dict[str, Any]] = {"official": {"preset": "official"}, "small
 
 def ours(size: str, updates: int, seed: int) -> dict[str, Any]:
     """Steps of a worker of `surefoot train` on random rows, as many as the peer has."""
-    import numpy as np
-    import torch
-
-    from surefoot.core import kernels
-    from surefoot.core.agent import Spec
-    from surefoot.core.learner import Learner
-    from surefoot.data.store import Store
-    from surefoot.safe.fisor import FISOR
-
     torch.set_num_threads(1)
     kernels.keep_memory()
     rows, source = 200_000, np.random.default_rng(seed)
@@ -58,38 +53,17 @@ def ours(size: str, updates: int, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     agent = FISOR(Spec(17, 6, (-1.0,) * 6, (1.0,) * 6), **OPTIONS[size])
     learner = Learner([agent], [seed], Uniform(store.gather, rows), planned_steps=1_000_000, kernels=True)
-    learner.run(5)
-    start, cpu_start = time.perf_counter(), time.process_time()
-    learner.run(updates)
-    return {
-        "peer": f"surefoot, {size}",
-        "updates": updates,
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - cpu_start,
-    }
+    return {"peer": f"surefoot, {size}", **timed(learner, updates, warm=5)}
 
 
-def commands(size: str, seed: int, checkout: pathlib.Path) -> dict[str, list[str]]:
-    """Ours and theirs, each pinned to one core where there is `taskset`."""
-    pin = ["taskset", "-c", "0"] if shutil.which("taskset") else []
-    python = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / "fisor" / "bin" / "python"
-    if not python.exists():
-        raise SystemExit(f"{python}: no such file; make that environment with jax, flax, optax and gymnasium")
+def commands(size: str, checkout: pathlib.Path, seed: int) -> dict[str, list[str]]:
+    """Ours and theirs."""
+    python = peer_python("fisor", "make that environment with jax, flax, optax and gymnasium")
     common = ["--size", size, "--updates", str(UPDATES[size]), "--seed", str(seed)]
-    peer = HERE / "peers" / "fisor_official.py"
     return {
-        "surefoot": [*pin, sys.executable, __file__, "--ours", *common],
-        "official JAX": [*pin, str(python), str(peer), "--checkout", str(checkout), *common],
+        "surefoot": [sys.executable, __file__, "--ours", *common],
+        "official JAX": [python, str(HERE / "peers" / "fisor_official.py"), "--checkout", str(checkout), *common],
     }
-
-
-def measure(command: list[str]) -> dict[str, Any]:
-    """The JSON line of one process."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    line: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return line
 
 
 def main() -> None:
@@ -108,30 +82,9 @@ def main() -> None:
         return
     if given.checkout is None:
         raise SystemExit("--checkout: name a checkout of ZhengYinan-AIR/FISOR")
-    lines: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for size in UPDATES:
-        for repeat in range(given.repeats):
-            for name, command in commands(size, repeat, given.checkout).items():
-                lines.setdefault(size, {}).setdefault(name, []).append(measure(command))
-                print(lines[size][name][-1], flush=True)
-    write_json(HERE / "results" / "fisor_speed.json", lines)
-    text = [
-        "# FISOR's speed",
-        "",
-        "Training steps per second of CPU time, one thread on one core, in turn; medians (lowest to highest) of "
-        f"{given.repeats} repeats. `python benchmarks/fisor_speed.py --checkout DIR`.",
-        "",
-        "| size | surefoot | official JAX | ratio of medians |",
-        "|---|---|---|---|",
-    ]
-    for size, both in lines.items():
-        rates = {name: [one["updates"] / one["cpu_seconds"] for one in found] for name, found in both.items()}
-        medians = {name: statistics.median(values) for name, values in rates.items()}
-        shown = [f"{medians[n]:.2f} ({min(rates[n]):.2f} to {max(rates[n]):.2f})" for n in rates]
-        text.append(f"| {size} | {' | '.join(shown)} | {medians['surefoot'] / medians['official JAX']:.2f} |")
-    path = HERE / "results" / "fisor_speed.md"
-    path.write_text("\n".join([*text, ""]))
-    print(path.read_text())
+    rows = {size: functools.partial(commands, size, given.checkout) for size in UPDATES}
+    command = "python benchmarks/fisor_speed.py --checkout DIR"
+    compare("fisor_speed", "FISOR's speed", command, given.repeats, rows)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,23 @@ changes them less. Writes results/flow_speed.md and .json.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import os
 import pathlib
-import shutil
-import statistics
-import subprocess
 import sys
-import time
+import types
 from typing import Any
 
-from surefoot.core.files import write_json
+import numpy as np
+import torch
+from beside import compare, peer_python, timed
+
+from surefoot.core import kernels
+from surefoot.core.agent import Spec
+from surefoot.core.learner import Learner
+from surefoot.core.sources import Stores
+from surefoot.data.store import Store
+from surefoot.offline import ALGORITHMS
 
 HERE = pathlib.Path(__file__).parent
 SIZES = {"3 x 256": (256, 256, 256), "4 x 512": (512, 512, 512, 512)}
@@ -31,18 +37,6 @@ UPDATES = {("fql", "3 x 256"): 100, ("fql", "4 x 512"): 12, ("qc", "3 x 256"): 6
 
 def ours(algorithm: str, hidden: tuple[int, ...], updates: int, seed: int) -> dict[str, Any]:
     """Updates of a worker of `surefoot train` on random rows."""
-    import types
-
-    import numpy as np
-    import torch
-
-    from surefoot.core import kernels
-    from surefoot.core.agent import Spec
-    from surefoot.core.learner import Learner
-    from surefoot.core.sources import Stores
-    from surefoot.data.store import Store
-    from surefoot.offline import ALGORITHMS
-
     torch.set_num_threads(1)
     kernels.keep_memory()
     rows, source = 50_000, np.random.default_rng(seed)
@@ -60,39 +54,18 @@ def ours(algorithm: str, hidden: tuple[int, ...], updates: int, seed: int) -> di
     agent = ALGORITHMS[algorithm](Spec(17, 6, (-1.0,) * 6, (1.0,) * 6), hidden=hidden)
     sources = dict(agent.sources(Stores(episodes, store)))
     learner = Learner([agent], [seed], sources, planned_steps=1_000_000, kernels=True)
-    learner.run(2)
-    start, cpu_start = time.perf_counter(), time.process_time()
-    learner.run(updates)
-    return {
-        "peer": "surefoot",
-        "updates": updates,
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - cpu_start,
-        "eager": learner.eager_because(),
-    }
+    return {"peer": "surefoot", **timed(learner, updates, warm=2)}
 
 
 def commands(algorithm: str, size: str, seed: int) -> dict[str, list[str]]:
-    """Ours and theirs, each pinned to one core where there is `taskset`."""
-    pin = ["taskset", "-c", "0"] if shutil.which("taskset") else []
-    python = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / "jax" / "bin" / "python"
-    if not python.exists():
-        raise SystemExit(f"{python}: no such file; run benchmarks/peers/setup.sh jax")
+    """Ours and theirs."""
+    python = peer_python("jax", "run benchmarks/peers/setup.sh jax")
     hidden = [str(width) for width in SIZES[size]]
     common = ["--algorithm", algorithm, "--updates", str(UPDATES[algorithm, size]), "--seed", str(seed), "--hidden"]
     return {
-        "surefoot": [*pin, sys.executable, __file__, "--ours", *common, *hidden],
-        "JAX": [*pin, str(python), str(HERE / "peers" / "flow_jax.py"), *common, *hidden],
+        "surefoot": [sys.executable, __file__, "--ours", *common, *hidden],
+        "JAX": [python, str(HERE / "peers" / "flow_jax.py"), *common, *hidden],
     }
-
-
-def measure(command: list[str]) -> dict[str, Any]:
-    """The JSON line of one process."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    line: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return line
 
 
 def main() -> None:
@@ -113,30 +86,9 @@ def main() -> None:
         for algorithm in ("fql", "qc"):
             print(json.dumps({"algorithm": algorithm, **ours(algorithm, (32, 32), 3, 0)}))
         return
-    lines: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for algorithm, size in UPDATES:
-        for repeat in range(given.repeats):
-            for name, command in commands(algorithm, size, repeat).items():
-                lines.setdefault(f"{algorithm}, {size}", {}).setdefault(name, []).append(measure(command))
-                print(algorithm, size, name, lines[f"{algorithm}, {size}"][name][-1], flush=True)
-    write_json(HERE / "results" / "flow_speed.json", lines)
-    text = [
-        "# Speed of FQL's and QC's updates",
-        "",
-        "Updates per second of CPU time, one thread on one core, in turn; medians (lowest to highest) of "
-        f"{given.repeats} repeats. `python benchmarks/flow_speed.py`.",
-        "",
-        "| update | surefoot | JAX | ratio of medians |",
-        "|---|---|---|---|",
-    ]
-    for update, both in lines.items():
-        rates = {name: [one["updates"] / one["cpu_seconds"] for one in found] for name, found in both.items()}
-        medians = {name: statistics.median(values) for name, values in rates.items()}
-        shown = [f"{medians[n]:.2f} ({min(rates[n]):.2f} to {max(rates[n]):.2f})" for n in rates]
-        text.append(f"| {update} | {' | '.join(shown)} | {medians['surefoot'] / medians['JAX']:.2f} |")
-    path = HERE / "results" / "flow_speed.md"
-    path.write_text("\n".join([*text, ""]))
-    print(path.read_text())
+    rows = {f"{algorithm}, {size}": functools.partial(commands, algorithm, size) for algorithm, size in UPDATES}
+    title = "Speed of FQL's and QC's updates"
+    compare("flow_speed", title, "python benchmarks/flow_speed.py", given.repeats, rows)
 
 
 if __name__ == "__main__":

@@ -384,10 +384,8 @@ class Learner:
         if len(states) != len(self.seeds):
             raise CheckpointError(f"{len(states)} states for {len(self.seeds)} seeds: restore one for each")
         for position, given in enumerate(states):  # all are checked before the first is taken
-            wanted = self.state(position)
-            odd = sorted(set(wanted) ^ set(given))
-            odd += [n for n in wanted if n in given and wanted[n].shape != given[n].shape]
-            if odd:
+            shapes, own = ({n: v.shape for n, v in state.items()} for state in (given, self.state(position)))
+            if odd := sorted({name for name, _ in shapes.items() ^ own.items()}):
                 raise CheckpointError(
                     f"the checkpoint does not fit {self.agent.name} as configured: {odd[0]} differs "
                     f"(and {len(odd) - 1} more); it is from another algorithm or other network sizes"

@@ -15,7 +15,6 @@ from surefoot.core.denoising_chain import DenoisingActor
 from surefoot.core.diffusion import DiffusionActor, Schedule
 from surefoot.core.errors import ConfigError
 from surefoot.core.masked import normalise, reduce
-from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.networks import Value
 from surefoot.core.noise_networks import NETWORKS, noise_network_of
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, stage_clip, stage_weights
@@ -23,6 +22,7 @@ from surefoot.core.random import Noise
 from surefoot.core.value_learning import value_loss
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent, in_parts, kept_of
 from surefoot.online.on_policy_config import EpochsConfig
+from surefoot.online.pretrained import clone_of
 
 SIZES: dict[str, Any] = {
     "noise_hidden": (256, 256),
@@ -129,7 +129,7 @@ class DPPO(OnPolicyAgent):
     @classmethod
     def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
         """The clone's chunk, schedule and network."""
-        clone, chunk = clone_of(source)
+        clone, chunk = diffusion_of(source)
         found = {"chunk": chunk, **clone.description()}
         names = ("chunk", "alphas", "implicit", "network", *SIZES)
         return {name: found[name] for name in names if config.get(name) is None and name in found}
@@ -138,7 +138,7 @@ class DPPO(OnPolicyAgent):
         """The clone's noise network; of a run of this algorithm all."""
         if type(source) is type(self):
             return None
-        clone, chunk = clone_of(source)
+        clone, chunk = diffusion_of(source)
         theirs, mine = clone.network.state_dict(), self.actor.network.state_dict()
         same = {n: v.shape for n, v in theirs.items()} == {n: v.shape for n, v in mine.items()}
         if (chunk, clone.schedule) != (self.chunk, self.actor.schedule) or not same:
@@ -217,20 +217,6 @@ def one_of(table: Tensor, step: Tensor) -> Tensor:
     return table.gather(1, place).squeeze(1)
 
 
-def clone_of(source: Agent) -> tuple[DiffusionActor, int]:
-    """The diffusion by which an agent's policy acts, a copy, and the actions that it plans at once.
-
-    Raises:
-        ConfigError: its policy is none.
-    """
-    actor = source.policy().actor
-    chunk = 1
-    if isinstance(actor, ChunkActor):
-        chunk = actor.chunk
-        actor = actor.inner
-    if not isinstance(actor, DiffusionActor):
-        raise ConfigError(
-            f"dppo fine-tunes a diffusion, and the policy of {source.name} is a {actor.kind} one: give init= a run of "
-            "diffusion_bc, or fine-tune a flow by reinflow"
-        )
-    return actor, chunk
+def diffusion_of(source: Agent) -> tuple[DiffusionActor, int]:
+    """The diffusion by which an agent's policy acts, a copy, and the actions that it plans at once."""
+    return clone_of(source, "dppo", DiffusionActor, "diffusion", "diffusion_bc, or fine-tune a flow by reinflow")

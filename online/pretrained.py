@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -41,6 +41,8 @@ class FlowOptions:
     condition_hidden: tuple[int, ...] | None = None  # null: as the clone
 
 
+Head = TypeVar("Head", bound=Actor)
+
 STEPS = 4
 """K where nothing is said."""
 
@@ -52,28 +54,40 @@ def velocity_network(config: Any, observation_dim: int, size: int) -> VelocityNe
     return kind(observation_dim, size, **{name: value for name, value in chosen.items() if value is not None})
 
 
-def clone_of(source: Agent, name: str) -> tuple[FlowActor, int]:
-    """The flow by which an agent's policy acts, a copy, and the actions C that it plans at once.
+def clone_of(source: Agent, name: str, kind: type[Head], what: str, advice: str) -> tuple[Head, int]:
+    """The head by which an agent's policy acts, a copy, and the actions C that it plans at once.
+
+    Args:
+        source: the agent of the run that is gone on from.
+        name: of the algorithm that asks.
+        kind: of heads that it can take.
+        what: the message calls that kind.
+        advice: the runs that the message asks for.
 
     Raises:
-        ConfigError: its policy is no flow.
+        ConfigError: its policy is of another kind.
     """
     actor: Actor = source.policy().actor
     chunk = 1
     if isinstance(actor, ChunkActor):
         chunk = actor.chunk
         actor = actor.inner
-    if not isinstance(actor, FlowActor):
+    if not isinstance(actor, kind):
         raise ConfigError(
-            f"{name} fine-tunes a flow, and the policy of {source.name} is a {actor.kind} one: give init= a run of "
-            "flow_bc, or of an algorithm whose policy is a flow"
+            f"{name} fine-tunes a {what}, and the policy of {source.name} is a {actor.kind} one: give init= a run of "
+            f"{advice}"
         )
     return actor, chunk
 
 
+def flow_of(source: Agent, name: str) -> tuple[FlowActor, int]:
+    """The flow by which an agent's policy acts, as `clone_of`."""
+    return clone_of(source, name, FlowActor, "flow", "flow_bc, or of an algorithm whose policy is a flow")
+
+
 def settled_options(config: Mapping[str, Any], source: Agent, name: str) -> dict[str, Any]:
     """The options of `FlowOptions` that a config leaves open, as the source's policy has them."""
-    flow, chunk = clone_of(source, name)
+    flow, chunk = flow_of(source, name)
     found = {"chunk": chunk, "flow_steps": flow.steps, **flow.description()}
     return {option: found[option] for option in SETTLED if config.get(option) is None and option in found}
 
@@ -84,7 +98,7 @@ def take_clone(agent: Any, source: Agent, network: nn.Module, steps: int) -> Non
     Raises:
         ConfigError: chunks, steps or sizes differ.
     """
-    flow, chunk = clone_of(source, agent.name)
+    flow, chunk = flow_of(source, agent.name)
     theirs, mine = flow.network.state_dict(), network.state_dict()
     for what, there, here in (("chunk", chunk, agent.chunk), ("flow_steps", flow.steps, steps)):
         if there != here:

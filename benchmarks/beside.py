@@ -1,0 +1,88 @@
+"""Updates of ours beside a peer's, in turn, each in a process of its own: what the speed benchmarks share."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from surefoot.core.files import write_json
+from surefoot.core.learner import Learner
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+
+
+def timed(learner: Learner, updates: int, warm: int) -> dict[str, Any]:
+    """Seconds, of the clock and of the CPU, of `updates` training steps after `warm` others."""
+    learner.run(warm)
+    start, cpu_start = time.perf_counter(), time.process_time()
+    learner.run(updates)
+    return {
+        "updates": updates,
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu_start,
+        "eager": learner.eager_because(),
+    }
+
+
+def peer_python(environment: str, advice: str) -> str:
+    """The interpreter of a peer's environment; ends the benchmark where there is none."""
+    python = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / environment / "bin" / "python"
+    if not python.exists():
+        raise SystemExit(f"{python}: no such file; {advice}")
+    return str(python)
+
+
+def line_of(command: Sequence[str]) -> dict[str, Any]:
+    """The JSON line of one process, pinned to a core where there is `taskset`."""
+    pin = ["taskset", "-c", "0"] if shutil.which("taskset") else []
+    done = subprocess.run([*pin, *command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    line: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return line
+
+
+def compare(
+    file: str, title: str, command: str, repeats: int, rows: Mapping[str, Callable[[int], Mapping[str, Sequence[str]]]]
+) -> None:
+    """Run ours and theirs in turn, `repeats` times each, and write results/FILE.json and .md.
+
+    Args:
+        file: of the results, without an ending.
+        title: of the page, and what is counted.
+        command: by which the page is made.
+        repeats: of each row.
+        rows: name -> for a seed, our command and the peer's by their names.
+    """
+    lines: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for row, commands in rows.items():
+        for seed in range(repeats):
+            for name, words in commands(seed).items():
+                lines.setdefault(row, {}).setdefault(name, []).append(line_of(words))
+                print(row, name, lines[row][name][-1], flush=True)
+    write_json(RESULTS / f"{file}.json", lines)
+    names = list(next(iter(lines.values())))
+    text = [
+        f"# {title}",
+        "",
+        "Updates per second of CPU time, one thread on one core, in turn; medians (lowest to highest) of "
+        f"{repeats} repeats. `{command}`.",
+        "",
+        f"| update | {' | '.join(names)} | ratio of medians |",
+        "|---|---|---|---|",
+    ]
+    for row, both in lines.items():
+        rates = [[one["updates"] / one["cpu_seconds"] for one in both[name]] for name in names]
+        medians = [statistics.median(values) for values in rates]
+        shown = [f"{m:.2f} ({min(r):.2f} to {max(r):.2f})" for m, r in zip(medians, rates, strict=True)]
+        text.append(f"| {row} | {' | '.join(shown)} | {medians[0] / medians[1]:.2f} |")
+    path = RESULTS / f"{file}.md"
+    path.write_text("\n".join([*text, ""]), encoding="utf-8")
+    print(path.read_text(encoding="utf-8"))
