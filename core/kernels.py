@@ -105,7 +105,7 @@ def mlp(
 
     Args:
         slots: where gradients are wanted.
-        inputs: (B, in) float32 on the CPU, shared by the members.
+        inputs: (B, in) float32 on the CPU, shared by the members, or (E, B, in), for each of them its own.
         weights: a layer each, (out, in) or (E, out, in).
         biases: a layer each, (out,) or (E, out).
         hidden: activation of the hidden layers, of `native.HIDDEN`.
@@ -115,7 +115,8 @@ def mlp(
         (B, out) or (E, B, out).
     """
     compiling = torch.compiler.is_compiling()
-    plain_only = norms.gains or hidden not in ("relu", "tanh")  # for the operator that compiled losses see
+    own = inputs.dim() == 3
+    plain_only = norms.gains or own or hidden not in ("relu", "tanh")  # for the operator that compiled losses see
     if native.library() is None or (plain_only if compiling else not native.fits(inputs, weights, biases, norms)):
         return plain_mlp(inputs, weights, biases, hidden, norms)
     if compiling:  # the MLP is one node of the graph
@@ -124,7 +125,11 @@ def mlp(
     parameters = (*weights, *biases, *norms.gains, *norms.shifts)
     if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
         how = (hidden, norms.after, norms.epsilon)
-        return _NativeMLP.apply(slots, how, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+        function = _NativeMembers if own else _NativeMLP
+        return function.apply(slots, how, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+    if own:
+        each = zip(inputs, *_members(weights, biases, norms), strict=True)
+        return torch.stack([native.forward(x, w, b, keep=False, hidden=hidden, norms=n)[0] for x, w, b, n in each])
     return native.forward(inputs, weights, biases, keep=False, hidden=hidden, norms=norms)[0]
 
 
@@ -164,6 +169,54 @@ class _NativeMLP(torch.autograd.Function):
         given = (inputs, weights, biases, saved, outputs[0], to_weights, to_biases, inputs_wanted, hidden)
         below = native.backward(*given, native.Norms(gains, shifts, after, epsilon), (to_norms[0], to_norms[1]))
         return (None, None, None, below, *found)
+
+
+def _members(
+    weights: Sequence[Tensor], biases: Sequence[Tensor], norms: native.Norms
+) -> tuple[list[list[Tensor]], list[list[Tensor]], list[native.Norms]]:
+    """Weights, biases and norms of each member, as views."""
+    count = range(len(weights[0]))
+    groups = (
+        [[tensor[i] for tensor in group] for i in count] for group in (weights, biases, norms.gains, norms.shifts)
+    )
+    of_weights, of_biases, gains, shifts = groups
+    return of_weights, of_biases, [native.Norms(gains[i], shifts[i], norms.after, norms.epsilon) for i in count]
+
+
+class _NativeMembers(torch.autograd.Function):
+    """An ensemble whose members read rows of their own: one native call a member, gradients in place."""
+
+    @staticmethod
+    def forward(ctx: Any, slots: Slots, how: How, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
+        weights, biases, gains, shifts = _parts(parameters, layers)
+        members = _members(weights, biases, native.Norms(gains, shifts, *how[1:]))
+        found = [
+            native.forward(x, w, b, keep=True, hidden=how[0], norms=n)
+            for x, w, b, n in zip(inputs, *members, strict=True)
+        ]
+        ctx.slots, ctx.how, ctx.layers = slots, how, layers
+        ctx.save_for_backward(inputs, *(saved for _, saved in found), *parameters)
+        return torch.stack([outputs for outputs, _ in found])
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        layers: int = ctx.layers
+        inputs, *rest = ctx.saved_tensors
+        saved, parameters = rest[: len(inputs)], rest[len(inputs) :]
+        if torch.is_grad_enabled():
+            return (None, None, None, *_plain_gradients(ctx, inputs, parameters, layers, outputs[0]))
+        inputs_wanted, *wanted = ctx.needs_input_grad[3:]
+        slots: Slots = ctx.slots
+        found = [slots.gradient(p) if needed else None for p, needed in zip(parameters, wanted, strict=True)]
+        weights, biases, gains, shifts = _parts(parameters, layers)
+        hidden, after, epsilon = ctx.how
+        of_weights, of_biases, norms = _members(weights, biases, native.Norms(gains, shifts, after, epsilon))
+        below = []
+        for i in range(len(inputs)):
+            to_weights, to_biases, *to_norms = _parts([None if g is None else g[i] for g in found], layers)
+            given = (inputs[i], of_weights[i], of_biases[i], saved[i], outputs[0][i], to_weights, to_biases)
+            below.append(native.backward(*given, inputs_wanted, hidden, norms[i], (to_norms[0], to_norms[1])))
+        return (None, None, None, torch.stack(below) if inputs_wanted else None, *found)
 
 
 def _plain_gradients(

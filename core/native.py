@@ -62,12 +62,12 @@ def name() -> str:
 
 
 def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], norms: Norms = NO_NORMS) -> bool:
-    """Whether the native MLP can be run on these: contiguous float32 parameters and 2-d inputs on the CPU.
+    """Whether the native MLP can be run on these: contiguous float32 parameters, and rows or a member's each, on the CPU.
 
     What `vmap` and its like give to a function has no memory, and is for plain PyTorch.
     """
     parameters = (*weights, *biases, *norms.gains, *norms.shifts)
-    if inputs.dim() != 2 or not all(
+    if inputs.dim() not in (2, 3) or not all(
         t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in parameters
     ):
         return False

@@ -14,7 +14,7 @@ from surefoot.core import kernels, native
 from surefoot.core.activations import ACTIVATIONS as ACTIVATIONS
 from surefoot.core.errors import ConfigError
 
-INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier")
+INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier", "truncated")
 NORM_EPSILON = 1e-5
 """What layer norms add to the variance, where nothing else is said: torch's default."""
 AFTER_EPSILON = 1e-6
@@ -49,8 +49,9 @@ class MLP(nn.Module):
             hidden: widths of the hidden layers.
             members: E, or None for a single network without that dimension.
             initialisation: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL),
-                "xavier" (Glorot's uniform rule, zero biases: REDQ) or "edac" (nn.Linear's kernels, biases 0.1, last
-                layer U(-3e-3, 3e-3): EDAC, RIQL).
+                "xavier" (Glorot's uniform rule, zero biases: REDQ), "edac" (nn.Linear's kernels, biases 0.1, last
+                layer U(-3e-3, 3e-3): EDAC, RIQL) or "truncated" (normal of deviation 1 / (2 sqrt(inputs)), cut at two
+                deviations, zero biases: MBPO's dynamics).
             activation: a name in `ACTIVATIONS`.
             layer_norm: normalise each hidden layer before its activation, or "after" it (FQL, QC, QAM; ReBRAC).
             norm_epsilon: what layer norms add to the variance; None for 1e-5, torch's, before the activation, and
@@ -103,7 +104,8 @@ class MLP(nn.Module):
 
     def _fits_kernels(self, inputs: Tensor) -> bool:
         plain = self.activation in native.HIDDEN and not self.unit_features
-        return plain and inputs.dim() == 2 and inputs.dtype == torch.float32
+        fits = inputs.dim() == 2 or (inputs.dim() == 3 and self.members is not None)
+        return plain and fits and inputs.dtype == torch.float32
 
     def _norms(self, gains: Sequence[Tensor], shifts: Sequence[Tensor]) -> native.Norms:
         return native.Norms(gains, shifts, self.layer_norm == "after", self.norm_epsilon)
@@ -185,6 +187,9 @@ def initialise(network: MLP, how: str) -> None:
                 vector.zero_()
             elif how == "xavier":
                 nn.init.xavier_uniform_(matrix)
+                vector.zero_()
+            elif how == "truncated":
+                nn.init.trunc_normal_(matrix, std=bound / 2, a=-bound, b=bound)
                 vector.zero_()
             elif how == "edac" and layer == last:
                 matrix.uniform_(-3e-3, 3e-3)

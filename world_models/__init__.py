@@ -1,5 +1,6 @@
 """Models of the world behind one protocol, learned or exact, and the planners that use them."""
 
 from surefoot.world_models.dynamics import Dynamics, Outcome, StepNoise
+from surefoot.world_models.ensemble import GaussianEnsemble, Prediction
 
-__all__ = ["Dynamics", "Outcome", "StepNoise"]
+__all__ = ["Dynamics", "GaussianEnsemble", "Outcome", "Prediction", "StepNoise"]
