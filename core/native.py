@@ -62,7 +62,7 @@ def name() -> str:
 
 
 def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], norms: Norms = NO_NORMS) -> bool:
-    """Whether the native MLP can be run on these: contiguous float32 parameters, and rows or a member's each, on the CPU.
+    """Whether the native MLP can be run on these: contiguous float32 parameters on the CPU, and rows of all or each member.
 
     What `vmap` and its like give to a function has no memory, and is for plain PyTorch.
     """

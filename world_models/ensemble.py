@@ -19,7 +19,7 @@ from surefoot.core.networks import MLP
 from surefoot.world_models.dynamics import Outcome, StepNoise
 
 Terminates = Callable[[Tensor], Tensor]
-"""(..., S) next states in the environment's units -> (...) bool: the episode ends there (`world_models.terminations`)."""
+"""(..., S) next states in the environment's units -> (...) bool: the episode ends (`world_models.terminations`)."""
 DECAYS = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
 """Weight decay of each layer of the usual network, four hidden ones of 200: MBPO's."""
 
@@ -55,7 +55,7 @@ def soft_clamp(values: Tensor, low: Tensor | float, high: Tensor | float) -> Ten
 
 
 def gaussian_loss(prediction: Prediction, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""(E,) :math:`E[(\mu - y)^2 e^{-\log \sigma^2} + \log \sigma^2]`: twice the negative log-likelihood, less a constant.
+    r"""(E,) :math:`E[(\mu - y)^2 e^{-\log \sigma^2} + \log \sigma^2]`, a negative log-likelihood.
 
     Args:
         prediction: (E, B, D).
@@ -86,9 +86,9 @@ def weight_decay(weights: Sequence[Tensor], decays: Sequence[float]) -> Tensor:
 class GaussianEnsemble(nn.Module):
     """A learned `Dynamics`: E members side by side, of which the best few, the elites, are asked.
 
-    States are in the environment's units and actions in [-1, 1]; inputs are normalised within. Targets are the change of
-    the state and the reward, and the cost where it is predicted, raw or, with `normalize_targets`, divided by their
-    own deviations; `predict` and `step` give the environment's units in either case.
+    States are in the environment's units and actions in [-1, 1]; inputs are normalised within. Targets are the change
+    of the state and the reward, and the cost where it is predicted, raw or, with `normalize_targets`, divided by their own
+    deviations; `predict` and `step` give the environment's units in either case.
     """
 
     input_mean: Tensor
@@ -266,7 +266,7 @@ class GaussianEnsemble(nn.Module):
         Args:
             states: (..., S).
             actions: (..., A).
-            member: int64, broadcast against the leading dimensions; None: the elites' mixture, by its mean and variance.
+            member: int64, broadcast against the leading dimensions; None: the mixture of the elites.
         """
         if member is None:
             return mixture(self.predict_elites(states, actions))
@@ -279,7 +279,7 @@ class GaussianEnsemble(nn.Module):
         return self.in_units(Prediction(found.mean.reshape(shape), found.log_variance.reshape(shape)))
 
     def _chosen(self, inputs: Tensor, member: Tensor) -> Tensor:
-        """(N, 2 D) what member (N,) gives for its row: each row through its own member alone, where rows can be counted.
+        """(N, 2 D) what member (N,) gives for its row: x
 
         Under `vmap`, on a GPU and where a step is recorded they can't be: all members are evaluated, one is kept.
         """

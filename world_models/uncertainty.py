@@ -37,7 +37,7 @@ def largest_distance(means: Tensor) -> Tensor:
 
 
 def ensemble_std(means: Tensor) -> Tensor:
-    r"""(...) :math:`\sqrt{\mathrm{mean}_d \mathrm{var}_e \mu_e}` of (E, ..., D) means, variance over members with 1 / E.
+    r"""(...) :math:`\sqrt{\mathrm{mean}_d \mathrm{var}_e \mu_e}` of (E, ..., D) means, with 1 / E.
 
     Source: as `pairwise_difference`.
     """
@@ -45,7 +45,7 @@ def ensemble_std(means: Tensor) -> Tensor:
 
 
 def ensemble_variance(means: Tensor, stds: Tensor) -> Tensor:
-    r"""(...) 2-norm of the mixture's deviations, :math:`\mathrm{mean}_e (\sigma_e^2 + \mu_e^2) - \bar\mu^2`, both spreads.
+    r"""(...) 2-norm of the mixture's deviations, both spreads: :math:`E (\sigma_e^2 + \mu_e^2) - \bar\mu^2`.
 
     Source: Lakshminarayanan, Pritzel and Blundell, "Simple and Scalable Predictive Uncertainty Estimation using Deep
     Ensembles" (2017), section 2.4.
