@@ -62,7 +62,7 @@ def name() -> str:
 
 
 def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], norms: Norms = NO_NORMS) -> bool:
-    """Whether the native MLP can be run on these: contiguous float32 parameters on the CPU, and rows of all or each member.
+    """Whether the native MLP can be run on these: contiguous float32 on the CPU, with rows for all members or for each.
 
     What `vmap` and its like give to a function has no memory, and is for plain PyTorch.
     """

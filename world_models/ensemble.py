@@ -87,8 +87,8 @@ class GaussianEnsemble(nn.Module):
     """A learned `Dynamics`: E members side by side, of which the best few, the elites, are asked.
 
     States are in the environment's units and actions in [-1, 1]; inputs are normalised within. Targets are the change
-    of the state and the reward, and the cost where it is predicted, raw or, with `normalize_targets`, divided by their own
-    deviations; `predict` and `step` give the environment's units in either case.
+    of the state and the reward, and the cost where it is predicted, raw or, with `normalize_targets`, divided by
+    their own deviations; `predict` and `step` give the environment's units in either case.
     """
 
     input_mean: Tensor
@@ -279,7 +279,7 @@ class GaussianEnsemble(nn.Module):
         return self.in_units(Prediction(found.mean.reshape(shape), found.log_variance.reshape(shape)))
 
     def _chosen(self, inputs: Tensor, member: Tensor) -> Tensor:
-        """(N, 2 D) what member (N,) gives for its row: x
+        """(N, 2 D) what member (N,) gives for its row: by that member alone where rows can be counted.
 
         Under `vmap`, on a GPU and where a step is recorded they can't be: all members are evaluated, one is kept.
         """
