@@ -14,6 +14,8 @@ from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.spec import VECTOR, in_words
 from surefoot.data.dataset import Array, Dataset
 
+BEST_RETURN = "best_return"
+"""Attribute of data that do not hold all steps of their episodes: the highest return of a whole one, undiscounted."""
 ACTION_MARGIN = 1e-5
 """Distance that actions are kept from the bounds -1 and 1 (the official IQL's and RIQL's clip)."""
 
@@ -172,3 +174,9 @@ def returns_to_go(dataset: Dataset, discount: float, failure_reward: float | Non
         failed = np.logical_and.reduceat(dataset.rewards == np.float32(failure_reward), dataset.episode_starts[:-1])
         found[np.repeat(failed, lengths)] = failure_reward / (1 - discount)
     return found.astype(np.float32)
+
+
+def best_return(dataset: Dataset) -> float:
+    """The highest undiscounted return of an episode: of its rows, or what the data say where they leave steps out."""
+    stated = dataset.attributes.get(BEST_RETURN)
+    return float(stated) if isinstance(stated, int | float) else float(dataset.episode_returns.max())

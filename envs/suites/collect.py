@@ -1,4 +1,4 @@
-"""One recorded episode of OGBench's or OCBench's scripted behaviours, the same whoever records it and when.
+"""One recorded episode of a benchmark's scripted behaviours, the same whoever records it and when.
 
 The behaviours are those of the benchmarks' own oracles; how they are driven follows Park, Frans, Eysenbach and Levine,
 "OGBench" (2024), appendix on datasets. The published files were recorded without a seed, so these are new draws of the
@@ -16,11 +16,12 @@ import gymnasium
 import numpy as np
 
 from surefoot.core.errors import ConfigError, SimulatorError, nearest
-from surefoot.envs.suites.names import BASES, OGBENCH, OCBenchName, OGBenchName, parse
+from surefoot.envs.suites.names import BASES, OGBENCH, OCBenchName, OGBenchName, PointMazeName, parse
 from surefoot.envs.suites.ocbench import make as make_ocbench
 from surefoot.envs.suites.ogbench import make as make_ogbench
 from surefoot.envs.suites.randomness import global_numbers, seeded
 from surefoot.envs.suites.registration import quiet
+from surefoot.envs.suites.stitch import Recorder
 
 Array = np.ndarray[Any, Any]
 Rows = dict[str, Array]
@@ -59,19 +60,21 @@ def episode(name: str, seed: int, number: int) -> Rows:
     for attempt in range(MOST_ATTEMPTS):
         drawn = np.random.SeedSequence((seed, number, attempt)).generate_state(2)
         with global_numbers(seeded(int(drawn[0]))), quiet():
-            rows = recorder(int(drawn[1]))
+            rows = recorder(int(drawn[1]), number)
         if rows is not None:
             return rows
     raise SimulatorError(f"{name}: {MOST_ATTEMPTS} attempts at episode {number} all lost the cube")
 
 
 @functools.lru_cache(maxsize=1)
-def recorder_of(name: str) -> Callable[[int], Rows | None]:
-    """A function that records an episode from a seed, and gives None where it has to be recorded anew."""
+def recorder_of(name: str) -> Callable[[int, int], Rows | None]:
+    """Records an episode from a seed and its number, and gives None where it has to be recorded anew."""
     check_recordable(name)
     asked = parse(name)
     if isinstance(asked, OCBenchName):
         return _Demonstrations(asked)
+    if isinstance(asked, PointMazeName):
+        return Recorder(asked)
     return _Maze(asked) if asked.facts.maze else _Play(asked)
 
 
@@ -82,7 +85,7 @@ def check_recordable(name: str) -> None:
         ConfigError: names those that can.
     """
     asked = parse(name)
-    if isinstance(asked, OCBenchName):
+    if not isinstance(asked, OGBenchName):
         return
     if asked.task is not None:
         raise ConfigError(
@@ -136,7 +139,7 @@ class _Play:
             options |= {"segment_dt": SEGMENT, "noise": PLAY_NOISE, "noise_smoothing": PLAY_SMOOTHING}
         return getattr(module, f"{thing.capitalize()}{way.capitalize()}Oracle")(env=self.env, **options)
 
-    def __call__(self, seed: int) -> Rows | None:
+    def __call__(self, seed: int, number: int = 0) -> Rows | None:
         inner: Any = self.env.unwrapped
         self.env.action_space.seed(seed)
         observation, info = self.env.reset(seed=seed)
@@ -187,7 +190,7 @@ class _Maze:
         self.cells = [(int(i), int(j)) for i, j in np.argwhere(free)]
         self.places = [(i, j) for i, j in self.cells if not _corridor(free, i, j)]
 
-    def __call__(self, seed: int) -> Rows:
+    def __call__(self, seed: int, number: int = 0) -> Rows:
         inner: Any = self.env.unwrapped
         start = self.cells[np.random.randint(len(self.cells))]  # noqa: NPY002
         task = {"init_ij": start, "goal_ij": self._place()}
@@ -226,7 +229,7 @@ class _Demonstrations:
         module = importlib.import_module(f"ocbench.oracles.controllers.{name.family}")
         self.controller = getattr(module, f"{name.family.capitalize()}Controller")(self.env)
 
-    def __call__(self, seed: int) -> Rows:
+    def __call__(self, seed: int, number: int = 0) -> Rows:
         observation, info = self.env.reset(seed=seed)
         self.controller.reset(observation, info)
         recording = _Recording(observation)

@@ -1,4 +1,4 @@
-"""What the names of OGBench's and OCBench's environments and datasets say, read without their packages.
+"""What the names of benchmarks' environments and datasets say, read without their packages.
 
 ogbench/scene-play                                     the dataset of one kind of behaviour, without rewards
 ogbench/scene-play-singletask-task2-v0                 one task: the environment, and the rewards of the dataset
@@ -6,17 +6,20 @@ ogbench/scene-singletask-task2-v0                      the same environment
 ogbench/scene-play-singletask-task2-sparse-post-v0     the same with other rewards, judged after the action
 ocbench/block-lite-v0                                  block, lite, single, task 1
 ocbench/chamber-cpu-lite-easy-task3-v0                 OCBench's own name behind the prefix
+pointmaze/stitch-v0                                    MBRCSL's point maze
+pointmaze/stitch-detour30                              its data, 30 % of whose episodes take the detour
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from typing import ClassVar
 
 from surefoot.core.errors import ConfigError, nearest
 
-OGBENCH, OCBENCH = "ogbench/", "ocbench/"
-SUITES = (OGBENCH, OCBENCH)
+OGBENCH, OCBENCH, POINTMAZE = "ogbench/", "ocbench/", "pointmaze/"
+SUITES = (OGBENCH, OCBENCH, POINTMAZE)
 """Beginnings of names that are a benchmark's."""
 
 
@@ -147,12 +150,35 @@ class OCBenchName:
         return [*(["lite"] if self.lite else []), *([self.kind] if self.kind else [])]
 
 
+SHARES = (10, 30, 50, 70, 90)
+"""Percentages of detours that the data of the point maze may have; 50 where the name says none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PointMazeName:
+    """A name that begins with `pointmaze/`, taken apart."""
+
+    detours: int = 50  # % of the episodes that take the detour
+    gym_id: ClassVar[str] = "PointMaze_UMazeDense-v3"
+    """Under which gymnasium-robotics registers what the maze is made of."""
+
+    @property
+    def dataset(self) -> str:
+        """Name of its data."""
+        return f"{POINTMAZE}stitch{'' if self.detours == 50 else f'-detour{self.detours}'}"
+
+    @property
+    def text(self) -> str:
+        """The environment's name, which is the same whatever the data."""
+        return f"{POINTMAZE}stitch-v0"
+
+
 def is_benchmark(name: str) -> bool:
-    """Whether a name is one of OGBench's or OCBench's."""
+    """Whether a name is that of a benchmark's environment or data."""
     return name.startswith(SUITES)
 
 
-def parse(name: str) -> OGBenchName | OCBenchName:
+def parse(name: str) -> OGBenchName | OCBenchName | PointMazeName:
     """A benchmark's name taken apart.
 
     Raises:
@@ -165,7 +191,20 @@ def parse(name: str) -> OGBenchName | OCBenchName:
         return _ogbench(name)
     if name.startswith(OCBENCH):
         return _ocbench(name)
+    if name.startswith(POINTMAZE):
+        return _pointmaze(name)
     raise ConfigError(f"{name!r} is no benchmark's name: those begin with {' or '.join(SUITES)}")
+
+
+def _pointmaze(name: str) -> PointMazeName:
+    found = re.fullmatch(r"stitch(-detour(\d+))?(-v0)?", name.removeprefix(POINTMAZE))
+    detours = 50 if found is None or found[2] is None else int(found[2])
+    if found is None or detours not in SHARES:
+        raise ConfigError(
+            f"{name!r} is not understood: the environment is {POINTMAZE}stitch-v0, its data {POINTMAZE}stitch or "
+            f"{POINTMAZE}stitch-detourN with N one of {', '.join(map(str, SHARES))}"
+        )
+    return PointMazeName(detours)
 
 
 def _ogbench(name: str) -> OGBenchName:

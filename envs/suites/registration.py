@@ -13,14 +13,14 @@ from typing import Any
 import gymnasium
 
 from surefoot.core.errors import MissingExtraError
-from surefoot.envs.suites.names import OGBenchName, is_benchmark, parse
+from surefoot.envs.suites.names import OGBenchName, PointMazeName, is_benchmark, parse
 
 ROBOTICS = re.compile(r"(PointMaze|AntMaze|AdroitHand|FrankaKitchen|Fetch|HandReach|HandManipulate)\w*-v\d+")
 """Ids that gymnasium-robotics registers."""
 
 
 def ensure_registered(env_id: str) -> None:
-    """Make a name of OGBench, OCBench or gymnasium-robotics known to gymnasium; any other name is left alone.
+    """Make a name of OGBench, OCBench, MBRCSL or gymnasium-robotics known to gymnasium; any other is left alone.
 
     Args:
         env_id: without a module.
@@ -32,6 +32,11 @@ def ensure_registered(env_id: str) -> None:
     if is_benchmark(env_id):
         name = parse(env_id)
         if env_id in gymnasium.registry:
+            return
+        if isinstance(name, PointMazeName):
+            package("gymnasium_robotics", env_id)
+            steps, maker = 200, "surefoot.envs.suites.stitch:make"
+            gymnasium.register(id=env_id, entry_point=maker, max_episode_steps=steps, kwargs={"name": env_id})
             return
         suite = "ogbench" if isinstance(name, OGBenchName) else "ocbench"
         package(suite, env_id)

@@ -120,18 +120,18 @@ class Recording:
         with written_aside(self.path(number), DataError) as aside, open(aside, "wb") as file:
             np.savez(file, **rows)  # type: ignore[arg-type]
 
-    def rows(self, episodes: int) -> tuple[Rows, Array]:
-        """All rows of the first `episodes`, and their lengths.
+    def rows(self, numbers: Sequence[int]) -> tuple[Rows, Array]:
+        """All rows of some episodes, in the order of `numbers`, and their lengths.
 
         Returns:
             Columns as `collect.episode`'s but with T rows each and `next_observations` beside `observations`, one
-            episode behind the other; (episodes,) int64.
+            episode behind the other; (len(numbers),) int64.
 
         Raises:
             DataError: an episode is missing or damaged.
         """
         parts: list[Rows] = []
-        for number in range(episodes):
+        for number in numbers:
             path = self.path(number)
             try:
                 found, _ = read_npz(path, lambda name: True, DataError)

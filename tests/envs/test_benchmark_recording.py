@@ -78,7 +78,7 @@ def test_the_number_of_workers_changes_nothing(tmp_path: pathlib.Path) -> None:
         seen: list[int] = []
         recording.record(3, workers, lambda done, total, seen=seen: seen.append(done))
         assert (seen[0], seen[-1], seen) == (0, 3, sorted(seen))
-        found.append(recording.rows(3))
+        found.append(recording.rows(range(3)))
     for key, value in found[0][0].items():
         np.testing.assert_array_equal(value, found[1][0][key])
     np.testing.assert_array_equal(found[0][1], [1000, 1000, 1000])
@@ -105,8 +105,8 @@ def test_a_killed_recording_goes_on_and_ends_as_one_that_was_not(tmp_path: pathl
     recording.record(wanted, 1)
     whole = Recording(MAZE, 1, tmp_path / "whole")
     whole.record(wanted, 1)
-    for key, value in recording.rows(wanted)[0].items():
-        np.testing.assert_array_equal(value, whole.rows(wanted)[0][key])
+    for key, value in recording.rows(range(wanted))[0].items():
+        np.testing.assert_array_equal(value, whole.rows(range(wanted))[0][key])
 
 
 def test_parts_of_another_seed_and_damaged_parts_are_refused(tmp_path: pathlib.Path, short: None) -> None:
@@ -117,10 +117,10 @@ def test_parts_of_another_seed_and_damaged_parts_are_refused(tmp_path: pathlib.P
     path = recording.path(1)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DataError, match=r"episode000001\.npz.*Delete it"):
-        recording.rows(2)
+        recording.rows(range(2))
     path.unlink()
     with pytest.raises(DataError, match=r"episode000001\.npz: is missing"):
-        recording.rows(2)
+        recording.rows(range(2))
     for episodes, workers in ((0, 1), (1, 0)):
         with pytest.raises(ConfigError, match="at least 1"):
             recording.record(episodes, workers)
@@ -188,7 +188,7 @@ def test_states_of_another_environment_give_no_rewards() -> None:
 def test_an_episode_in_which_the_cube_is_lost_is_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def recorder(seed: int) -> Any:
+    def recorder(seed: int, number: int) -> Any:
         asked.append(seed)
         return {"actions": np.zeros((1, 2))} if len(asked) > 2 else None
 

@@ -42,15 +42,15 @@ def add_parser(commands: Any) -> None:
     made.add_argument(
         "name",
         nargs="?",
-        help="native/<system>, native/<system>-<behaviour>, ogbench/<environment>-<behaviour> or ocbench/<environment> "
-        "(default: the main job's)",
+        help="native/<system>, native/<system>-<behaviour>, ogbench/<environment>-<behaviour>, ocbench/<environment>, "
+        "pointmaze/stitch (default: the main job's)",
     )
     made.add_argument("-o", "--output", help="a new file (default: the cache, where dataset=NAME finds it)")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--transitions", type=int, help="rounded up to whole episodes (default: as embedded)")
     made.add_argument("--behaviour", help="of the system (default: the one in the name, else mixed)")
     made.add_argument("--gap", help="preset of altered dynamics, as `surefoot envs info` lists them")
-    made.add_argument("--episodes", type=int, help="of a benchmark's dataset (default: ogbench 1000, ocbench 500)")
+    made.add_argument("--episodes", type=int, help="of a benchmark's dataset (default: 1000, of ocbench 500)")
     made.add_argument("--workers", type=int, help="processes that record a benchmark's dataset (default: one a core)")
 
     made = _add(own, "relabel", relabel, "give data recorded in OGBench the rewards of one of its tasks")
@@ -184,7 +184,7 @@ def generate(arguments: argparse.Namespace) -> int:
     if is_benchmark(arguments.name or ""):
         return _record(arguments)
     if arguments.episodes is not None or arguments.workers is not None:
-        raise ConfigError("--episodes and --workers are of ogbench/... and ocbench/...; give --transitions instead")
+        raise ConfigError("--episodes and --workers are of benchmarks such as ogbench/...; give --transitions instead")
     name, transitions = arguments.name or DEFAULT_DATASET, arguments.transitions or generated.TRANSITIONS
     if arguments.transitions is not None and arguments.transitions < 1:
         raise ConfigError(f"--transitions is {arguments.transitions}; it must be at least 1")

@@ -110,8 +110,8 @@ def _mujoco_row(env_id: str) -> dict[str, Any]:
 
 
 def _benchmark_rows() -> list[dict[str, Any]]:
-    """OGBench's single tasks (the default one of each environment), and the first of each of OCBench's families."""
-    from surefoot.envs.suites.names import BASES, FAMILIES, OCBenchName, OGBenchName
+    """OGBench's single tasks (the default one of each), the first of each of OCBench's families, and MBRCSL's maze."""
+    from surefoot.envs.suites.names import BASES, FAMILIES, OCBenchName, OGBenchName, PointMazeName
 
     rows: list[dict[str, Any]] = []
     for base, facts in BASES.items():
@@ -126,7 +126,10 @@ def _benchmark_rows() -> list[dict[str, Any]]:
         what = f"OCBench {family}: {types} (pip install 'surefoot[ocbench]')"
         sizes = {"observations": None, "actions": 7, "steps": None}
         rows.append({"name": first.text, "gymnasium_id": first.gym_id, "what": what, **sizes, "constraint": None})
-    return rows
+    maze = PointMazeName()
+    what = "a point in MBRCSL's maze (pip install 'surefoot[robotics]')"
+    sizes = {"observations": 4, "actions": 2, "steps": 200}
+    return [*rows, {"name": maze.text, "gymnasium_id": maze.gym_id, "what": what, **sizes, "constraint": None}]
 
 
 def info(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Datasets of OGBench and OCBench that are recorded on this machine, and the rewards of a task for what they hold."""
+"""Datasets of benchmarks that are recorded on this machine, and the rewards of a task for what they hold."""
 
 from __future__ import annotations
 
@@ -12,10 +12,21 @@ from surefoot.data import Dataset, save
 from surefoot.data.files import cache_folder
 from surefoot.data.formats.ogbench import REWARDS, STATES, UNKNOWN, cut, joined
 from surefoot.data.load import load as load_source
-from surefoot.envs.suites.names import BASES, FAMILIES, OCBenchName, OGBenchName, is_benchmark, parse
+from surefoot.data.prepare import BEST_RETURN
+from surefoot.envs.suites.names import (
+    BASES,
+    FAMILIES,
+    SHARES,
+    OCBenchName,
+    OGBenchName,
+    PointMazeName,
+    is_benchmark,
+    parse,
+)
 from surefoot.envs.suites.shards import VERSION, Progress, Recording
+from surefoot.envs.suites.stitch import ordered
 
-EPISODES = {"ogbench": 1000, "ocbench": 500}
+EPISODES = {"ogbench": 1000, "ocbench": 500, "pointmaze": 1000}
 """Of a dataset, where their number is not given."""
 
 
@@ -38,7 +49,7 @@ def recorded_name(name: str) -> str:
 
 def episodes_of(name: str) -> int:
     """How many episodes a dataset has where nobody says so."""
-    return EPISODES["ogbench" if isinstance(parse(name), OGBenchName) else "ocbench"]
+    return EPISODES[name.partition("/")[0]]
 
 
 def generate(
@@ -80,9 +91,9 @@ def generate(
 
 def assemble(recording: Recording, episodes: int) -> Dataset:
     """The dataset of a recording's first episodes, which must all be there."""
-    rows, lengths = recording.rows(episodes)
-    count = int(lengths.sum())
     asked = parse(recording.name)
+    maze = isinstance(asked, PointMazeName)
+    rows, lengths = recording.rows(ordered(episodes, asked.detours) if maze else range(episodes))
     attributes: dict[str, object] = {
         "source": f"recorded by surefoot {recording.name} version {VERSION}",
         "kind": "scripted behaviours",
@@ -94,6 +105,13 @@ def assemble(recording: Recording, episodes: int) -> Dataset:
         env_id = OGBenchName(asked.base, asked.behaviour, asked.facts.default).text
     else:
         env_id = asked.text
+    if maze:  # as the published data: the last of 200 steps is dropped, and counts in the best return all the same
+        returns = rows["rewards"].reshape(episodes, -1).sum(1, dtype=np.float64)
+        attributes |= {"detours_percent": asked.detours, BEST_RETURN: float(returns.max())}
+        kept = np.ones(len(rows["rewards"]), bool)
+        kept[np.cumsum(lengths) - 1] = False
+        rows, lengths = {key: column[kept] for key, column in rows.items()}, lengths - 1
+    count = int(lengths.sum())
     last = np.zeros(count, bool)
     last[np.cumsum(lengths) - 1] = True
     dataset = Dataset(
@@ -139,7 +157,9 @@ def recorded(name: str) -> pathlib.Path:
     """The cached file of a benchmark's dataset, whatever the task; errors as `load`."""
     path, asked = cached_path(name), parse(name)
     if not path.exists():
-        quick = asked.base.startswith("pointmaze") if isinstance(asked, OGBenchName) else asked.lite
+        quick = isinstance(asked, PointMazeName) or (
+            asked.base.startswith("pointmaze") if isinstance(asked, OGBenchName) else asked.lite
+        )
         if not quick:
             raise ConfigError(
                 f"dataset {name!r} is not recorded yet: `surefoot datasets generate {recorded_name(name)}` does so in "
@@ -232,7 +252,7 @@ def names() -> list[str]:
         for lite in ((True, False) if family != "bowling" else (False,))
         for task in range(tasks)
     ]
-    return ogbench + ocbench
+    return ogbench + ocbench + [PointMazeName(share).dataset for share in SHARES]
 
 
 def facts() -> list[dict[str, object]]:
