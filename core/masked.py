@@ -7,7 +7,7 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError, nearest
 
-REDUCTIONS = ("mean", "sequence_mean", "token_sum", "fixed_length")
+REDUCTIONS = ("mean", "sequence_mean", "token_sum", "fixed_length", "length_weighted")
 
 
 def keep(values: Tensor, mask: Tensor | None, instead: float = 0.0) -> Tensor:
@@ -78,7 +78,8 @@ def reduce(
         mask: broadcastable to `terms`, of zeros and ones.
         mode: "mean" sum / number of units (PPO; DAPO's token mean); "sequence_mean" mean over sequences of
             each one's mean (GRPO); "token_sum" mean over sequences of each one's sum (REINFORCE, RLOO);
-            "fixed_length" that divided by `length` (Dr.GRPO).
+            "fixed_length" that divided by `length` (Dr.GRPO); "length_weighted" for terms of whole sequences, (..., 1),
+            mean over sequences of each one's term times its number of units (LUSPO), `mask` being that of the units.
         denominator: what to divide by in place of the number of units ("mean") or of sequences that keep any
             unit (the others). A minibatch of a larger batch needs the larger one's, times its share; and
             rows that were masked as a whole count only where a denominator counts them.
@@ -100,6 +101,8 @@ def reduce(
         if denominator is None:
             return masked_mean(terms, mask)
         return masked_sum(terms, mask) / denominator
+    if mode == "length_weighted" and mask is not None:
+        terms = terms.expand_as(mask)
     each = (masked_mean if mode == "sequence_mean" else masked_sum)(terms, mask, -1)
     if denominator is None:
         count = masked_count(terms, mask, -1).ne(0).sum()
