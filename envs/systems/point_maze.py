@@ -164,6 +164,10 @@ class PointMaze(System):
         """The state, and the way to the goal as the crow flies."""
         return torch.cat((state, parameters[..., 7:9] - state[..., 0:2]), -1)
 
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """Position and velocity."""
+        return observations[..., :4]
+
     def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
         """Two substeps of 0.05 s."""
         p = parameters.unbind(-1)

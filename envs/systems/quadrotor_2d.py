@@ -137,6 +137,11 @@ class Quadrotor2D(System):
         x, vx, z, vz, tilt, rate = state.unbind(-1)
         return torch.stack((x - parameters[..., 8], vx, z - parameters[..., 9], vz, tilt, rate), -1)
 
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """The position in the world's frame."""
+        x, vx, z, vz, tilt, rate = observations.unbind(-1)
+        return torch.stack((x + parameters[..., 8], vx, z + parameters[..., 9], vz, tilt, rate), -1)
+
     def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
         """1/60 s under constant thrusts."""
         p = parameters.unbind(-1)

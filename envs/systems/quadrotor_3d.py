@@ -190,6 +190,13 @@ class Quadrotor3D(System):
         position = torch.stack((x, y, z - GOAL_HEIGHT), -1)
         return torch.cat((position, state[:, 3:6], torch.stack(rotation, -1), state[:, 10:13], share), -1)
 
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """The quaternion from the rotation matrix, its largest part positive (q and -q are the same attitude)."""
+        position = observations[:, :3] + torch.tensor((0.0, 0.0, GOAL_HEIGHT)).to(observations)
+        thrusts = observations[:, 18:] * parameters[:, 5:6]
+        turned = _quaternion(observations[:, 6:15].reshape(-1, 3, 3))
+        return torch.cat((position, observations[:, 3:6], turned, observations[:, 15:18], thrusts), -1)
+
     def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
         """Two Runge-Kutta steps of 1/120 s."""
         p = self._named(parameters)
@@ -265,3 +272,15 @@ def _rotation(w: Tensor, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
         *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
         *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
     )
+
+
+def _quaternion(m: Tensor) -> Tensor:
+    """(N, 4) unit quaternions of (N, 3, 3) rotation matrices (Shepperd, 1978): that of the largest of four divisors."""
+    diagonal = m.diagonal(dim1=-2, dim2=-1)
+    squares = torch.cat((diagonal.sum(-1, keepdim=True), 2 * diagonal - diagonal.sum(-1, keepdim=True)), -1) + 1
+    w, x, y, z = squares.unbind(-1)
+    wx, wy, wz = m[:, 2, 1] - m[:, 1, 2], m[:, 0, 2] - m[:, 2, 0], m[:, 1, 0] - m[:, 0, 1]
+    xy, xz, yz = m[:, 0, 1] + m[:, 1, 0], m[:, 0, 2] + m[:, 2, 0], m[:, 1, 2] + m[:, 2, 1]
+    rows = torch.stack((w, wx, wy, wz, wx, x, xy, xz, wy, xy, y, yz, wz, xz, yz, z), -1).view(-1, 4, 4)
+    found = rows[torch.arange(len(m), device=m.device), squares.argmax(-1)]
+    return found / found.norm(dim=-1, keepdim=True)

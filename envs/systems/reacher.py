@@ -168,6 +168,11 @@ class Reacher(System):
         angles = (shoulder.cos(), elbow.cos(), shoulder.sin(), elbow.sin())
         return torch.stack((*angles, target_x, target_y, w1, w2, tip_x - target_x, tip_y - target_y), -1)
 
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """Both angles, velocities, target."""
+        cos_1, cos_2, sin_1, sin_2, target_x, target_y, w1, w2, *_ = observations.unbind(-1)
+        return torch.stack((torch.atan2(sin_1, cos_1), torch.atan2(sin_2, cos_2), w1, w2, target_x, target_y), -1)
+
     def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
         """Two Runge-Kutta steps of 0.01 s."""
         p = self._named(parameters)

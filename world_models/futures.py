@@ -1,0 +1,183 @@
+"""Many futures of one plan: where their spread comes from, what they return and cost, and an objective of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError
+from surefoot.world_models import draws as drawn
+from surefoot.world_models.dynamics import Dynamics, StepNoise
+from surefoot.world_models.risk import Mean, Risk, cost_at_risk, counted
+
+SPREADS = ("both", "epistemic", "aleatoric", "none")
+PROPAGATIONS = ("tsinf", "ts1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a plan is to be good at.
+
+    Raises:
+        ConfigError: a number out of range, or an unknown name.
+    """
+
+    futures: int = 1
+    """F: trajectories of each candidate; all candidates share their random numbers."""
+    spread: str = "both"
+    """What differs between futures: "epistemic" (which member is right), "aleatoric" (the world's noise), "both" or
+    "none". With one kind only, the other is at its mean."""
+    propagation: str = "tsinf"
+    """"tsinf": a future keeps its member; "ts1": it draws one anew at each step, which averages out what a wrong member
+    would do (Chua et al., 2018)."""
+    risk: Risk = dataclasses.field(default_factory=Mean)
+    """Of the futures' returns, and of their costs."""
+    cost_limit: float | None = None
+    """Most cost of a plan, at that risk: plans within it come first, by return, the others by cost. None: any cost."""
+    discount: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be planned for."""
+        if self.futures < 1:
+            raise ConfigError(f"futures is {self.futures}; a plan has at least 1")
+        for name, value, known in (("spread", self.spread, SPREADS), ("propagation", self.propagation, PROPAGATIONS)):
+            if value not in known:
+                raise ConfigError(f"{name} is {value!r}; it is one of {', '.join(known)}")
+        if self.cost_limit is not None and not self.cost_limit >= 0:
+            raise ConfigError(f"cost_limit is {self.cost_limit}; it is 0 or more")
+        if not 0 < self.discount <= 1:
+            raise ConfigError(f"discount is {self.discount}; it is above 0 and at most 1")
+
+    @property
+    def plain(self) -> bool:
+        """Whether one mean future and its return are all that counts."""
+        return self.futures == 1 and self.cost_limit is None and isinstance(self.risk, Mean)
+
+
+class Futures(NamedTuple):
+    """Trajectories of F futures; states after an end are those of the end."""
+
+    states: Tensor
+    """(F, ..., H + 1, S), the present first."""
+    rewards: Tensor
+    """(F, ..., H), 0 after an end."""
+    costs: Tensor
+    """(F, ..., H), 0 after an end."""
+    ended: Tensor
+    """(F, ..., H) bool: has ended at this step or before."""
+
+
+def future_noise(dynamics: Dynamics, objective: Objective, draws: Tensor, t: int, dtype: torch.dtype) -> StepNoise:
+    """The random numbers of step t of F futures: member (F, B), and normal (F, B, D).
+
+    Futures of "tsinf" keep the members one after another, so that each has an equal share; those of "ts1" draw one at
+    each step. Of a world with `elites` only these are asked. One future, and "none", are the mean outcome.
+    """
+    futures, rows = objective.futures, len(draws)
+    member = normal = None
+    if objective.spread != "none" and futures > 1:
+        asked = getattr(dynamics, "elites", torch.arange(dynamics.members, device=draws.device))
+        count = len(asked)
+        if objective.spread != "aleatoric" and count > 1:
+            if objective.propagation == "ts1":
+                place = (drawn.future_shares(draws, futures, t) * count).long()
+            else:
+                place = (torch.arange(futures, device=draws.device) % count)[:, None].expand(-1, rows)
+            member = asked[place]
+        if objective.spread != "epistemic" and dynamics.noise_dim > 0:
+            normal = drawn.future_normals(draws, futures, t, dynamics.noise_dim, dtype)
+    return StepNoise(member, normal)
+
+
+def sample_futures(dynamics: Dynamics, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective) -> Futures:
+    """F futures of (B, S) states under (B, H, A) actions in [-1, 1], or of N candidates each under (B, N, H, A).
+
+    Args:
+        dynamics: the world.
+        states: (B, S) the present.
+        actions: plans.
+        draws: (B, 2) int64 seeds in [0, 2^32) and counts: equal ones give equal futures, whatever is beside them.
+        objective: the number of futures, and their spread.
+
+    Returns:
+        Trajectories with leading dimensions (F, B) or (F, B, N).
+    """
+    several = actions.dim() == 4
+    horizon = actions.shape[-2]
+    shape = (objective.futures, *actions.shape[:-2])
+    now = states.unsqueeze(1) if several else states
+    now = now.expand(*shape, states.shape[-1])
+    done = torch.zeros(shape, dtype=torch.bool, device=states.device)
+    path, rewards, costs, ends = [now], [], [], []
+    for t in range(horizon):
+        noise = future_noise(dynamics, objective, draws, t, states.dtype)
+        if several:  # all candidates share them
+            noise = StepNoise(*(None if part is None else part.unsqueeze(2) for part in (noise.member, noise.normal)))
+        step = dynamics.step(now, actions[..., t, :].expand(*shape, actions.shape[-1]), noise)
+        now = torch.where(done.unsqueeze(-1), now, step.states)
+        path.append(now)
+        rewards.append(torch.where(done, 0, step.rewards))
+        costs.append(torch.where(done, 0, step.costs))
+        done = done | step.ended
+        ends.append(done)
+    return Futures(torch.stack(path, -2), *(torch.stack(part, -1) for part in (rewards, costs, ends)))
+
+
+def sums_of(
+    dynamics: Dynamics, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective
+) -> tuple[Tensor, Tensor]:
+    """(F, B, N) discounted returns and undiscounted costs of (B, N, H, A) candidates; trajectories are not kept."""
+    shape = (objective.futures, *actions.shape[:2])
+    now = states.unsqueeze(1).expand(*shape, states.shape[-1])
+    returns = torch.zeros(shape, dtype=states.dtype, device=states.device)
+    costs = torch.zeros_like(returns)
+    done = torch.zeros(shape, dtype=torch.bool, device=states.device)
+    scale = 1.0
+    for t in range(actions.shape[2]):
+        noise = future_noise(dynamics, objective, draws, t, states.dtype)
+        shared = StepNoise(*(None if part is None else part.unsqueeze(2) for part in (noise.member, noise.normal)))
+        step = dynamics.step(now, actions[:, :, t].expand(*shape, actions.shape[-1]), shared)
+        now = torch.where(done.unsqueeze(-1), now, step.states)
+        returns = returns + torch.where(done, 0, scale * step.rewards)
+        costs = costs + torch.where(done, 0, step.costs)
+        done = done | step.ended
+        scale *= objective.discount
+    return returns, costs
+
+
+class Score(NamedTuple):
+    """How good candidates are."""
+
+    values: Tensor
+    """(B, N) the returns' risk measure; minus infinity where a future is no number."""
+    costs: Tensor
+    """(B, N) the costs', 0 without a limit."""
+    feasible: Tensor
+    """(B, N) bool: within the limit, and a finite value."""
+
+    def ranked(self) -> Tensor:
+        """(B, N) positions of the candidates, the best first: feasible ones by value, then the others by cost."""
+        by_value = torch.where(self.feasible, self.values, -math.inf)
+        cost = torch.where(self.values.isfinite(), self.costs, math.inf).masked_fill(self.feasible, 0)
+        first = torch.sort(cost, dim=1, stable=True).indices
+        return first.gather(1, torch.sort(by_value.gather(1, first), dim=1, descending=True, stable=True).indices)
+
+    def fitness(self) -> Tensor:
+        """(B, N) one number to weigh by: the value where feasible; in rows where none is, the cost with a minus."""
+        some = self.feasible.any(1, keepdim=True)
+        numbers = torch.where(self.values.isfinite(), -self.costs, -math.inf)
+        return torch.where(some, torch.where(self.feasible, self.values, -math.inf), numbers)
+
+
+def score(dynamics: Dynamics, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective) -> Score:
+    """The (B, N, H, A) candidates of (B, S) states, by the objective."""
+    returns, costs = sums_of(dynamics, states, actions, draws, objective)
+    values = objective.risk.of(returns)
+    if objective.cost_limit is None:
+        return Score(values, torch.zeros_like(values), counted(values).isfinite())
+    spent = cost_at_risk(costs, objective.risk)
+    return Score(values, spent, (spent <= objective.cost_limit) & values.isfinite())

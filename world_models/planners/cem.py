@@ -1,0 +1,126 @@
+"""CEM: the cross-entropy method."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError
+from surefoot.core.memory import DRAWS, Memory
+from surefoot.world_models.dynamics import Dynamics
+from surefoot.world_models.futures import Objective, Score, score
+from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
+
+CUT = 2.0
+"""Deviations at which the truncated normal is cut."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CEM:
+    """A Gaussian over plans, fitted to the best of its own samples again and again (Rubinstein, 1999)."""
+
+    horizon: int = 15  # steps looked ahead
+    samples: int = 350  # candidates in each iteration
+    iterations: int = 5
+    elites: float = 0.1  # share of the candidates that the Gaussian is fitted to
+    momentum: float = 0.1  # share of the old Gaussian that is kept
+    sigma: float = 0.5  # first deviation, in half ranges of the action
+    sampling: str = "clipped"  # or "truncated": cut at 2 deviations, which are at most half the way to a bound (PETS)
+    returns: str = "mean"  # the last elites' mean; or "best": the best candidate seen, as always under a cost limit
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        check_settings(self, "cem")
+        for name, value, known in (
+            ("sampling", self.sampling, ("clipped", "truncated")),
+            ("returns", self.returns, ("mean", "best")),
+        ):
+            if value not in known:
+                raise ConfigError(f"cem: {name} is {value!r}; it is one of {', '.join(known)}")
+
+    @property
+    def elite_count(self) -> int:
+        """How many."""
+        return max(1, round(self.elites * self.samples))
+
+    def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
+        """As `Planner.begin`."""
+        return begin(rows, self.horizon, action_dim, seed)
+
+    def plan(
+        self,
+        dynamics: Dynamics,
+        states: Tensor,
+        memory: Memory,
+        objective: Objective = Objective(),  # noqa: B008  # it is frozen
+        noise: Tensor | None = None,
+    ) -> tuple[Tensor, Memory]:
+        """As `Planner.plan`; `noise` is of iterations * samples candidates."""
+        draws = memory[DRAWS]
+        mean = memory[PLAN].to(states.dtype)
+        deviation, best = torch.full_like(mean, self.sigma), Best(mean)
+        for iteration in range(self.iterations):
+            white = sampled(noise, draws, iteration * self.samples, self.samples, mean)
+            actions = self.candidates(mean.unsqueeze(1), deviation.unsqueeze(1), white)
+            scored = score(dynamics, states, actions, draws, objective)
+            mean, deviation = fitted(mean, deviation, actions, scored, self.elite_count, self.momentum)
+            best.see(actions, scored)
+        averaged = self.returns == "mean" and objective.cost_limit is None  # a mean of feasible plans need not be one
+        chosen = mean if averaged else best.plan
+        return chosen, {PLAN: shifted(mean), DRAWS: counted_on(draws)}
+
+    def candidates(self, mean: Tensor, deviation: Tensor, white: Tensor) -> Tensor:
+        """Plans in [-1, 1] from standard normal numbers."""
+        if self.sampling == "clipped":
+            return (mean + deviation * white).clamp(-1, 1)
+        room = torch.minimum(1 - mean, 1 + mean).clamp(min=0)
+        return (mean + torch.minimum(deviation, room / CUT) * truncated(white)).clamp(-1, 1)
+
+
+def truncated(white: Tensor, cut: float = CUT) -> Tensor:
+    """Standard normal numbers -> such of the normal distribution cut at +-`cut`, in the same order."""
+    share = math.erf(cut / math.sqrt(2))
+    return math.sqrt(2) * torch.erfinv(share * torch.erf(white / math.sqrt(2)))
+
+
+def fitted(
+    mean: Tensor, deviation: Tensor, actions: Tensor, scored: Score, elites: int, momentum: float
+) -> tuple[Tensor, Tensor]:
+    """(B, H, A) mean and deviation of the best of (B, N, H, A) candidates, less a share `momentum` of the step there.
+
+    Candidates whose score is no number are no elites, and rows in which all are such stay.
+    """
+    chosen = scored.ranked()[:, :elites]
+    some = scored.values.gather(1, chosen).isfinite().to(actions)[..., None, None]
+    picked = actions.gather(1, chosen[..., None, None].expand(-1, -1, *actions.shape[2:]))
+    count = some.sum(1).clamp(min=1)
+    middle = (picked * some).sum(1) / count
+    spread = (((picked - middle.unsqueeze(1)) ** 2 * some).sum(1) / count).sqrt()
+    usable = some.any(1)
+    middle = momentum * mean + (1 - momentum) * middle
+    spread = momentum * deviation + (1 - momentum) * spread
+    return torch.where(usable, middle, mean), torch.where(usable, spread, deviation)
+
+
+class Best:
+    """The best plan so far of each row: a feasible one before any other, then by value, else by cost."""
+
+    def __init__(self, plan: Tensor) -> None:
+        self.plan = plan
+        self.value = torch.full((len(plan),), -math.inf, dtype=plan.dtype, device=plan.device)
+        self.feasible = torch.zeros(len(plan), dtype=torch.bool, device=plan.device)
+
+    def see(self, actions: Tensor, scored: Score) -> None:
+        """Take in (B, N, H, A) candidates."""
+        top = scored.ranked()[:, :1]
+        feasible = scored.feasible.gather(1, top)[:, 0]
+        cost = torch.where(scored.values.isfinite(), -scored.costs, -math.inf)
+        value = torch.where(scored.feasible, scored.values, cost).gather(1, top)[:, 0]
+        better = (feasible & ~self.feasible) | ((feasible == self.feasible) & (value > self.value))
+        found = actions.gather(1, top[..., None, None].expand(-1, 1, *actions.shape[2:]))[:, 0]
+        self.plan = torch.where(better[:, None, None], found, self.plan)
+        self.value = torch.where(better, value, self.value)
+        self.feasible = self.feasible | feasible

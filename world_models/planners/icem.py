@@ -1,0 +1,88 @@
+"""iCEM: sample-efficient cross-entropy method for real-time planning."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from surefoot.core.memory import DRAWS, Memory
+from surefoot.world_models.dynamics import Dynamics
+from surefoot.world_models.futures import Objective, score
+from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
+from surefoot.world_models.planners.cem import Best, fitted
+
+ELITES = "elites"
+"""(B, K, H, A) elites of the last plan, a step on; zeros before the first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ICEM:
+    """CEM with coloured noise, fewer candidates in later iterations, and elites that are kept (Pinneri et al., 2020).
+
+    Candidates of an iteration are new samples and a share of the last iteration's elites, at first of the last plan's,
+    a step on; at last the mean too. The best candidate seen is the plan.
+    """
+
+    horizon: int = 30  # steps looked ahead
+    samples: int = 128  # candidates of the first iteration
+    iterations: int = 3
+    elites: float = 0.1  # share of the first candidates that the Gaussian is fitted to
+    kept: float = 0.3  # share of the elites that are candidates again
+    decay: float = 1.25  # by which the candidates get fewer from iteration to iteration
+    momentum: float = 0.1  # share of the old Gaussian that is kept
+    sigma: float = 0.5  # first deviation, in half ranges of the action
+    colour: float = 2.0  # exponent of the noise's spectrum over time
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        check_settings(self, "icem")
+
+    @property
+    def elite_count(self) -> int:
+        """How many."""
+        return max(1, round(self.elites * self.samples))
+
+    @property
+    def kept_count(self) -> int:
+        """How many elites are candidates again."""
+        return max(1, round(self.kept * self.elite_count))
+
+    @property
+    def populations(self) -> tuple[int, ...]:
+        """New samples of each iteration: at least twice the elites."""
+        return tuple(
+            max(round(self.samples * self.decay**-iteration), 2 * self.elite_count)
+            for iteration in range(self.iterations)
+        )
+
+    def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
+        """As `Planner.begin`."""
+        elites = torch.zeros(rows, self.kept_count, self.horizon, action_dim)
+        return {**begin(rows, self.horizon, action_dim, seed), ELITES: elites}
+
+    def plan(
+        self,
+        dynamics: Dynamics,
+        states: Tensor,
+        memory: Memory,
+        objective: Objective = Objective(),  # noqa: B008  # it is frozen
+        noise: Tensor | None = None,
+    ) -> tuple[Tensor, Memory]:
+        """As `Planner.plan`; `noise` is of the sum of `populations` candidates."""
+        draws = memory[DRAWS]
+        mean, elites = memory[PLAN].to(states.dtype), memory[ELITES].to(states.dtype)
+        deviation, best, first = torch.full_like(mean, self.sigma), Best(mean), 0
+        for iteration, count in enumerate(self.populations):
+            white = sampled(noise, draws, first, count, mean, self.colour)
+            fresh = (mean.unsqueeze(1) + deviation.unsqueeze(1) * white).clamp(-1, 1)
+            last = iteration == self.iterations - 1
+            actions = torch.cat([fresh, elites, *([mean.unsqueeze(1)] if last else [])], 1)
+            scored = score(dynamics, states, actions, draws, objective)
+            mean, deviation = fitted(mean, deviation, actions, scored, self.elite_count, self.momentum)
+            best.see(actions, scored)
+            top = scored.ranked()[:, : self.kept_count, None, None]
+            elites = actions.gather(1, top.expand(-1, -1, *actions.shape[2:]))
+            first += count
+        return best.plan, {PLAN: shifted(mean), ELITES: shifted(elites), DRAWS: counted_on(draws)}

@@ -1,0 +1,64 @@
+"""MPPI: model predictive path integral control."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from surefoot.core.memory import DRAWS, Memory
+from surefoot.world_models.dynamics import Dynamics
+from surefoot.world_models.futures import Objective, score
+from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
+
+
+@dataclasses.dataclass(frozen=True)
+class MPPI:
+    r"""Candidates around the last plan, averaged by how good they are (Williams et al., 2017; no control cost).
+
+    .. math:: u \leftarrow \sum_i w_i u_i, \quad w_i \propto e^{(G_i - \max_j G_j) / \lambda}
+
+    u_i = clip(u + sigma z_i, -1, 1); the first candidate is u itself.
+    """
+
+    horizon: int = 50  # steps looked ahead
+    samples: int = 1024  # candidates in each iteration
+    iterations: int = 1
+    sigma: float = 0.5  # of the noise, in half ranges of the action
+    temperature: float = 0.1  # lambda, in units of return
+    colour: float = 0.0  # exponent of the noise's spectrum over time: 0 white, 2 a random walk's
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        check_settings(self, "mppi")
+
+    def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
+        """As `Planner.begin`."""
+        return begin(rows, self.horizon, action_dim, seed)
+
+    def plan(
+        self,
+        dynamics: Dynamics,
+        states: Tensor,
+        memory: Memory,
+        objective: Objective = Objective(),  # noqa: B008  # it is frozen
+        noise: Tensor | None = None,
+    ) -> tuple[Tensor, Memory]:
+        """As `Planner.plan`; `noise` is of iterations * samples candidates."""
+        draws = memory[DRAWS]
+        mean = memory[PLAN].to(states.dtype)
+        for iteration in range(self.iterations):
+            white = sampled(noise, draws, iteration * self.samples, self.samples, mean, self.colour)
+            white[:, 0] = 0
+            actions = (mean.unsqueeze(1) + self.sigma * white).clamp(-1, 1)
+            mean = self.average(mean, actions, score(dynamics, states, actions, draws, objective).fitness())
+        return mean, {PLAN: shifted(mean), DRAWS: counted_on(draws)}
+
+    def average(self, mean: Tensor, actions: Tensor, fitness: Tensor) -> Tensor:
+        """(B, H, A) weighted average of (B, N, H, A) candidates; the old mean of rows in which none is a number."""
+        best = fitness.amax(1, keepdim=True)
+        usable = best > -math.inf
+        weights = torch.softmax(torch.where(usable, fitness, 0) / self.temperature, 1)
+        return torch.where(usable.unsqueeze(-1), torch.einsum("bn,bnha->bha", weights, actions), mean)
