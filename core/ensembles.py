@@ -107,5 +107,22 @@ def critic_loss(values: Tensor, targets: Tensor, over: str, weight: Tensor | Non
     return errors.sum() if over == "sum" else 0.5 * errors.sum()
 
 
+def diversity(gradients: Tensor) -> Tensor:
+    r"""() how much critics agree on where a better action lies: E where all gradients are parallel, 0 where orthogonal.
+
+    .. math::
+        \frac{1}{E - 1} E_s \textstyle\sum_{i \ne j} \langle n_i, n_j \rangle, \quad n_i = g_i / (|g_i| + 10^{-10})
+
+    Args:
+        gradients: (E, B, A) of each critic's values by the actions, E >= 2.
+
+    Source: An, Moon, Kim and Song, "Uncertainty-Based Offline RL with Diversified Q-Ensemble" (NeurIPS 2021), eq. (7).
+    """
+    lengths = gradients.square().sum(-1, keepdim=True).clamp(min=1e-24).sqrt()  # a root has no gradient at 0
+    units = gradients / (lengths + 1e-10)
+    together = units.sum(0).square().sum(-1) - units.square().sum((0, -1))
+    return together.mean() / (gradients.shape[0] - 1)
+
+
 REDUCTIONS = ("mean", "sum", "half_sum")
 """Words for `critic_loss`."""

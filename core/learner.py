@@ -282,7 +282,7 @@ class Learner:
         taken = [False] * len(self.updates)
         for part in due:
             if isinstance(part, Rule):
-                self._obey_in_step(part, noise)
+                self._obey_in_step(part)
                 continue
             for index in part:
                 self.optimizers[index].before()
@@ -300,14 +300,15 @@ class Learner:
         """(S, ...) of all agents, or what a lone one has."""
         return value if self.stacked else value[0]
 
-    def _obey_in_step(self, rule: Rule, noise: dict[str, Tensor]) -> None:
+    def _obey_in_step(self, rule: Rule) -> None:
         """Take a rule of training steps on rows of its source."""
         batch: Batch = {}
+        noise: dict[str, Tensor] = {}
         if rule.change is not None:
             rows = rule.rows or self.batch_size
             indices = self.sources[rule.source].rows(self.step)[:, :rows]
             batch = self.sources[rule.source].gather(self._own(indices))
-            noise = {name: noise[name][:, :rows] for name in rule.noise}
+            noise = self.stream.once(self.step, rows, rule.noise, rule.name)
             if not self.stacked:
                 batch = {name: value.unsqueeze(0) for name, value in batch.items()}
         rest, metrics = self.obey(rule, batch, noise)

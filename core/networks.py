@@ -160,6 +160,31 @@ class MLP(nn.Module):
                 value = value * parts[layer]
         return nn.functional.normalize(value, dim=-1) if self.unit_features else value
 
+    def with_gradient(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """(E, B) outputs and (E, B, in) their gradients by the inputs, which can be differentiated by the weights.
+
+        Of an ensemble of one output each, relu and no layer norms: the gradient is a product of the weights, and so
+        costs what a second forward pass does. In plain PyTorch.
+
+        Args:
+            inputs: (B, in).
+
+        Raises:
+            ConfigError: a network of another kind.
+        """
+        weights, biases = _tensors(self.weights), _tensors(self.biases)
+        if self.members is None or self.activation != "relu" or len(self.scales) or weights[-1].shape[-2] != 1:
+            raise ConfigError("with_gradient is of relu ensembles with one output and without layer norms")
+        value, kept = inputs, []
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            value = torch.relu(kernels.linear(value, weight, bias))
+            kept.append((value > 0).to(value.dtype))
+        outputs = kernels.linear(value, weights[-1], biases[-1]).squeeze(-1)
+        gradient = weights[-1].expand(-1, inputs.shape[0], -1)
+        for weight, above in zip(reversed(weights[:-1]), reversed(kept), strict=True):
+            gradient = torch.matmul(gradient * above, weight)
+        return outputs, gradient
+
     def member(self, inputs: Tensor, index: int) -> Tensor:
         """What member `index` alone maps (B, in) to: (B, out)."""
         weights, biases = [w[index] for w in _tensors(self.weights)], [b[index] for b in _tensors(self.biases)]
@@ -248,6 +273,11 @@ class Critic(nn.Module):
     def forward(self, observation_actions: Tensor, members: Tensor | None = None) -> Tensor:
         """(E, B) values of (B, observation dim + action dim) pairs; (M, B) of the (M,) `members` alone."""
         return self.mlp(observation_actions, members=members).squeeze(-1)
+
+    def with_action_gradient(self, observation_actions: Tensor, action_dim: int) -> tuple[Tensor, Tensor]:
+        """(E, B) values and (E, B, A) their gradients by the actions, as `MLP.with_gradient`."""
+        values, gradients = self.mlp.with_gradient(observation_actions)
+        return values, gradients[..., -action_dim:]
 
     def first(self, observation_actions: Tensor) -> Tensor:
         """(B,) values of the first critic alone."""

@@ -69,14 +69,16 @@ def rows_of_sources(agent: str, order: Order, sources: Collection[str], batch_si
 
 
 def noise_of(agent: str, order: Order, batch_size: int) -> tuple[dict[str, Noise], dict[str, int]]:
-    """The random numbers of all entries by name, and as many rows of each as the entry with the most reads.
+    """The random numbers of all updates by name, and as many rows of each as the update with the most reads.
+
+    A rule's are drawn when it is taken, which may be seldom and for many rows.
 
     Raises:
         ConfigError: two entries mean different numbers by one name.
     """
     noises: dict[str, Noise] = {}
     rows: dict[str, int] = {}
-    for entry in order:
+    for entry in updates_of(order):
         for name, noise in entry.noise.items():
             if noises.setdefault(name, noise) != noise:
                 raise ConfigError(

@@ -87,6 +87,14 @@ class Stream:
             self._fill(block)
         return {name: value[:, offset] for name, value in self._noise.items()}
 
+    def once(self, step: int, rows: int, noises: Mapping[str, Noise], of: str) -> dict[str, Tensor]:
+        """{name: (S, rows, width)} numbers of a rule named `of` at training step `step` alone."""
+        drawn = {
+            name: np.stack([noise.draw(generator(seed, f"{of}/{name}", step), (rows,)) for seed in self.seeds])
+            for name, noise in noises.items()
+        }
+        return {name: torch.from_numpy(value).to(self.device, self.dtype) for name, value in drawn.items()}
+
     def _fill(self, block: int) -> None:
         for name, noise in self.noises.items():
             shape = (STEPS_PER_BLOCK, self.rows[name])

@@ -11,7 +11,7 @@ from torch import Tensor
 from surefoot.core.errors import DataError
 from surefoot.core.sources import MAIN, Batch, Drawn, Source, Stores, Uniform
 from surefoot.data.samplers import Chain, Weighted, Windows, uniform_rows
-from surefoot.data.store import Store, Workspace, segment_ids
+from surefoot.data.store import OBSERVATION_ACTIONS, Store, Workspace, segment_ids
 
 
 class WindowSource(Drawn):
@@ -65,7 +65,8 @@ def chunk_source(stores: Stores, length: int) -> Source:
 class Added(Drawn):
     """Rows that a rule adds, such as those that a model imagines: the newest `capacity` of each seed, drawn uniformly.
 
-    A rule adds to it by giving a batch under the source's name: name -> (n, ...) for its seed.
+    A rule adds to it by giving a batch under the source's name: name -> (n, ...) for its seed, with `valid` (n,) where
+    some of its rows are not to be added.
     """
 
     def __init__(self, capacity: int, columns: Mapping[str, tuple[int, ...]], stream: str) -> None:
@@ -78,36 +79,42 @@ class Added(Drawn):
         """
         super().__init__(stream)
         self.capacity, self.columns = capacity, {name: (shape, torch.float32) for name, shape in columns.items()}
+        self.dtype = torch.float32
 
     def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
         """As `Source.bind`; what was added before is forgotten."""
         super().bind(seeds, rows, device)
-        self.store = Store.allocate(len(self.seeds) * self.capacity, self.columns, device)
+        self.store = Store.allocate(len(self.seeds) * self.capacity, self.columns, device, self.dtype)
         self._first = torch.arange(len(self.seeds), device=device).unsqueeze(1) * self.capacity
-        self._added = torch.zeros((), dtype=torch.int64)
+        self._added = torch.zeros(len(self.seeds), dtype=torch.int64)
 
     @property
     def added(self) -> int:
-        """Rows of each seed so far."""
-        return int(self._added)
+        """Rows of each seed so far; of the seed with the fewest."""
+        return int(self._added.min())
 
     def rows_added(self, position: int) -> dict[str, Tensor]:
         """The rows of seed `position` and how many were added, as views: part of a checkpoint."""
         first = position * self.capacity
         rows = {name: self.store[name][first : first + self.capacity] for name in self.columns}
-        return {**rows, "added": self._added}
+        return {**rows, "added": self._added[position]}
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
 
     def add(self, batch: Mapping[str, Tensor]) -> None:
-        """Write (S, n, ...) columns over the oldest rows."""
-        count = next(iter(batch.values())).shape[1]
-        places = (self.added + torch.arange(count, device=self.device)) % self.capacity
-        rows = (self._first + places).flatten()
-        for name in self.columns:
-            self.store[name][rows] = batch[name].flatten(0, 1)
-        self._added += count
+        """Write (S, n, ...) columns over the oldest rows; only those where (S, n) `valid` is not 0, if it is given."""
+        valid, count = batch.get("valid"), next(iter(batch.values())).shape[1]
+        for position in range(len(self.seeds)):
+            chosen = torch.arange(count, device=self.device)
+            if valid is not None:
+                chosen = valid[position].to(self.device).nonzero().squeeze(1)
+            before, given = int(self._added[position]), len(chosen)
+            newest = torch.arange(max(0, given - self.capacity), given, device=self.device)
+            places = position * self.capacity + (before + newest) % self.capacity
+            for name in self.columns:
+                self.store[name][places] = batch[name][position][chosen[newest]].to(self.store[name].dtype)
+            self._added[position] += given
 
     def rows(self, step: int) -> Tensor:
         """(S, rows) int64 rows of training step `step`.
@@ -115,9 +122,13 @@ class Added(Drawn):
         Raises:
             DataError: nothing has been added yet.
         """
+        return self._of_added(self.drawn(step))
+
+    def _of_added(self, uniform: Tensor) -> Tensor:
         if self.added == 0:
             raise DataError(f"nothing has been added to the source {self.stream!r}: put the rule that does before")
-        return self._first + uniform_rows(self.drawn(step), len(self))
+        held = self._added.clamp(max=self.capacity).to(self.device).unsqueeze(1)
+        return self._first + uniform_rows(uniform, held)
 
     def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
         """The rows at `indices`."""
@@ -126,3 +137,53 @@ class Added(Drawn):
     def workspace(self, rows: int) -> Workspace:
         """Memory for `gather`, as `Store.workspace`."""
         return self.store.workspace(rows)
+
+
+class BesideAdded(Added):
+    """Rows of a dataset and rows that a rule adds, in every batch: a fixed share of the former, which come first.
+
+    Row i of the data is i; row i of what was added is i + the number of the data's rows.
+    """
+
+    def __init__(self, data: Store, share: float, capacity: int, stream: str) -> None:
+        """Give the whole part of `share`, in [0, 1], of a batch's rows from `data`; room for `capacity` rows added.
+
+        A share of 1 leaves no room for added rows, and none need be there.
+        """
+        columns = {name: field.shape for name, field in data.fields.items() if name != OBSERVATION_ACTIONS}
+        super().__init__(capacity, columns, stream)
+        self.data, self.share = data, share
+        self.dtype = data["rewards"].dtype
+
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Added.bind`."""
+        super().bind(seeds, rows, device)
+        if self.store.fields != self.data.fields:
+            raise DataError(
+                f"columns {', '.join(self.data.fields)} of the data can't be added to: they must all be numbers of one "
+                "row, without images"
+            )
+        self.of_data = int(self.share * rows + 1e-9)
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows) int64 rows of training step `step`, those of the data first.
+
+        Raises:
+            DataError: nothing has been added yet.
+        """
+        uniform = self.drawn(step)
+        ours = uniform_rows(uniform[:, : self.of_data], len(self.data))
+        if self.of_data == self.count:
+            return ours
+        return torch.cat([ours, len(self.data) + self._of_added(uniform[:, self.of_data :])], 1)
+
+    def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
+        """The rows at `indices` (..., rows), as `rows` gives them."""
+        parts = (indices[..., : self.of_data], indices[..., self.of_data :] - len(self.data))
+        found = [store.gather_groups(rows) for store, rows in zip((self.data, self.store), parts, strict=True)]
+        dim = indices.dim() - 1
+        if out is None:
+            return self.data.split({key: torch.cat([part[key] for part in found], dim) for key in found[0]})
+        for key, buffer in out.buffers.items():
+            torch.cat([part[key] for part in found], dim, out=buffer)
+        return dict(out.batch)

@@ -1,9 +1,12 @@
 """Algorithms that learn a model of the world, or plan with one. One algorithm a file."""
 
 from surefoot.core.agent import Agent
+from surefoot.model_based.alarm import Alarm, AlarmConfig
+from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
+from surefoot.model_based.ravl import RAVL, RAVLConfig
 
 _AGENTS: tuple[type[Agent], ...] = ()
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
-__all__ = ["ALGORITHMS"]
+__all__ = ["ALGORITHMS", "RAVL", "Alarm", "AlarmConfig", "ImaginedSAC", "ImaginedSACConfig", "RAVLConfig"]

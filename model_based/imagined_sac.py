@@ -1,0 +1,233 @@
+"""Soft actor-critic on rows that a policy imagines in a world: what model-based algorithms from data have in common."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.networks import Critic
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.temperature import Temperature
+from surefoot.core.value_learning import td_target
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import BesideAdded
+from surefoot.model_based.alarm import AlarmConfig, Limits
+from surefoot.world_models.dynamics import Dynamics, Outcome
+from surefoot.world_models.imagine import NOISE, Rollouts, imagine, rollout_noise
+from surefoot.world_models.reach import edge_share
+
+STARTS = "starts"
+
+
+@dataclasses.dataclass(frozen=True)
+class ImaginedSACConfig(AlarmConfig):
+    """Settings of SAC on imagined rows; the defaults are OfflineRL-Kit's, whose methods differ from it by one part."""
+
+    model_updates: int = 20_000  # training steps of the model, before the first of the policy; of the run's steps
+    rollout_length: int = 5  # L, steps from a state of the data
+    rollouts: int = 50_000  # each time that rows are imagined
+    imagine_every: int = 1_000  # training steps
+    imagined_kept: int = 5  # times that rows were imagined whose rows are kept
+    real_ratio: float = 0.05  # of each batch, rows of the data; the others are imagined
+    critics: int = 2  # N, of whose values the minimum counts
+    discount: float = 0.99
+    target_rate: float = 0.005
+    temperature: float = 1.0  # weight of the entropy at the start
+    target_entropy: float | None = None  # in nats; None: minus the number of action dimensions
+    deterministic_backup: bool = False  # leave the entropy out of the targets
+    actor_learning_rate: float = 1e-4
+    actor_schedule: str = "constant"  # or cosine, to 0 at the end of the run
+    critic_learning_rate: float = 3e-4
+    temperature_learning_rate: float = 1e-4
+    hidden: tuple[int, ...] = (256, 256)
+    initialisation: str = "torch"  # or edac: nn.Linear's kernels, hidden biases 0.1, last layers within 3e-3
+    log_std_range: tuple[float, float] = (-5.0, 2.0)
+    normalization: str = "none"  # of observations: none or observations
+    reward_range: tuple[float, float] | None = None  # of what the task can give, for the alarm; None: the data's
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        name = algorithm_of(self)
+        for field, least in (
+            ("model_updates", 0), ("rollout_length", 1), ("rollouts", 1), ("imagine_every", 1), ("imagined_kept", 1),
+            ("critics", 1),
+        ):  # fmt: skip
+            require(getattr(self, field) >= least, name, field, getattr(self, field), f">= {least}")
+        require(0 <= self.real_ratio <= 1, name, "real_ratio", self.real_ratio, "in [0, 1]")
+        require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
+
+
+class ImaginedSAC(Agent):
+    r"""Model-based policy optimisation from data, without a penalty: the base of what follows.
+
+    .. math::
+        y &= r + \gamma (1 - d)\, (\min_i \hat Q_i(s', a') - \alpha \log\pi(a'|s')), \quad a' \sim \pi(s') \\
+        L_Q &= \textstyle\sum_i E\, (Q_i(s, a) - y)^2 \\
+        L_\pi &= E\, [\alpha \log\pi(a|s) - \min_i Q_i(s, a)], \quad a \sim \pi(s) \\
+        L_\alpha &= -\log\alpha\; E\, [\log\pi(a|s) + \bar H]
+
+    The model is fitted first. Then, every `imagine_every` training steps, the present policy is followed in it for L
+    steps from states of the data, and SAC is stepped on a mixture of these rows and the data's. Source: Janner, Fu,
+    Zhang and Levine, "When to Trust Your Model" (NeurIPS 2019), as OfflineRL-Kit and the paper of RAVL have it offline.
+    """
+
+    name = "imagined_sac"
+    Config: ClassVar[type] = ImaginedSACConfig
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: ImaginedSACConfig
+    limits: Tensor
+
+    def build(self) -> None:
+        """Actor, critics with their targets, temperature, and the world where it is learned."""
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        self.actor: TanhGaussianActor = TanhGaussianActor(
+            *sizes, c.hidden, c.initialisation, log_std_range=c.log_std_range
+        )
+        self.critic = Critic(*sizes, c.hidden, c.critics, c.initialisation)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.temperature = Temperature(c.temperature)
+        self.register_buffer("limits", torch.zeros(5))  # lowest and highest value, best; lowest and highest reward
+        self.build_world()
+
+    def build_world(self) -> None:
+        """Make what `world` needs."""
+
+    def world(self) -> Dynamics:
+        """Where rows are imagined, in the units in which the agent reads observations."""
+        raise TypeError(f"{type(self).__name__} must define world")
+
+    def model_updates(self) -> list[Update | Rule]:
+        """How the world is fitted."""
+        return []
+
+    @property
+    def target_entropy(self) -> float:
+        """In nats, of actions in [-1, 1]."""
+        wanted = self.config.target_entropy
+        return -float(self.spec.action_dim) if wanted is None else wanted
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions, normalise observations; note what the data's rewards allow values to be."""
+        ready = prepare(self, dataset, normalization=self.config.normalization)
+        if not self.rewards_fixed:
+            starts = ready.episode_starts
+            rewards = self.config.reward_range or (float(ready.rewards.min()), float(ready.rewards.max()))
+            terminated = ready.terminations[starts[1:] - 1]
+            limits = Limits.of(ready.rewards, starts, terminated, self.config.discount, rewards)
+            self.limits.copy_(torch.tensor([limits.low, limits.high, limits.best, *rewards]))
+        return ready
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """States to begin from; and the batches of SAC, the data's rows beside imagined ones."""
+        c = self.config
+        capacity = c.rollouts * c.rollout_length * c.imagined_kept
+        return {
+            STARTS: Uniform(stores.data, stream=STARTS),
+            MAIN: BesideAdded(stores.data, c.real_ratio, capacity, MAIN),
+        }
+
+    # -- rows ---------------------------------------------------------------------------------------------
+
+    def judge(self, states: Tensor, actions: Tensor, outcome: Outcome) -> Outcome:
+        """What is learned from of a step in the world: here the step as it is."""
+        return outcome
+
+    def imagine(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """Rows of the present policy in the world, from states of the data."""
+        c = self.config
+        found = imagine(self.world(), self.actor.act, batch["observations"], noise, c.rollout_length, self.judge)
+        return {MAIN: found.rows()}, self.imagined_metrics(found, noise[NOISE])  # type: ignore[dict-item]
+
+    def imagined_metrics(self, found: Rollouts, noise: Tensor) -> Metrics:
+        """What is told of imagined rows, among it signals of the alarm."""
+        valid, (lowest, highest) = found.valid.to(found.states.dtype), self.limits[3:]
+        reward = torch.where(found.valid, found.rewards, 0).sum() / valid.sum().clamp(min=1)
+        return {
+            "imagined_reward": reward,
+            "imagined_steps": valid.sum(0).mean(),
+            "reward_excess": (reward - highest) / (highest - lowest).clamp(min=1e-6),
+            "edge_share": (1 - self.config.real_ratio) * edge_share(found),
+        }
+
+    # -- SAC ----------------------------------------------------------------------------------------------
+
+    def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
+        """(B,) reward and soft value of a next action."""
+        following = batch["next_observations"]
+        action, log_density = self.actor.draw(following, noise["next_action"])
+        value = ensembles.minimum(self.target_critic(torch.cat([following, action], -1)))
+        if not self.config.deterministic_backup:
+            value = value - self.temperature() * log_density
+        return td_target(batch["rewards"], batch["terminations"], value, self.config.discount)
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared distance of all critics to the targets."""
+        q = self.critic(batch["observation_actions"])
+        return ensembles.critic_loss(q, self.targets(batch, noise), "sum"), self.value_metrics(q)
+
+    def value_metrics(self, q: Tensor) -> Metrics:
+        """What is told of (N, B) values, among it signals of the alarm.
+
+        The entropy of an action in [-1, 1]^A is at most A log 2, which soft values may have at each step.
+        """
+        low, high, best = self.limits[:3]
+        entropy = self.temperature().detach() * (
+            self.spec.action_dim * math.log(2) / max(1 - self.config.discount, 1e-9)
+        )
+        high = high if self.config.deterministic_backup else high + entropy
+        size, mean = (high - low).clamp(min=1e-6), q.mean()
+        over_best = (mean - low) / (best - low).clamp(min=1e-6)
+        return {"q": q, "q_max": q.amax(), "value_excess": (mean - high) / size, "value_over_best": over_best}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Entropy, weighted, and the lowest value of the policy's own actions, reparameterised."""
+        observations = batch["observations"]
+        action, log_density = self.actor.draw(observations, noise["action"])
+        value = ensembles.minimum(self.critic(torch.cat([observations, action], -1)))
+        return (self.temperature() * log_density - value).mean(), {"entropy": -log_density}
+
+    def temperature_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Lowers the temperature where the policy's entropy is above its target."""
+        _, log_density = self.actor.draw(batch["observations"], noise["action"])
+        return self.temperature.loss(log_density, self.target_entropy), {"temperature": self.temperature()}
+
+    def updates(self) -> list[Update | Rule]:
+        """The model; then rows, at once and now and again; then critics, actor and temperature."""
+        c, size, learned = self.config, self.spec.action_dim, self.model_updates()
+        first = c.model_updates if learned else 0
+        rows = Rule(
+            self.imagine, source=STARTS, rows=c.rollouts, noise=rollout_noise(self.world(), c.rollout_length),
+            after=first, until=first + 1,
+        )  # fmt: skip
+        actor = Adam(c.actor_learning_rate, schedule=c.actor_schedule)
+        action = {"action": Noise("normal", size)}
+        return [
+            *learned,
+            rows,
+            dataclasses.replace(rows, every=c.imagine_every, after=first + 1, until=None),
+            Update(
+                self.critic_loss, ("critic",), Adam(c.critic_learning_rate), after=first, noise=self.critic_noise(),
+                then={"target_critic": ("critic", c.target_rate)},
+            ),
+            Update(self.actor_loss, ("actor",), actor, after=first, noise=action),
+            Update(
+                self.temperature_loss, ("temperature",), Adam(c.temperature_learning_rate), after=first,
+                noise=action, together=True,
+            ),
+        ]  # fmt: skip
+
+    def critic_noise(self) -> dict[str, Noise]:
+        """What `critic_loss` reads."""
+        return {"next_action": Noise("normal", self.spec.action_dim)}

@@ -1,0 +1,72 @@
+"""The alarm: each signal by itself, patience, thresholds of the user, and what rewards allow."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from surefoot.core.errors import ConfigError
+from surefoot.model_based.alarm import SIGNALS, WINDOW, Alarm, AlarmConfig, Limits, value_growth
+
+USUAL = AlarmConfig()
+
+
+@pytest.mark.parametrize("signal", [signal for signal in SIGNALS if signal.metric != "value_growth"])
+def test_each_signal_rings_beyond_its_threshold_and_only_there(signal) -> None:  # type: ignore[no-untyped-def]
+    threshold = getattr(USUAL, signal.option)
+    beyond, within = (threshold + sign * 1e-4 for sign in ((1, -1) if signal.above else (-1, 1)))
+    for value, wanted in ((beyond, 1), (within, 0), (threshold, 0), (math.nan, 0)):
+        alarm = Alarm(USUAL)
+        for step in range(1, 6):
+            alarm.hear(100 * step, {signal.metric: value})
+        assert len(alarm.rings) == wanted, value
+    ring = Alarm(AlarmConfig(alarm_patience=1)).hear(7, {signal.metric: beyond})[0]
+    assert (ring.step, ring.signal, ring.threshold) == (7, signal.metric, threshold)
+    assert signal.meaning in str(ring)
+    assert not Alarm(AlarmConfig(alarm_patience=1, **{signal.option: None})).hear(7, {signal.metric: beyond})
+
+
+def test_it_rings_once_after_as_many_in_a_row_as_patience_says() -> None:
+    alarm = Alarm(AlarmConfig(alarm_patience=3))
+    heard = [
+        len(alarm.hear(step, {"edge_share": value})) for step, value in enumerate([1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1])
+    ]
+    assert heard == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+
+
+def test_infinite_values_ring_too() -> None:
+    assert Alarm(AlarmConfig(alarm_patience=1)).hear(1, {"value_excess": math.inf})
+
+
+def test_growth_is_the_slope_of_log10_per_thousand_steps_above_the_datas_best() -> None:
+    lines = [(500 * i, {"q": 10 ** (0.3 * i), "value_over_best": 2.0}) for i in range(WINDOW + 3)]
+    assert value_growth(lines) == pytest.approx(0.6)
+    assert value_growth(lines[: WINDOW - 1]) is None
+    below = [*lines[:-1], (lines[-1][0], {"q": 1.0, "value_over_best": 0.9})]
+    assert value_growth(below) is None
+    alarm = Alarm(AlarmConfig(alarm_patience=1))
+    rung = [step for step, line in lines if alarm.hear(step, line)]
+    assert rung == [500 * (WINDOW - 1)]
+    assert alarm.rings[0].signal == "value_growth"
+
+
+def test_thresholds_come_from_any_config_that_has_some() -> None:
+    class Other:
+        alarm_edge_share = 0.5
+
+    assert Alarm(Other()).config == AlarmConfig(alarm_edge_share=0.5)
+    assert Alarm().config == USUAL
+    with pytest.raises(ConfigError, match="alarm_patience is 0"):
+        AlarmConfig(alarm_patience=0)
+
+
+def test_limits_of_values_by_hand() -> None:
+    rewards = np.array([1.0, 2.0, -3.0, 4.0])
+    found = Limits.of(rewards, np.array([0, 2, 4]), np.array([True, False]), 0.5, (-3.0, 4.0))
+    assert (found.low, found.high) == (-6, 8)
+    assert found.best == pytest.approx(max(1 + 0.5 * 2, (-3 + 0.5 * 4) / (1 - 0.25)))
+    positive = Limits.of(np.array([2.0, 3.0]), np.array([0, 2]), np.array([False]), 0.5, (2.0, 3.0))
+    assert (positive.low, positive.high) == (0, 6)  # an episode may end
+    assert positive.best == pytest.approx((2 + 1.5) / 0.75)
