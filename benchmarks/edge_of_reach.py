@@ -182,13 +182,13 @@ def table(found: Results) -> list[str]:
     lines = [
         "# Edge of reach",
         "",
-        f"Exact dynamics in the plane, {UPDATES:,} updates of networks of two layers of 64. Score: discounted return of 50 "
-        "steps over the optimal one. Highest value: of the policy's own action, anywhere on the box that rollouts reach, "
-        f"at any time; rewards allow {1 / (1 - DISCOUNT):.0f}, and above {DIVERGED:,.0f} a seed counts as diverged. The "
-        "alarm's signals are those of its defaults. Written by `python benchmarks/edge_of_reach.py`.",
+        f"Exact dynamics in the plane, {UPDATES:,} updates of networks of two layers of 64. Score: discounted return "
+        "of 50 steps over the optimal one. Highest value: of the policy's own action, on the box that rollouts "
+        f"reach, at any time; rewards allow {1 / (1 - DISCOUNT):.0f}, and above {DIVERGED:,.0f} a seed counts as "
+        "diverged. The alarm has its defaults. Written by `python benchmarks/edge_of_reach.py`.",
         "",
-        "| learner | seeds | score, mean [least, most] | at 90 % or better | diverged | first at step | highest value, mean | "
-        "alarm rang | first ring | before divergence |",
+        "| learner | seeds | score, mean [least, most] | at 90 % or better | diverged | first at step | highest value, "
+        "mean | alarm rang | first ring | before divergence |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in LEARNERS:
@@ -199,10 +199,11 @@ def table(found: Results) -> list[str]:
         scores, diverged = [row["score"] for row in rows], [row for row in rows if row["diverged"] is not None]
         rang = [row for row in rows if row["rings"]]
         first = [min(ring["step"] for ring in row["rings"]) for row in rang]
+        span = _span([row["diverged"] for row in diverged])
         warned = sum(min([r["step"] for r in row["rings"]] or [UPDATES]) < row["diverged"] for row in diverged)
         lines.append(
             f"| {name} | {len(rows)} of {SEEDS} | {np.mean(scores):.3f} [{min(scores):.3f}, {max(scores):.3f}] | "
-            f"{sum(score >= 0.9 for score in scores)} | {len(diverged)} | {_span([row['diverged'] for row in diverged])} | "
+            f"{sum(score >= 0.9 for score in scores)} | {len(diverged)} | {span} | "
             f"{np.mean([row['highest_value'] for row in rows]):,.0f} | {len(rang)} | {_span(first)} | "
             f"{f'{warned} of {len(diverged)}' if diverged else ''} |"
         )
