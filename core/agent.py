@@ -81,6 +81,9 @@ class Update:
     """Not taken in the first so many training steps."""
     until: int | None = None
     """Not taken after so many training steps; None: to the end."""
+    unless: str | None = None
+    """Full name of a () bool buffer: not taken where it is true of all seeds, as of a model that no longer improves. It
+    is read after the rules that may change it; schedules don't go with it."""
     repeat: int = 1
     """Times in a row, each on rows of its own."""
     rows: int | None = None
@@ -131,6 +134,8 @@ class Rule:
     """Of a rule of training steps: as `Update.after`."""
     until: int | None = None
     """Of a rule of training steps: as `Update.until`."""
+    last: bool = False
+    """Of a rule of training steps: taken at the last planned one too, whatever the three above say."""
     then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     """Network -> (network, rate): first += rate * (second - first), in this order, after `change`."""
     noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
@@ -196,6 +201,8 @@ class Agent(nn.Module):
     """Whether it is given a dataset: required, optional or refused."""
     reads_margins: ClassVar[bool] = False
     """Whether margins in its dataset mean something to it: then the front door computes them where it can."""
+    has_policy: ClassVar[bool] = True
+    """Whether it learns to act; a model of the world alone does not."""
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None
@@ -285,6 +292,13 @@ class Agent(nn.Module):
     def prepare(self, dataset: Any) -> Any:
         """The dataset as the losses read it; sets the normaliser. Runs once, before training."""
         raise TypeError(f"{type(self).__name__} must define prepare")
+
+    def judged_on(self, held_out: Any, seed: int) -> dict[str, Any]:
+        """More of a seed's result, as JSON values: what its last networks are worth on episodes that it never saw.
+
+        Asked in runs without a simulator; `held_out` is a dataset that was not prepared.
+        """
+        return {}
 
     def notes(self, dataset: Any) -> list[str]:
         """What the user should hear of training on this dataset, before the first step; `prepare` has seen it."""

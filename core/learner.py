@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from surefoot.core import native
-from surefoot.core.agent import Agent, Metrics, Rule, Update, in_groups, is_due, times_due
+from surefoot.core.agent import Agent, Metrics, Rule, Update, in_groups, times_due
 from surefoot.core.capture import Batches, Capture, Due, Graphed, Numbers, Taped, why_eager
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.features import encoded, encodes_twice, training_encoder
 from surefoot.core.hot_loop import LossLog, SubnormalsAreZero, without_collection
 from surefoot.core.kernels import Slots, use
 from surefoot.core.optimizer import Optimizer
-from surefoot.core.order import check_names, noise_of, rows_of_sources, updates_of
+from surefoot.core.order import check_names, check_switches, due_at, noise_of, rows_of_sources, switched_off, updates_of
 from surefoot.core.parameters import Parameters
 from surefoot.core.random import Stream
 from surefoot.core.smoothness import penalised
@@ -92,6 +92,8 @@ class Learner:
         self.parameters = Parameters(agents, self.stacked)
         self.networks = self.parameters.networks
         check_names(self.agent.name, self.order, self.networks, self.buffers)
+        check_switches(self.agent.name, self.updates, self.buffers)
+        self._off = switched_off(self.updates, self.buffers)
         eager = why_eager(self.device, dtype, kernels, self.stacked, compiled, mixed_precision)
         self.slots = None if eager else Slots()
         nets, planned = self.networks, [times_due(u, planned_steps) * u.repeat for u in self.updates]
@@ -269,20 +271,13 @@ class Learner:
     def _advance(self, group: int) -> list[bool]:
         """One training step: what is due of a group, in its order; says which updates were."""
         number = self.step + 1
-        due: list[list[int] | Rule] = []  # updates that follow each other are taken at once
-        for entry in self._groups[group]:
-            if isinstance(entry, Rule):
-                if is_due(entry, number):
-                    due.append(entry)
-            elif is_due(self.updates[entry], number):
-                if not (due and isinstance(due[-1], list)):
-                    due.append([])
-                due[-1].append(entry)  # type: ignore[union-attr]
+        due = due_at(self._groups[group], self.updates, number, self.planned_steps, self._off)
         noise = self.stream.at(self.step)
         taken = [False] * len(self.updates)
         for part in due:
             if isinstance(part, Rule):
                 self._obey_in_step(part)
+                self._off = switched_off(self.updates, self.buffers) if part.changes else self._off
                 continue
             for index in part:
                 self.optimizers[index].before()
@@ -395,6 +390,6 @@ class Learner:
             for position, given in enumerate(states):
                 for name, value in self.state(position).items():
                     value.copy_(given[name])
-        self.step = step
+        self.step, self._off = step, switched_off(self.updates, self.buffers)
         for update, optimizer in zip(self.updates, self.optimizers, strict=True):
             optimizer.taken = times_due(update, step) * update.repeat

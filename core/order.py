@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from surefoot.core.agent import Rule, Update
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Rule, Update, is_due
 from surefoot.core.errors import ConfigError
 from surefoot.core.random import Noise
 
@@ -87,6 +90,52 @@ def noise_of(agent: str, order: Order, batch_size: int) -> tuple[dict[str, Noise
                 )
             rows[name] = max(rows.get(name, 0), _rows(entry, batch_size) * len(entry.sources))
     return noises, rows
+
+
+def check_switches(agent: str, updates: Sequence[Update], buffers: Mapping[str, Tensor]) -> None:
+    """Make sure that what updates are not taken for are () bool buffers, and that no schedule would count them.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    for update in updates:
+        if update.unless is None:
+            continue
+        found = buffers.get(update.unless)
+        if found is None or found.dtype != torch.bool or found.dim() != 1:
+            raise ConfigError(f"{agent}: {update.name} has unless={update.unless!r}, which is no () bool buffer of it")
+        if update.optimizer.schedule != "constant":
+            raise ConfigError(f"{agent}: {update.name} has both unless= and a schedule, which counts planned steps")
+
+
+def switched_off(updates: Sequence[Update], buffers: Mapping[str, Tensor]) -> frozenset[int]:
+    """Numbers of the updates whose `unless` is true of all seeds just now."""
+    return frozenset(i for i, u in enumerate(updates) if u.unless is not None and bool(buffers[u.unless].all()))
+
+
+def due_at(
+    group: Sequence[int | Rule], updates: Sequence[Update], step: int, planned: int, off: frozenset[int]
+) -> list[list[int] | Rule]:
+    """What a training step does, in order: numbers of updates that follow each other, taken at once, and rules.
+
+    Args:
+        group: numbers of updates, and rules.
+        updates: by their numbers.
+        step: 1 is the first.
+        planned: the last planned one.
+        off: updates that are not taken.
+    """
+    due: list[list[int] | Rule] = []
+    for entry in group:
+        if isinstance(entry, Rule):
+            if is_due(entry, step) or (entry.last and step == planned):
+                due.append(entry)
+        elif entry not in off and is_due(updates[entry], step):
+            if due and isinstance(due[-1], list):
+                due[-1].append(entry)
+            else:
+                due.append([entry])
+    return due
 
 
 def _rows(entry: Update | Rule, batch_size: int) -> int:

@@ -2,11 +2,22 @@
 
 from surefoot.core.agent import Agent
 from surefoot.model_based.alarm import Alarm, AlarmConfig
+from surefoot.model_based.dynamics import DynamicsConfig, LearnedDynamics
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.model_based.ravl import RAVL, RAVLConfig
 
-_AGENTS: tuple[type[Agent], ...] = ()
+_AGENTS: tuple[type[Agent], ...] = (LearnedDynamics,)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
-__all__ = ["ALGORITHMS", "RAVL", "Alarm", "AlarmConfig", "ImaginedSAC", "ImaginedSACConfig", "RAVLConfig"]
+__all__ = [
+    "ALGORITHMS",
+    "RAVL",
+    "Alarm",
+    "AlarmConfig",
+    "DynamicsConfig",
+    "ImaginedSAC",
+    "ImaginedSACConfig",
+    "LearnedDynamics",
+    "RAVLConfig",
+]

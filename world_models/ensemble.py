@@ -38,6 +38,10 @@ class Prediction(NamedTuple):
         return (0.5 * self.log_variance).exp()
 
 
+Judge = Callable[[Prediction, Tensor, Tensor | None], Tensor]
+"""(predictions, targets, weights) -> (E,), the less the better."""
+
+
 def soft_clamp(values: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     r"""Values between two bounds, with a gradient everywhere.
 
@@ -96,6 +100,7 @@ class GaussianEnsemble(nn.Module):
     target_mean: Tensor
     target_scale: Tensor
     elites: Tensor
+    fitted: Tensor
     max_log_variance: Tensor
     min_log_variance: Tensor
     members: int
@@ -155,15 +160,20 @@ class GaussianEnsemble(nn.Module):
         self.register_buffer("target_mean", torch.zeros(outputs))
         self.register_buffer("target_scale", torch.ones(outputs))
         self.register_buffer("elites", torch.arange(elites))
+        self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
 
     # -- from data ----------------------------------------------------------------------------------------
 
     def fit_statistics(self, columns: Mapping[str, np.ndarray | Tensor]) -> None:
         """Set the normalisation from (N, ...) columns of the training rows, named as in a batch.
 
+        A model that was trained keeps what it was trained with: the second call changes nothing.
+
         Raises:
             DataError: a value is not finite.
         """
+        if bool(self.fitted):
+            return
         rows = {name: torch.as_tensor(value).double() for name, value in columns.items()}
         inputs = torch.cat([rows["observations"], rows["actions"]], -1)
         for buffers, values in ((("input_mean", "input_scale"), inputs), *self._target_statistics(rows)):
@@ -172,6 +182,7 @@ class GaussianEnsemble(nn.Module):
                 raise DataError("a model's training rows are not all finite: drop or mend them")
             getattr(self, buffers[0]).copy_(mean)
             getattr(self, buffers[1]).copy_(scale)
+        self.fitted.fill_(True)
 
     def _target_statistics(self, rows: Mapping[str, Tensor]) -> list[tuple[tuple[str, str], Tensor]]:
         return [(("target_mean", "target_scale"), self.raw_targets(rows))] if self.normalize_targets else []
@@ -227,16 +238,24 @@ class GaussianEnsemble(nn.Module):
         rows = weights.transpose(0, 1) if weights is not None and weights.dim() == 2 else weights
         likelihood = gaussian_loss(prediction, targets, rows)
         loss = likelihood.sum()
-        if self.decays:
+        if any(self.decays):
             loss = loss + weight_decay(list(self.network.weights), self.decays)
         if self.learned_bounds:
             loss = loss + 0.01 * (self.max_log_variance.sum() - self.min_log_variance.sum())
         return loss, {"model_likelihood": likelihood.mean()}
 
     @torch.no_grad()
-    def holdout_errors(self, batch: Mapping[str, Tensor], weights: Tensor | None = None) -> Tensor:
-        """(E,) mean squared errors of the members' means on rows (B, ...) that none of them was trained on."""
-        return squared_error(*self.of_batch(batch), weights)
+    def holdout_errors(
+        self, batch: Mapping[str, Tensor], weights: Tensor | None = None, judge: Judge = squared_error
+    ) -> Tensor:
+        """(E,) by which members are compared, on rows (B, ...) that none of them was trained on.
+
+        Args:
+            batch: columns (B, ...).
+            weights: (B,) of the rows; None: all alike.
+            judge: `squared_error`, of the means, or `gaussian_loss`, of the variances too.
+        """
+        return judge(*self.of_batch(batch), weights)
 
     # -- asking -------------------------------------------------------------------------------------------
 

@@ -175,6 +175,8 @@ def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
     fields = dataclasses.asdict(TrainConfig(**fields))
     if fields["dataset"] is None and agent.data == "required":
         fields["dataset"] = DEFAULT_DATASET
+    if not agent.has_policy and fields["env"] is None:
+        fields["env"] = "none"  # there is nothing to evaluate
     environment = None if str(fields["env"]).lower() == "none" else fields["env"]
     if agent.acts and fields["dataset"] is not None and fields["env"] is None:
         environment = "the dataset's"

@@ -232,7 +232,7 @@ def _present(folders: Sequence[pathlib.Path], finished: Run, style: Style, pictu
     lines = [
         ("learning curves", output.short(picture) if picture.is_file() else None),
         ("run folder", output.short(finished.folder)),
-        ("policy", f"{output.short(first)}{others}"),
+        ("policy", f"{output.short(first)}{others}" if first.is_file() else None),
     ]
     output.say()
     for name, value in lines:
@@ -265,12 +265,12 @@ def _present_estimates(summary: dict[str, Any]) -> None:
 def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
     """Commands worth trying after a run."""
     from surefoot.envs.names import is_native
+    from surefoot.experiment.plan import agent_class
 
     run_text = output.typed(finished.folder)
-    commands = [
-        f"surefoot report {' '.join(output.typed(folder) for folder in folders)} -o report.html",
-        f"surefoot export {run_text} -o policy.onnx",
-    ]
+    commands = [f"surefoot report {' '.join(output.typed(folder) for folder in folders)} -o report.html"]
+    if agent_class(finished.plan.algorithm).has_policy:
+        commands.append(f"surefoot export {run_text} -o policy.onnx")
     if finished.plan.environment is not None:
         certify = [f"surefoot certify {run_text} --episodes 100000"] if is_native(finished.plan.environment) else []
         return [f"surefoot evaluate {run_text} --episodes 100", *certify, *commands]

@@ -60,9 +60,9 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
         name: name in theirs and theirs[name].shape == value.shape and not name.startswith(others)
         for name, value in mine.items()
     }
-    needed = {*agent.inherits, "encoder"}  # networks that come along read its features
+    needed = {"encoder", *_wanted(agent, source)}  # networks that come along read its features
     unfit = [name for name in mine if name.split(".")[0] in needed and not fits[name]]
-    if type(agent.actor) is not type(source.actor):
+    if "actor" in needed and type(agent.actor) is not type(source.actor):
         unfit = [f"a {source.actor.kind} actor is no {agent.actor.kind} one: its head"]
     elif not unfit:
         _same_bounds(agent, run, mine, theirs)
@@ -73,7 +73,7 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
             "activations, or train it with the same preset first"
         )
     agent.load_state_dict({name: theirs[name] if fits[name] else value for name, value in mine.items()})
-    agent.normalizer.fixed = True
+    agent.normalizer.fixed = source.has_policy  # a model of the world reads observations as they are
     networks = sorted({name.split(".")[0] for name, _ in agent.named_parameters()})
     taken = [n for n in networks if all(fit for name, fit in fits.items() if name.split(".")[0] == n)]
     for follower, leader in agent.copies().items():
@@ -85,6 +85,19 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
             network.set(other().item())
     agent.rewards_fixed = type(agent) is type(source) or any("critic" in name for name in taken)
     return taken
+
+
+def _wanted(agent: Agent, source: Agent) -> tuple[str, ...]:
+    """What must come along: of a model of the world alone the model, else what the agent `inherits`.
+
+    Raises:
+        ConfigError: there is only a model, and the agent has none.
+    """
+    if source.has_policy:
+        return agent.inherits
+    if not hasattr(agent, "model"):
+        raise ConfigError(f"{agent.name} can't start from a run of {source.name}: it has no model of the world")
+    return ("model", "model_best")
 
 
 def moments_from(agent: Agent, run: Run, seed: int) -> dict[str, Tensor]:
@@ -202,7 +215,7 @@ def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:
         + (f"; new: {', '.join(new)}" if new else "")
         + (f"; Adam goes on in {', '.join(moving)}" if moving else "")
     ]
-    if agent.acts:
+    if agent.acts and agent_class(run.plan.algorithm).has_policy:
         notes += elsewhere(run.plan.environment, plan.environment, f"the policy of {run.folder.name}")
         notes += advice(run, plan)
     return notes

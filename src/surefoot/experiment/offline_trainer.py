@@ -61,8 +61,11 @@ class DataTrainer(SeedTrainer):
         assert self.dataset is not None
         steps = min(self.plan.steps, FITTED_Q_STEPS)
         agent = self.learner.extract(position)
-        policy = agent.policy()
         found: dict[str, Any] = {"validation": validation_losses(agent, self.held_out)}
+        found |= agent.judged_on(self.held_out, self.seeds[position])
+        if not agent.has_policy:
+            return found
+        policy = agent.policy()
         if policy.has_memory or policy.encoder is not None:  # fitted Q needs an action for one vector alone
             return found
         estimate = fitted_q_estimate(policy, self.dataset, steps, self.seeds[position])

@@ -139,6 +139,10 @@ class Run:
         if seed not in self.plan.seeds:
             raise CheckpointError(f"{self.folder}: has no seed {seed}; it has {list(self.plan.seeds)}")
         if not self.policy_path(seed).is_file():
+            if not agent_class(self.plan.algorithm).has_policy:
+                raise CheckpointError(
+                    f"{self.folder}: {self.plan.algorithm} learns no policy, a model of the world alone"
+                )
             self._refuse_incomplete()
         return Policy.load(self.policy_path(seed))
 

@@ -333,9 +333,10 @@ class SeedTrainer:
 
     def finish(self) -> None:
         """Evaluate for the last time; write policies, then results."""
-        plan, policies = self.plan, self._policies()
+        acting = agent_class(self.plan.algorithm).has_policy
+        plan, policies = self.plan, self._policies() if acting else []
         found: list[Any] = [None] * len(self.seeds)
-        if plan.environment is not None:
+        if plan.environment is not None and acting:
             met = Met(len(policies))
             found = list(
                 evaluate(
@@ -361,10 +362,11 @@ class SeedTrainer:
                 "steps_per_second": self.step * len(self.seeds) / max(self.seconds, 1e-9),
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
                 "evaluation": None if episodes is None else episodes.to_json(),
-                "jacobian": measured(policies[position], torch.from_numpy(seen[position])),
+                "jacobian": measured(policies[position], torch.from_numpy(seen[position])) if acting else None,
                 "engine": self.engine(),
                 **self.extras(position),
             }
-            policies[position].save(self.run.policy_path(seed))
+            if acting:
+                policies[position].save(self.run.policy_path(seed))
             write_json(self.run.seed_folder(seed) / "result.json", result)
             self.send({"kind": "done", "seed": seed})

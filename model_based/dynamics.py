@@ -1,0 +1,61 @@
+"""A model of the dynamics alone: an ensemble learned from a dataset, and how far it is to be believed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from surefoot.core.agent import Agent, Rule, Update
+from surefoot.core.sources import Source, Stores
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.world_models.learning import (
+    READS,
+    BestSoFar,
+    EnsembleConfig,
+    ensemble_of,
+    learn_model,
+    model_sources,
+    prepare_model,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicsConfig(EnsembleConfig):
+    """The model's, and what it predicts."""
+
+    model_costs: bool = False  # predict the data's costs too
+
+
+class LearnedDynamics(Agent):
+    """A probabilistic ensemble of the change of the state and the reward, without a policy.
+
+    Sources: Chua, Calandra, McAllister and Levine (PETS, 2018); the recipe of training is that of Janner, Fu, Zhang and
+    Levine (MBPO, 2019). `model` is a `world_models.GaussianEnsemble`.
+    """
+
+    name = "dynamics"
+    Config = DynamicsConfig
+    reads = READS
+    has_policy = False
+    inherits = ("model", "model_best")
+    config: DynamicsConfig
+
+    def build(self) -> None:
+        """The members, and those of them that a holdout preferred."""
+        costs = self.config.model_costs
+        self.model = ensemble_of(self.spec, self.config, costs)
+        self.model_best = BestSoFar(self.model)
+        self.reads = (*READS, "costs") if costs else READS  # type: ignore[misc]
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Actions into [-1, 1]; observations and rewards stay in the environment's units."""
+        return prepare_model(self, prepare(self, dataset))
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows for each member, and the holdout."""
+        return model_sources(stores, self.config)
+
+    def updates(self) -> list[Update | Rule]:
+        """One update, until no member improves any more."""
+        return learn_model(self)

@@ -1,0 +1,302 @@
+"""Learning an ensemble inside any agent: its rows, its updates, and the rule that keeps what a holdout prefers.
+
+An agent composes it of five calls and inherits nothing; docs/world_models.md shows one:
+
+    build:    self.model = ensemble_of(spec, config);  self.model_best = BestSoFar(self.model)
+    prepare:  return prepare_model(self, prepare(self, dataset))
+    sources:  {..., **model_sources(stores, config)}
+    updates:  [*learn_model(self, until=N), Update(..., after=N)]
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from surefoot.core.agent import Adam, Agent, Metrics, Rule, Update, require
+from surefoot.core.errors import DataError
+from surefoot.core.random import generator
+from surefoot.core.sources import Batch, Drawn, Source, Stores
+from surefoot.core.spec import Spec
+from surefoot.data.dataset import Dataset
+from surefoot.data.store import Store, Workspace
+from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, Terminates, gaussian_loss, squared_error
+
+MODEL, HOLDOUT = "model", "model_holdout"
+"""Names of the sources: rows for each member, and rows that none of them is trained on."""
+WEIGHTS = "model_weights"
+"""Column of a dataset's extras: how much a row counts (`world_models.mismatch`)."""
+READS = ("observations", "actions", "rewards", "next_observations")
+"""Columns that a model learns from; `costs` too where it predicts them."""
+NEVER = 1e30
+"""Holdout error of a member that was not measured yet: finite, as all that a checkpoint holds."""
+
+
+JUDGES: dict[str, Judge] = {"error": squared_error, "likelihood": gaussian_loss}
+"""How members are compared on the holdout."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EnsembleConfig:
+    """How a model is built and learned; the defaults are those of MBPO and its offline kin."""
+
+    model_members: int = 7
+    model_elites: int = 5  # how many of them are asked
+    model_hidden: tuple[int, ...] = (200, 200, 200, 200)
+    model_decays: tuple[float, ...] = DECAYS  # weight decay of each layer, the last included; [] for none
+    model_learning_rate: float = 1e-3
+    model_rows: int = 256  # of each member in a training step
+    model_normalize_targets: bool = False  # divide what is predicted by its deviations
+    model_learned_bounds: bool = True  # of the log-variance; false: they stay at -10 and 0.5
+    model_holdout: float = 0.2  # share of the rows that no member is trained on
+    model_holdout_limit: int = 1000  # and no more rows than this
+    model_epoch: int = 0  # training steps between measurements of the holdout; 0: one pass over the training rows
+    model_patience: int = 5  # epochs without any member improving until the model's training stops
+    model_improvement: float = 0.01  # relative, that counts as one
+    model_judged_by: str = "error"  # on the holdout: error (squared, of the means: MBPO) or likelihood
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range; `GaussianEnsemble` checks the sizes."""
+        name, c = "the model", self
+        require(c.model_members >= 1, name, "model_members", c.model_members, "at least 1")
+        require(c.model_rows >= 1, name, "model_rows", c.model_rows, "at least 1")
+        require(0 < c.model_holdout < 1, name, "model_holdout", c.model_holdout, "in (0, 1)")
+        require(c.model_holdout_limit >= 1, name, "model_holdout_limit", c.model_holdout_limit, "at least 1")
+        require(c.model_epoch >= 0, name, "model_epoch", c.model_epoch, "0 or more training steps")
+        require(c.model_patience >= 1, name, "model_patience", c.model_patience, "at least 1")
+        require(0 <= c.model_improvement < 1, name, "model_improvement", c.model_improvement, "in [0, 1)")
+        require(c.model_judged_by in JUDGES, name, "model_judged_by", c.model_judged_by, " or ".join(JUDGES))
+        require(all(w >= 0 for w in c.model_decays), name, "model_decays", c.model_decays, "0 or more each")
+
+
+def ensemble_of(
+    spec: Spec, config: EnsembleConfig, costs: bool = False, terminates: Terminates | None = None
+) -> GaussianEnsemble:
+    """The model that a config describes, of a problem of one vector."""
+    return GaussianEnsemble(
+        spec.observation_dim,
+        spec.action_dim,
+        members=config.model_members,
+        elites=config.model_elites,
+        hidden=config.model_hidden,
+        decays=config.model_decays,
+        learned_bounds=config.model_learned_bounds,
+        normalize_targets=config.model_normalize_targets,
+        costs=costs,
+        terminates=terminates,
+    )
+
+
+class BestSoFar(nn.Module):
+    """Each member as it was when its holdout error was best, and whether training is over.
+
+    All of it is in checkpoints: a run that was killed goes on bit for bit. Nothing trains `network`.
+    """
+
+    errors: Tensor
+    stale: Tensor
+    stopped: Tensor
+    epochs: Tensor
+
+    def __init__(self, model: GaussianEnsemble) -> None:
+        """Begin with the members as they are, not measured yet."""
+        super().__init__()
+        self.network = copy.deepcopy(model.network).requires_grad_(False)
+        self.register_buffer("errors", torch.full((model.members,), NEVER))
+        self.register_buffer("stale", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("stopped", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("epochs", torch.zeros((), dtype=torch.int64))
+        self.epoch = 1
+        """Training steps between measurements; `prepare_model` sets it."""
+
+    def measured(self, model: GaussianEnsemble, errors: Tensor, improvement: float, patience: int) -> dict[str, Tensor]:
+        """What an epoch's (E,) holdout errors change, by the names of this module's tensors; nothing once stopped."""
+        gain = (self.errors - errors) / self.errors.abs().clamp(min=1e-30)
+        better = (gain > improvement) & ~self.stopped
+        stale = torch.where(better.any(), torch.zeros_like(self.stale), self.stale + 1)
+        changed = {"errors": torch.where(better, errors, self.errors)}
+        changed["stale"] = torch.where(self.stopped, self.stale, stale)
+        changed["epochs"] = self.epochs + (~self.stopped).long()
+        changed["stopped"] = self.stopped | (changed["stale"] >= patience)
+        live = dict(model.network.named_parameters())
+        for name, kept in self.network.named_parameters():
+            chosen = better.view(-1, *[1] * (kept.dim() - 1))
+            changed[f"network.{name}"] = torch.where(chosen, live[name], kept)
+        return changed
+
+
+def learn_model(agent: Agent, until: int | None = None, best: str = "model_best") -> list[Update | Rule]:
+    """The entries of `Agent.updates` that train `agent.model`, to be put first.
+
+    Each epoch the holdout is measured and the members that improved are kept. After `model_patience` epochs in which
+    none did, the members kept are restored, the elites sorted, and no step is taken any more: further training steps
+    cost nothing. Restoring also comes at step `until`, and at the last planned step.
+
+    Args:
+        agent: with `model` and a `BestSoFar`.
+        until: the model's last training step; None: the run's.
+        best: name of the `BestSoFar`.
+    """
+    c, keeper = agent.config, getattr(agent, best)
+
+    def model_loss(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Gaussian log-likelihood of the rows of each member."""
+        model: GaussianEnsemble = agent.model  # type: ignore[assignment]
+        return model.loss(batch, batch.get(WEIGHTS))
+
+    def keep_best(batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """Measure the holdout, keep the members that improved; restore them where that was the last epoch."""
+        model: GaussianEnsemble = agent.model  # type: ignore[assignment]
+        kept: BestSoFar = getattr(agent, best)
+        judge = JUDGES[c.model_judged_by]
+        errors = model.holdout_errors(batch, batch.get(WEIGHTS), judge)
+        changed = kept.measured(model, errors, c.model_improvement, c.model_patience)
+        found = {f"{best}.{name}": value for name, value in changed.items()}
+        if bool(changed["stopped"]):  # rules are taken seed by seed
+            found |= restored(model, changed)
+        metrics = {f"model_error_{member}": error for member, error in enumerate(errors)}
+        if WEIGHTS in batch:
+            metrics["model_error_uniform"] = model.holdout_errors(batch, None, judge).mean()
+        return found, {**metrics, "model_epochs": changed["epochs"].float()}
+
+    def restore_best(batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """Measure for the last time, restore the members kept, and sort the elites."""
+        found, metrics = keep_best(batch, noise)
+        changed = {name.removeprefix(f"{best}."): value for name, value in found.items()}
+        model: GaussianEnsemble = agent.model  # type: ignore[assignment]
+        return {**found, f"{best}.stopped": torch.ones_like(changed["stopped"]), **restored(model, changed)}, metrics
+
+    holdout = {"source": HOLDOUT, "rows": c.model_holdout_limit, "changes": (best, "model")}
+    adam = Adam(c.model_learning_rate)
+    switch = f"{best}.stopped"
+    return [
+        Update(model_loss, ("model",), adam, MODEL, until=until, unless=switch, rows=c.model_rows),
+        Rule(keep_best, every=keeper.epoch, until=until, **holdout),  # type: ignore[arg-type]
+        Rule(restore_best, every=until or 1, until=until or 0, last=until is None, **holdout),  # type: ignore[arg-type]
+    ]
+
+
+def restored(model: GaussianEnsemble, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Full names of the model's tensors -> those kept, and the elites, best first.
+
+    Args:
+        model: gives the count of elites.
+        kept: `network.*` and `errors`, as `BestSoFar.measured` gives them.
+    """
+    found = {f"model.{name}": value for name, value in kept.items() if name.startswith("network.")}
+    return {**found, "model.elites": kept["errors"].argsort(stable=True)[: len(model.elites)]}
+
+
+# -- rows -----------------------------------------------------------------------------------------------------
+
+
+def split_rows(count: int, share: float, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers to train on and to hold out, (n,) and (h,) int64: equal for equal counts, whatever the seed.
+
+    Args:
+        count: of all rows.
+        share: to be held out.
+        limit: of rows held out.
+
+    Raises:
+        DataError: fewer than two rows.
+    """
+    if count < 2:
+        raise DataError(f"a model is trained on some rows and measured on others; there are {count}")
+    held = min(max(1, int(count * share)), limit, count - 1)
+    order = generator(0, HOLDOUT).permutation(count)
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+class Bootstrap(Drawn):
+    """For each member rows of a sample of its own: as many as there are, drawn once with replacement.
+
+    The sample is fixed by the seed and the member. Batches are (rows, E, ...): they are drawn anew, with replacement,
+    for each training step.
+    """
+
+    def __init__(self, store: Store, rows: np.ndarray, members: int) -> None:
+        """Draw from `rows` (n,) of a store."""
+        super().__init__(MODEL)
+        self.store, self.given, self.members = store, rows, members
+
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Source.bind`."""
+        super().bind(seeds, rows, device)
+        count = len(self.given)
+        drawn = [generator(seed, "bootstrap").integers(0, count, (self.members, count)) for seed in seeds]
+        self.samples = torch.from_numpy(np.stack([self.given[one] for one in drawn])).to(device)
+
+    def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """int64 places in the samples, one for each member."""
+        return source.integers(0, len(self.given), (*shape, self.members))
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows, E) int64 rows of training step `step` >= 0."""
+        return self.samples.gather(2, self.drawn(step).transpose(1, 2)).transpose(1, 2)
+
+    def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
+        """The rows at `indices` (..., rows, E)."""
+        return self.store.gather(indices, out)
+
+    def workspace(self, rows: int) -> Workspace:
+        """Memory for `gather`."""
+        return self.store.workspace((rows, self.members))
+
+
+class Fixed:
+    """The same rows at every step, for all seeds: those of a holdout."""
+
+    def __init__(self, store: Store, rows: np.ndarray) -> None:
+        """Give `rows` (n,) of a store, or the first of them where fewer are asked for."""
+        self.store, self.given = store, torch.from_numpy(rows)
+
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Source.bind`."""
+        self._rows = self.given[:rows].to(device).expand(len(seeds), -1)
+
+    def rows(self, step: int) -> Tensor:
+        """(S, n) int64 rows; n is below what was asked for where there are no more."""
+        return self._rows
+
+    def gather(self, indices: Tensor, out: object = None) -> Batch:
+        """The rows at `indices`."""
+        return self.store.gather(indices)
+
+
+def model_sources(stores: Stores, config: EnsembleConfig) -> dict[str, Source]:
+    """The sources `MODEL` and `HOLDOUT` of an agent's dataset, to be put beside its own."""
+    train, held = split_rows(len(stores.data), config.model_holdout, config.model_holdout_limit)
+    return {MODEL: Bootstrap(stores.data, train, config.model_members), HOLDOUT: Fixed(stores.data, held)}
+
+
+def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> Dataset:
+    """Set the statistics of `agent.model` from the rows that it is trained on, and the length of its epochs.
+
+    Args:
+        agent: with `model` and a `BestSoFar`.
+        dataset: with actions in [-1, 1] and observations in the environment's units, as `data.prepare` leaves them
+            without a normalisation.
+        best: name of the `BestSoFar`.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        DataError: costs are to be predicted and the data has none, or a value is not finite.
+    """
+    model: GaussianEnsemble = agent.model  # type: ignore[assignment]
+    c, valid = agent.config, np.flatnonzero(dataset.valid)
+    train = valid[split_rows(len(valid), c.model_holdout, c.model_holdout_limit)[0]]
+    names = (*READS, "costs") if model.costs else READS
+    if model.costs and dataset.costs is None:
+        raise DataError(f"{dataset.name}: has no costs, and {agent.name} is to predict them")
+    model.fit_statistics({name: getattr(dataset, name)[train] for name in names})
+    getattr(agent, best).epoch = c.model_epoch or max(1, math.ceil(len(train) / c.model_rows))
+    return dataset
