@@ -17,7 +17,7 @@ demo: $(VENV)/.all
 
 # One thread a worker: two workers with two threads each would fight over two cores.
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # mypy can't follow the editable install's import hook, so it reads an installed copy of the same tree.
 lint: $(VENV)/.dev

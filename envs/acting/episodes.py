@@ -338,8 +338,9 @@ def native_sums(
     for first in range(0, len(seeds), NATIVE_EPISODES):
         part = slice(first, first + NATIVE_EPISODES)
         found = rollout(packed, system, seeds=np.asarray(seeds[part], np.int64), record=NATIVE_RECORDS, threads=1)
-        records = {name: value.numpy() for name, value in found.records.items()}
-        lengths, actions = found.lengths.numpy().astype(np.int64), records["actions"]
+        lengths = found.lengths.numpy().astype(np.int64)
+        records = {name: value.numpy()[: lengths.max()] for name, value in found.records.items()}  # behind it are zeros
+        actions = records["actions"]
         there = np.arange(len(actions))[:, None] < lengths
         tried = policy(found.records["observations"][0])  # native code clips what is not finite to the bounds
         if not bool(tried.isfinite().all()):

@@ -10,13 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from small_runs import TINY
 
+from surefoot.cli import main
 from surefoot.core.errors import ConfigError
 from surefoot.experiment.folders import LOCK, FolderInUseError, claim_begun, claim_named, claim_new
 from surefoot.experiment.training import resume
@@ -27,6 +27,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.experiment.folders import claim_named, claim_new
 how, where, go = sys.argv[1:]
 import pathlib
+print("ready", flush=True)
 while not pathlib.Path(go).exists():
     time.sleep(0.001)
 try:
@@ -44,7 +45,9 @@ def launched(how: str, where: pathlib.Path, processes: int) -> list[tuple[int, s
     go = where.parent / f"go-{where.name}"
     command = [sys.executable, "-c", CLAIM, how, str(where), str(go)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
-    time.sleep(1.5)
+    for one in started:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
     go.touch()
     return [(one.wait(), out.strip()) for one in started for out in [one.communicate(timeout=120)[0]]]
 
@@ -84,20 +87,21 @@ def test_64_threads_have_64_default_folders_and_one_explicit_folder_has_one_of_t
     assert sum(went_on for _, went_on in found) == 1
 
 
-def test_four_launches_of_the_command_line_at_once_lose_nothing(
-    dataset_path: pathlib.Path, tmp_path: pathlib.Path
+def test_two_launches_of_the_command_line_at_once_lose_nothing(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-m", "surefoot", "train", "-q", "algo=bc", f"dataset={dataset_path}", "seeds=1", *TINY]
-    own = [subprocess.Popen([*command, f"steps={20 + k}"], cwd=tmp_path, stderr=subprocess.PIPE) for k in range(2)]
-    one = [subprocess.Popen([*command, "out=one"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [process.wait() for process in own] == [0, 0]
-    errors = [process.communicate()[1].strip() for process in one]
-    assert sorted(process.returncode for process in one) == [0, 2]
-    (line,) = "\n".join(errors).strip().splitlines()
+    command = ["train", "-q", "algo=bc", f"dataset={dataset_path}", "seeds=1", *TINY]
+    own = [
+        subprocess.Popen([sys.executable, "-m", "surefoot", *command, f"steps={20 + k}"], cwd=tmp_path)
+        for k in range(2)
+    ]
+    with claim_new(tmp_path / "one"):
+        assert main([*command, f"out={tmp_path / 'one'}"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("surefoot: error: ")
+    assert [process.wait() for process in own] == [0, 0]
     steps = [json.loads(path.read_text())["steps"] for path in tmp_path.glob("runs/*/summary.json")]
     assert sorted(steps) == [20, 21]
-    assert (tmp_path / "one" / "summary.json").is_file()
 
 
 def test_a_folder_in_which_nothing_began_is_gone_and_so_is_what_it_lay_in(tmp_path: pathlib.Path) -> None:
