@@ -244,8 +244,8 @@ def test_data_opens_the_combination_lock_and_acting_alone_stays_at_the_decoy(
 ) -> None:
     """From 200 episodes, of which no more than half are worth 1; more than 0.9 in less than 50,000 steps.
 
-    One seed, and a step ten times the default `max_kl`, with which the lock stays shut for so many steps. The others have
-    half of the steps, in which HNPG has left the decoy.
+    One seed, and a step ten times the default `max_kl`, with which the lock stays shut for so many steps.
+    The others have half of the steps, in which HNPG has left the decoy.
     """
     data = recorded(steps, 200) if issubclass(kind, HNPG) else None
     trained = made(kind, CombinationLock(50, steps), data, planned=50_000, horizon=horizon, **LOCK)
