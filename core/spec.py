@@ -27,6 +27,7 @@ PROBLEM = Record(
         "observation_dim": _SIZE,
         "observations": Table(Record({"shape": Many(_SIZE, 1, 4), "dtype": Text(among=("float32", "uint8"))})),
         "discrete": Flag(),
+        "environment": Text(),
     },
 )
 """What `Spec.to_json` gives."""
@@ -104,6 +105,7 @@ class Spec:
     action_low: tuple[float, ...]  # environment units, one per action dimension
     action_high: tuple[float, ...]
     discrete: bool = False  # actions are choices 0 to action_dim - 1, one-hot rows inside; bounds are then 0 and 1
+    environment: str | None = None  # id of the environment that poses the problem, where it is known
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class Spec:
         action_low: tuple[float, ...],
         action_high: tuple[float, ...],
         discrete: bool = False,
+        environment: str | None = None,
     ) -> None:
         """Take the sizes and bounds; a number of `observations` is the width of one vector.
 
@@ -127,7 +130,7 @@ class Spec:
             if observations < 1:
                 raise ConfigError(f"observation_dim is {observations}: observations need at least one number")
             arrays = {VECTOR: Array((observations,))}
-        found = (arrays, action_dim, tuple(action_low), tuple(action_high), discrete)
+        found = (arrays, action_dim, tuple(action_low), tuple(action_high), discrete, environment)
         for field, value in zip(dataclasses.fields(self), found, strict=True):
             object.__setattr__(self, field.name, value)
         self._check()
@@ -210,6 +213,7 @@ class Spec:
             "action_low": list(self.action_low),
             "action_high": list(self.action_high),
             "discrete": self.discrete,
+            **({} if self.environment is None else {"environment": self.environment}),
         }
         if self.one_vector:
             return {"observation_dim": self.observation_dim, **value}
@@ -249,7 +253,13 @@ class Spec:
         size = dataset.action_dim
         low = np.full(size, -1.0) if low is None else np.broadcast_to(np.asarray(low, np.float64), (size,))
         high = np.full(size, 1.0) if high is None else np.broadcast_to(np.asarray(high, np.float64), (size,))
-        return cls(dataset.arrays, size, tuple(low.tolist()), tuple(high.tolist()))
+        bounds = tuple(low.tolist()), tuple(high.tolist())
+        return cls(dataset.arrays, size, *bounds, environment=getattr(dataset, "env_id", None))
+
+    def posed_by(self, environment: str | None) -> Spec:
+        """The same problem, of the environment of this id."""
+        kept = (self.observations, self.action_dim, self.action_low, self.action_high, self.discrete)
+        return Spec(*kept, environment=environment)
 
 
 def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:

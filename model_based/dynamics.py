@@ -9,6 +9,7 @@ from surefoot.core.agent import Agent, Rule, Update
 from surefoot.core.sources import Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
+from surefoot.world_models import terminations
 from surefoot.world_models.learning import (
     READS,
     BestSoFar,
@@ -51,6 +52,10 @@ class LearnedDynamics(Agent):
     def prepare(self, dataset: Dataset) -> Dataset:
         """Actions into [-1, 1]; observations and rewards stay in the environment's units."""
         return prepare_model(self, prepare(self, dataset))
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """Whether it is known where episodes end."""
+        return terminations.notes(self.config.termination, self.spec.environment)
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Rows for each member, and the holdout."""

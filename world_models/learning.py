@@ -26,7 +26,8 @@ from surefoot.core.sources import Batch, Drawn, Source, Stores
 from surefoot.core.spec import Spec
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import Store, Workspace
-from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, Terminates, gaussian_loss, squared_error
+from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, gaussian_loss, squared_error
+from surefoot.world_models.terminations import AUTO, named
 
 MODEL, HOLDOUT = "model", "model_holdout"
 """Names of the sources: rows for each member, and rows that none of them is trained on."""
@@ -59,6 +60,7 @@ class EnsembleConfig:
     model_epoch: int = 0  # training steps between measurements of the holdout; 0: one pass over the training rows
     model_patience: int = 5  # epochs without any member improving until the model's training stops
     model_improvement: float = 0.01  # relative, that counts as one
+    termination: str = AUTO  # where episodes end in the model: auto (by the environment's id), none or module:function
     model_judged_by: str = "error"  # on the holdout: error (squared, of the means: MBPO) or likelihood
 
     def __post_init__(self) -> None:
@@ -75,10 +77,12 @@ class EnsembleConfig:
         require(all(w >= 0 for w in c.model_decays), name, "model_decays", c.model_decays, "0 or more each")
 
 
-def ensemble_of(
-    spec: Spec, config: EnsembleConfig, costs: bool = False, terminates: Terminates | None = None
-) -> GaussianEnsemble:
-    """The model that a config describes, of a problem of one vector."""
+def ensemble_of(spec: Spec, config: EnsembleConfig, costs: bool = False) -> GaussianEnsemble:
+    """The model that a config describes, of a problem of one vector.
+
+    Raises:
+        ConfigError: sizes that don't go together, or a termination function that can't be imported.
+    """
     return GaussianEnsemble(
         spec.observation_dim,
         spec.action_dim,
@@ -89,7 +93,7 @@ def ensemble_of(
         learned_bounds=config.model_learned_bounds,
         normalize_targets=config.model_normalize_targets,
         costs=costs,
-        terminates=terminates,
+        terminates=named(config.termination, spec.environment),
     )
 
 

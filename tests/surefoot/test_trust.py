@@ -43,7 +43,7 @@ def received(finished_run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: py
     return folder
 
 
-def rename(folder: pathlib.Path, **changes: str) -> None:
+def rename(folder: pathlib.Path, **changes: Any) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["plan"].update(changes)
     (folder / "config.json").write_text(json.dumps(config))
@@ -110,6 +110,15 @@ def test_an_algorithm_of_ones_own_trains_resumes_and_is_evaluated_from_the_comma
     evaluated = surefoot_("evaluate", str(run), "--episodes", "1", "--trust", "--json")
     assert json.loads(evaluated.stdout)["rows"][0]["algorithm"] == "own_algorithm:Own"
     assert not (tmp_path / "EXECUTED").exists()
+
+
+def test_where_episodes_end_is_no_function_of_a_received_module(received: pathlib.Path) -> None:
+    rename(received, algorithm="dynamics", config={"termination": "trap:ends"})
+    run = Run.open(received)
+    for use in (run.agent, lambda: load_agent(run), lambda: resume(received)):
+        with pytest.raises((ConfigError, CheckpointError), match="trap"):
+            use()
+    assert not (received / "EXECUTED").exists()
 
 
 def test_a_module_that_is_imported_already_needs_no_trust(finished_run: pathlib.Path, tmp_path: pathlib.Path) -> None:

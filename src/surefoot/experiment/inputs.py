@@ -60,7 +60,7 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         env = make_training(str(plan.environment), 1, gap=plan.gap)
         spec = spec_of(env)
         env.close()
-    return Inputs(spec, dataset)
+    return Inputs(spec if plan.environment is None else spec.posed_by(plan.environment), dataset)
 
 
 def elsewhere(begun: str | None, here: str | None, what: str) -> list[str]:

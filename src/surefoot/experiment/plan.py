@@ -101,9 +101,17 @@ class Plan(Settings):
         limit = self.config.get("cost_limit")
         return None if limit is None else float(limit)
 
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Names that may be of modules, which to build its agents would import."""
+        word = self.config.get("termination")
+        return (self.algorithm, word) if isinstance(word, str) else (self.algorithm,)
+
     def agent(self, spec: Spec) -> Agent:
         """An agent of this plan; which weights it has does not matter until `Agent.fresh` draws them."""
         kind = agent_class(self.algorithm)
+        for name in self.imports[1:]:
+            demand(name, "the option algo.termination")
         return kind(spec, kind.configure(**options_from_json(kind, self.config)))
 
     def to_json(self) -> dict[str, Any]:

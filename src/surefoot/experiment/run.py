@@ -278,7 +278,8 @@ def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:
         CheckpointError: there is no checkpoint, it is damaged, or a weight is not finite.
     """
     seed = run.plan.seeds[0] if seed is None else seed
-    demand(run.plan.algorithm, run.folder / "config.json", trust)
+    for name in run.plan.imports:
+        demand(name, run.folder / "config.json", trust)
     tensors = load_state(run, seed)
     checkpoint.check_tensors(run.checkpoint_path(seed), tensors, "agent/")
     weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}

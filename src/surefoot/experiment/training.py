@@ -128,10 +128,11 @@ def train(
         built_for: sizes that the environment or dataset must have; None: any.
         trust: import the module of the agent in init=RUN.
     """
-    for name in (plan.algorithm, plan.environment):  # the caller's
+    for name in (*plan.imports, plan.environment):  # the caller's
         allow(name)
     if plan.init is not None:
-        demand(Run.open(plan.init).plan.algorithm, plan.init, trust)
+        for name in Run.open(plan.init).plan.imports:
+            demand(name, plan.init, trust)
     with contextlib.ExitStack() as stack:
         claim = folder if isinstance(folder, Claim) else stack.enter_context(claim_new(folder))
         listen = listener or _silent

@@ -53,9 +53,9 @@ def at_once(seeds: int, cores: int) -> int:
 
 
 def names_in(plan: Plan) -> list[str | None]:
-    """Names in a plan that may be of modules: its algorithm and environment, and the algorithm that it starts from."""
-    begun = [] if plan.init is None else [Run.open(plan.init).plan.algorithm]
-    return [plan.algorithm, plan.environment, *begun]
+    """Names in a plan, and in that of the run that it starts from, that may be of modules."""
+    begun = () if plan.init is None else Run.open(plan.init).plan.imports
+    return [*plan.imports, plan.environment, *begun]
 
 
 class _Worker:
