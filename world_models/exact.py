@@ -41,13 +41,20 @@ class NativeDynamics:
     A state that is no number or too large gives a reward that is NaN, and no plan that goes there is taken.
     """
 
-    def __init__(self, system: System | str, parameters: Tensor | None = None, backend: str | None = None) -> None:
+    def __init__(
+        self,
+        system: System | str,
+        parameters: Tensor | None = None,
+        backend: str | None = None,
+        threads: int | None = None,
+    ) -> None:
         """Make the world.
 
         Args:
             system: the system, or its name, such as native/cartpole-swingup.
             parameters: (P,) or (M, P) of its dynamics; its own by default.
             backend: "native", or "twin" (plain torch, differentiable, any dtype and device); native where it was built.
+            threads: of whole plans in native code; torch's number by default.
 
         Raises:
             ConfigError: no such system, or parameters of another shape.
@@ -61,7 +68,7 @@ class NativeDynamics:
                 f"parameters of {self.system.alias} have shape {tuple(table.shape)}; they are ({width},), or a row of "
                 f"them for each member: {names}"
             )
-        self.parameters = table.reshape(-1, width)
+        self.parameters, self.threads = table.reshape(-1, width), threads
         if backend not in (None, "native", "twin"):
             raise ConfigError(f"backend is {backend!r}; it is native or twin")
         usable = cuda_ext.native() is not None and self.system.batch(torch.device("cpu")) is None

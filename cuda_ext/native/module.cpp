@@ -18,6 +18,7 @@ void bind_dense(nb::module_& m);
 void bind_tape(nb::module_& m);
 void bind_gather(nb::module_& m);
 void bind_stream(nb::module_& m);
+void bind_plan(nb::module_& m);
 }
 
 namespace {
@@ -66,4 +67,5 @@ NB_MODULE(_native, m) {
   surefoot::bind_tape(m);
   surefoot::bind_gather(m);
   surefoot::bind_stream(m);
+  surefoot::bind_plan(m);
 }

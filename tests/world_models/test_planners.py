@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.linalg
 import torch
@@ -13,9 +14,10 @@ from tests.world_models.worlds import Bandit, Cliff, Doubtful, Linear, scalar
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+from surefoot.evaluation import evaluate
 from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective, sample_futures, score, sums_of
-from surefoot.world_models.planners import CEM, ICEM, ILQR, MPPI, GradientShooting, make_planner
+from surefoot.world_models.planners import CEM, ICEM, ILQR, MPPI, GradientShooting, PlannerPolicy, make_planner
 from surefoot.world_models.planners.base import DRAWS, PLAN, shifted
 from surefoot.world_models.planners.cem import truncated
 from surefoot.world_models.planners.derivatives import expand
@@ -101,7 +103,7 @@ def test_box_newton_solves_quadratic_problems_in_boxes() -> None:
     [
         CEM(horizon=12, samples=300, iterations=12, momentum=0.0),
         ICEM(horizon=12, samples=300, iterations=15, colour=0.0, decay=1.0),
-        MPPI(horizon=12, samples=1000, iterations=12, sigma=0.1, temperature=1.0),
+        MPPI(horizon=12, samples=1000, iterations=12, sigma=0.1, temperature=1.0, colour=0.0),
         GradientShooting(horizon=12, starts=2, iterations=60, learning_rate=0.05),
     ],
     ids=lambda planner: type(planner).__name__,
@@ -158,7 +160,7 @@ def test_sigma_matters() -> None:
     world, states = scalar(), torch.tensor([[1.5]], dtype=torch.float64)
     plans = []
     for sigma in (1e-6, 0.3):
-        planner = MPPI(horizon=8, samples=256, sigma=sigma, temperature=0.1)
+        planner = MPPI(horizon=8, samples=256, sigma=sigma, temperature=0.1, colour=0.0)
         plans.append(planner.plan(world, states, planner.begin(1, 1))[0])
     assert plans[0].abs().max() < 1e-5
     assert plans[1][0, 0, 0] < -0.1
@@ -183,7 +185,7 @@ def test_returns_that_are_no_number_are_never_the_best(planner: Any) -> None:
     assert (kept == 0.25).all()  # nothing is known to be better
 
 
-@pytest.mark.parametrize("planner", [CEM(horizon=3), ICEM(horizon=3), MPPI(horizon=3)])
+@pytest.mark.parametrize("planner", [CEM(horizon=3), ICEM(horizon=3), MPPI(horizon=3, temperature=0.05)])
 def test_a_cost_limit_comes_before_return(planner: Any) -> None:
     world, states = Cliff(), torch.zeros(1, 1)
     plan, _ = planner.plan(world, states, planner.begin(1, 1), Objective(cost_limit=0.0))
@@ -292,3 +294,12 @@ def test_settings_out_of_range_are_named() -> None:
     with pytest.raises(ConfigError, match="plans with the mean outcome"):
         planner.plan(scalar(), torch.zeros(1, 1), planner.begin(1, 1), Objective(futures=5))
     assert dataclasses.asdict(make_planner("mppi", samples=None, horizon=7))["horizon"] == 7
+
+
+def test_cem_balances_the_continuous_cart_pole_with_exact_dynamics() -> None:
+    world = NativeDynamics("native/cartpole-balance")
+    policy = PlannerPolicy(CEM(samples=350, iterations=5, horizon=15), world, world.low, world.high)
+    found = evaluate([policy], "native/cartpole-balance", episodes=3, num_envs=3)[0]
+    assert found.returns.min() > 190
+    policy.reset()
+    assert policy.select_action(np.zeros(4, np.float32)).shape == (1,)

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import DRAWS, Memory
+from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, Score, score
 from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
+from surefoot.world_models.planners.native import native_plan
 
 CUT = 2.0
 """Deviations at which the truncated normal is cut."""
@@ -60,6 +62,10 @@ class CEM:
     ) -> tuple[Tensor, Memory]:
         """As `Planner.plan`; `noise` is of iterations * samples candidates."""
         draws = memory[DRAWS]
+        averaged = self.returns == "mean" and objective.cost_limit is None  # a mean of feasible plans need not be one
+        found = None if self.sampling == "truncated" else self.natively(dynamics, states, memory, objective, noise)
+        if found is not None:
+            return found[0] if averaged else found[1], {PLAN: shifted(found[0]), DRAWS: counted_on(draws)}
         mean = memory[PLAN].to(states.dtype)
         deviation, best = torch.full_like(mean, self.sigma), Best(mean)
         for iteration in range(self.iterations):
@@ -68,9 +74,22 @@ class CEM:
             scored = score(dynamics, states, actions, draws, objective)
             mean, deviation = fitted(mean, deviation, actions, scored, self.elite_count, self.momentum)
             best.see(actions, scored)
-        averaged = self.returns == "mean" and objective.cost_limit is None  # a mean of feasible plans need not be one
         chosen = mean if averaged else best.plan
         return chosen, {PLAN: shifted(mean), DRAWS: counted_on(draws)}
+
+    def natively(
+        self, dynamics: Dynamics, states: Tensor, memory: Memory, objective: Objective, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """As `native_plan`."""
+        settings = PlanSettings(
+            (self.samples,) * self.iterations,
+            self.sigma,
+            self.elite_count,
+            momentum=self.momentum,
+            discount=objective.discount,
+            cost_limit=objective.cost_limit,
+        )
+        return native_plan(dynamics, states, memory, objective, noise, settings)
 
     def candidates(self, mean: Tensor, deviation: Tensor, white: Tensor) -> Tensor:
         """Plans in [-1, 1] from standard normal numbers."""

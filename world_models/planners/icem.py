@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from surefoot.core.memory import DRAWS, Memory
+from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score
 from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
 from surefoot.world_models.planners.cem import Best, fitted
+from surefoot.world_models.planners.native import native_plan
 
 ELITES = "elites"
 """(B, K, H, A) elites of the last plan, a step on; zeros before the first."""
@@ -72,6 +74,18 @@ class ICEM:
     ) -> tuple[Tensor, Memory]:
         """As `Planner.plan`; `noise` is of the sum of `populations` candidates."""
         draws = memory[DRAWS]
+        settings = PlanSettings(
+            self.populations,
+            self.sigma,
+            self.elite_count,
+            self.kept_count,
+            momentum=self.momentum,
+            discount=objective.discount,
+            cost_limit=objective.cost_limit,
+        )
+        found = native_plan(dynamics, states, memory, objective, noise, settings, self.colour, memory[ELITES])
+        if found is not None:
+            return found[1], {PLAN: shifted(found[0]), ELITES: shifted(found[2]), DRAWS: counted_on(draws)}
         mean, elites = memory[PLAN].to(states.dtype), memory[ELITES].to(states.dtype)
         deviation, best, first = torch.full_like(mean, self.sigma), Best(mean), 0
         for iteration, count in enumerate(self.populations):

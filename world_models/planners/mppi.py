@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from surefoot.core.memory import DRAWS, Memory
+from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score
 from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
+from surefoot.world_models.planners.native import native_plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +29,8 @@ class MPPI:
     samples: int = 1024  # candidates in each iteration
     iterations: int = 1
     sigma: float = 0.5  # of the noise, in half ranges of the action
-    temperature: float = 0.1  # lambda, in units of return
-    colour: float = 0.0  # exponent of the noise's spectrum over time: 0 white, 2 a random walk's
+    temperature: float = 0.5  # lambda, in units of return
+    colour: float = 1.0  # exponent of the noise's spectrum over time: 0 white, 2 a random walk's
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
@@ -48,6 +50,16 @@ class MPPI:
     ) -> tuple[Tensor, Memory]:
         """As `Planner.plan`; `noise` is of iterations * samples candidates."""
         draws = memory[DRAWS]
+        settings = PlanSettings(
+            (self.samples,) * self.iterations,
+            self.sigma,
+            temperature=self.temperature,
+            discount=objective.discount,
+            cost_limit=objective.cost_limit,
+        )
+        found = native_plan(dynamics, states, memory, objective, noise, settings, self.colour)
+        if found is not None:
+            return found[0], {PLAN: shifted(found[0]), DRAWS: counted_on(draws)}
         mean = memory[PLAN].to(states.dtype)
         for iteration in range(self.iterations):
             white = sampled(noise, draws, iteration * self.samples, self.samples, mean, self.colour)

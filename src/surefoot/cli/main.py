@@ -21,6 +21,7 @@ examples:
   surefoot rollout RUN --env native/quadrotor-2d --envs 65536
   surefoot execute RUN --latency 0.08 --rate 50
   surefoot certify RUN --env native/dubins-obstacles --episodes 1000000
+  surefoot plan native/cartpole-swingup --planner mppi --envs 64
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
   surefoot export RUN -o policy.onnx
@@ -37,6 +38,7 @@ COMMANDS = (
     "evaluate",
     "execute",
     "export",
+    "plan",
     "reach",
     "report",
     "rollout",
@@ -95,7 +97,7 @@ def dispatch(arguments: list[str]) -> int:
 
 def build_parser() -> Parser:
     """All commands but `train`, which reads its own arguments."""
-    from surefoot.cli import algorithms, datasets, envs, execute, reach, results, rollouts
+    from surefoot.cli import algorithms, datasets, envs, execute, plan, reach, results, rollouts
 
     parser = Parser(
         prog="surefoot",
@@ -109,6 +111,7 @@ def build_parser() -> Parser:
     results.add_parsers(commands)
     rollouts.add_parsers(commands)
     execute.add_parser(commands)
+    plan.add_parser(commands)
     reach.add_parser(commands)
     envs.add_parser(commands)
     datasets.add_parser(commands)

@@ -1,0 +1,352 @@
+// Plans of a state in a native system: what native/plan.h describes.
+#include "../plan.h"
+
+#include "../level.h"
+#include "strides.h"
+#include "systems.inc"
+
+namespace surefoot {
+namespace SUREFOOT_NAMESPACE {
+namespace {
+
+constexpr uint32 candidate_stream = 5;  // after those of random.h; world_models/draws.py has the same
+constexpr float infinite = __builtin_inff();
+
+/// What `tile` candidates come to.
+struct Ahead {
+  alignas(64) float total[tile], cost[tile], alive[tile], wild[tile], reward[tile], margin[tile], ends[tile], size[tile];
+};
+
+template <int n, int k = 0>
+SF_INLINE void scaled(float (&to)[n], const float* actions, const float (&middle)[n], const float (&half)[n], int l) {
+  if constexpr (k < n) {
+    to[k] = middle[k] + half[k] * actions[k * tile + l];
+    scaled<n, k + 1>(to, actions, middle, half, l);
+  }
+}
+
+/// A step into the sums of a lane. `fine`: the state is a number, and not too large.
+SF_INLINE void count(Ahead& x, float reward, float margin, float ended, float size, float scale, int l) {
+  const float fine = size <= SUREFOOT_LARGEST_STATE ? 1.0f : 0.0f;
+  const float alive = x.alive[l], earns = alive * fine;
+  x.total[l] = x.total[l] + (earns > 0.5f ? scale * reward : 0.0f);
+  x.cost[l] = x.cost[l] + (margin >= 0.0f ? 0.0f : alive);
+  x.wild[l] = x.wild[l] + alive * (1.0f - fine);
+  x.alive[l] = earns * (1.0f - ended);
+}
+
+/// Candidates of a system with widths known to the compiler: states stay in registers or the first cache.
+template <class System>
+struct LaneLook {
+  static constexpr int draws = System::normals > 0 ? int(System::normals) : 1;
+
+  SF_INLINE static void step_lane(Ahead& x, float* states, const float* actions, const float (&middle)[System::actions],
+                                  const float (&half)[System::actions], const float (&p)[System::parameters], float scale,
+                                  int l) {
+    const float z[draws] = {};
+    float s[System::states], a[System::actions];
+    load<tile>(s, states, l);
+    scaled(a, actions, middle, half, l);
+    const Outcome<float> outcome = System::template step<float>(s, a, p, z);
+    store<tile>(states, s, l);
+    count(x, outcome.reward, outcome.margin, outcome.terminated, size_after(s, outcome), scale, l);
+  }
+
+  static void look(const PlanJob& job, const float* start, const float* actions, float*, Ahead& x) {
+    float p[System::parameters], middle[System::actions], half[System::actions];
+    copy(p, job.parameters);
+    for (int k = 0; k < System::actions; ++k) {
+      middle[k] = 0.5f * (job.high[k] + job.low[k]);
+      half[k] = 0.5f * (job.high[k] - job.low[k]);
+    }
+    alignas(64) float states[System::states * tile];
+    for (int k = 0; k < System::states; ++k)
+      for (int l = 0; l < tile; ++l) states[k * tile + l] = start[k];
+    float scale = 1.0f;
+    for (int t = 0; t < job.horizon; ++t, scale *= job.discount) {
+      const float* const now = actions + static_cast<long>(t) * System::actions * tile;
+#pragma omp simd
+      for (int l = 0; l < tile; ++l) step_lane(x, states, now, middle, half, p, scale, l);  // vectorised
+    }
+  }
+};
+
+/// Candidates of a system with widths chosen at run time.
+template <class System>
+struct BlockLook {
+  static void look(const PlanJob& job, const float* start, const float* actions, float* scratch, Ahead& x) {
+    const Sizes& n = job.sizes;
+    float *const states = scratch, *const now = states + n.states * tile, *const p = now + n.actions * tile;
+    float* const z = p + n.parameters * tile;
+    for (int k = 0; k < n.states; ++k)
+      for (int l = 0; l < tile; ++l) states[k * tile + l] = start[k];
+    for (int k = 0; k < n.parameters; ++k)
+      for (int l = 0; l < tile; ++l) p[k * tile + l] = job.parameters[k];
+    for (int k = 0; k < (n.normals + 1) * tile; ++k) z[k] = 0.0f;
+    float scale = 1.0f;
+    for (int t = 0; t < job.horizon; ++t, scale *= job.discount) {
+      for (int k = 0; k < n.actions; ++k) {
+        const float middle = 0.5f * (job.high[k] + job.low[k]), half = 0.5f * (job.high[k] - job.low[k]);
+        const float* const from = actions + (static_cast<long>(t) * n.actions + k) * tile;
+        for (int l = 0; l < tile; ++l) now[k * tile + l] = middle + half * from[l];
+      }
+      System::template step<float, tile>(n, job.matrices, states, now, p, z, x.reward, x.margin, x.ends);
+      for (int l = 0; l < tile; ++l) x.size[l] = 1e-20f * (abs(x.reward[l]) + abs(x.margin[l]));
+      for (int k = 0; k < n.states; ++k)
+        for (int l = 0; l < tile; ++l) x.size[l] += abs(states[k * tile + l]);
+      for (int l = 0; l < tile; ++l)
+        count(x, x.reward[l], x.margin[l], x.ends[l] > 0.5f ? 1.0f : 0.0f, x.size[l], scale, l);
+    }
+  }
+};
+
+using Look = void (*)(const PlanJob&, const float*, const float*, float*, Ahead&);
+
+template <class System>
+constexpr Look look_of() {
+  if constexpr (block_style<System>) {
+    return &BlockLook<System>::look;
+  } else {
+    return &LaneLook<System>::look;
+  }
+}
+
+const Look looks[] = {
+#define SUREFOOT_LOOK(name) look_of<::surefoot::name>(),
+    SUREFOOT_SYSTEMS(SUREFOOT_LOOK)
+#undef SUREFOOT_LOOK
+};
+
+/// Scratch of one thread. Element e = t * actions + k of candidate n is actions[(n / tile * elements + e) * tile + n % tile].
+struct Scratch {
+  int elements, blocks, most;
+  float *actions, *white, *sums, *mean, *deviation, *key, *value, *extra;
+  int *kind, *order;
+  float* weight;
+};
+
+/// Lays the arrays out, or counts the floats they need where `memory` is null.
+long lay_out(Scratch& s, const PlanJob& job, float* memory) {
+  const Sizes& n = job.sizes;
+  s.most = 0;
+  for (int i = 0; i < job.iterations; ++i) s.most = job.populations[i] > s.most ? job.populations[i] : s.most;
+  s.most += job.kept + 1;
+  s.elements = job.horizon * n.actions;
+  s.blocks = (s.most + tile - 1) / tile;
+  const long wide = static_cast<long>(s.elements + 1) * tile, all = static_cast<long>(s.blocks) * tile;
+  const long extra = static_cast<long>(n.states + n.actions + n.parameters + n.normals + 1) * tile;
+  float* spare[2];
+  float** const arrays[] = {&s.actions, &s.white,  &s.sums,  &s.mean,  &s.deviation, &s.key,
+                            &s.value,   &s.weight, &s.extra, &spare[0], &spare[1]};
+  const long counts[] = {s.blocks * static_cast<long>(s.elements) * tile, wide, wide, s.elements, s.elements, all,
+                         all, all, extra, all, all};
+  long used = 0;
+  for (int k = 0; k < 11; ++k) {
+    if (memory != nullptr) *arrays[k] = memory + used;
+    used += (counts[k] + 15) / 16 * 16;
+  }
+  if (memory != nullptr) {
+    s.kind = reinterpret_cast<int*>(spare[0]);
+    s.order = reinterpret_cast<int*>(spare[1]);
+  }
+  return used;
+}
+
+SF_INLINE float& at(Scratch& s, int candidate, int e) {
+  return s.actions[(static_cast<long>(candidate / tile) * s.elements + e) * tile + candidate % tile];
+}
+
+/// Standard normal numbers of the candidates of a block, candidate `number` of the plan first.
+void draw_block(Scratch& s, uint32 key, int number) {
+  alignas(64) uint32 keys[tile];
+  for (int l = 0; l < tile; ++l) keys[l] = mix(key + static_cast<uint32>(number + l) * 0x85ebca6bu);
+  for (int pair = 0; 2 * pair < s.elements; ++pair) {
+    float *const first = s.white + 2 * pair * tile, *const second = first + tile;
+#pragma omp simd
+    for (int l = 0; l < tile; ++l) {  // vectorised
+      float x, y;
+      normals(keys[l], 0u, static_cast<uint32>(pair), x, y);
+      first[l] = x;
+      second[l] = y;
+    }
+  }
+}
+
+/// Noise whose spectrum over time is coloured: rows of the lower triangle, the last first, so that it is done in place.
+void colour_block(Scratch& s, const PlanJob& job) {
+  const int width = job.sizes.actions;
+  for (int t = job.horizon - 1; t >= 0; --t) {
+    for (int k = 0; k < width; ++k) {
+      float* const to = s.white + (t * width + k) * tile;
+      alignas(64) float sum[tile] = {};
+      for (int past = 0; past <= t; ++past) {
+        const float c = job.colouring[t * job.horizon + past];
+        const float* const from = s.white + (past * width + k) * tile;
+#pragma omp simd
+        for (int l = 0; l < tile; ++l) sum[l] += c * from[l];  // vectorised
+      }
+      for (int l = 0; l < tile; ++l) to[l] = sum[l];
+    }
+  }
+}
+
+/// New samples of one iteration.
+void sample(Scratch& s, const PlanJob& job, uint32 key, int first, int count) {
+  for (int block = 0; block * tile < count; ++block) {
+    draw_block(s, key, first + block * tile);
+    if (job.colouring != nullptr) colour_block(s, job);
+    if (job.average && block == 0)
+      for (int e = 0; e < s.elements; ++e) s.white[e * tile] = 0.0f;
+    float* const to = s.actions + static_cast<long>(block) * s.elements * tile;
+    for (int e = 0; e < s.elements; ++e) {
+      const float mean = s.mean[e], deviation = s.deviation[e];
+      const float* const white = s.white + e * tile;
+      float* const row = to + e * tile;
+#pragma omp simd
+      for (int l = 0; l < tile; ++l) row[l] = clip(mean + deviation * white[l], -1.0f, 1.0f);  // vectorised
+    }
+  }
+}
+
+/// Rolls candidates out: `kind` 0 where feasible, 1 where not, 2 where no number; `key` of which less is better within a
+/// kind; `value` that best candidates are compared by.
+void look(Scratch& s, const PlanJob& job, Look system, const float* start, int count) {
+  for (int block = 0; block * tile < count; ++block) {
+    Ahead x;
+    for (int l = 0; l < tile; ++l) {
+      x.total[l] = x.cost[l] = x.wild[l] = 0.0f;
+      x.alive[l] = 1.0f;
+    }
+    system(job, start, s.actions + static_cast<long>(block) * s.elements * tile, s.extra, x);
+    for (int l = 0; l < tile; ++l) {
+      const int n = block * tile + l;
+      const bool number = x.wild[l] == 0.0f && abs(x.total[l]) < infinite;
+      const bool feasible = number && (!job.limited || x.cost[l] <= job.cost_limit);
+      s.kind[n] = feasible ? 0 : number ? 1 : 2;
+      s.value[n] = feasible ? x.total[l] : number ? -x.cost[l] : -infinite;
+      s.key[n] = -s.value[n];
+    }
+  }
+}
+
+SF_INLINE bool better(const Scratch& s, int a, int b) {
+  return s.kind[a] < s.kind[b] || (s.kind[a] == s.kind[b] && s.key[a] < s.key[b]);
+}
+
+/// The best `wanted` of the candidates in `order`, the best first, of equal ones the first first; returns how many.
+int choose(Scratch& s, int count, int wanted) {
+  int chosen = 0;
+  for (int n = 0; n < count; ++n) {
+    if (chosen == wanted && !better(s, n, s.order[chosen - 1])) continue;
+    int place = chosen < wanted ? chosen++ : chosen - 1;
+    for (; place > 0 && better(s, n, s.order[place - 1]); --place) s.order[place] = s.order[place - 1];
+    s.order[place] = n;
+  }
+  return chosen;
+}
+
+/// The weighted average of the candidates, where one is a number.
+void average(Scratch& s, const PlanJob& job, int count) {
+  bool some = false;
+  for (int n = 0; n < count; ++n) some = some || s.kind[n] == 0;
+  const int usable = some ? 0 : 1;  // without a feasible candidate, by their costs
+  float best = -infinite;
+  for (int n = 0; n < count; ++n)
+    if (s.kind[n] == usable && s.value[n] > best) best = s.value[n];
+  if (!(best > -infinite)) return;
+  const int blocks = (count + tile - 1) / tile;
+  const float scale = 1.0f / job.temperature;
+  float total = 0.0f;
+  for (int n = 0; n < blocks * tile; ++n) {
+    s.weight[n] = n < count && s.kind[n] == usable ? exp((s.value[n] - best) * scale) : 0.0f;
+    total += s.weight[n];
+  }
+  for (int k = 0; k < s.elements * tile; ++k) s.sums[k] = 0.0f;
+  for (int block = 0; block < blocks; ++block) {
+    const float* const weight = s.weight + block * tile;
+    const float* const from = s.actions + static_cast<long>(block) * s.elements * tile;
+    for (int e = 0; e < s.elements; ++e) {
+      float* const sum = s.sums + e * tile;
+      const float* const row = from + e * tile;
+#pragma omp simd
+      for (int l = 0; l < tile; ++l) sum[l] += weight[l] * row[l];  // vectorised
+    }
+  }
+  for (int e = 0; e < s.elements; ++e) {
+    float sum = 0.0f;
+    for (int l = 0; l < tile; ++l) sum += s.sums[e * tile + l];
+    s.mean[e] = sum / total;
+  }
+}
+
+/// Mean and deviation of the elites, those in `order` that are numbers, less a share of the step there.
+void fit(Scratch& s, const PlanJob& job, int chosen) {
+  while (chosen > 0 && s.kind[s.order[chosen - 1]] == 2) --chosen;
+  if (chosen == 0) return;
+  for (int e = 0; e < s.elements; ++e) {
+    float middle = 0.0f, square = 0.0f;
+    for (int k = 0; k < chosen; ++k) middle += at(s, s.order[k], e);
+    middle /= static_cast<float>(chosen);
+    for (int k = 0; k < chosen; ++k) {
+      const float away = at(s, s.order[k], e) - middle;
+      square += away * away;
+    }
+    s.mean[e] = job.momentum * s.mean[e] + (1.0f - job.momentum) * middle;
+    s.deviation[e] = job.momentum * s.deviation[e] + (1.0f - job.momentum) * sqrt(square / static_cast<float>(chosen));
+  }
+}
+
+}  // namespace
+
+long plan_bytes(const PlanJob& job) {
+  Scratch s;
+  return static_cast<long>(sizeof(float)) * lay_out(s, job, nullptr);
+}
+
+/// The plan of one row. `memory`: plan_bytes, aligned to 64.
+void plan_row(int system, const PlanJob& job, int row, char* memory) {
+  Scratch s;
+  lay_out(s, job, reinterpret_cast<float*>(memory));
+  const long size = s.elements;
+  float *const mean = job.mean + row * size, *const best = job.best + row * size;
+  float* const keep = job.kept > 0 ? job.keep + row * job.kept * size : nullptr;
+  for (int e = 0; e < s.elements; ++e) {
+    s.mean[e] = best[e] = mean[e];
+    s.deviation[e] = job.sigma;
+  }
+  const uint32 key = episode_key(static_cast<uint32>(job.draws[2 * row]), static_cast<uint32>(job.draws[2 * row + 1]),
+                                 candidate_stream);
+  const float* const start = job.states + static_cast<long>(row) * job.sizes.states;
+  float best_value = -infinite;
+  int best_kind = 1, first = 0;
+  for (int i = 0; i < job.iterations; ++i) {
+    int count = job.populations[i];
+    sample(s, job, key, first, count);
+    first += count;
+    for (int k = 0; k < job.kept; ++k, ++count)
+      for (int e = 0; e < s.elements; ++e) at(s, count, e) = keep[k * size + e];
+    if (job.kept > 0 && i + 1 == job.iterations) {
+      for (int e = 0; e < s.elements; ++e) at(s, count, e) = s.mean[e];
+      ++count;
+    }
+    look(s, job, looks[system], start, count);
+    if (job.average) {
+      average(s, job, count);
+      continue;
+    }
+    const int chosen = choose(s, count, job.elites);
+    const int top = s.order[0], kind = s.kind[top] == 0 ? 0 : 1;
+    if (kind < best_kind || (kind == best_kind && s.value[top] > best_value)) {
+      best_kind = kind;
+      best_value = s.value[top];
+      for (int e = 0; e < s.elements; ++e) best[e] = at(s, top, e);
+    }
+    for (int k = 0; k < job.kept; ++k)
+      for (int e = 0; e < s.elements; ++e) keep[k * size + e] = at(s, s.order[k], e);
+    fit(s, job, chosen);
+  }
+  for (int e = 0; e < s.elements; ++e) mean[e] = s.mean[e];
+}
+
+}  // namespace SUREFOOT_NAMESPACE
+}  // namespace surefoot

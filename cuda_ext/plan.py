@@ -1,0 +1,103 @@
+"""Whole plans in native code: candidates drawn, rolled out and fitted to, for many states of a system in one call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from surefoot import cuda_ext
+from surefoot.cuda_ext.operation import constants_of, sizes_of
+from surefoot.cuda_ext.system import System
+
+
+def plans_natively() -> bool:
+    """Whether the native module is there and has plans (one that was built before them has not)."""
+    return hasattr(cuda_ext.native(), "plan")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanSettings:
+    """What native/plan.h's job does to each row."""
+
+    populations: tuple[int, ...]
+    """New samples of each iteration."""
+    sigma: float
+    """First deviation, in half ranges of the action."""
+    elites: int = 1
+    kept: int = 0
+    """Elites that are candidates again, at most `elites`."""
+    temperature: float | None = None
+    """Weights instead of elites (MPPI); the first candidate is then the mean itself."""
+    momentum: float = 0.0
+    discount: float = 1.0
+    cost_limit: float | None = None
+
+
+def plan_rows(
+    system: System,
+    parameters: Tensor,
+    settings: PlanSettings,
+    draws: Tensor,
+    states: Tensor,
+    plan: Tensor,
+    keep: Tensor | None = None,
+    colouring: Tensor | None = None,
+    threads: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Plans of B states, without process noise.
+
+    Args:
+        system: a native one.
+        parameters: (P,) of its dynamics.
+        settings: of the plan.
+        draws: (B, 2) int64 seeds in [0, 2^32) and counts.
+        states: (B, S).
+        plan: (B, H, A) where the plans begin, in [-1, 1].
+        keep: (B, kept, H, A) elites to begin with.
+        colouring: (H, H) lower triangle that white noise is multiplied by.
+        threads: of the processor; rows are shared among them.
+
+    Returns:
+        (B, H, A) last means, (B, H, A) best candidates seen (of elites), (B, kept, H, A) last elites; float32.
+    """
+    module = cuda_ext.native()
+    assert module is not None
+    rows, horizon, width = plan.shape
+    mean = plan.detach().to(torch.float32).clone(memory_format=torch.contiguous_format)
+    elites = plan.new_zeros(rows, 0, horizon, width) if keep is None else keep
+    elites = elites.detach().to(torch.float32).clone(memory_format=torch.contiguous_format)
+    best = torch.empty_like(mean)
+    constants = constants_of(system)
+    given = (
+        constants.get("matrices", torch.zeros(1)),
+        constants["low"],
+        constants["high"],
+        parameters.detach().to(torch.float32).contiguous(),
+        torch.zeros(0) if colouring is None else colouring.to(torch.float32).contiguous(),
+        draws.to(torch.int64).contiguous(),
+        states.detach().to(torch.float32).contiguous(),
+    )
+    averages = settings.temperature is not None
+    module.plan(
+        system.name,
+        sizes_of(system),
+        horizon,
+        list(settings.populations),
+        settings.elites,
+        settings.kept,
+        averages,
+        [
+            settings.sigma,
+            settings.temperature if settings.temperature is not None else 1.0,
+            settings.momentum,
+            settings.discount,
+            math.nan if settings.cost_limit is None else settings.cost_limit,
+        ],
+        *(values.numpy() for values in given),
+        *(values.numpy() for values in (mean, best, elites)),
+        threads,
+    )
+    return mean, best, elites

@@ -1,0 +1,165 @@
+"""Whole episodes of a planner: in an exact world, or in the model of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError
+from surefoot.core.memory import Memory
+from surefoot.data import normalized_score, reference_scores
+from surefoot.envs.names import gymnasium_id, is_native
+from surefoot.envs.vector import action_bounds
+from surefoot.evaluation import certificate, evaluate, hierarchical_interval
+from surefoot.experiment.run import Run, load_agent
+from surefoot.experiment.trust import demand
+from surefoot.world_models.dynamics import Dynamics
+from surefoot.world_models.exact import NativeDynamics
+from surefoot.world_models.futures import Objective
+from surefoot.world_models.mujoco import HIDDEN, MujocoDynamics
+from surefoot.world_models.planners import Planner, PlannerPolicy
+from surefoot.world_models.risk import Mean
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Where plans are made, and where they are carried out."""
+
+    dynamics: Dynamics
+    env_id: str
+    label: str
+    """For people: `native/pendulum itself`, `dynamics, seed 0 of RUN`."""
+
+
+def world_for(
+    name: str, env_id: str | None, seed: int | None = None, trust: bool = False, threads: int | None = None
+) -> World:
+    """The world of an environment's id or of a run folder.
+
+    Args:
+        name: native/<system>, or a folder.
+        env_id: where a run's plans are carried out; None: where the run was evaluated.
+        seed: of the run's models; None: the first.
+        trust: import modules that the run names.
+        threads: of plans in native systems; None: torch's number.
+
+    Raises:
+        ConfigError: no exact world of this environment, a run without a model, or no environment known.
+        CheckpointError: the run is damaged.
+    """
+    if pathlib.Path(name).is_dir():
+        return _learned(pathlib.Path(name), env_id, seed, trust)
+    if env_id not in (None, name):
+        raise ConfigError(
+            f"--env is {env_id!r}, and the exact world is {name!r}: leave --env out, or name a RUN's folder"
+        )
+    if seed is not None:
+        raise ConfigError("--policy-seed is of a RUN's models; an exact world has none")
+    if is_native(name):
+        return World(NativeDynamics(name, threads=threads), name, f"{name} itself")
+    if name.endswith("-v5"):
+        return World(MujocoDynamics(name, threads=threads), name, f"{name} itself")
+    raise ConfigError(
+        f"{name!r} is neither a run folder nor an exact world: these are native systems, which `surefoot envs list` "
+        f"shows, and {', '.join(HIDDEN)} (v5) of MuJoCo"
+    )
+
+
+def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bool) -> World:
+    run = Run.open(path)
+    if env_id is None:
+        env_id = run.plan.environment
+        demand(env_id, path / "config.json", trust)
+    if env_id is None:
+        raise ConfigError(f"{path}: was trained without a simulator; name one with --env ID")
+    if seed is not None and seed not in run.plan.seeds:
+        raise ConfigError(f"{path}: has no seed {seed}; it has {list(run.plan.seeds)}")
+    model = getattr(load_agent(run, seed, trust), "model", None)
+    if model is None or not all(hasattr(model, part) for part in ("step", "state_dim", "members")):
+        raise ConfigError(
+            f"{path}: its algorithm, {run.plan.algorithm}, learns no model of the world; train one with algo=dynamics"
+        )
+    return World(
+        model, env_id, f"model of {run.plan.algorithm}, seed {run.plan.seeds[0] if seed is None else seed} of {path}"
+    )
+
+
+class Timed(PlannerPolicy):
+    """A planner's policy that tells how long it planned."""
+
+    seconds = 0.0
+
+    def act(self, observations: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """As `PlannerPolicy.act`."""
+        begun = time.perf_counter()
+        found = super().act(observations, memory)
+        self.seconds += time.perf_counter() - begun
+        return found
+
+
+def plan_episodes(
+    world: World,
+    planner: Planner,
+    objective: Objective,
+    episodes: int = 10,
+    num_envs: int = 10,
+    seed: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Whole episodes of a planner, and what they came to as JSON values, with intervals.
+
+    Raises:
+        ConfigError: a model whose sizes are not the environment's, or what `evaluate` raises.
+    """
+    low, high = (torch.from_numpy(bound) for bound in action_bounds(world.env_id))
+    if len(low) != world.dynamics.action_dim:
+        raise ConfigError(
+            f"{world.label} has {world.dynamics.action_dim} actions, and {world.env_id} {len(low)}: name the "
+            "environment that its data are of with --env"
+        )
+    policy = Timed(planner, world.dynamics, low, high, objective)
+    found = evaluate([policy], world.env_id, episodes, seed, min(num_envs, episodes), progress=progress)[0]
+    returns = hierarchical_interval([found.returns]).to_json()
+    reference = reference_scores(gymnasium_id(world.env_id))
+    broken = None if found.violations is None else int((found.violations > 0).sum())
+    return {
+        "world": world.label,
+        "environment": world.env_id,
+        "planner": described(planner),
+        "objective": objective_in_words(objective),
+        "episodes": episodes,
+        "length_mean": float(found.lengths.mean()),
+        "returns": returns,
+        "normalized": None if reference is None else float(normalized_score(returns["mean"], reference)),
+        "cost": None if found.costs is None else hierarchical_interval([found.costs]).to_json(),
+        "violations": None if broken is None else certificate(broken, episodes).to_json(),
+        "plans": policy.plans,
+        "planning": policy.seconds,
+        "plans_per_second": policy.plans / policy.seconds,
+        "seed": seed,
+    }
+
+
+def described(planner: Planner) -> str:
+    """A planner with its settings in one line."""
+    settings = dataclasses.asdict(planner)  # type: ignore[call-overload]
+    return f"{type(planner).__name__}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+def objective_in_words(objective: Objective) -> str:
+    """An objective in one line."""
+    risk = objective.risk
+    words = [str(risk) if not isinstance(risk, Mean) else "mean", f"of {objective.futures} futures"]
+    if objective.futures > 1:
+        words += [f"({objective.spread} spread, {objective.propagation})"]
+    if objective.cost_limit is not None:
+        words += [f"within a cost of {objective.cost_limit:g}"]
+    if objective.discount < 1:
+        words += [f"discounted by {objective.discount:g}"]
+    return " ".join(words)

@@ -1,0 +1,62 @@
+"""`surefoot plan`: what it prints, and what it says of what can't be."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from surefoot.cli.main import main
+
+
+def test_an_exact_world_is_planned_in_and_the_numbers_are_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "plan native/pendulum --planner icem --samples 32 --iterations 2 --horizon 15 --envs 3 --json"
+    assert main(words.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["episodes"] == 3
+    assert found["plans"] == 3 * found["length_mean"]
+    assert found["returns"]["mean"] > -400  # random actions: about -1,200
+    assert found["planner"].startswith("ICEM: horizon 15, samples 32, iterations 2")
+    assert found["plans_per_second"] > 0
+
+
+def test_a_cost_limit_keeps_the_cart_on_its_track(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "plan native/cartpole-swingup --planner mppi --samples 128 --horizon 40 --envs 2 --cost-limit 0 -q"
+    assert main(words.split()) == 0
+    text = capsys.readouterr().out
+    assert "within a cost of 0" in text
+    assert "500.0 steps on average" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("native/cartpole-swinup", "there is no system"),
+        ("Ant-v5", "Ant-v5 is no exact world: its rewards"),
+        ("CartPole-v1", "neither a run folder nor an exact world"),
+        ("native/pendulum --planner mpi", "did you mean 'mppi'"),
+        ("native/pendulum --risk cvar:2", "share of CVaR is 2.0"),
+        ("native/pendulum --risk median", "no risk measure 'median'"),
+        ("native/pendulum --planner ilqr --samples 5", "ilqr has no setting 'samples'"),
+        ("native/pendulum --planner ilqr --futures 5", "ilqr plans with the mean outcome"),
+        ("native/pendulum --futures 0", "futures is 0"),
+        ("native/pendulum --cost-limit -1", "cost_limit is -1.0"),
+        ("native/pendulum --horizon 0", "horizon is 0"),
+        ("native/pendulum --envs 0", "--envs is 0"),
+        ("native/pendulum --env native/bicycle", "leave --env out"),
+        ("native/pendulum --policy-seed 3", "an exact world has none"),
+        ("native/pendulum --spread all", "spread is 'all'"),
+    ],
+)
+def test_what_cant_be_is_one_sentence(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *words.split(), "-q"]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert not captured.out
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(tmp_path)]) == 2
+    assert "not a run folder" in capsys.readouterr().err

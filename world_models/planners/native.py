@@ -1,0 +1,52 @@
+"""Plans in native systems: the whole plan in one native call, equal to the planner's own within rounding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from surefoot.core.memory import DRAWS, Memory
+from surefoot.cuda_ext.plan import PlanSettings, plan_rows, plans_natively
+from surefoot.world_models.draws import colouring
+from surefoot.world_models.dynamics import Dynamics
+from surefoot.world_models.exact import NativeDynamics
+from surefoot.world_models.futures import Objective
+from surefoot.world_models.planners.base import PLAN
+from surefoot.world_models.risk import Mean
+
+SMALL_WORK = 50_000
+"""Steps of candidates below which a second thread is not worth its start."""
+
+
+def native_plan(
+    dynamics: Dynamics,
+    states: Tensor,
+    memory: Memory,
+    objective: Objective,
+    noise: Tensor | None,
+    settings: PlanSettings,
+    colour: float = 0.0,
+    keep: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Last mean, best candidate and last elites; None where this can't be planned natively.
+
+    It can in float32 in a native system, for one mean future, with or without a cost limit, without given noise.
+    """
+    single = objective.futures == 1 and isinstance(objective.risk, Mean)
+    if not isinstance(dynamics, NativeDynamics) or dynamics.backend != "native" or noise is not None or not single:
+        return None
+    if states.dtype != torch.float32 or not plans_natively():
+        return None
+    plan = memory[PLAN]
+    work = len(plan) * plan.shape[1] * sum(settings.populations)
+    return plan_rows(
+        dynamics.system,
+        dynamics.nominal(),
+        settings,
+        memory[DRAWS],
+        states,
+        plan,
+        keep,
+        colouring(plan.shape[1], colour),
+        1 if work < SMALL_WORK else dynamics.threads or torch.get_num_threads(),
+    )
