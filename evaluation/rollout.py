@@ -126,6 +126,7 @@ def evaluate(
     env_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
     watch: Callable[[int, Array], None] | None = None,
+    first: int = 0,
 ) -> list[Episodes]:
     """Run `episodes` whole episodes of each policy, all policies side by side.
 
@@ -147,6 +148,7 @@ def evaluate(
         progress: called with (finished, all) episodes, counted over the policies, whenever some finish.
         watch: called at each step with a policy's position and the (n, observation dim) observations that it acts on in
             episodes that are under way; they must be copied to be kept.
+        first: the number of the first episode, to go on after `first` of them.
 
     Returns:
         P `Episodes`, in the order of `policies`.
@@ -156,13 +158,14 @@ def evaluate(
         EnvironmentMismatchError: an action of the wrong shape; a non-finite observation, reward or action
             (the message names environment, episode and step); an endless episode.
     """
-    for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0)):
+    for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0),
+                               ("first", first, 0)):  # fmt: skip
         if value < least:
             raise ConfigError(f"evaluation: {name} is {value}; it must be at least {least}")
     if not policies:
         return []
     num_envs = min(num_envs, episodes)
-    seeds = [int(np.random.SeedSequence((seed, e)).generate_state(1)[0]) for e in range(episodes)]
+    seeds = [int(np.random.SeedSequence((seed, e)).generate_state(1)[0]) for e in range(first, first + episodes)]
     inside = [p for p, policy in enumerate(policies) if not env_kwargs and knows(policy, env_id)]
     stepped = [p for p in range(len(policies)) if p not in inside]
     found: dict[int, Episodes] = {}

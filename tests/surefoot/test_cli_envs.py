@@ -11,7 +11,7 @@ import torch
 
 from surefoot.cli import main
 from surefoot.envs.systems import SYSTEMS
-from surefoot.evaluation import certificate
+from surefoot.evaluation import certificate, sequential_certificate
 from surefoot.tools import certify
 
 Capture = pytest.CaptureFixture[str]
@@ -144,9 +144,25 @@ def test_certify_a_behaviour_and_say_the_same_twice(capsys: Capture) -> None:
     assert first["upper"] == pytest.approx(1 - 0.05 ** (1 / 60))  # no violation: 1 - alpha^(1/n)
 
 
+def test_certify_stops_once_violations_are_known_to_be_rare_or_frequent(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WARM", "FIRST", "BATCH"):
+        monkeypatch.setattr(certify, name, 64)
+    arguments = ["certify", "--env", "native/dubins-obstacles", "--episodes", "2000"]
+    rare = shown(capsys, *arguments, "--policy", "expert", "--until", "0.05")
+    assert rare["sequential"]
+    assert (rare["violations"], rare["episodes"] % 64) == (0, 0)
+    assert 0.02 < rare["upper"] <= 0.05
+    assert rare["upper"] == sequential_certificate(0, rare["episodes"]).upper
+    assert main([*arguments, "--policy", "random", "--until", "0.05", "--quiet"]) == 0
+    assert "violations are more frequent than 0.05, after 64 of 2,000 episodes" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["certify", "RUN", "--until", "7", "--episodes", "9"], "until is 7"),
         (["envs", "info", "native/quadrotr"], "'native/quadrotor-2d' or"),
         (["envs", "list", "zzz"], "contains 'zzz'"),
         (["envs", "check", "Pendulm-v1"], "Pendulum-v1"),

@@ -37,6 +37,22 @@ def test_evaluate_prints_the_mean_of_each_seed(finished_run: pathlib.Path, capsy
     assert "seed 5: mean return" in text
 
 
+def test_evaluate_until_stops_once_the_mean_is_known(
+    finished_run: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surefoot.evaluation.until.FIRST_BATCH", 4)
+    arguments = ["evaluate", str(finished_run), "--until", "60", "--range=-2000,0", "--env", "Pendulum-v1"]
+    assert main([*arguments, "--episodes", "6", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    count = shown["rows"][0]["episodes"]
+    assert count == 6  # two batches, and not enough
+    returns = np.array([shown["episodes"][seed]["returns"] for seed in ("0", "5")])
+    assert returns.shape == (2, count)
+    assert shown["until"]["mean"] == pytest.approx(returns.clip(-2000, 0).mean())
+    assert main(["evaluate", str(finished_run), "--episodes", str(count), "--env", "Pendulum-v1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"]["5"]["returns"] == returns[1].tolist()  # as in one go
+
+
 @pytest.mark.parametrize("ending", [".pt2", ".safetensors"])
 def test_an_exported_policy_acts_as_the_runs_policy(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, ending: str
@@ -88,6 +104,10 @@ def test_algorithms_and_their_options_are_listed(capsys: Capture) -> None:
         (["evaluate"], "the following arguments are required: RUN"),
         (["evaluate", "nowhere"], "nowhere: not a run folder"),
         (["evaluate", "RUN", "--episodes", "0"], "episodes is 0"),
+        (["evaluate", "RUN", "--until", "0.1", "--episodes", "5"], "nothing of success"),
+        (["evaluate", "RUN", "--until", "0"], "must be above 0"),
+        (["evaluate", "RUN", "--range", "0,1"], "--range is of --until"),
+        (["evaluate", "RUN", "--until", "1", "--range", "2,1"], "must be above the first"),
         (["evaluate", "RUN", "--env", "Pendulm-v1"], "unknown environment"),
         (["evaluate", "RUN", "--env", "MountainCarContinuous-v0"], "don't fit"),
         (["export", "RUN", "-o", "policy.bin"], "exported to .onnx, .pt2 or .safetensors"),

@@ -19,8 +19,15 @@ def add_parsers(commands: Any) -> None:
     """Register the three commands."""
     parser = commands.add_parser("evaluate", help="run a run's policies in a simulator again")
     parser.add_argument("folder", metavar="RUN")
-    parser.add_argument("--episodes", type=int, default=100, help="per seed (default 100)")
+    parser.add_argument("--episodes", type=int, help="per seed (default 100; with --until at most, default 10,000)")
     parser.add_argument("--env", help="another environment than the run's")
+    parser.add_argument(
+        "--until",
+        type=float,
+        metavar="W",
+        help="stop once the mean success of these policies is known to +-W (95 %%, holds at every look)",
+    )
+    parser.add_argument("--range", metavar="LOW,HIGH", help="with --until: of the return, cut to this, not of success")
     parser.add_argument("--cost-limit", type=float, help="of an episode's cost (default: the algorithm's cost_limit)")
     parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2; training uses 0 and 1)")
     output.add_trust(parser)
@@ -49,7 +56,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
     from surefoot.core.smoothness import measured
     from surefoot.envs import check_spaces
-    from surefoot.evaluation import Met, smoothness, tables
+    from surefoot.evaluation import Met, evaluate_until, smoothness, tables
     from surefoot.evaluation import evaluate as roll_out
     from surefoot.evaluation.safety import check_limit
     from surefoot.experiment.run import Run
@@ -67,16 +74,31 @@ def evaluate(arguments: argparse.Namespace) -> int:
     policies = run.policies()
     first = policies[run.plan.seeds[0]]
     check_spaces(env, first.arrays, first.action_dim, first.discrete)
-    met = Met(len(policies))
+    met, known = Met(len(policies)), None
+    wanted = arguments.episodes if arguments.episodes is not None else 100 if arguments.until is None else 10_000
+    cut = _range(arguments)
     with output.episodes_bar(arguments.quiet, lines=False) as progress:
-        found = roll_out(list(policies.values()), env, arguments.episodes, arguments.seed, progress=progress, watch=met)
+        acting, seed = list(policies.values()), arguments.seed
+        if arguments.until is None:
+            found = roll_out(acting, env, wanted, seed, progress=progress, watch=met)
+        else:
+            half = arguments.until
+            found, known = evaluate_until(acting, env, half, wanted, seed, cut, progress=progress, watch=met)
     norms = [measured(policy, torch.from_numpy(met.of(p))) for p, policy in enumerate(policies.values())]
-    row = dataclasses.replace(_row(run, env, arguments.episodes, found, limit), smoothness=smoothness(found, norms))
+    row = _row(run, env, len(found[0].returns), found, limit)
+    row = dataclasses.replace(row, smoothness=smoothness(found, norms))
     if arguments.json:
         listed = {str(seed): episodes.to_json() for seed, episodes in zip(policies, found, strict=True)}
-        output.print_json({"run": str(run.folder), "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed})
+        shown = {"run": str(run.folder), "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed}
+        output.print_json(shown if known is None else {**shown, "until": known.to_json()})
         return 0
     output.print_table([row], details=True)
+    if known is not None:
+        what = "success" if cut is None else f"return cut to [{cut[0]:g}, {cut[1]:g}]"
+        output.say(
+            f"mean {what} of these {len(found)} policies: {known.estimate:.4g} [{known.low:.4g}, {known.high:.4g}] "
+            f"after {len(found[0].returns):,} episodes each (95 %, holds at every look; it says nothing of other seeds)"
+        )
     for seed, episodes in zip(policies, found, strict=True):
         lengths = f"{episodes.lengths.mean():.0f} steps"
         solved = "" if episodes.successes is None else f", {100 * episodes.successes.mean():.0f} % of them solved"
@@ -90,6 +112,21 @@ def evaluate(arguments: argparse.Namespace) -> int:
         norm = tables.format_small(row.smoothness["jacobian"])
         output.say(f"squared norm of the policy's Jacobian: {norm} (mean over observations met)")
     return 0
+
+
+def _range(arguments: argparse.Namespace) -> tuple[float, float] | None:
+    """What --range says."""
+    if arguments.range is None:
+        return None
+    if arguments.until is None:
+        raise ConfigError("--range is of --until: add it, or leave the range out")
+    try:
+        low, high = map(float, arguments.range.split(","))
+    except ValueError:
+        raise ConfigError(f"--range {arguments.range}: give two numbers, as in --range=-1000,0") from None
+    if not -float("inf") < low < high < float("inf"):
+        raise ConfigError(f"--range {arguments.range}: the second number must be above the first")
+    return low, high
 
 
 def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) -> Row:

@@ -27,6 +27,9 @@ def add_parsers(commands: Any) -> None:
     _add_actor(parser)
     parser.add_argument("--episodes", type=int, default=1_000_000, help="independent episodes (default 1,000,000)")
     parser.add_argument("--confidence", type=float, default=0.95, help="of the bounds (default 0.95)")
+    parser.add_argument(
+        "--until", type=float, metavar="P", help="stop once violations are known to be rarer, or more frequent, than P"
+    )
     parser.add_argument("--filter", default="none", help="none, reach or cbf: what every action passes (default none)")
     parser.add_argument("--safe-set", metavar="FILE", help="of the filter, made by surefoot reach (default: made now)")
     parser.add_argument("--margin", type=float, help="of the filter (default: as much as it is found to need)")
@@ -164,6 +167,7 @@ def certify(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             shield=shield,
             progress=progress,
+            until=arguments.until,
         )
     path = None
     if arguments.policy_run is not None and pathlib.Path(arguments.policy_run).is_dir():
@@ -174,7 +178,15 @@ def certify(arguments: argparse.Namespace) -> int:
     found = certified.certificate
     output.say(f"{certified.policy} in {certified.environment}{f' with {certified.gap}' if certified.gap else ''}:")
     output.say(found.sentence())
-    output.say(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] (Clopper-Pearson)")
+    kind = "holds at every look" if found.sequential else "Clopper-Pearson"
+    output.say(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] ({kind})")
+    if arguments.until is not None:
+        known = "rarer than" if found.upper <= arguments.until else (
+            "more frequent than" if found.low >= arguments.until else "not yet known to be rarer or more frequent than"
+        )  # fmt: skip
+        output.say(
+            f"violations are {known} {arguments.until:g}, after {found.episodes:,} of {arguments.episodes:,} episodes"
+        )
     if certified.returns is not None:
         output.say(f"mean return {format_bounds(certified.returns)} (95 % interval)")
     if certified.filter is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import write_json
 from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
-from surefoot.evaluation.certificates import Certificate, certificate
+from surefoot.evaluation.certificates import Certificate, certificate, sequential_certificate
 from surefoot.evaluation.statistics import hierarchical_interval
 from surefoot.tools.actors import Actor
 
@@ -72,6 +72,7 @@ def certify(
     device: str = "auto",
     shield: Shield | None = None,
     progress: Progress | None = None,
+    until: float | None = None,
 ) -> Certified:
     """Count the episodes with any cost in them among `episodes` independent ones, and bound their probability.
 
@@ -86,6 +87,8 @@ def certify(
         device: as in `run_episodes`.
         shield: a filter that every action passes, or None.
         progress: called when the expected time is known, and after each batch.
+        until: a probability: stop as soon as it is known that violations are rarer, or that they are more frequent. The
+            bounds are then those that hold at all looks (`sequential_certificate`); None: all episodes are run.
 
     Raises:
         ConfigError: a number out of range, or an environment without a constraint.
@@ -95,6 +98,8 @@ def certify(
             f"{episodes} episodes and seed {seed}: at least 1 episode, and a seed of 0 or more, are needed"
         )
     certificate(0, 1, confidence)  # a bad confidence is refused before the episodes are run
+    if until is not None and not 0 < until < 1:
+        raise ConfigError(f"until is {until}; it must be a probability between 0 and 1, as in 0.001")
     done = violations = diverged = steps_taken = 0
     largest = BATCH if shield is None else FILTERED_BATCH
     seconds, computed_by, sizes = 0.0, "", itertools.chain((WARM, FIRST), itertools.repeat(largest))
@@ -116,17 +121,22 @@ def certify(
         done += len(seeds)
         if progress is not None and measured > 0:
             progress(done, episodes, (episodes - done) * timed / measured)
+        if until is not None:
+            known = sequential_certificate(violations, done, confidence)
+            if known.upper <= until or known.low >= until:
+                break
+    made = certificate if until is None else sequential_certificate
     return Certified(
-        certificate=certificate(violations, episodes, confidence),
+        certificate=made(violations, done, confidence),
         policy=actor.label,
         environment=actor.env_id,
         gap=gap,
         seed=seed,
-        steps_per_episode=steps_taken / episodes,
+        steps_per_episode=steps_taken / done,
         diverged=diverged,
         seconds=seconds,
         device=computed_by,
-        returns=None if diverged == episodes else hierarchical_interval([np.concatenate(returns)]).to_json(),
+        returns=None if diverged == done else hierarchical_interval([np.concatenate(returns)]).to_json(),
         filter=None if filtered is None else filtered.to_json(),
     )
 
