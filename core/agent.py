@@ -92,6 +92,11 @@ class Update:
     """Target network -> (network, rate): target += rate * (network - target) after the step."""
     lagging: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     """As `then`, but of the network as it was before the step: a target that lags by one update (FQL, Q-chunking)."""
+    factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Network that it trains -> factor on the learning rate; 1 where it is not named."""
+    follows: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """Buffer, by its full name -> (metric of the loss, rate): buffer += rate * (metric - buffer) once the loss has been
+    evaluated: a running scale of what the loss sees, which it reads at the next step."""
     together: bool = False
     """Differentiated at the same parameters as the last due update before it, not at those that it made."""
     noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)

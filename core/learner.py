@@ -96,10 +96,7 @@ class Learner:
         self._off = switched_off(self.updates, self.buffers)
         eager = why_eager(self.device, dtype, kernels, self.stacked, compiled, mixed_precision)
         self.slots = None if eager else Slots()
-        nets, planned = self.networks, [times_due(u, planned_steps) * u.repeat for u in self.updates]
-        self.optimizers = [
-            Optimizer(u.optimizer, [nets[n] for n in u.trains], due, not eager) for u, due in zip(self.updates, planned)
-        ]
+        self.optimizers = [Optimizer.of(update, self.networks, planned_steps, not eager) for update in self.updates]
         self.sources = as_sources(sources)
         wanted = rows_of_sources(self.agent.name, self.order, self.sources, batch_size)
         for name, rows in wanted.items():
@@ -176,6 +173,7 @@ class Learner:
                 if slot.data_ptr() != gradient.data_ptr():
                     slot.copy_(gradient)
             self._losses[index].copy_(loss)
+        self.parameters.follow(update, metrics)
         recorded = native.recorder() is not None  # a tape goes on writing what it made, but a batch comes and goes
         return {name: value.detach().clone() if recorded else value.detach() for name, value in metrics.items()}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import native
-from surefoot.core.agent import Adam, Descent
+from surefoot.core.agent import Adam, Descent, Update, times_due
 
 
 class Network:
@@ -40,7 +40,12 @@ class Optimizer:
     """Fused Adam, or plain descent, over the flat storage of the networks that one update trains."""
 
     def __init__(
-        self, settings: Adam | Descent, networks: Sequence[Network], planned: int, fused: bool = False
+        self,
+        settings: Adam | Descent,
+        networks: Sequence[Network],
+        planned: int,
+        fused: bool = False,
+        factors: Sequence[float] = (),
     ) -> None:
         """Start with zero moments.
 
@@ -49,7 +54,9 @@ class Optimizer:
             networks: what it steps.
             planned: optimiser steps until a cosine schedule ends.
             fused: take steps and target averages in the native module.
+            factors: of the learning rate, one for each network; none: 1.
         """
+        self.factors = list(factors) or [1.0] * len(networks)
         self.settings, self.networks, self.planned = settings, list(networks), max(1, planned)
         device = networks[0].value.device
         remembering = [] if isinstance(settings, Descent) else self.networks
@@ -63,12 +70,21 @@ class Optimizer:
         if device.type == "cuda" or fused:
             self.rate = torch.zeros((), device=device, dtype=torch.float64 if fused else torch.float32)
         self._host = self.rate.numpy() if fused and self.rate is not None else None  # quicker to write than a tensor
+        self._rates = [
+            r if r is None or f == 1 else r.clone() for f, r in zip(self.factors, [self.rate] * len(networks))
+        ]
         self._written = math.nan
         self.taken = 0
         seeds = networks[0].value.shape[0]
         self.rates = torch.full((seeds,), settings.learning_rate, dtype=torch.float64, device=device)
         """(S,) of the schedule "adaptive": whoever adapts it writes here."""
         self.active: Tensor | None = None
+
+    @classmethod
+    def of(cls, update: Update, networks: Mapping[str, Network], planned_steps: int, fused: bool) -> Optimizer:
+        """Of an update's networks, by their names; `planned_steps` are those of training."""
+        own, factors = [networks[name] for name in update.trains], [update.factors.get(n, 1.0) for n in update.trains]
+        return cls(update.optimizer, own, times_due(update, planned_steps) * update.repeat, fused, factors)
 
     def by_seed(self) -> None:
         """From now on each seed has a count and a rate of its own, and `active` (S,) bool says which ones move.
@@ -119,6 +135,9 @@ class Optimizer:
                 self._host[()] = rate
             else:
                 self.rate.fill_(rate)
+            for factor, own in zip(self.factors, self._rates, strict=True):
+                if own is not None and own is not self.rate:
+                    own.fill_(factor * rate)
 
     def step(self, averages: Sequence[tuple[Network, Network, float]] = ()) -> None:
         """Take the gradients in the networks' storage one step down, then average the targets.
@@ -135,8 +154,8 @@ class Optimizer:
             target.value.lerp_(source.value, rate)
 
     def _descend(self, rate: float) -> None:
-        for network in self.networks:
-            change = rate * network.gradient
+        for network, factor in zip(self.networks, self.factors, strict=True):
+            change = rate * factor * network.gradient
             network.value.sub_(change if self.active is None else torch.where(self.active.unsqueeze(1), change, 0.0))
 
     def _step_adam(self, s: Adam, averages: list[tuple[Network, Network, float]]) -> None:
@@ -153,8 +172,9 @@ class Optimizer:
 
     def _step_fused(self, s: Adam, averages: list[tuple[Network, Network, float]]) -> None:
         """The native step; takes from `averages` what it has done with it."""
-        assert self.rate is not None
-        for network, first, second, count in zip(self.networks, self.first, self.second, self.counts, strict=True):
+        moments = zip(self.networks, self.first, self.second, self.counts, self._rates, strict=True)
+        for network, first, second, count, rate_of_network in moments:
+            assert rate_of_network is not None
             target, _, rate = mine = next((a for a in averages if a[1] is network), (None, network, 0.0))
             if target is not None:
                 averages.remove(mine)  # type: ignore[arg-type]
@@ -164,7 +184,7 @@ class Optimizer:
                 first,
                 second,
                 count,
-                self.rate,
+                rate_of_network,
                 betas=s.betas,
                 epsilon=s.epsilon,
                 decay=s.weight_decay,
@@ -178,35 +198,38 @@ class Optimizer:
             rate: Tensor | float = self.rates.unsqueeze(1).to(gradients[0].dtype)
         else:
             rate = self.learning_rate() if self.rate is None else self.rate
-        for network, gradient, first, second, count in zip(
-            self.networks, gradients, self.first, self.second, self.counts, strict=True
+        for network, gradient, first, second, count, factor in zip(
+            self.networks, gradients, self.first, self.second, self.counts, self.factors, strict=True
         ):
             count.add_(active.squeeze(1))
             taken = count.clamp(min=1).unsqueeze(1).to(first.dtype)
             first.copy_(torch.where(active, first.lerp(gradient, 1 - s.betas[0]), first))
             second.copy_(torch.where(active, s.betas[1] * second + (1 - s.betas[1]) * gradient.square(), second))
             spread = (second / (1 - s.betas[1] ** taken)).sqrt() + s.epsilon
-            change = rate * (first / (1 - s.betas[0] ** taken) / spread + s.weight_decay * network.value)
+            change = rate * factor * (first / (1 - s.betas[0] ** taken) / spread + s.weight_decay * network.value)
             network.value.sub_(torch.where(active, change, 0.0))
 
     def _step_torch(self, s: Adam, gradients: list[Tensor]) -> None:
         torch._foreach_add_(self.counts, 1)
         fused = torch._fused_adamw_ if s.weight_decay else torch._fused_adam_
-        fused(
-            [network.value for network in self.networks],
-            gradients,
-            self.first,
-            self.second,
-            [],
-            self.counts,
-            lr=self.learning_rate() if self.rate is None else self.rate,
-            beta1=s.betas[0],
-            beta2=s.betas[1],
-            weight_decay=s.weight_decay,
-            eps=s.epsilon,
-            amsgrad=False,
-            maximize=False,
-        )
+        for factor in dict.fromkeys(self.factors):
+            chosen = [number for number, own in enumerate(self.factors) if own == factor]
+            rate = self._rates[chosen[0]]
+            fused(
+                [self.networks[number].value for number in chosen],
+                [gradients[number] for number in chosen],
+                [self.first[number] for number in chosen],
+                [self.second[number] for number in chosen],
+                [],
+                [self.counts[number] for number in chosen],
+                lr=factor * self.learning_rate() if rate is None else rate,
+                beta1=s.betas[0],
+                beta2=s.betas[1],
+                weight_decay=s.weight_decay,
+                eps=s.epsilon,
+                amsgrad=False,
+                maximize=False,
+            )
 
 
 def clip_per_seed(gradients: Sequence[Tensor], limit: float) -> None:

@@ -45,6 +45,11 @@ def check_names(agent: str, order: Order, networks: Collection[str], buffers: Co
             if name not in known:
                 raise ConfigError(f"{entry.name}: no network {name!r}; there are {sorted(networks)}")
     updates = updates_of(order)
+    for update in updates:
+        odd = [name for name in update.follows if name not in buffers]
+        odd += [name for name in update.factors if name not in update.trains]
+        if odd:
+            raise ConfigError(f"{update.name}: no buffer, or none of the networks that it trains, is {odd[0]!r}")
     losses = [update.name for update in updates]
     if len(set(losses)) < len(losses):  # reports and saved optimisers go by the loss's name
         raise ConfigError(f"{agent}: two updates have the same loss, {sorted(losses)}")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
-from surefoot.core.agent import Agent, Metrics, Rule
+from surefoot.core.agent import Agent, Metrics, Rule, Update
 from surefoot.core.errors import ConfigError
 from surefoot.core.optimizer import Network
 
@@ -79,6 +79,12 @@ class Parameters:
         tensors = {name: value[position] if self.stacked else value for name, value in self.named().items()}
         tensors.update({name: value[position] for name, value in self.buffers.items()})
         return {name: value.detach() for name, value in tensors.items()}
+
+    @torch.no_grad()
+    def follow(self, update: Update, metrics: Metrics) -> None:
+        """Move the buffers that follow metrics of an update's loss."""
+        for name, (metric, rate) in update.follows.items():
+            self.buffers[name].lerp_(metrics[metric].detach().reshape(self.buffers[name].shape), rate)
 
     def bound(self, method: str | Callable[..., Any], compiled: bool = False) -> Callable[..., Any]:
         """A method of each agent with its present parameters, or its name; stacked ones take and give (S, ...)."""

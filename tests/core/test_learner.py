@@ -555,3 +555,62 @@ def test_updates_that_are_taken_together_lag_together() -> None:
     trained = learner([toy(plan)], torch.zeros(8, dtype=torch.float64))
     trained.run(1)
     assert trained.networks["target"].value.item() == pytest.approx(6 + 0.25 * (2 - 6))  # b was 2 before its step
+
+
+# -- rates of single networks, and buffers that follow what a loss sees ---------------------------------------------
+
+
+def both(agent: Toy) -> list[Update]:
+    """One update of two networks, the second at a third of the rate."""
+    return [Update(agent.both_loss, ("a", "b"), ADAM, factors={"b": 1 / 3})]
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_a_network_can_have_a_share_of_the_learning_rate(kernels: bool) -> None:
+    class Both(Toy):
+        plan = both
+
+        def both_loss(self, batch: Batch, noise: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Metrics]:
+            return ((self.a.x - batch["y"]).square() + (self.b.x - batch["y"]).square()).mean(), {}
+
+    batch = {"y": Y.float()}
+    source = Uniform(lambda indices: batch, 8)
+    trained = Learner([Both(SPEC)], [0], source, batch_size=8, kernels=kernels)
+    hands = HandAdam(1.0), HandAdam(2.0)
+    rate = ADAM.learning_rate
+    for _ in range(4):
+        trained.run(1)
+        hands[0].step(2 * (hands[0].value - 3))
+        before = hands[1].value
+        hands[1].value = before + (hands[1].step(2 * (before - 3)) - before) / 3
+        assert values(trained)["a"] == pytest.approx(hands[0].value, rel=1e-5)
+        assert values(trained)["b"] == pytest.approx(hands[1].value, rel=1e-5)
+    assert rate == ADAM.learning_rate
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+@pytest.mark.parametrize("kernels", [False, True])
+def test_a_buffer_follows_a_metric_of_a_loss(seeds: list[int], kernels: bool) -> None:
+    class Following(Toy):
+        def build(self) -> None:
+            super().build()
+            self.register_buffer("seen_a", torch.zeros(()))
+
+        plan = lambda self: [Update(self.a_loss, ("a",), ADAM, follows={"seen_a": ("a", 0.25)})]  # noqa: E731
+
+    source = Uniform(lambda indices: {"y": Y.float().expand(*indices.shape[:-1], 8)}, 8)
+    trained = Learner(
+        [Following(SPEC) for _ in seeds], seeds, source, batch_size=8, kernels=kernels and len(seeds) == 1
+    )
+    hand, expected = HandAdam(1.0), 0.0
+    for _ in range(3):
+        expected += 0.25 * (hand.value - expected)
+        hand.step(2 * (hand.value - 3))
+        trained.run(1)
+        assert trained.buffers["seen_a"].tolist() == [pytest.approx(expected, rel=1e-5)] * len(seeds)
+
+
+@pytest.mark.parametrize("option", [{"follows": {"nothing": ("a", 0.1)}}, {"factors": {"b": 0.1}}])
+def test_buffers_and_factors_of_nothing_are_refused(option: dict) -> None:
+    with pytest.raises(ConfigError, match="a_loss: no buffer, or none of the networks"):
+        learner([toy(lambda s: [Update(s.a_loss, ("a",), ADAM, **option)])], Y)
