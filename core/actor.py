@@ -48,6 +48,9 @@ _HOMES = {
     "ensembled_chunk": "surefoot.core.chunk_actors",
     "blended_chunk": "surefoot.core.chunk_actors",
     "held_noise": "surefoot.core.memory_actors",
+    "latent_planner": "surefoot.world_models.latent_planner",
+    "latent_prior": "surefoot.world_models.latent",
+    "recurrent": "surefoot.world_models.recurrent_actor",
 }
 """Kind of actor -> module that defines it, of those that are not in `core.actors`."""
 

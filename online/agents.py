@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.agent import Agent, algorithm_of, require
 from surefoot.core.errors import ConfigError
+from surefoot.core.memory import Memory
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
@@ -65,6 +66,10 @@ class OffPolicyAgent(Agent):
     the episode ends. Rows are steps of the environment, as for other agents."""
     decides: ClassVar[bool] = False
     """Whether a row is a decision: C actions that are played without looking, and the sum of their rewards."""
+    remembers: ClassVar[bool] = False
+    """Whether it acts by a memory, such as a plan or a recurrent state: then the loop calls `explore_on`."""
+    rows_each: ClassVar[int] = 1
+    """Rows that its networks see for each observation while it acts: many, where it plans."""
     batch_size: int = 256
     """Rows of one critic step; the loop sets it before it asks for `updates`."""
 
@@ -122,6 +127,14 @@ class OffPolicyAgent(Agent):
             terminations: (L,) 0 or 1.
         """
         raise TypeError(f"{type(self).__name__} must define returns_to_go")
+
+    def begin(self, rows: int) -> Memory:
+        """The memory of `rows` rows at the first step of an episode, of agents that `remembers`."""
+        return self.actor.begin(rows)
+
+    def explore_on(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, Memory]:
+        """As `explore`, of agents that `remembers`: actions that will be carried out, and the new memory."""
+        return self.actor.step(observations, memory, noise)
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(B, A) actions in [-1, 1] to gather experience by; (B, C A) of agents that choose several at once.

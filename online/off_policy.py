@@ -12,6 +12,7 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
+from surefoot.core.memory import Memory, begun_anew
 from surefoot.core.random import STEPS_PER_BLOCK, generator
 from surefoot.core.sources import Stores
 from surefoot.data.dataset import Dataset
@@ -127,6 +128,8 @@ class OffPolicyLoop:
         """(S, N, C, A) actions that agents which plan have still to play, the next one first."""
         self.queued = torch.zeros(*shape, dtype=torch.int64, device=self.device)
         """(S, N) how many."""
+        self.memory = self._begun() if self.agent.remembers else {}
+        """Name -> (S, N, ...) what agents that `remembers` act by."""
         self._drawn: dict[str, tuple[int, Tensor]] = {}
         self._read_transforms()
 
@@ -190,6 +193,9 @@ class OffPolicyLoop:
             actions = agent.first_actions(self._draw("initial_actions", number, width))
         elif agent.plans:
             actions = self._next_planned(number)
+        elif agent.remembers:
+            noise = self._draw("acting", number, agent.explore_dim)
+            actions, self.memory = self._explore(self._seen(), noise, "explore_on", self.memory)
         else:
             actions = self._explore(self._seen(), self._draw("acting", number, agent.explore_dim))
         played = None
@@ -198,6 +204,11 @@ class OffPolicyLoop:
         ended = self.experience.step(actions.reshape(-1, width), number, played)
         if agent.plans:
             self.queued[self.experience.acting.rows(ended)] = 0
+        if self.memory:
+            over = self.experience.acting.rows(ended).flatten()
+            flat = {name: value.flatten(0, 1) for name, value in self.memory.items()}
+            begun = begun_anew(flat, agent.begin(1), over)
+            self.memory = {name: value.view_as(self.memory[name]) for name, value in begun.items()}
         self.decisions += self.num_envs
         self.step = int(self.experience.taken.min()) if self.in_chunks else self.decisions
         costs = self.experience.fresh_costs()
@@ -224,11 +235,16 @@ class OffPolicyLoop:
         with self._full_precision():
             return self.learner.apply("encode", observations)  # type: ignore[no-any-return]
 
-    def _explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+    def _explore(self, observations: Tensor, noise: Tensor, method: str = "explore", *memory: Memory) -> Any:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""
+        many = self.num_envs * self.agent.rows_each >= FEW_ROWS
         with self._full_precision():
-            found: Tensor = self.learner.apply("explore", observations, noise, fused=self.num_envs >= FEW_ROWS)
-        return found
+            return self.learner.apply(method, observations, *memory, noise, fused=many)
+
+    def _begun(self) -> Memory:
+        """(S, N, ...) the memory at the first steps of episodes."""
+        seeds = len(self.seeds)
+        return {n: v.unsqueeze(0).repeat(seeds, *[1] * v.dim()) for n, v in self.agent.begin(self.num_envs).items()}
 
     def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
         if not self.learner.mixed_precision:
@@ -269,6 +285,7 @@ class OffPolicyLoop:
         tensors["loop/decisions"] = torch.tensor(self.decisions)
         if self.agent.plans:
             tensors |= {"loop/queue": self.queue[position].clone(), "loop/queued": self.queued[position].clone()}
+        tensors |= {f"loop/memory/{name}": value[position].clone() for name, value in self.memory.items()}
         return tensors
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> str | None:
@@ -287,8 +304,12 @@ class OffPolicyLoop:
             self.queue, self.queued = (
                 torch.stack([one[f"loop/{name}"] for one in states]).to(self.device) for name in ("queue", "queued")
             )
+        self.memory = {
+            name: torch.stack([one[f"loop/memory/{name}"] for one in states]).to(self.device) for name in self.memory
+        }
         self._read_transforms()
         lost = self.experience.restore(states, block=1 + step)
         if lost is not None:
             self.queued.zero_()
+            self.memory = self._begun() if self.memory else {}
         return lost
