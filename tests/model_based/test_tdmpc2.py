@@ -9,6 +9,7 @@ from typing import Any
 import plain_tdmpc2 as plain
 import pytest
 import torch
+from online_problems import RICCATI, Regulator, spec
 from torch import Tensor
 
 from surefoot.core.agent import Spec
@@ -269,3 +270,47 @@ def test_images_and_choices_are_refused() -> None:
         TDMPC2(spec_of(make_vec("native/pendulum-pixels", 1)), **SIZES)
     with pytest.raises(ConfigError, match="tdmpc2 learns continuous actions"):
         TDMPC2(Spec(3, 2, (0.0, 0.0), (1.0, 1.0), True), **SIZES)
+
+
+@pytest.mark.slow
+def test_a_file_that_plans_without_surefoot_gives_the_same_actions(tmp_path: pathlib.Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    policy = agent(std_range=(0.1, 0.5), iterations=1).float().policy()
+    policy.export(tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    generator = torch.Generator().manual_seed(0)
+    observations, noise = (torch.randn(5, n, generator=generator) for n in (3, policy.noise_dim))
+    plan = torch.rand(5, 2, 2, generator=generator) - 0.5
+    actions, memory = policy.act(observations, {**policy.begin(5), "plan": plan}, noise)
+    given = {
+        "observations": observations,
+        "noise": noise,
+        "ended": torch.zeros(5, dtype=torch.bool),
+        "memory.plan": plan,
+    }
+    found = session.run(None, {name: value.numpy() for name, value in given.items()})
+    torch.testing.assert_close(torch.from_numpy(found[0]), actions, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(found[1]), memory["plan"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_prior_and_plans_find_the_regulators_gain() -> None:
+    """Of a linear-quadratic problem, Riccati's: see `online_problems.Regulator`."""
+    env = Regulator(8)
+    made = TDMPC2(
+        spec(env), num_envs=8, initial_steps=256, updates_per_step=0.25, pretrain=False, latent_dim=16, hidden=(32, 32),
+        encoder_hidden=(32,), group=4, critics=2, bins=41, limit=5.0, samples=32, prior_samples=8, elites=8,
+        iterations=3, discount=0.95, learning_rate=3e-3, target_rate=0.05, encoder_factor=1.0, dropout=0.0, horizon=2,
+        entropy_weight=1e-3,
+    ).fresh(0)  # fmt: skip
+    trained = OffPolicyLoop([made], [0], env, planned_steps=2400, batch_size=64, kernels=True)
+    states, generator, gains = torch.linspace(-1, 1, 41)[:, None], torch.Generator().manual_seed(0), []
+    trained.run(1400)
+    for _ in range(5):
+        trained.run(200)
+        with torch.no_grad():
+            own = made.prior.act(made.representation(states))
+            drawn = torch.randn(3 * 41, made.actor.noise_dim, generator=generator)
+            planned = made.actor.act(states.repeat(3, 1), drawn).view(3, 41, 1).mean(0)
+        gains.append([float((2 * a * states).sum() / states.square().sum()) for a in (own, planned)])
+    assert torch.tensor(gains).mean(0).tolist() == pytest.approx([RICCATI, RICCATI], rel=0.15), gains
