@@ -130,7 +130,7 @@ def sapo_surrogate(
     """
     advantages = keep(advantages.detach(), mask)
     rho = ratio(keep(log_ratios, mask))
-    temperature = torch.where(advantages > 0, positive, negative).to(rho.dtype)
+    temperature = torch.where(advantages > 0, rho.new_tensor(positive), rho.new_tensor(negative))
     return -keep(torch.sigmoid(temperature * (rho - 1)) * (4 / temperature) * advantages, mask)
 
 
@@ -172,8 +172,8 @@ def vespo_surrogate(
     Source: Shen et al., "VESPO", with the constants of its released code.
     """
     up = advantages.detach() >= 0
-    power = torch.where(up, positive[0], negative[0]).to(log_prob.dtype)
-    rate = torch.where(up, positive[1], negative[1]).to(log_prob.dtype)
+    power = torch.where(up, log_prob.new_tensor(positive[0]), log_prob.new_tensor(negative[0]))
+    rate = torch.where(up, log_prob.new_tensor(positive[1]), log_prob.new_tensor(negative[1]))
     return reinforce_surrogate(log_prob, advantages, vespo_weight(log_ratios, power, rate), mask)
 
 

@@ -31,7 +31,8 @@ CUDA = ("nvidia-", "triton", "cuda-")
 """Beginnings of names that torch's CUDA build brings; their versions follow from torch's."""
 
 LICENCES = {
-    "0bsd", "apache 2.0", "apache-2.0", "apache software license", "apache-2.0 with llvm-exception", "bsd",
+    "0bsd", "apache 2.0", "apache-2.0", "apache 2.0 license", "apache software license",
+    "apache-2.0 with llvm-exception", "bsd",
     "bsd 2-clause license", "bsd 3-clause license", "3-clause bsd license", "bsd license", "bsd-2-clause",
     "bsd-3-clause", "bsl-1.0", "cc0-1.0", "isc", "isc license", "isc license (iscl)", "mit", "mit license", "mit-cmu",
     "mpl-2.0", "mozilla public license 2.0 (mpl 2.0)", "psf-2.0", "python software foundation license", "zlib",
@@ -40,6 +41,7 @@ LICENCES = {
 
 READ: dict[str, str] = {
     "nvidia-": "NVIDIA's terms: may be used and passed on with a program; only the GPU's packages bring them",
+    "regex": "Apache-2.0, and CNRI's of Python 1.6 for what came from its re: use and change with the notice kept",
 }
 """Beginnings of names of distributions whose metadata name no licence of `LICENCES`; what reading theirs gave."""
 

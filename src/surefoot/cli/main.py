@@ -25,6 +25,7 @@ examples:
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
   surefoot export RUN -o policy.onnx
+  surefoot llm train model=FOLDER prompts=prompts.jsonl reward=my_rewards:exact method=dapo_clip steps=200
 
 exit codes: 0 done, 2 something in the command or the data is wrong, 130 interrupted, 143 terminated, 1 a bug of ours
 """
@@ -38,6 +39,7 @@ COMMANDS = (
     "evaluate",
     "execute",
     "export",
+    "llm",
     "plan",
     "reach",
     "report",
@@ -97,7 +99,7 @@ def dispatch(arguments: list[str]) -> int:
 
 def build_parser() -> Parser:
     """All commands but `train`, which reads its own arguments."""
-    from surefoot.cli import algorithms, datasets, envs, execute, plan, reach, results, rollouts
+    from surefoot.cli import algorithms, datasets, envs, execute, llm, plan, reach, results, rollouts
 
     parser = Parser(
         prog="surefoot",
@@ -116,4 +118,5 @@ def build_parser() -> Parser:
     envs.add_parser(commands)
     datasets.add_parser(commands)
     algorithms.add_parser(commands)
+    llm.add_parsers(commands)
     return parser

@@ -1,0 +1,31 @@
+"""Post-training of language models: one consumer of the policy-gradient functions in `surefoot.core`.
+
+`surefoot.llm` itself imports no transformers: the extra `llm` is asked for where a model is read. docs/llm.md.
+"""
+
+from surefoot.llm.evaluate import Report, evaluate, pass_at
+from surefoot.llm.losses import Batch, Method
+from surefoot.llm.methods import METHODS, method
+from surefoot.llm.policy import LMPolicy, Rollout, load_policy
+from surefoot.llm.prompts import Prompt, read_prompts
+from surefoot.llm.rewards import load_reward, scores
+from surefoot.llm.train import TrainConfig, train
+
+__all__ = [
+    "METHODS",
+    "Batch",
+    "LMPolicy",
+    "Method",
+    "Prompt",
+    "Report",
+    "Rollout",
+    "TrainConfig",
+    "evaluate",
+    "load_policy",
+    "load_reward",
+    "method",
+    "pass_at",
+    "read_prompts",
+    "scores",
+    "train",
+]

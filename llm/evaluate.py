@@ -1,0 +1,133 @@
+"""How good answers are on prompts that were not trained on: greedy, pass@1 and pass@k, with intervals over prompts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError
+from surefoot.llm.policy import LMPolicy
+from surefoot.llm.prompts import Prompt
+from surefoot.llm.rewards import RewardFunction, scores
+
+
+def pass_at(k: int, right: Tensor, count: int) -> Tensor:
+    """Probability that at least one of k answers is right, without bias, from `right` of `count` that are.
+
+    Args:
+        k: at most `count`.
+        right: (M,) integers.
+        count: answers to each prompt.
+
+    Returns:
+        (M,) float64: 1 - C(count - right, k) / C(count, k).
+
+    Source: Chen et al., "Evaluating Large Language Models Trained on Code", eq. (1).
+    """
+    if not 0 < k <= count:
+        raise ConfigError(f"pass@{k} needs at least {k} answers to each prompt, there are {count}")
+    table = [1 - math.comb(count - n, k) / math.comb(count, k) for n in range(count + 1)]
+    return torch.tensor(table, dtype=torch.float64)[right.long()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Shares with the half-widths of their 95 % intervals over prompts."""
+
+    prompts: int
+    samples: int
+    greedy: tuple[float, float]
+    pass_1: tuple[float, float]
+    pass_k: tuple[float, float]
+    reward: tuple[float, float]
+    entropy: float
+    """Mean over tokens of sampled answers, in nats."""
+    length: float
+    """Mean number of tokens of sampled answers."""
+    same: float
+    """Share of prompts whose answers all have the same reward: what a group baseline learns nothing from."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, intervals as lists."""
+        values = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Report:
+        """What `to_json` gave."""
+        return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in value.items()})
+
+    def __str__(self) -> str:
+        """One line."""
+        parts = {"greedy": self.greedy, "pass@1": self.pass_1, f"pass@{self.samples}": self.pass_k}
+        shown = ", ".join(f"{name} {mean:.3f} ± {half:.3f}" for name, (mean, half) in parts.items())
+        return f"{shown} ({self.prompts} prompts, 95 % over prompts); entropy {self.entropy:.2f}, same {self.same:.2f}"
+
+
+def evaluate(
+    policy: LMPolicy,
+    prompts: Sequence[Prompt],
+    reward: RewardFunction,
+    *,
+    new: int,
+    samples: int = 8,
+    solved: float = 1.0,
+    seed: int = 0,
+    at_once: int = 256,
+) -> Report:
+    """Answer each prompt greedily once and by sampling `samples` times.
+
+    Args:
+        policy: whose temperature sampling is at.
+        prompts: held out.
+        reward: an answer is right where it is at least `solved`; one without a score is not.
+        new: the most tokens of an answer.
+        samples: k.
+        solved: threshold.
+        seed: of the sampling.
+        at_once: rows that are generated together.
+
+    Raises:
+        ConfigError: fewer than two prompts have answers that could be scored.
+    """
+    encoded = policy.encode([prompt.text for prompt in prompts])
+
+    def answers(count: int, greedy: bool) -> tuple[Tensor, Any]:
+        rollout = policy.generate(encoded, count, new, seed, greedy=greedy, at_once=at_once)
+        rows = [prompt for prompt in prompts for _ in range(count)]
+        return scores(reward, rows, policy.decode(rollout), rollout.answers()).view(-1, count), rollout
+
+    once, _ = answers(1, True)
+    found, rollout = answers(samples, False)
+    with torch.no_grad():
+        parts = [
+            policy.log_probs(rollout.rows(slice(start, start + at_once)))[1].sum()
+            for start in range(0, len(rollout.finished), at_once)
+        ]
+    tokens = rollout.completion_mask.sum()
+    right = (found >= solved).sum(1)
+    same = (found.nan_to_num(nan=0.0).amax(1) == found.nan_to_num(nan=0.0).amin(1)).double()
+    return Report(
+        prompts=len(prompts),
+        samples=samples,
+        greedy=_interval((once[:, 0] >= solved).double()),
+        pass_1=_interval(right.double() / samples),
+        pass_k=_interval(pass_at(samples, right, samples)),
+        reward=_interval(found.double().nanmean(1)),
+        entropy=float(sum(parts) / tokens),
+        length=float(tokens / len(rollout.finished)),
+        same=float(same.mean()),
+    )
+
+
+def _interval(each: Tensor) -> tuple[float, float]:
+    """Mean over prompts and 1.96 standard errors."""
+    each = each[~each.isnan()]
+    if len(each) < 2:
+        raise ConfigError(f"{len(each)} of the prompts have answers with a reward: an interval needs at least two")
+    return float(each.mean()), 1.96 * float(each.std()) / math.sqrt(len(each))

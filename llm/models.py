@@ -1,0 +1,105 @@
+"""Reading models: transformers is imported here alone."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from surefoot.core.errors import CheckpointError, MissingExtraError
+
+
+def transformers_module() -> Any:
+    """transformers, imported here alone.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError("transformers", "llm", "a language model") from error
+    return transformers
+
+
+def read_model(
+    folder: str | pathlib.Path, device: str = "cpu", dtype: str = "float32", seed: int = 0
+) -> tuple[Any, Any]:
+    """A model and its tokenizer from a folder that transformers or `LMPolicy.save` wrote.
+
+    Only safetensors are read, and no code of the folder's is run. A folder with `config.json` and without weights gives
+    a model with random ones.
+
+    Args:
+        folder: on this machine; nothing is fetched.
+        device: "cpu", "cuda".
+        dtype: of the weights: "float32", "bfloat16".
+        seed: of random weights.
+
+    Raises:
+        CheckpointError: the folder is missing, damaged or incomplete.
+        MissingExtraError: transformers is not installed.
+    """
+    path = pathlib.Path(folder).expanduser()
+    transformers = transformers_module()
+    if not (path / "config.json").is_file():
+        raise CheckpointError(
+            f"{path}: no config.json is there; give the folder of a model, as save_pretrained writes it"
+        )
+    weights = any(path.glob("*.safetensors"))
+    if not weights and any(path.glob("*.bin")):
+        raise CheckpointError(f"{path}: weights are a pickle (.bin), which is not read; convert them to safetensors")
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+            kind, number = transformers.AutoModelForCausalLM, getattr(torch, dtype)
+            if weights:
+                model, about = kind.from_pretrained(
+                    path,
+                    config=config,
+                    dtype=number,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                    output_loading_info=True,
+                )
+                if about["missing_keys"] or about["mismatched_keys"]:
+                    name = sorted(map(str, [*about["missing_keys"], *about["mismatched_keys"]]))[0]
+                    raise CheckpointError(f"{path}: weights of {name} are missing or of another shape; copy them again")
+            else:
+                with torch.random.fork_rng([]):
+                    torch.manual_seed(seed)
+                    model = kind.from_config(config, trust_remote_code=False).to(number)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        except CheckpointError:
+            raise
+        except Exception as error:  # transformers raises what its parsers raise
+            raise CheckpointError(
+                f"{path}: the model can't be read: {_first_line(error)}; restore it from a copy"
+            ) from error
+    return model.to(device), tokenizer
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars or notes of transformers."""
+    logging = transformers_module().utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

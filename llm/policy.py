@@ -1,0 +1,346 @@
+"""A causal language model as a policy: it samples answers to prompts, and gives their log-probabilities again.
+
+What is trained must be what was sampled. So prompts are padded on the left and answers on the right; positions are
+counted from the first real token, in both passes; logits are divided by the sampling temperature in both; nothing is
+dropped out; and no truncation (top-k, top-p) of a model's own generation settings applies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from surefoot.core.errors import ConfigError
+from surefoot.core.selection import completion_mask
+from surefoot.llm.models import quiet, read_model
+
+UNITS_AT_ONCE = 1 << 26
+"""Most logits that are held at once while log-probabilities are computed: 256 MB of float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+    """Answers to prompts, B of each. A prompt's answers stand side by side."""
+
+    prompt_ids: Tensor
+    """(B, P) int64, padded on the left."""
+    prompt_mask: Tensor
+    """(B, P) float32, 1 at real tokens."""
+    completion_ids: Tensor
+    """(B, C) int64, padded on the right."""
+    completion_mask: Tensor
+    """(B, C) float32, 1 up to the first end token and at it."""
+    log_prob: Tensor
+    """(B, C) float32, of the policy that sampled, at its temperature; 0 where masked."""
+    finished: Tensor
+    """(B,) bool: the answer has an end token."""
+
+    def rows(self, which: Tensor | slice) -> Rollout:
+        """Some of the rows."""
+        return Rollout(*(getattr(self, field.name)[which] for field in dataclasses.fields(self)))
+
+    def answers(self) -> list[list[int]]:
+        """The tokens of each answer without its end token and padding."""
+        ends = self.completion_mask.sum(-1).long() - self.finished.long()
+        return [row[:end].tolist() for row, end in zip(self.completion_ids, ends.tolist(), strict=True)]
+
+
+class LMPolicy:
+    """A causal model of transformers with the tokenizer that belongs to it."""
+
+    def __init__(self, model: Any, tokenizer: Any, temperature: float = 1.0) -> None:
+        """Take a model; it is put into evaluation mode, so that nothing is dropped out.
+
+        Args:
+            model: any `AutoModelForCausalLM`, or one with adapters of peft.
+            tokenizer: must have an end token; where it has no padding token, the end token pads.
+            temperature: above 0; sampling and log-probabilities are both at it.
+
+        Raises:
+            ConfigError: a temperature that is not above 0, or a tokenizer without an end token.
+        """
+        if not temperature > 0:
+            raise ConfigError(f"temperature={temperature} must be above 0; greedy=True asks for the likeliest tokens")
+        if tokenizer.eos_token_id is None:
+            raise ConfigError("the tokenizer has no end token: set tokenizer.eos_token, an answer could not end")
+        self.model, self.tokenizer, self.temperature = model.eval(), tokenizer, temperature
+        given = getattr(model.generation_config, "eos_token_id", None)
+        more = given if isinstance(given, list) else [] if given is None else [given]
+        self.ends: list[int] = sorted({tokenizer.eos_token_id, *more})
+        self.pad: int = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        text = inner.config.get_text_config()
+        self.context: int | None = getattr(text, "max_position_embeddings", None)
+        self.vocabulary: int = text.vocab_size
+        self._inner = inner
+        self._plain_head: bool | None = None  # asked of the model at first use
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    def encode(self, prompts: Sequence[str | list[dict[str, str]]]) -> list[list[int]]:
+        """Tokens of each prompt: a text, or messages by the tokenizer's chat template.
+
+        Raises:
+            ConfigError: messages where the tokenizer has no template, or a prompt without a token.
+        """
+        found = []
+        for number, prompt in enumerate(prompts):
+            if isinstance(prompt, str):
+                ids = self.tokenizer(prompt)["input_ids"]
+            elif self.tokenizer.chat_template is None:
+                raise ConfigError(f"prompt {number} is a list of messages, and the tokenizer has no chat template")
+            else:
+                chat = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+                ids = chat["input_ids"]
+            if not ids:
+                raise ConfigError(f"prompt {number} has no tokens: give it a text, or a first token of its own")
+            found.append(list(ids))
+        return found
+
+    def decode(self, rollout: Rollout) -> list[str]:
+        """The text of each answer, without special tokens."""
+        return [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in rollout.answers()]
+
+    def check_lengths(self, prompts: Sequence[Sequence[int]], new: int) -> None:
+        """Refuse prompts that, with `new` tokens more, are longer than the model's context.
+
+        Raises:
+            ConfigError: names the first of them.
+        """
+        for number, prompt in enumerate(prompts):
+            if self.context is not None and len(prompt) + new > self.context:
+                raise ConfigError(
+                    f"prompt {number} has {len(prompt)} tokens, and with max_new_tokens={new} that is more than the "
+                    f"model's context of {self.context}: shorten the prompt or the answer"
+                )
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        new: int,
+        seed: int,
+        *,
+        greedy: bool = False,
+        at_once: int = 256,
+    ) -> Rollout:
+        """Sample `count` answers to each prompt, by transformers' `generate` with its cache.
+
+        Args:
+            prompts: tokens of each.
+            count: G; answers of one prompt stand side by side.
+            new: the most tokens of an answer.
+            seed: of the random numbers. The program's own random state stays as it is.
+            greedy: the likeliest tokens instead.
+            at_once: rows that are generated together.
+
+        Returns:
+            B = len(prompts) * count rows.
+
+        Raises:
+            ConfigError: a prompt that is too long.
+        """
+        self.check_lengths(prompts, new)
+        rows = [prompt for prompt in prompts for _ in range(count)]
+        width = max(map(len, rows))
+        ids = torch.full((len(rows), width), self.pad)
+        mask = torch.zeros(len(rows), width)
+        for row, prompt in enumerate(rows):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        devices = [self.device] if self.device.type == "cuda" else []
+        answers, log_prob = torch.full((len(rows), new), self.pad, device=self.device), mask.new_zeros(len(rows), new)
+        with torch.random.fork_rng(devices), quiet(), self._clean_settings():
+            torch.manual_seed(seed)
+            for start in range(0, len(rows), at_once):
+                part = slice(start, start + at_once)
+                tokens, logs = self._generate(ids[part], mask[part], new, greedy)
+                answers[part, : tokens.shape[1]], log_prob[part, : logs.shape[1]] = tokens, logs
+        kept, finished = completion_mask(answers, self.ends)
+        longest = int(kept.sum(-1).max())
+        answers, kept, log_prob = answers[:, :longest], kept[:, :longest], log_prob[:, :longest]
+        return Rollout(ids, mask, answers, kept, torch.where(kept != 0, log_prob, 0.0), finished)
+
+    def _generate(self, ids: Tensor, mask: Tensor, new: int, greedy: bool) -> tuple[Tensor, Tensor]:
+        record = _Record(self.temperature)
+        found = self.model.generate(
+            input_ids=ids,
+            attention_mask=mask.long(),
+            logits_processor=[record],
+            max_new_tokens=new,
+            do_sample=not greedy,
+            eos_token_id=self.ends,
+            pad_token_id=self.pad,
+            use_cache=True,
+        )
+        tokens = found[:, ids.shape[1] :]
+        return tokens, record.finish(tokens[:, -1])
+
+    @contextlib.contextmanager
+    def _clean_settings(self) -> Iterator[None]:
+        """A model's folder may ask for top-k, top-p or penalties: they would sample from another distribution."""
+        from transformers import GenerationConfig
+
+        before = self._inner.generation_config
+        self._inner.generation_config = GenerationConfig(top_k=0, top_p=1.0)
+        try:
+            yield
+        finally:
+            self._inner.generation_config = before
+
+    def log_probs(self, rollout: Rollout, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of each token of the answers, with gradient unless it is switched off.
+
+        Args:
+            rollout: B rows.
+            entropy_gradient: whether the entropy has one too.
+
+        Returns:
+            (B, C) float32 each, in nats; 0 where masked. No more than `UNITS_AT_ONCE` logits are held at once.
+        """
+        ids = torch.cat([rollout.prompt_ids, rollout.completion_ids], 1)
+        mask = torch.cat([rollout.prompt_mask, rollout.completion_mask], 1).long()
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask), "use_cache": False}
+        width = rollout.completion_ids.shape[1]
+        kept = rollout.completion_mask != 0
+        targets = rollout.completion_ids[kept]
+        if self._plain_head is None:
+            self._plain_head = self._has_plain_head()
+        if self._plain_head:
+            hidden = self._inner.base_model(**inputs).last_hidden_state[:, -width - 1 : -1]
+            logs, entropies = self._of_hidden(hidden[kept], targets, entropy_gradient)
+        else:
+            logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
+            logs, entropies = log_prob_and_entropy(logits[kept], targets, self.temperature, entropy_gradient)
+        zeros = torch.zeros_like(rollout.completion_mask)
+        return zeros.masked_scatter(kept, logs), zeros.masked_scatter(kept, entropies)
+
+    def _of_hidden(self, hidden: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+        """Of (N, width) activations, a part of the rows after another; gradients compute a part's logits anew."""
+        head = self._inner.get_output_embeddings()
+
+        def part(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+            return log_prob_and_entropy(head(rows), wanted, self.temperature, entropy_gradient)
+
+        size = max(1, UNITS_AT_ONCE // self.vocabulary)
+        if len(targets) <= size:
+            return part(hidden, targets)
+        found = [
+            checkpoint(part, rows, wanted, use_reentrant=False)
+            for rows, wanted in zip(hidden.split(size), targets.split(size), strict=True)
+        ]
+        return torch.cat([logs for logs, _ in found]), torch.cat([entropies for _, entropies in found])
+
+    @torch.no_grad()
+    def _has_plain_head(self) -> bool:
+        """Whether logits are the output embedding of the last activations, and nothing scales or caps them after."""
+        head = self._inner.get_output_embeddings()
+        if head is None or not hasattr(self._inner.base_model, "forward") or self._inner.base_model is self._inner:
+            return False
+        ids = torch.tensor([[self.pad, self.ends[0]]], device=self.device)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+        output = self._inner.base_model(**inputs)
+        hidden = getattr(output, "last_hidden_state", None)
+        if hidden is None:
+            return False
+        return torch.equal(head(hidden), self._inner(**inputs).logits)
+
+    def save(self, folder: str | pathlib.Path) -> None:
+        """Write model and tokenizer as transformers does, weights as safetensors."""
+        with quiet():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+
+class _Record:
+    """Divides logits by the temperature, and keeps the log-probability of what is drawn from them."""
+
+    def __init__(self, temperature: float) -> None:
+        self._temperature, self._logits, self._found = temperature, torch.empty(0), list[Tensor]()
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """By transformers, before each token; `input_ids` ends with what was drawn from the logits before."""
+        if len(self._logits):
+            self._take(input_ids[:, -1])
+        self._logits = scores / self._temperature
+        return self._logits
+
+    def _take(self, drawn: Tensor) -> None:
+        picked = self._logits.gather(1, drawn.unsqueeze(1)).squeeze(1)
+        self._found.append(picked - self._logits.logsumexp(-1))
+
+    def finish(self, drawn: Tensor) -> Tensor:
+        """(B, C), `drawn` being the last tokens."""
+        self._take(drawn)
+        return torch.stack(self._found, 1)
+
+
+def positions(mask: Tensor) -> Tensor:
+    """Positions counted from the first real token: (B, L) of 0 and 1 -> (B, L) int64, 0 under padding."""
+    return (mask.long().cumsum(-1) - 1).clamp(min=0)
+
+
+def log_prob_and_entropy(
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Of tokens under a softmax, float32, without the log-softmax of the whole vocabulary being kept.
+
+    Args:
+        logits: (N, V) of any dtype.
+        targets: (N,) int64.
+        temperature: that the logits are divided by.
+        entropy_gradient: whether the entropy has a gradient.
+
+    Returns:
+        (N,) each, in nats.
+    """
+    logits = logits.float() / temperature
+    normaliser = logits.logsumexp(-1)
+    log_prob = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - normaliser
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropy = normaliser - (logits * (logits - normaliser.unsqueeze(-1)).exp()).sum(-1)
+    return log_prob, entropy
+
+
+def joined(parts: Sequence[Rollout], pad: int) -> Rollout:
+    """Rollouts one after another, prompts widened on the left and answers on the right."""
+    prompts, answers = max(r.prompt_ids.shape[1] for r in parts), max(r.completion_ids.shape[1] for r in parts)
+
+    def wide(name: str, left: bool, fill: float) -> Tensor:
+        width = prompts if left else answers
+        found = []
+        for part in parts:
+            value = getattr(part, name)
+            extra = value.new_full((len(value), width - value.shape[1]), fill)
+            found.append(torch.cat([extra, value] if left else [value, extra], 1))
+        return torch.cat(found)
+
+    return Rollout(
+        wide("prompt_ids", True, pad),
+        wide("prompt_mask", True, 0),
+        wide("completion_ids", False, pad),
+        wide("completion_mask", False, 0),
+        wide("log_prob", False, 0),
+        torch.cat([part.finished for part in parts]),
+    )
+
+
+def load_policy(
+    folder: str | pathlib.Path, temperature: float = 1.0, device: str = "cpu", dtype: str = "float32", seed: int = 0
+) -> LMPolicy:
+    """A policy from a folder that transformers or `LMPolicy.save` wrote; arguments and errors as of `read_model`."""
+    model, tokenizer = read_model(folder, device, dtype, seed)
+    return LMPolicy(model, tokenizer, temperature)

@@ -1,0 +1,167 @@
+"""`surefoot llm`: language models are trained, evaluated, and methods listed."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from typing import Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+
+def add_parsers(commands: Any) -> None:
+    """Register the commands."""
+    parser = commands.add_parser("llm", help="train and evaluate language models (surefoot llm --help)")
+    parts = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=type(parser))
+
+    train = parts.add_parser("train", help="train a model by rewards", add_help=False)
+    train.add_argument("-h", "--help", nargs=0, action=_Help, help="show this, and all settings")
+    train.add_argument("settings", nargs="*", metavar="name=value", help="settings, below")
+    train.add_argument("--resume", metavar="RUN", help="go on with a run that was interrupted")
+    output.add_trust(train)
+    train.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+    train.add_argument("--json", action="store_true", help="the result as JSON")
+    train.set_defaults(run=_train)
+
+    judge = parts.add_parser("evaluate", help="greedy, pass@1 and pass@k of a model or run on prompts")
+    judge.add_argument("model", metavar="MODEL", help="folder of a model, or of a run")
+    judge.add_argument("prompts", metavar="PROMPTS", help=".jsonl")
+    judge.add_argument("reward", metavar="MODULE:FUNCTION", help="an answer is right where its reward is 1 or more")
+    judge.add_argument("--samples", type=int, default=8, help="k of pass@k (default 8)")
+    judge.add_argument("--max-new-tokens", type=int, default=64, help="the most tokens of an answer (default 64)")
+    judge.add_argument("--temperature", type=float, default=1.0, help="of sampling (default 1)")
+    judge.add_argument("--seed", type=int, default=0, help="of sampling (default 0)")
+    judge.add_argument("--device", default="cpu", help="cpu or cuda")
+    judge.add_argument("--json", action="store_true", help="print JSON")
+    judge.set_defaults(run=_evaluate)
+
+    names = parts.add_parser("methods", help="list methods, or show one's settings")
+    names.add_argument("name", nargs="?", help="a method")
+    names.add_argument("--json", action="store_true", help="print JSON")
+    names.set_defaults(run=_methods)
+
+
+class _Help(argparse.Action):
+    """The options, and the settings, which are read from their own classes."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
+        """Print and end."""
+        print(parser.format_help() + "\n" + _settings())
+        parser.exit()
+
+
+def _settings() -> str:
+    from surefoot.cli import config
+    from surefoot.llm import METHODS, Method, TrainConfig
+    from surefoot.tools.language import Plan
+
+    lines = ["settings:"]
+    for kind, prefix in ((Plan, ""), (TrainConfig, ""), (Method, "method.")):
+        for row in config.described(kind):
+            if row["name"] not in ("changes", "loop", "title", "source"):
+                lines.append(f"  {prefix + row['name'] + '=' + str(row['default']):<36}{row['what']}")
+    return "\n".join([*lines, "", f"methods: {', '.join(METHODS)}"])
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from surefoot.experiment.stopping import terminable
+    from surefoot.tools.language import begin, plan, resume
+
+    show = None if arguments.quiet else _show
+    with terminable():
+        if arguments.resume is not None:
+            if arguments.settings:
+                raise ConfigError("--resume goes on with the run's own settings: leave out the others")
+            folder = resume(arguments.resume, arguments.trust, show)
+        else:
+            words = dict(_word(text) for text in arguments.settings)
+            folder = begin(*plan(words), show)
+    _present(folder, arguments.json)
+    return 0
+
+
+def _word(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"{text!r} is not of the form name=value, as in steps=200")
+    return name, value
+
+
+def _show(line: dict[str, Any]) -> None:
+    if "evaluation" in line:
+        from surefoot.llm import Report
+
+        text = f"step {line['step']}, held out: {Report.from_json(line['evaluation'])}"
+    elif line["step"] % 10 and line["step"] != 1:
+        return
+    else:
+        rate = line["tokens"] / (line["sampling_seconds"] + line["training_seconds"])
+        text = (
+            f"step {line['step']}: reward {line['reward']:.3f}, same {line['same']:.2f}, length {line['length']:.1f}, "
+            f"entropy {line['entropy']:.2f}, {rate:,.0f} tokens/s"
+        )
+    print(text, file=sys.stderr, flush=True)
+
+
+def _present(folder: pathlib.Path, json: bool) -> None:
+    from surefoot.core.files import read_json
+
+    facts = read_json(folder / "result.json")
+    if json:
+        output.print_json({"folder": str(folder), **facts})
+        return
+    shown = {"run": output.short(folder), "model": output.short(folder / "model"), "steps": facts["steps"]}
+    shown["reward"] = (
+        f"{facts['reward_first_10']:.3f} in the first ten steps, {facts['reward_last_10']:.3f} in the last"
+    )
+    for name in ("before", "after"):
+        if facts[name] is not None:
+            from surefoot.llm import Report
+
+            shown[name] = str(Report.from_json(facts[name]))
+    output.print_facts(shown)
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from surefoot.experiment import trust
+    from surefoot.llm import evaluate, load_policy, load_reward, read_prompts
+
+    trust.allow(arguments.reward)
+    folder = pathlib.Path(arguments.model).expanduser()
+    if (folder / "model" / "config.json").is_file():  # of a run
+        folder = folder / "model"
+    reward, prompts = load_reward(arguments.reward), read_prompts(arguments.prompts)
+    policy = load_policy(folder, arguments.temperature, arguments.device)
+    found = evaluate(
+        policy, prompts, reward, new=arguments.max_new_tokens, samples=arguments.samples, seed=arguments.seed
+    )
+    if arguments.json:
+        output.print_json(found.to_json())
+    else:
+        output.say(found)
+    return 0
+
+
+def _methods(arguments: argparse.Namespace) -> int:
+    from surefoot.llm import METHODS, method
+
+    if arguments.name is not None:
+        values = dataclasses.asdict(method(arguments.name))
+        if arguments.json:
+            output.print_json(values)
+        else:
+            output.print_facts(values)
+        return 0
+    rows = [
+        {"name": name, "title": one.title, "advantages": one.advantages, "ratio": one.ratio, "surrogate": one.surrogate}
+        | {"reduction": one.reduction, "source": one.source}
+        for name, one in METHODS.items()
+    ]
+    if arguments.json:
+        output.print_json(rows)
+    else:
+        output.print_rows(rows, ["name", "title", "advantages", "ratio", "surrogate", "reduction", "source"])
+    return 0

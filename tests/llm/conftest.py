@@ -1,0 +1,5 @@
+"""Tests of language models need transformers, the extra `llm`."""
+
+import importlib.util
+
+collect_ignore = [] if importlib.util.find_spec("transformers") else ["test_policy.py", "test_train.py", "test_runs.py"]

@@ -1,0 +1,371 @@
+"""Each method's loss and gradient against a second implementation, written out answer by answer in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError
+from surefoot.llm import METHODS, Batch, Method, method
+from surefoot.llm.losses import advantages, denominators, loss, selected
+
+GROUP, LONGEST = 4, 7
+LENGTHS = [3, 6, 1, 4, 6, 2, 5, 3]
+FINISHED = torch.tensor([True, False, True, True, False, True, True, True])
+RETURNS = [1.0, 0.0, 0.0, 1.0, 0.3, 1.0, 0.0, 0.2]
+
+
+class Answers:
+    """Eight answers in two groups."""
+
+    def __init__(self, seed: int = 0, gap: float = 0.2) -> None:
+        source = torch.Generator().manual_seed(seed)
+
+        def draw() -> Tensor:
+            return torch.randn(8, 6, generator=source, dtype=torch.float64)
+
+        self.old = -draw().abs() - 0.1
+        self.beh = self.old + gap * draw()
+        self.ref = self.old + 0.3 * draw()
+        self.new = (self.old + gap * draw()).requires_grad_()
+        self.entropy = draw().abs()
+        self.mask = (torch.arange(6) < torch.tensor(LENGTHS)[:, None]).double()
+        self.returns = torch.tensor(RETURNS, dtype=torch.float64)
+        self.groups = torch.arange(8) // GROUP
+
+    def batch(self, one: Method) -> Batch:
+        kl = (self.beh - self.ref) if one.kl == "reward" else None
+        found = advantages(one, self.returns, self.groups, self.mask, kl)
+        batch = Batch(
+            self.new, self.old, self.beh, self.mask, self.mask, found, self.returns, self.groups, self.entropy, self.ref
+        )
+        return dataclasses.replace(batch, units=selected(one, batch, FINISHED))
+
+
+# -- the second implementation: for each answer and token, with numbers out of python -----------------------------
+
+
+def group_of(row: int) -> range:
+    return range(row // GROUP * GROUP, row // GROUP * GROUP + GROUP)
+
+
+def mean(values: list) -> Tensor:
+    return sum(values) / len(values)
+
+
+def deviation(values: list) -> float:
+    centre = mean(values)
+    return math.sqrt(sum((v - centre) ** 2 for v in values) / (len(values) - 1))
+
+
+def tokens(row: int) -> range:
+    return range(LENGTHS[row])
+
+
+def everywhere() -> list[tuple[int, int]]:
+    return [(row, t) for row in range(8) for t in tokens(row)]
+
+
+def by_group(kind: str, returns: list[float]) -> list[float]:
+    found = []
+    for row in range(8):
+        own = [returns[k] for k in group_of(row)]
+        centred = returns[row] - mean(own)
+        if kind == "meanstd":
+            centred /= deviation(own) + 1e-4
+        elif kind == "batchstd":
+            centred /= deviation(returns) + 1e-4
+        elif kind == "loo":
+            centred *= GROUP / (GROUP - 1)
+        found.append(centred)
+    return found
+
+
+def clipped(rho: Tensor, advantage: float, low: float, high: float) -> Tensor:
+    return -torch.minimum(rho * advantage, rho.clamp(1 - low, 1 + high) * advantage)
+
+
+def token_mean(term: Callable[[int, int], Tensor]) -> Tensor:
+    return mean([term(*place) for place in everywhere()])
+
+
+def answer_mean(term: Callable[[int, int], Tensor]) -> Tensor:
+    return mean([mean([term(row, t) for t in tokens(row)]) for row in range(8)])
+
+
+def ppo(a: Answers, found: list[float], low: float = 0.2, high: float = 0.2) -> Callable[[int, int], Tensor]:
+    return lambda row, t: clipped((a.new[row, t] - a.old[row, t]).exp(), found[row], low, high)
+
+
+def grpo(a: Answers) -> Tensor:
+    terms = ppo(a, by_group("meanstd", RETURNS))
+
+    def k3(row: int, t: int) -> Tensor:
+        d = a.ref[row, t] - a.new[row, t]
+        return d.exp() - 1 - d
+
+    return answer_mean(lambda row, t: terms(row, t) + 0.001 * k3(row, t))
+
+
+def dr_grpo(a: Answers) -> Tensor:
+    terms = ppo(a, by_group("mean", RETURNS))
+    return sum(terms(*place) for place in everywhere()) / LONGEST / 8
+
+
+def dapo_clip(a: Answers) -> Tensor:
+    return token_mean(ppo(a, by_group("meanstd", RETURNS), 0.2, 0.28))
+
+
+def lite_ppo(a: Answers) -> Tensor:
+    return token_mean(ppo(a, by_group("batchstd", RETURNS)))
+
+
+def rloo(a: Answers) -> Tensor:
+    paid = [RETURNS[row] - 0.05 * float(sum(a.beh[row, t] - a.ref[row, t] for t in tokens(row))) for row in range(8)]
+    found = by_group("loo", paid)
+    whole = [sum(a.new[row, t] - a.old[row, t] for t in tokens(row)).exp() for row in range(8)]
+    return mean([clipped(whole[row], found[row], 0.2, 0.2) for row in range(8)])
+
+
+def whitened(values: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    numbers = list(values.values())
+    return {place: (value - mean(numbers)) / (deviation(numbers) + 1e-8) for place, value in values.items()}
+
+
+def penalties_to_come(a: Answers, row: int, t: int) -> float:
+    return 1e-3 * float(sum(a.beh[row, k] - a.ref[row, k] for k in tokens(row) if k >= t))
+
+
+def reinforce_pp(a: Answers, bound: float = 20.0, most: float = math.inf) -> Tensor:
+    found = whitened({(row, t): RETURNS[row] - penalties_to_come(a, row, t) for row, t in everywhere()})
+    found = {place: value if abs(value) <= most else 0.0 for place, value in found.items()}
+    logs = (a.new - a.old).clamp(-bound, bound)
+    return token_mean(lambda row, t: clipped(logs[row, t].exp(), found[row, t], 0.2, 0.2))
+
+
+def stable_reinforce(a: Answers) -> Tensor:
+    return reinforce_pp(a, math.log(1000), 3.0)
+
+
+def reinforce_pp_baseline(a: Answers) -> Tensor:
+    centred = by_group("mean", RETURNS)
+    found = whitened({(row, t): centred[row] - penalties_to_come(a, row, t) for row, t in everywhere()})
+    return token_mean(lambda row, t: clipped((a.new - a.old)[row, t].exp(), found[row, t], 0.2, 0.2))
+
+
+def loop(a: Answers) -> Tensor:
+    found = by_group("loo", RETURNS)
+
+    def term(row: int, t: int) -> Tensor:
+        rho = (a.new[row, t] - a.old[row, t]).exp()
+        return -torch.minimum(rho * found[row], rho.clamp(1 / 1.2, 1.2) * found[row])
+
+    return answer_mean(term)
+
+
+def of_answers(a: Answers, low: float, high: float) -> list[Tensor]:
+    found = by_group("meanstd", RETURNS)
+    rho = [mean([a.new[row, t] - a.old[row, t] for t in tokens(row)]).exp() for row in range(8)]
+    return [clipped(rho[row], found[row], low, high) for row in range(8)]
+
+
+def gspo(a: Answers) -> Tensor:
+    return mean(of_answers(a, 3e-4, 4e-4))
+
+
+def luspo(a: Answers) -> Tensor:
+    terms = of_answers(a, 2e-3, 2.5e-3)
+    return mean([LENGTHS[row] * terms[row] for row in range(8)])
+
+
+def vespo(a: Answers) -> Tensor:
+    found = by_group("meanstd", RETURNS)
+
+    def term(row: int, t: int) -> Tensor:
+        weight = sum(a.new[row, k].detach() - a.beh[row, k] for k in tokens(row)).exp()
+        k, lam = (2, 3) if found[row] >= 0 else (3, 2)
+        return -(weight**k) * (lam * (1 - weight)).exp() * found[row] * a.new[row, t]
+
+    return token_mean(term)
+
+
+def cispo(a: Answers) -> Tensor:
+    found = by_group("meanstd", RETURNS)
+    rho = (a.new.detach() - a.old).exp().clamp(max=5.0)
+    return token_mean(lambda row, t: -rho[row, t] * found[row] * a.new[row, t])
+
+
+def sapo(a: Answers) -> Tensor:
+    found = by_group("meanstd", RETURNS)
+
+    def term(row: int, t: int) -> Tensor:
+        rho, tau = (a.new[row, t] - a.old[row, t]).exp(), 1.0 if found[row] > 0 else 1.05
+        return -found[row] * 4 / tau / (1 + (-tau * (rho - 1)).exp())
+
+    return answer_mean(term)
+
+
+def oapl(a: Answers) -> Tensor:
+    terms = []
+    for row in range(8):
+        value = math.log(mean([math.exp(RETURNS[k]) for k in group_of(row)]))
+        moved = sum(a.new[row, t] - a.beh[row, t] for t in tokens(row))
+        terms.append((1e-3 * moved - (RETURNS[row] - value)) ** 2)
+    return mean(terms)
+
+
+def pacs(a: Answers) -> Tensor:
+    z = [sum(a.new[row, t] - a.old[row, t] for t in tokens(row)) for row in range(8)]
+    right = [value > 0.5 for value in RETURNS]
+    terms = []
+    for row in range(8):
+        logit = z[row] - mean([z[k] for k in group_of(row) if k != row])
+        same = sum(right[k] == right[row] for k in group_of(row))
+        weight = GROUP / (2 * same) if same < GROUP else 1.0
+        share = 1 / (1 + (-logit).exp())
+        terms.append(-weight * (share.log() if right[row] else (1 - share).log()))
+    return mean(terms)
+
+
+def raft(a: Answers) -> Tensor:
+    return -mean([a.new[row, t] for row in (0, 5) for t in tokens(row)])
+
+
+def rrhf(a: Answers) -> Tensor:
+    p = [mean([a.new[row, t] for t in tokens(row)]) for row in range(8)]
+    worse = [(p[i] - p[j]).clamp(min=0) for i in range(8) for j in group_of(i) if RETURNS[i] < RETURNS[j]]
+    best = [-sum(a.new[row, t] for t in tokens(row)) for row in (0, 5)]
+    return (sum(worse) + sum(best)) / 8
+
+
+def rwr(a: Answers) -> Tensor:
+    return token_mean(lambda row, t: -min(math.exp(RETURNS[row] / 0.5), 20.0) * a.new[row, t])
+
+
+def entropy_tokens(a: Answers) -> Tensor:
+    terms = ppo(a, by_group("meanstd", RETURNS), 0.2, 0.28)
+    known = torch.stack([a.entropy[place] for place in everywhere()])
+    high = [place for place in everywhere() if a.entropy[place] >= known.quantile(0.8)]
+    return sum(terms(*place) for place in high) / len(everywhere())
+
+
+def stapo(a: Answers) -> Tensor:
+    found = by_group("meanstd", RETURNS)
+    terms = ppo(a, found, 0.2, 0.28)
+    sure = torch.stack([a.entropy[place] for place in everywhere()]).quantile(0.8)
+    kept = [
+        (row, t)
+        for row, t in everywhere()
+        if not (found[row] > 0 and float(a.old[row, t].exp()) < 0.002 and a.entropy[row, t] < sure)
+    ]
+    return mean([terms(*place) for place in kept])
+
+
+def gui_g1(a: Answers) -> Tensor:
+    terms = ppo(a, by_group("mean", RETURNS))
+    return sum(terms(*place) for place in everywhere()) / 64 / 8
+
+
+def rlpr(a: Answers) -> Tensor:
+    return token_mean(ppo(a, by_group("meanstd", RETURNS), 0.2, 0.27))
+
+
+def async_ppo(a: Answers) -> Tensor:
+    terms = ppo(a, by_group("meanstd", RETURNS))
+    weight = (a.old - a.beh).exp().clamp(max=2.0)
+    return token_mean(lambda row, t: weight[row, t] * terms(row, t))
+
+
+EXPECTED = {one.__name__: one for one in (
+    grpo, dr_grpo, dapo_clip, lite_ppo, rloo, reinforce_pp, reinforce_pp_baseline, stable_reinforce, loop, gspo, luspo,
+    vespo, cispo, sapo, oapl, pacs, raft, rrhf, rwr, entropy_tokens, stapo, gui_g1, rlpr, async_ppo,
+)} | {"gspo_token": gspo}  # fmt: skip
+
+
+def test_every_method_has_a_second_implementation() -> None:
+    assert set(EXPECTED) == set(METHODS)
+
+
+@pytest.mark.parametrize("gap", [0.01, 0.5])
+@pytest.mark.parametrize("name", METHODS)
+def test_loss_and_gradient_are_those_of_the_second_implementation(name: str, gap: float) -> None:
+    answers = Answers(3, gap)
+    if name == "stapo":  # so that there are rare tokens
+        answers.old[0, :2] -= 7
+        answers.new.data[0, :2] -= 7
+    one = method(name)
+    found, metrics = loss(one, answers.batch(one), LONGEST)
+    wanted = EXPECTED[name](answers)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+    gradients = [torch.autograd.grad(value, answers.new, allow_unused=True)[0] for value in (found, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
+    assert gradients[0] is not None
+    assert not bool((gradients[0] * (1 - answers.mask)).any())
+    assert all(not value.requires_grad and value.isfinite() for value in metrics.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_batch_in_parts_of_whole_groups_has_the_loss_of_the_whole(name: str) -> None:
+    answers, one = Answers(5), method(name)
+    batch = answers.batch(one)
+    whole, _ = loss(one, batch, LONGEST)
+    count = denominators(one, batch)
+    parts = [loss(one, batch.rows(rows), LONGEST, *count)[0] for rows in (torch.arange(4), torch.arange(4, 8))]
+    torch.testing.assert_close(sum(parts), whole, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("rwr", "rrhf")])
+def test_equal_rewards_teach_nothing(name: str) -> None:
+    """But where an answer is imitated for its own reward (RWR), or for being first (RRHF's and RAFT's best)."""
+    one = method(name, kl="none", kl_coefficient=0.0)
+    answers = Answers(6)
+    answers.returns = torch.full((8,), 0.4, dtype=torch.float64)
+    answers.new = answers.old.clone().requires_grad_()
+    answers.beh = answers.old
+    found, _ = loss(one, answers.batch(one), LONGEST)
+    gradient = torch.autograd.grad(found, answers.new)[0]
+    if name == "raft":
+        assert bool(gradient.any())
+        return
+    if name == "pacs":  # pushes all answers alike, against each other's mean
+        gradient = gradient.sum(0)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-6)
+
+
+def test_answers_without_a_score_count_for_nothing() -> None:
+    for name in ("grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "stable_reinforce", "oapl", "raft", "rwr"):
+        answers, one = Answers(8), method(name)
+        answers.returns[2] = math.nan
+        found, _ = loss(one, answers.batch(one), LONGEST)
+        gradient = torch.autograd.grad(found, answers.new)[0]
+        assert found.isfinite(), name
+        if one.kl != "k3":
+            assert not bool(gradient[2].any()), name
+
+
+def test_truncated_answers_are_left_out_and_still_counted() -> None:
+    answers, one = Answers(9), method("dapo_clip", drop_truncated=True)
+    found, _ = loss(one, answers.batch(one), LONGEST)
+    terms = ppo(answers, by_group("meanstd", RETURNS), 0.2, 0.28)
+    kept = [place for place in everywhere() if FINISHED[place[0]]]
+    torch.testing.assert_close(found, sum(terms(*place) for place in kept) / len(everywhere()))
+
+
+def test_unknown_names_settings_and_the_two_methods_called_dapo_are_named() -> None:
+    with pytest.raises(ConfigError, match="dapo_clip is decoupled clip"):
+        method("dapo")
+    with pytest.raises(ConfigError, match=r"did you mean .*'grpo'"):
+        method("gpro")
+    with pytest.raises(ConfigError, match="a method has no setting 'clip'"):
+        method("grpo", clip=0.1)
+    with pytest.raises(ConfigError, match=r"method\.low=-1 must not be below 0"):
+        method("grpo", low=-1)
+    with pytest.raises(ConfigError, match=r"method\.surrogate='ppo'"):
+        method("grpo", surrogate="ppo")
+    with pytest.raises(ConfigError, match="say where the KL goes"):
+        method("dapo_clip", kl_coefficient=0.1)
