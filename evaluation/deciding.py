@@ -23,6 +23,7 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.schema import Number, Record, check
+from surefoot.evaluation.anytime import t_e_process, t_sequence
 from surefoot.evaluation.statistics import Array, Interval
 
 Answer = Literal["larger", "smaller", "open", "not separated"]
@@ -125,20 +126,21 @@ class Look:
     """Mean score of the first minus that of the second, with the differences that none of the looks so far rejects: it
     may be read at every look. After an early stop the estimate is too far from 0 on average."""
     statistic: float
-    """|mean difference| summed over stages, and the boundary that it has to exceed."""
+    """|mean difference| summed over stages, or the evidence of a t e-process."""
     boundary: float
+    """What the statistic has to exceed."""
     answer: Answer
     spread: float
     """Ratio of the larger standard deviation to the smaller."""
 
-    def sentence(self, first: str, second: str) -> str:
-        """The look in words."""
+    def sentence(self, first: str, second: str, what: str = "score") -> str:
+        """The look in words; `what` is compared."""
         shown = f"{self.interval.estimate:.4g}"
         if math.isfinite(self.interval.low):
             shown += f" [{self.interval.low:.4g}, {self.interval.high:.4g}]"
         words = {
-            "larger": f"{first} scores higher than {second}",
-            "smaller": f"{first} scores lower than {second}",
+            "larger": f"{first} has a larger {what} than {second}",
+            "smaller": f"{first} has a smaller {what} than {second}",
             "open": f"{first} and {second} are not told apart yet",
             "not separated": f"{first} and {second} are not separated: too few seeds for this difference, which is not "
             "to say that they are equal",
@@ -191,6 +193,33 @@ def looks(first: Array, second: Array, plan: LookPlan) -> list[Look]:
         ratio = spreads[1] / spreads[0] if spreads[0] > 0 else (math.inf if spreads[1] > 0 else 1.0)
         found.append(Look(k + 1, n, interval, float(statistic[0, k]), float(boundary[0, k]), answer, ratio))
         if crossed[0, k]:
+            break
+    return found
+
+
+def anytime_looks(first: Array, second: Array, most: int, level: float = 0.05) -> list[Look]:
+    """Looks after each pair of seeds by the t e-process, up to the one that decides.
+
+    The k-th seeds of both are paired. Evidence of at least 1 / level decides, at whatever look, and one may also stop
+    without an answer, or go on beyond `most`. For differences near normal; it takes more seeds than `looks`.
+
+    Args:
+        first: scores of independently trained seeds in the order in which they were planned.
+        second: likewise.
+        most: seeds of each after which an open comparison is `not separated`.
+        level: of this pair.
+    """
+    x, y = _scores(first), _scores(second)
+    n = min(len(x), len(y), most)
+    evidence = t_e_process(x[:n] - y[:n]) if n else np.zeros(0)
+    found: list[Look] = []
+    for k in range(1, n + 1):
+        interval = t_sequence(x[:k] - y[:k], level)
+        answer: Answer = "open" if k < most else "not separated"
+        if evidence[k - 1] >= 1 / level:
+            answer = "larger" if interval.estimate > 0 else "smaller"
+        found.append(Look(k, k, interval, float(evidence[k - 1]), 1 / level, answer, 1.0))
+        if answer in ("larger", "smaller"):
             break
     return found
 

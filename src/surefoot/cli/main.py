@@ -24,6 +24,7 @@ examples:
   surefoot plan native/cartpole-swingup --planner mppi --envs 64
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
+  surefoot compare 'runs/iql-*' 'runs/bc-*' --until decided
   surefoot export RUN -o policy.onnx
   surefoot llm train model=FOLDER prompts=prompts.jsonl reward=my_rewards:exact method=dapo_clip steps=200
 
@@ -34,6 +35,7 @@ exit codes: 0 done, 2 something in the command or the data is wrong, 130 interru
 COMMANDS = (
     "algorithms",
     "certify",
+    "compare",
     "datasets",
     "envs",
     "evaluate",
@@ -99,7 +101,7 @@ def dispatch(arguments: list[str]) -> int:
 
 def build_parser() -> Parser:
     """All commands but `train`, which reads its own arguments."""
-    from surefoot.cli import algorithms, datasets, envs, execute, llm, plan, reach, results, rollouts
+    from surefoot.cli import algorithms, compare, datasets, envs, execute, llm, plan, reach, results, rollouts
 
     parser = Parser(
         prog="surefoot",
@@ -111,6 +113,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)  # those of COMMANDS
     commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
     results.add_parsers(commands)
+    compare.add_parser(commands)
     rollouts.add_parsers(commands)
     execute.add_parser(commands)
     plan.add_parser(commands)
