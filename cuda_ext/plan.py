@@ -34,6 +34,8 @@ class PlanSettings:
     momentum: float = 0.0
     discount: float = 1.0
     cost_limit: float | None = None
+    tail: int | None = None
+    """A candidate is worth the mean of so many of its worst members, and costs likewise; None: of all."""
 
 
 def plan_rows(
@@ -51,7 +53,7 @@ def plan_rows(
 
     Args:
         system: a native one.
-        parameters: (P,) of its dynamics.
+        parameters: (P,) of its dynamics, or (M, P), a row for each member; each is a future of all candidates.
         settings: of the plan.
         draws: (B, 2) int64 seeds in [0, 2^32) and counts.
         states: (B, S).
@@ -99,5 +101,6 @@ def plan_rows(
         *(values.numpy() for values in given),
         *(values.numpy() for values in (mean, best, elites)),
         threads,
+        **({} if parameters.dim() == 1 else {"tail": settings.tail or len(parameters)}),
     )
     return mean, best, elites

@@ -130,11 +130,15 @@ def sample_futures(dynamics: Dynamics, states: Tensor, actions: Tensor, draws: T
 def sums_of(
     dynamics: Dynamics, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective
 ) -> tuple[Tensor, Tensor]:
-    """(F, B, N) discounted returns and undiscounted costs of (B, N, H, A) candidates; trajectories are not kept."""
+    """(F, B, N) discounted returns and undiscounted costs of (B, N, H, A) candidates; trajectories are not kept.
+
+    After an end nothing is earned, but each step costs what that of the end did: were it free, a plan that can't keep
+    its cost limit would crash as soon as it can.
+    """
     shape = (objective.futures, *actions.shape[:2])
     now = states.unsqueeze(1).expand(*shape, states.shape[-1])
     returns = torch.zeros(shape, dtype=states.dtype, device=states.device)
-    costs = torch.zeros_like(returns)
+    costs, last = torch.zeros_like(returns), torch.zeros_like(returns)
     done = torch.zeros(shape, dtype=torch.bool, device=states.device)
     scale = 1.0
     for t in range(actions.shape[2]):
@@ -143,7 +147,8 @@ def sums_of(
         step = dynamics.step(now, actions[:, :, t].expand(*shape, actions.shape[-1]), shared)
         now = torch.where(done.unsqueeze(-1), now, step.states)
         returns = returns + torch.where(done, 0, scale * step.rewards)
-        costs = costs + torch.where(done, 0, step.costs)
+        last = torch.where(done, last, step.costs)
+        costs = costs + last
         done = done | step.ended
         scale *= objective.discount
     return returns, costs

@@ -55,10 +55,14 @@ class CVaR:
         if not 0 < self.beta <= 1:
             raise ConfigError(f"the share of CVaR is {self.beta}; it is above 0 and at most 1, such as 0.1")
 
+    def worst(self, futures: int) -> int:
+        """How many of them are counted."""
+        return max(1, math.ceil(round(self.beta * futures, 9)))
+
     def of(self, returns: Tensor) -> Tensor:
         """(...) means of the worst."""
         values = counted(returns)
-        worst = max(1, math.ceil(round(self.beta * len(values), 9)))
+        worst = self.worst(len(values))
         if worst == len(values):
             return values.mean(0)
         return values.topk(worst, dim=0, largest=False).values.mean(0)

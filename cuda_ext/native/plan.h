@@ -12,7 +12,8 @@ struct PlanJob {
   Sizes sizes;
   const float* matrices;             // constants of a system with widths chosen at run time
   const float *low, *high;           // (actions)
-  const float* parameters;           // (parameters), of all rows
+  const float* parameters;           // (members, parameters), of all rows
+  int members, tail;                 // a candidate is worth the mean of its `tail` worst members, likewise its cost
   int rows, horizon, iterations;
   const int* populations;            // (iterations)
   int elites, kept;

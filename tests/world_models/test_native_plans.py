@@ -15,6 +15,8 @@ from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import CEM, ICEM, MPPI
 from surefoot.world_models.planners.base import PLAN
 from surefoot.world_models.planners.icem import ELITES
+from surefoot.world_models.planners.native import tail_of
+from surefoot.world_models.risk import parse_risk
 
 pytestmark = pytest.mark.skipif(not plans_natively(), reason="the native module is not built, or has no plans")
 LEVELS = {"v2": ["v2"], "v3": ["v2", "v3"], "v4": ["v2", "v3", "v4"], "generic": ["generic"]}
@@ -68,6 +70,38 @@ def test_cost_limits_are_the_twins(name: str, limit: float) -> None:
     plan, _ = planner.plan(native, states, memory, objective)
     expected, _ = planner.plan(twin, states, memory, objective)
     torch.testing.assert_close(plan, expected, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["mppi", "cem", "icem"])
+@pytest.mark.parametrize("risk", ["mean", "cvar:0.5", "worst"])
+@pytest.mark.parametrize("limit", [None, 2.0])
+def test_members_and_risk_are_the_twins(name: str, risk: str, limit: float | None) -> None:
+    planner, nominal = PLANNERS[name], NativeDynamics("native/quadrotor-2d").nominal()
+    table = nominal.repeat(5, 1)
+    table[:, 4] = torch.tensor([0.7, 0.9, 1.0, 1.1, 1.3])  # thrust got per thrust asked for
+    native, twin = (NativeDynamics("native/quadrotor-2d", table, backend) for backend in ("native", "twin"))
+    states, memory = starts(native, 3), memory_of(planner, native, 3)
+    states[0, 4] = 0.45  # near the limit of its tilt
+    objective = Objective(futures=5, risk=parse_risk(risk), cost_limit=limit)
+    plan, _ = planner.plan(native, states, memory, objective)
+    expected, _ = planner.plan(twin, states, memory, objective)
+    torch.testing.assert_close(plan, expected, rtol=0, atol=3e-4)
+
+
+def test_what_is_not_planned_natively() -> None:
+    table = NativeDynamics("native/pendulum").nominal().repeat(5, 1)
+    world = NativeDynamics("native/pendulum", table)
+    assert tail_of(world, Objective()) == 1
+    assert tail_of(world, Objective(futures=5)) == 5
+    assert tail_of(world, Objective(futures=5, risk=parse_risk("cvar:0.21"))) == 2
+    assert tail_of(world, Objective(futures=5, risk=parse_risk("worst"))) == 1
+    for other in (
+        Objective(futures=10),
+        Objective(futures=5, spread="aleatoric"),
+        Objective(futures=5, propagation="ts1"),
+        Objective(futures=5, risk=parse_risk("std:1")),
+    ):
+        assert tail_of(world, other) is None
 
 
 def test_wild_rows_keep_their_plan_and_leave_others_alone() -> None:

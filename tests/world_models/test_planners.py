@@ -264,7 +264,7 @@ def test_after_an_end_nothing_is_earned() -> None:
     states = torch.tensor([[2.39, 5.0, 0.0, 0.0]])
     returns, costs = sums_of(world, states, torch.zeros(1, 1, 30, 1), torch.zeros(1, 2, dtype=torch.int64), Objective())
     assert 0 < returns.item() < 1
-    assert costs.item() == 1
+    assert costs.item() == 30  # it ends off the track, and stays there
     found = sample_futures(world, states, torch.zeros(1, 30, 1), torch.zeros(1, 2, dtype=torch.int64), Objective())
     assert found.ended.all()
     assert (found.states[0, 0, 1:] == found.states[0, 0, 1]).all()
@@ -303,3 +303,15 @@ def test_cem_balances_the_continuous_cart_pole_with_exact_dynamics() -> None:
     assert found.returns.min() > 190
     policy.reset()
     assert policy.select_action(np.zeros(4, np.float32)).shape == (1,)
+
+
+def test_a_crash_is_not_a_way_to_keep_a_cost_limit() -> None:
+    world = NativeDynamics("native/quadrotor-2d")
+    states = torch.tensor([[0.0, 0.0, 1.0, 0.0, 0.55, 0.0]])  # tilted past its limit: no plan is free of cost
+    planner = ICEM(horizon=30, samples=100, iterations=3, sigma=0.3)
+    for backend in ("native", "twin"):
+        plan, _ = planner.plan(NativeDynamics("native/quadrotor-2d", backend=backend), states, planner.begin(1, 2),
+                               Objective(cost_limit=0.0))  # fmt: skip
+        found = sample_futures(world, states, plan, torch.zeros(1, 2, dtype=torch.int64), Objective())
+        assert not found.ended.any()
+        assert found.costs.sum() < 10

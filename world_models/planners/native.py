@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners.base import PLAN
-from surefoot.world_models.risk import Mean
+from surefoot.world_models.risk import CVaR, Mean, WorstCase
 
 SMALL_WORK = 50_000
 """Steps of candidates below which a second thread is not worth its start."""
@@ -30,19 +32,20 @@ def native_plan(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Last mean, best candidate and last elites; None where this can't be planned natively.
 
-    It can in float32 in a native system, for one mean future, with or without a cost limit, without given noise.
+    It can in float32 in a native system, for one mean future or, without process noise, as many as there are members,
+    with the mean, CVaR or the worst case of them, with or without a cost limit, and without given noise.
     """
-    single = objective.futures == 1 and isinstance(objective.risk, Mean)
-    if not isinstance(dynamics, NativeDynamics) or dynamics.backend != "native" or noise is not None or not single:
+    if not isinstance(dynamics, NativeDynamics) or dynamics.backend != "native" or noise is not None:
         return None
-    if states.dtype != torch.float32 or not plans_natively():
+    tail = tail_of(dynamics, objective)
+    if tail is None or states.dtype != torch.float32 or not plans_natively():
         return None
     plan = memory[PLAN]
-    work = len(plan) * plan.shape[1] * sum(settings.populations)
+    work = objective.futures * len(plan) * plan.shape[1] * sum(settings.populations)
     return plan_rows(
         dynamics.system,
-        dynamics.nominal(),
-        settings,
+        dynamics.nominal() if objective.futures == 1 else dynamics.parameters,
+        dataclasses.replace(settings, tail=tail),
         memory[DRAWS],
         states,
         plan,
@@ -50,3 +53,16 @@ def native_plan(
         colouring(plan.shape[1], colour),
         1 if work < SMALL_WORK else dynamics.threads or torch.get_num_threads(),
     )
+
+
+def tail_of(dynamics: NativeDynamics, objective: Objective) -> int | None:
+    """How many of the worst futures the risk is the mean of; None where it is another, or the futures are others."""
+    risk, futures = objective.risk, objective.futures
+    members = objective.spread in ("both", "epistemic") and objective.propagation == "tsinf" and not dynamics.noise_dim
+    if futures != 1 and not (members and futures == dynamics.members):
+        return None
+    if isinstance(risk, Mean):
+        return futures
+    if isinstance(risk, WorstCase):
+        return 1
+    return risk.worst(futures) if isinstance(risk, CVaR) else None

@@ -14,7 +14,8 @@ constexpr float infinite = __builtin_inff();
 
 /// What `tile` candidates come to.
 struct Ahead {
-  alignas(64) float total[tile], cost[tile], alive[tile], wild[tile], reward[tile], margin[tile], ends[tile], size[tile];
+  alignas(64) float total[tile], cost[tile], last[tile], alive[tile], wild[tile];
+  alignas(64) float reward[tile], margin[tile], ends[tile], size[tile];
 };
 
 template <int n, int k = 0>
@@ -25,12 +26,14 @@ SF_INLINE void scaled(float (&to)[n], const float* actions, const float (&middle
   }
 }
 
-/// A step into the sums of a lane. `fine`: the state is a number, and not too large.
+/// A step into the sums of a lane. `fine`: the state is a number, and not too large. After an end each step costs what that
+/// of the end did: a plan that crashes is not a cheap one.
 SF_INLINE void count(Ahead& x, float reward, float margin, float ended, float size, float scale, int l) {
   const float fine = size <= SUREFOOT_LARGEST_STATE ? 1.0f : 0.0f;
   const float alive = x.alive[l], earns = alive * fine;
   x.total[l] = x.total[l] + (earns > 0.5f ? scale * reward : 0.0f);
-  x.cost[l] = x.cost[l] + (margin >= 0.0f ? 0.0f : alive);
+  x.last[l] = alive > 0.5f ? (margin >= 0.0f ? 0.0f : 1.0f) : x.last[l];
+  x.cost[l] = x.cost[l] + x.last[l];
   x.wild[l] = x.wild[l] + alive * (1.0f - fine);
   x.alive[l] = earns * (1.0f - ended);
 }
@@ -52,9 +55,9 @@ struct LaneLook {
     count(x, outcome.reward, outcome.margin, outcome.terminated, size_after(s, outcome), scale, l);
   }
 
-  static void look(const PlanJob& job, const float* start, const float* actions, float*, Ahead& x) {
+  static void look(const PlanJob& job, const float* given, const float* start, const float* actions, float*, Ahead& x) {
     float p[System::parameters], middle[System::actions], half[System::actions];
-    copy(p, job.parameters);
+    copy(p, given);
     for (int k = 0; k < System::actions; ++k) {
       middle[k] = 0.5f * (job.high[k] + job.low[k]);
       half[k] = 0.5f * (job.high[k] - job.low[k]);
@@ -74,14 +77,15 @@ struct LaneLook {
 /// Candidates of a system with widths chosen at run time.
 template <class System>
 struct BlockLook {
-  static void look(const PlanJob& job, const float* start, const float* actions, float* scratch, Ahead& x) {
+  static void look(const PlanJob& job, const float* given, const float* start, const float* actions, float* scratch,
+                   Ahead& x) {
     const Sizes& n = job.sizes;
     float *const states = scratch, *const now = states + n.states * tile, *const p = now + n.actions * tile;
     float* const z = p + n.parameters * tile;
     for (int k = 0; k < n.states; ++k)
       for (int l = 0; l < tile; ++l) states[k * tile + l] = start[k];
     for (int k = 0; k < n.parameters; ++k)
-      for (int l = 0; l < tile; ++l) p[k * tile + l] = job.parameters[k];
+      for (int l = 0; l < tile; ++l) p[k * tile + l] = given[k];
     for (int k = 0; k < (n.normals + 1) * tile; ++k) z[k] = 0.0f;
     float scale = 1.0f;
     for (int t = 0; t < job.horizon; ++t, scale *= job.discount) {
@@ -100,7 +104,7 @@ struct BlockLook {
   }
 };
 
-using Look = void (*)(const PlanJob&, const float*, const float*, float*, Ahead&);
+using Look = void (*)(const PlanJob&, const float*, const float*, const float*, float*, Ahead&);
 
 template <class System>
 constexpr Look look_of() {
@@ -120,7 +124,7 @@ const Look looks[] = {
 /// Scratch of one thread. Element e = t * actions + k of candidate n is actions[(n / tile * elements + e) * tile + n % tile].
 struct Scratch {
   int elements, blocks, most;
-  float *actions, *white, *sums, *mean, *deviation, *key, *value, *extra;
+  float *actions, *white, *sums, *mean, *deviation, *key, *value, *extra, *totals, *costs;
   int *kind, *order;
   float* weight;
 };
@@ -135,13 +139,14 @@ long lay_out(Scratch& s, const PlanJob& job, float* memory) {
   s.blocks = (s.most + tile - 1) / tile;
   const long wide = static_cast<long>(s.elements + 1) * tile, all = static_cast<long>(s.blocks) * tile;
   const long extra = static_cast<long>(n.states + n.actions + n.parameters + n.normals + 1) * tile;
+  const long members = static_cast<long>(job.members) * tile;
   float* spare[2];
   float** const arrays[] = {&s.actions, &s.white,  &s.sums,  &s.mean,  &s.deviation, &s.key,
-                            &s.value,   &s.weight, &s.extra, &spare[0], &spare[1]};
+                            &s.value,   &s.weight, &s.extra, &spare[0], &spare[1],   &s.totals, &s.costs};
   const long counts[] = {s.blocks * static_cast<long>(s.elements) * tile, wide, wide, s.elements, s.elements, all,
-                         all, all, extra, all, all};
+                         all, all, extra, all, all, members, members};
   long used = 0;
-  for (int k = 0; k < 11; ++k) {
+  for (int k = 0; k < 13; ++k) {
     if (memory != nullptr) *arrays[k] = memory + used;
     used += (counts[k] + 15) / 16 * 16;
   }
@@ -208,22 +213,44 @@ void sample(Scratch& s, const PlanJob& job, uint32 key, int first, int count) {
   }
 }
 
+/// Mean of the `tail` least of the members' values, `tile` apart; they are put in another order.
+float of_worst(float* values, const PlanJob& job) {
+  float sum = 0.0f;
+  for (int k = 0; k < job.tail; ++k) {
+    int least = k;
+    for (int m = k + 1; m < job.members; ++m) least = values[m * tile] < values[least * tile] ? m : least;
+    sum += values[least * tile];
+    values[least * tile] = values[k * tile];
+  }
+  return sum / static_cast<float>(job.tail);
+}
+
 /// Rolls candidates out: `kind` 0 where feasible, 1 where not, 2 where no number; `key` of which less is better within a
 /// kind; `value` that best candidates are compared by.
 void look(Scratch& s, const PlanJob& job, Look system, const float* start, int count) {
   for (int block = 0; block * tile < count; ++block) {
     Ahead x;
-    for (int l = 0; l < tile; ++l) {
-      x.total[l] = x.cost[l] = x.wild[l] = 0.0f;
-      x.alive[l] = 1.0f;
+    for (int l = 0; l < tile; ++l) x.wild[l] = 0.0f;
+    for (int m = 0; m < job.members; ++m) {
+      for (int l = 0; l < tile; ++l) {
+        x.total[l] = x.cost[l] = x.last[l] = 0.0f;
+        x.alive[l] = 1.0f;
+      }
+      system(job, job.parameters + static_cast<long>(m) * job.sizes.parameters, start,
+             s.actions + static_cast<long>(block) * s.elements * tile, s.extra, x);
+      for (int l = 0; l < tile; ++l) {
+        x.wild[l] += abs(x.total[l]) < infinite ? 0.0f : 1.0f;
+        s.totals[m * tile + l] = x.total[l];
+        s.costs[m * tile + l] = -x.cost[l];
+      }
     }
-    system(job, start, s.actions + static_cast<long>(block) * s.elements * tile, s.extra, x);
     for (int l = 0; l < tile; ++l) {
       const int n = block * tile + l;
-      const bool number = x.wild[l] == 0.0f && abs(x.total[l]) < infinite;
-      const bool feasible = number && (!job.limited || x.cost[l] <= job.cost_limit);
+      const float total = of_worst(s.totals + l, job), cost = -of_worst(s.costs + l, job);
+      const bool number = x.wild[l] == 0.0f;
+      const bool feasible = number && (!job.limited || cost <= job.cost_limit);
       s.kind[n] = feasible ? 0 : number ? 1 : 2;
-      s.value[n] = feasible ? x.total[l] : number ? -x.cost[l] : -infinite;
+      s.value[n] = feasible ? total : number ? -cost : -infinite;
       s.key[n] = -s.value[n];
     }
   }
