@@ -66,6 +66,7 @@ class Base(ImaginedSAC):
     """The base, in the plane."""
 
     name = "plane_base"
+    learned = False
 
     def world(self) -> Dynamics:
         """The plane itself."""
@@ -91,6 +92,7 @@ class PlaneRAVL(RAVL):
     """RAVL, in the plane."""
 
     name = "plane_ravl"
+    learned = False
 
     def world(self) -> Dynamics:
         """The plane itself."""

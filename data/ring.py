@@ -93,6 +93,11 @@ class RingBuffer:
         return self._store.nbytes
 
     @property
+    def position(self) -> int:
+        """The row that the next step of environment 0 goes to."""
+        return self._position
+
+    @property
     def chain(self) -> Chain:
         """Which row follows which, for `Windows` and `NStep`; it follows later additions."""
         return Chain(self._ends, self.num_envs)

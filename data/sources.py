@@ -66,7 +66,7 @@ class Added(Drawn):
     """Rows that a rule adds, such as those that a model imagines: the newest `capacity` of each seed, drawn uniformly.
 
     A rule adds to it by giving a batch under the source's name: name -> (n, ...) for its seed, with `valid` (n,) where
-    some of its rows are not to be added.
+    some of its rows are not to be added, and `kept` (), if only so many of the newest are to be drawn from now on.
     """
 
     def __init__(self, capacity: int, columns: Mapping[str, tuple[int, ...]], stream: str) -> None:
@@ -87,6 +87,7 @@ class Added(Drawn):
         self.store = Store.allocate(len(self.seeds) * self.capacity, self.columns, device, self.dtype)
         self._first = torch.arange(len(self.seeds), device=device).unsqueeze(1) * self.capacity
         self._added = torch.zeros(len(self.seeds), dtype=torch.int64)
+        self._kept = torch.full((len(self.seeds),), self.capacity)
 
     @property
     def added(self) -> int:
@@ -97,14 +98,14 @@ class Added(Drawn):
         """The rows of seed `position` and how many were added, as views: part of a checkpoint."""
         first = position * self.capacity
         rows = {name: self.store[name][first : first + self.capacity] for name in self.columns}
-        return {**rows, "added": self._added[position]}
+        return {**rows, "added": self._added[position], "kept": self._kept[position]}
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
 
     def add(self, batch: Mapping[str, Tensor]) -> None:
         """Write (S, n, ...) columns over the oldest rows; only those where (S, n) `valid` is not 0, if it is given."""
-        valid, count = batch.get("valid"), next(iter(batch.values())).shape[1]
+        valid, count = batch.get("valid"), batch[next(iter(self.columns))].shape[1]
         for position in range(len(self.seeds)):
             chosen = torch.arange(count, device=self.device)
             if valid is not None:
@@ -115,6 +116,8 @@ class Added(Drawn):
             for name in self.columns:
                 self.store[name][places] = batch[name][position][chosen[newest]].to(self.store[name].dtype)
             self._added[position] += given
+            if "kept" in batch:
+                self._kept[position] = int(batch["kept"][position])
 
     def rows(self, step: int) -> Tensor:
         """(S, rows) int64 rows of training step `step`.
@@ -127,8 +130,9 @@ class Added(Drawn):
     def _of_added(self, uniform: Tensor) -> Tensor:
         if self.added == 0:
             raise DataError(f"nothing has been added to the source {self.stream!r}: put the rule that does before")
-        held = self._added.clamp(max=self.capacity).to(self.device).unsqueeze(1)
-        return self._first + uniform_rows(uniform, held)
+        held = torch.minimum(self._added, self._kept).clamp(max=self.capacity)
+        back, added = (number.to(self.device).unsqueeze(1) for number in (held, self._added))
+        return self._first + (added - 1 - uniform_rows(uniform, back)) % self.capacity
 
     def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
         """The rows at `indices`."""
@@ -139,10 +143,16 @@ class Added(Drawn):
         return self.store.workspace(rows)
 
 
+def whole_part(share: float, rows: int) -> int:
+    """The whole part of a share in [0, 1] of some rows; 0.3 of 10 is 3."""
+    return int(share * rows + 1e-9)
+
+
 class BesideAdded(Added):
     """Rows of a dataset and rows that a rule adds, in every batch: a fixed share of the former, which come first.
 
-    Row i of the data is i; row i of what was added is i + the number of the data's rows.
+    Row i of the data is i; row i of what was added is i + the number of the data's rows. All that read it must ask for
+    as many rows: of fewer, the first, more would be the data's.
     """
 
     def __init__(self, data: Store, share: float, capacity: int, stream: str) -> None:
@@ -163,7 +173,7 @@ class BesideAdded(Added):
                 f"columns {', '.join(self.data.fields)} of the data can't be added to: they must all be numbers of one "
                 "row, without images"
             )
-        self.of_data = int(self.share * rows + 1e-9)
+        self.of_data = whole_part(self.share, rows)
 
     def rows(self, step: int) -> Tensor:
         """(S, rows) int64 rows of training step `step`, those of the data first.
@@ -172,14 +182,28 @@ class BesideAdded(Added):
             DataError: nothing has been added yet.
         """
         uniform = self.drawn(step)
-        ours = uniform_rows(uniform[:, : self.of_data], len(self.data))
+        ours = self.rows_of_data(uniform[:, : self.of_data])
         if self.of_data == self.count:
             return ours
-        return torch.cat([ours, len(self.data) + self._of_added(uniform[:, self.of_data :])], 1)
+        return torch.cat([ours, self.offset + self._of_added(uniform[:, self.of_data :])], 1)
+
+    @property
+    def alone(self) -> Source:
+        """The rows of the data, without those added."""
+        return Uniform(self.data)
+
+    @property
+    def offset(self) -> int:
+        """What is added to the numbers of added rows."""
+        return len(self.data)
+
+    def rows_of_data(self, uniform: Tensor) -> Tensor:
+        """(S, n) rows of the data for (S, n) float64 numbers in [0, 1)."""
+        return uniform_rows(uniform, len(self.data))
 
     def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
         """The rows at `indices` (..., rows), as `rows` gives them."""
-        parts = (indices[..., : self.of_data], indices[..., self.of_data :] - len(self.data))
+        parts = (indices[..., : self.of_data], indices[..., self.of_data :] - self.offset)
         found = [store.gather_groups(rows) for store, rows in zip((self.data, self.store), parts, strict=True)]
         dim = indices.dim() - 1
         if out is None:

@@ -15,6 +15,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
+from surefoot.evaluation.alarms import alarm_lines
 from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified
 from surefoot.evaluation.runs import RunData, load_runs
 
@@ -69,6 +70,7 @@ def render(runs: Sequence[RunData]) -> str:
         f'<p class="note">{len(runs)} run{"s" if len(runs) > 1 else ""}, written {today}.</p>',
         "<h2>Scores</h2>",
         _score_table(runs),
+        *_alarms(runs),
         *_certificates(runs),
     ]
     for group in tables.tasks(runs):
@@ -113,6 +115,23 @@ def _score_table(runs: Sequence[RunData]) -> str:
         )
     intervals = f" Intervals: {'; '.join(sorted(methods))}." if methods else ""
     return _table(head, body) + f'<p class="note">{html.escape(note + intervals)}</p>'
+
+
+def _alarms(runs: Sequence[RunData]) -> list[str]:
+    """What rang in runs that learned a model; nothing where none did."""
+    watched = [run for run in runs if run.alarm is not None]
+    if not watched:
+        return []
+    rang = [
+        f'<p class="alarm">{html.escape(f"{run.name}: {line}")}</p>' for run in watched for line in alarm_lines(run)
+    ]
+    silent = [run.name for run in watched if not alarm_lines(run)]
+    note = f"Nothing rang in {', '.join(silent)}. " if silent else ""
+    note += (
+        "The alarm watches whether the policy exploits its model; the policy of the last checkpoint before it rang is "
+        "beside the last one. Its signals and their thresholds: docs/world_models.md."
+    )
+    return ["<h2>Alarm</h2>", *rang, f'<p class="note">{html.escape(note)}</p>']
 
 
 def _certificates(runs: Sequence[RunData]) -> list[str]:

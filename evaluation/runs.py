@@ -44,6 +44,29 @@ METRICS_LINE = Record(
     others=True,
     newest=METRICS_FORMAT,
 )
+ALARM = Record(
+    {
+        "rings": Many(
+            Record(
+                {
+                    "seed": _COUNT,
+                    "step": _COUNT,
+                    "signal": Text(100),
+                    "value": Number(nan=True),
+                    "threshold": Number(),
+                    "meaning": Text(),
+                },
+                others=True,
+            )
+        ),
+        "supported": Many(
+            Record(
+                {"seed": _COUNT, "policy": Text(), "step": Maybe(_COUNT), "mean": _BOUND, "of": Text(100)}, others=True
+            )
+        ),
+    }
+)
+"""Of a run that learned a model: what rang, and the policies from before."""
 SUMMARY = Record(
     {
         "algorithm": Text(),
@@ -75,6 +98,7 @@ SUMMARY = Record(
         "smoothness": Maybe(Record({"action_change": Maybe(INTERVAL), "jacobian": Maybe(INTERVAL)}, others=True)),
         "steps_of": Text(),
         "preset": Maybe(Text()),
+        "alarm": Maybe(ALARM),
     },
     others=True,
     newest=SUMMARY_FORMAT,
@@ -155,6 +179,7 @@ class RunData:
     preset: str | None = None  # of the algorithm, where it has several and the run's options are those of one
     success: Json | None = None  # share of the episodes that end solved; None where the environment says nothing of it
     per_seed_success: tuple[float, ...] = ()
+    alarm: Json | None = None  # rings and supported; None where no model was learned
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RunData:

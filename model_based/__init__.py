@@ -2,25 +2,43 @@
 
 from surefoot.core.agent import Agent
 from surefoot.model_based.alarm import Alarm, AlarmConfig
+from surefoot.model_based.combo import COMBO, COMBOConfig
 from surefoot.model_based.dynamics import DynamicsConfig, LearnedDynamics
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
+from surefoot.model_based.mbpo import MBPO, MBPOConfig
+from surefoot.model_based.mobile import MOBILE, MOBILEConfig
+from surefoot.model_based.mopo import MOPO, MOPOConfig
+from surefoot.model_based.morel import MOReL, MORELConfig
+from surefoot.model_based.rambo import RAMBO, RAMBOConfig
 from surefoot.model_based.ravl import RAVL, RAVLConfig
 from surefoot.model_based.tdmpc2 import TDMPC2, TDMPC2Config
 
-_AGENTS: tuple[type[Agent], ...] = (LearnedDynamics, TDMPC2)
+_AGENTS: tuple[type[Agent], ...] = (COMBO, ImaginedSAC, LearnedDynamics, MBPO, MOBILE, MOPO, MOReL, RAMBO, RAVL, TDMPC2)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
 __all__ = [
     "ALGORITHMS",
+    "COMBO",
+    "MBPO",
+    "MOBILE",
+    "MOPO",
+    "RAMBO",
     "RAVL",
     "TDMPC2",
     "Alarm",
     "AlarmConfig",
+    "COMBOConfig",
     "DynamicsConfig",
     "ImaginedSAC",
     "ImaginedSACConfig",
     "LearnedDynamics",
+    "MBPOConfig",
+    "MOBILEConfig",
+    "MOPOConfig",
+    "MORELConfig",
+    "MOReL",
+    "RAMBOConfig",
     "RAVLConfig",
     "TDMPC2Config",
 ]

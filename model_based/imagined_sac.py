@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -21,22 +20,31 @@ from surefoot.core.temperature import Temperature
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.data.sources import BesideAdded
+from surefoot.data.sources import BesideAdded, whole_part
 from surefoot.model_based.alarm import AlarmConfig, Limits
+from surefoot.model_based.signals import imagined_signals, value_signals
+from surefoot.world_models import terminations
 from surefoot.world_models.dynamics import Dynamics, Outcome
-from surefoot.world_models.imagine import NOISE, Rollouts, imagine, rollout_noise
-from surefoot.world_models.reach import edge_share
+from surefoot.world_models.imagine import imagine, rollout_noise
+from surefoot.world_models.learning import (
+    BestSoFar,
+    EnsembleConfig,
+    ensemble_of,
+    learn_model,
+    model_sources,
+    prepare_model,
+)
 
 STARTS = "starts"
 
 
 @dataclasses.dataclass(frozen=True)
-class ImaginedSACConfig(AlarmConfig):
-    """Settings of SAC on imagined rows; the defaults are OfflineRL-Kit's, whose methods differ from it by one part."""
+class ImaginedSACConfig(EnsembleConfig, AlarmConfig):
+    """Settings of SAC on imagined rows; the defaults are OfflineRL-Kit's, but for the number of rollouts."""
 
-    model_updates: int = 20_000  # training steps of the model, before the first of the policy; of the run's steps
+    model_updates: int = 20_000  # training steps of the model at most, before the first of the policy; of the run's
     rollout_length: int = 5  # L, steps from a state of the data
-    rollouts: int = 50_000  # each time that rows are imagined
+    rollouts: int = 10_000  # each time that rows are imagined; the papers have 50,000
     imagine_every: int = 1_000  # training steps
     imagined_kept: int = 5  # times that rows were imagined whose rows are kept
     real_ratio: float = 0.05  # of each batch, rows of the data; the others are imagined
@@ -58,14 +66,17 @@ class ImaginedSACConfig(AlarmConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        super().__post_init__()
+        EnsembleConfig.__post_init__(self)
+        AlarmConfig.__post_init__(self)
         name = algorithm_of(self)
         for field, least in (
-            ("model_updates", 0), ("rollout_length", 1), ("rollouts", 1), ("imagine_every", 1), ("imagined_kept", 1),
+            ("model_updates", 1), ("rollout_length", 1), ("rollouts", 1), ("imagine_every", 1), ("imagined_kept", 1),
             ("critics", 1),
         ):  # fmt: skip
             require(getattr(self, field) >= least, name, field, getattr(self, field), f">= {least}")
         require(0 <= self.real_ratio <= 1, name, "real_ratio", self.real_ratio, "in [0, 1]")
+        known = self.normalization in {"none", "observations"}
+        require(known, name, "normalization", self.normalization, "none or observations")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
 
 
@@ -86,6 +97,8 @@ class ImaginedSAC(Agent):
     name = "imagined_sac"
     Config: ClassVar[type] = ImaginedSACConfig
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    learned: ClassVar[bool] = True
+    """Whether the world is a model that is fitted first; False where a subclass gives another `world`."""
     config: ImaginedSACConfig
     limits: Tensor
 
@@ -99,18 +112,16 @@ class ImaginedSAC(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(c.temperature)
         self.register_buffer("limits", torch.zeros(5))  # lowest and highest value, best; lowest and highest reward
-        self.build_world()
-
-    def build_world(self) -> None:
-        """Make what `world` needs."""
+        if self.learned:
+            self.model = ensemble_of(self.spec, c)
+            self.model_best = BestSoFar(self.model)
+            ends = self.model.terminates
+            if ends is not None and c.normalization != "none":
+                self.model.terminates = lambda following: ends(self.normalizer.inverse(following))
 
     def world(self) -> Dynamics:
-        """Where rows are imagined, in the units in which the agent reads observations."""
-        raise TypeError(f"{type(self).__name__} must define world")
-
-    def model_updates(self) -> list[Update | Rule]:
-        """How the world is fitted."""
-        return []
+        """Where rows are imagined, in the units in which the agent reads observations: the model."""
+        return self.model
 
     @property
     def target_entropy(self) -> float:
@@ -121,6 +132,8 @@ class ImaginedSAC(Agent):
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions, normalise observations; note what the data's rewards allow values to be."""
         ready = prepare(self, dataset, normalization=self.config.normalization)
+        if self.learned:
+            ready = prepare_model(self, ready)
         if not self.rewards_fixed:
             starts = ready.episode_starts
             rewards = self.config.reward_range or (float(ready.rewards.min()), float(ready.rewards.max()))
@@ -129,14 +142,23 @@ class ImaginedSAC(Agent):
             self.limits.copy_(torch.tensor([limits.low, limits.high, limits.best, *rewards]))
         return ready
 
+    def notes(self, dataset: Dataset) -> list[str]:
+        """Where no termination function is known."""
+        return terminations.notes(self.config.termination, self.spec.environment) if self.learned else []
+
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """States to begin from; and the batches of SAC, the data's rows beside imagined ones."""
         c = self.config
         capacity = c.rollouts * c.rollout_length * c.imagined_kept
-        return {
+        ours = {
             STARTS: Uniform(stores.data, stream=STARTS),
             MAIN: BesideAdded(stores.data, c.real_ratio, capacity, MAIN),
         }
+        return {**ours, **model_sources(stores, c)} if self.learned else ours
+
+    def of_data(self, batch: Batch) -> int:
+        """How many rows of a batch of SAC are the data's: its first ones."""
+        return whole_part(self.config.real_ratio, len(batch["rewards"]))
 
     # -- rows ---------------------------------------------------------------------------------------------
 
@@ -148,18 +170,7 @@ class ImaginedSAC(Agent):
         """Rows of the present policy in the world, from states of the data."""
         c = self.config
         found = imagine(self.world(), self.actor.act, batch["observations"], noise, c.rollout_length, self.judge)
-        return {MAIN: found.rows()}, self.imagined_metrics(found, noise[NOISE])  # type: ignore[dict-item]
-
-    def imagined_metrics(self, found: Rollouts, noise: Tensor) -> Metrics:
-        """What is told of imagined rows, among it signals of the alarm."""
-        valid, (lowest, highest) = found.valid.to(found.states.dtype), self.limits[3:]
-        reward = torch.where(found.valid, found.rewards, 0).sum() / valid.sum().clamp(min=1)
-        return {
-            "imagined_reward": reward,
-            "imagined_steps": valid.sum(0).mean(),
-            "reward_excess": (reward - highest) / (highest - lowest).clamp(min=1e-6),
-            "edge_share": (1 - self.config.real_ratio) * edge_share(found),
-        }
+        return {MAIN: found.rows()}, imagined_signals(found, self.limits[3:], c.real_ratio)  # type: ignore[dict-item]
 
     # -- SAC ----------------------------------------------------------------------------------------------
 
@@ -178,18 +189,10 @@ class ImaginedSAC(Agent):
         return ensembles.critic_loss(q, self.targets(batch, noise), "sum"), self.value_metrics(q)
 
     def value_metrics(self, q: Tensor) -> Metrics:
-        """What is told of (N, B) values, among it signals of the alarm.
-
-        The entropy of an action in [-1, 1]^A is at most A log 2, which soft values may have at each step.
-        """
-        low, high, best = self.limits[:3]
-        entropy = self.temperature().detach() * (
-            self.spec.action_dim * math.log(2) / max(1 - self.config.discount, 1e-9)
-        )
-        high = high if self.config.deterministic_backup else high + entropy
-        size, mean = (high - low).clamp(min=1e-6), q.mean()
-        over_best = (mean - low) / (best - low).clamp(min=1e-6)
-        return {"q": q, "q_max": q.amax(), "value_excess": (mean - high) / size, "value_over_best": over_best}
+        """What is told of (N, B) values."""
+        alpha = self.temperature()
+        weight = torch.zeros_like(alpha) if self.config.deterministic_backup else alpha
+        return value_signals(q, self.limits, self.config.discount, weight, self.spec.action_dim)
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Entropy, weighted, and the lowest value of the policy's own actions, reparameterised."""
@@ -205,8 +208,9 @@ class ImaginedSAC(Agent):
 
     def updates(self) -> list[Update | Rule]:
         """The model; then rows, at once and now and again; then critics, actor and temperature."""
-        c, size, learned = self.config, self.spec.action_dim, self.model_updates()
-        first = c.model_updates if learned else 0
+        c, size = self.config, self.spec.action_dim
+        first = c.model_updates if self.learned else 0
+        learned = learn_model(self, until=first) if self.learned else []
         rows = Rule(
             self.imagine, source=STARTS, rows=c.rollouts, noise=rollout_noise(self.world(), c.rollout_length),
             after=first, until=first + 1,

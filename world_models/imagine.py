@@ -88,6 +88,14 @@ def imagine(
     return Rollouts(*(torch.cat(column, 1) for column in zip(*parts, strict=True)))
 
 
+def drawn_members(world: Dynamics, uniform: Tensor) -> Tensor:
+    """(B,) members of a world for (B,) uniform numbers in [0, 1): each of those that it asks, its elites, as likely."""
+    of_elites = getattr(world, "draw_elites", None)
+    if of_elites is not None:
+        return of_elites(uniform)  # type: ignore[no-any-return]
+    return (uniform * world.members).long().clamp(max=world.members - 1)
+
+
 def _some(
     world: Dynamics,
     act: Act,
@@ -102,7 +110,7 @@ def _some(
     for step in range(length):
         to_act, to_step = normal[:, step].split([world.action_dim, world.noise_dim], -1)
         actions = act(states, to_act)
-        member = None if members is None else world.draw_elites(members[:, step])  # type: ignore[attr-defined]
+        member = None if members is None else drawn_members(world, members[:, step])
         outcome = world.step(states, actions, StepNoise(member, to_step))
         outcome = outcome if judge is None else judge(states, actions, outcome)
         finite = outcome.states.isfinite().all(-1) & outcome.rewards.isfinite()

@@ -24,6 +24,7 @@ class Plane(Dynamics):
 
 class PlaneBase(ImaginedSAC):
     name = "test_plane_base"
+    learned = False
 
     def world(self) -> Dynamics:
         return Plane()
@@ -31,6 +32,7 @@ class PlaneBase(ImaginedSAC):
 
 class PlaneRAVL(RAVL):
     name = "test_plane_ravl"
+    learned = False
 
     def world(self) -> Dynamics:
         return Plane()

@@ -164,6 +164,7 @@ def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) 
 def report(arguments: argparse.Namespace) -> int:
     """Write the page, and print its table."""
     from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, where_certified, write_report
+    from surefoot.evaluation.alarms import alarm_lines
     from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)
@@ -181,6 +182,8 @@ def report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if run.safety is not None:
             output.say(f"{run.name}: {run.safety.sentence()}")
+        for line in alarm_lines(run):
+            output.say(f"*** {run.name}: {line}", stderr=True)
     for name, all_found in certificates.items():
         for found in all_found:
             output.say(

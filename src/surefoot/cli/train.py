@@ -219,12 +219,17 @@ def _main_job(overrides: list[str], said: set[str], style: Style) -> int:
 
 def _present(folders: Sequence[pathlib.Path], finished: Run, style: Style, picture: pathlib.Path | None = None) -> None:
     """The result: table, picture, run folder, policies, and what to do next."""
+    from surefoot.evaluation import RunData
+    from surefoot.evaluation.alarms import alarm_lines
+
     if style.json:
         output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders)})
         return
     output.say()
     output.print_runs(folders)
     _present_estimates(finished.summary)
+    for line in alarm_lines(RunData.load(finished.folder)):
+        output.say(f"*** {line}")
     picture = picture or finished.folder / "curves.png"
     first = finished.policy_path(finished.plan.seeds[0])
     more = len(finished.plan.seeds) - 1

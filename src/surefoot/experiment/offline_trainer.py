@@ -10,9 +10,11 @@ import torch
 from surefoot.core.agent import Agent, Rule
 from surefoot.core.features import encoded
 from surefoot.core.learner import Learner
+from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.core.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
+from surefoot.data.sources import BesideAdded
 from surefoot.data.store import store_from_dataset
 from surefoot.experiment.run import split
 from surefoot.experiment.trainer import SeedTrainer
@@ -58,18 +60,18 @@ class DataTrainer(SeedTrainer):
         """Without a simulator: losses on the episodes held out, and a fitted-Q estimate of policies of one vector."""
         if self.held_out is None:
             return {}
-        assert self.dataset is not None
-        steps = min(self.plan.steps, FITTED_Q_STEPS)
         agent = self.learner.extract(position)
         found: dict[str, Any] = {"validation": validation_losses(agent, self.held_out)}
         found |= agent.judged_on(self.held_out, self.seeds[position])
-        if not agent.has_policy:
-            return found
-        policy = agent.policy()
+        return found if not agent.has_policy else {**found, **self.estimated(agent.policy(), self.seeds[position])}
+
+    def estimated(self, policy: Policy, seed: int) -> dict[str, Any]:
+        """A fitted-Q estimate, of policies of one vector without memory."""
+        assert self.dataset is not None
         if policy.has_memory or policy.encoder is not None:  # fitted Q needs an action for one vector alone
-            return found
-        estimate = fitted_q_estimate(policy, self.dataset, steps, self.seeds[position])
-        return {**found, "fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}
+            return {}
+        estimate = fitted_q_estimate(policy, self.dataset, min(self.plan.steps, FITTED_Q_STEPS), seed)
+        return {"fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}
 
 
 @torch.no_grad()
@@ -81,7 +83,10 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
     batches = {}
     for name, source in agent.sources(Stores(ready, store)).items():
         rows = torch.arange(min(len(store), VALIDATION_ROWS))
-        if not isinstance(source, Uniform):
+        if isinstance(source, BesideAdded):  # nothing is imagined here
+            rows = rows[:VALIDATION_WINDOWS]
+            source = source.alone
+        elif not isinstance(source, Uniform):
             source.bind([0], VALIDATION_WINDOWS, torch.device("cpu"))
             rows = source.rows(0)[0]
         batches[name] = encoded(agent, source.gather(rows), {})

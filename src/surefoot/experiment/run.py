@@ -166,6 +166,10 @@ class Run:
         """The last good checkpoint of `seed`."""
         return self.seed_folder(seed) / "checkpoint.safetensors"
 
+    def supported_path(self, seed: int) -> pathlib.Path:
+        """Where the last policy of `seed` is that was saved before the alarm rang, of runs that have one."""
+        return self.folder / "policy" / f"seed{seed}_before_alarm.safetensors"
+
     @property
     def columns_path(self) -> pathlib.Path:
         """The dataset as the workers read it."""

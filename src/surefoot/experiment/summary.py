@@ -22,6 +22,15 @@ from surefoot.experiment.run import CONFIG, IN_MEMORY, RESULT_FORMAT, Run, descr
 
 ENGINE = Record({}, {"steps": Text(), "eager": Table(Text())})
 """How training steps were repeated, and why some were not; empty where a sample is one call."""
+ALARM_OF_SEED = Record(
+    {"rings": Many(Record({"step": Number(0, whole=True), "signal": Text(), "meaning": Text()}, others=True))},
+    {
+        "supported": Maybe(
+            Record({"policy": Text()}, {"returns": Many(Number()), "fitted_q": Many(Number())}, others=True)
+        )
+    },
+)
+"""What rang, and what the policy from before is worth (`experiment.watch`)."""
 RESULT = Record(
     {
         "seed": Number(0, whole=True),
@@ -36,6 +45,7 @@ RESULT = Record(
         "fitted_q_drift": Number(),
         "validation": Table(Number()),
         "engine": ENGINE,
+        "alarm": ALARM_OF_SEED,
     },
     others=True,
     newest=RESULT_FORMAT,
@@ -95,6 +105,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "engine": results[0].get("engine"),
         "versions": read_json(run.folder / "environment.json", MACHINE)["versions"],
         "date": describe_machine()["date"],
+        "alarm": _alarm(plan.seeds, results),
     }
     jacobians = [result.get("jacobian") for result in results]  # not in results of before it was measured
     if plan.environment is not None:
@@ -128,6 +139,22 @@ def sum_up(run: Run) -> dict[str, Any]:
     if plan.dataset != IN_MEMORY:
         run.columns_path.unlink(missing_ok=True)
     return summary
+
+
+def _alarm(seeds: Sequence[int], results: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """What rang in which seed, and what the policies kept from before are worth; None where no model is learned."""
+    if any("alarm" not in result for result in results):
+        return None
+    rings, supported = [], []
+    for seed, result in zip(seeds, results, strict=True):
+        rings += [{"seed": seed, **ring} for ring in result["alarm"]["rings"]]
+        kept = result["alarm"]["supported"]
+        if kept is not None:
+            worth = kept.get("returns") or kept.get("fitted_q")
+            mean = None if worth is None else float(np.mean(worth))
+            of = "returns" if "returns" in kept else "fitted-Q estimates"
+            supported.append({"seed": seed, "policy": kept["policy"], "step": kept.get("step"), "mean": mean, "of": of})
+    return {"rings": rings, "supported": supported}
 
 
 def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:

@@ -29,6 +29,7 @@ from surefoot.experiment.initialise import initialise_from
 from surefoot.experiment.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.experiment.run import RESULT_FORMAT, Run, read_columns
 from surefoot.experiment.stopping import Stopped
+from surefoot.experiment.watch import Watch
 from surefoot.streaming.agent import StreamingAgent
 
 STATE = Record(
@@ -95,8 +96,10 @@ class SeedTrainer:
         self.due = False
         """Whether an evaluation and a checkpoint come before the next training step."""
         self._said: dict[str, Any] = {}
+        self.watch = Watch(run, seeds)
         self.begin()
         self._restore()
+        self.watch.hear_again(self.metrics)
 
     # -- what a subclass says ----------------------------------------------------------------------------
 
@@ -132,6 +135,10 @@ class SeedTrainer:
 
     def extras(self, position: int) -> dict[str, Any]:
         """More of a seed's result, after its last evaluation."""
+        return {}
+
+    def estimated(self, policy: Policy, seed: int) -> dict[str, Any]:
+        """What a policy is worth without a simulator, as JSON values."""
         return {}
 
     def pause(self) -> None:
@@ -211,6 +218,7 @@ class SeedTrainer:
                 )
             states.append(tensors)
             steps.add(meta["step"])
+            self.watch.kept |= {} if meta.get("kept") is None else {seed: meta["kept"]}
             self.due = bool(meta.get("due"))
             self.metrics += meta["metrics"]
             self.seconds = max(self.seconds, meta["seconds"])
@@ -256,7 +264,12 @@ class SeedTrainer:
             rate = (self.step - before) / max(elapsed, 1e-9)
             for position, seed in enumerate(self.seeds):
                 told = {name: value[position] for name, value in values.items()}
-                self.record(seed, "train", {name: v for name, v in told.items() if not math.isnan(v)})
+                heard = {name: v for name, v in told.items() if not math.isnan(v)}
+                self.record(seed, "train", heard)
+                for ring in self.watch.hear(seed, self.step, heard):
+                    self.record(seed, "alarm", {ring.signal: ring.value})
+                    self.send({"kind": "note", "text": f"seed {seed}: {ring}"})
+                    print(ring, file=sys.stderr)
                 self.send(
                     {
                         "kind": "progress",
@@ -320,16 +333,26 @@ class SeedTrainer:
 
     def _save(self) -> None:
         for position, seed in enumerate(self.seeds):
+            if self.watch.supports(seed):
+                self.watch.keep(seed, self.step, self.policy(position))
             meta = {
                 "kind": "checkpoint",
                 "algorithm": self.plan.algorithm,
                 "seed": seed,
                 "step": self.step,
                 "due": self.due,
+                "kept": self.watch.kept.get(seed),
                 "seconds": self.seconds,
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
             }
             checkpoint.save(self.run.checkpoint_path(seed), self.state(position), meta)
+
+    def _judged(self, policy: Policy, seed: int) -> dict[str, Any]:
+        """What a policy that was kept is worth: episodes, or without a simulator an estimate from data held out."""
+        if self.plan.environment is None:
+            return self.estimated(policy, seed)
+        evaluation = evaluate([policy], self.plan.environment, self.plan.episodes, seed=FINAL_EVALUATION_SEED)[0]
+        return {"returns": evaluation.returns.tolist()}
 
     def finish(self) -> None:
         """Evaluate for the last time; write policies, then results."""
@@ -365,6 +388,7 @@ class SeedTrainer:
                 "jacobian": measured(policies[position], torch.from_numpy(seen[position])) if acting else None,
                 "engine": self.engine(),
                 **self.extras(position),
+                **self.watch.result(seed, self._judged),
             }
             if acting:
                 policies[position].save(self.run.policy_path(seed))

@@ -1,0 +1,195 @@
+"""MBPO: soft actor-critic on short rollouts of a model that is learned while acting."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.model_based.alarm import AlarmConfig
+from surefoot.model_based.signals import imagined_signals, value_signals
+from surefoot.online.model_replay import Members, Newest, ReplayBesideAdded, Split
+from surefoot.online.replay import Replay
+from surefoot.online.sac import SAC, SACConfig
+from surefoot.world_models import terminations
+from surefoot.world_models.ensemble import gaussian_loss
+from surefoot.world_models.imagine import imagine, rollout_noise
+from surefoot.world_models.learning import EnsembleConfig, ensemble_of
+
+MODEL, HOLDOUT, FRESH, STARTS = "model", "model_holdout", "model_fresh", "starts"
+FRESH_ROWS = 250
+"""Newest rows on which the model is measured."""
+UNKNOWN = 1e30
+"""Best value of data that are still gathered."""
+HELD_EVERY = 10
+"""One vector step in so many is held out from the model."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MBPOConfig(SACConfig, EnsembleConfig, AlarmConfig):
+    """Settings of MBPO; the defaults are the official ones for Hopper, but for rollouts and the model's epochs."""
+
+    initial_steps: int = 5_000
+    updates_per_step: float = 20.0
+    real_ratio: float = 0.05  # of each batch, rows of the replay buffer; the others are imagined
+    rollouts: int = 20_000  # each time that rows are imagined; the paper has 100,000
+    imagine_every: int = 5_000  # training steps: 250 of the environment at 20 a step
+    imagined_kept: int = 4  # times that rows were imagined whose rows are kept
+    length_schedule: tuple[float, float, int, int] = (20_000, 150_000, 1, 15)  # from, to environment step; length there
+    model_updates: int = 4_000  # training steps before the first of the policy
+    model_every: int = 4  # training steps from one of the model to its next
+    critic_loss_over: str = "half_sum"
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        SACConfig.__post_init__(self)
+        EnsembleConfig.__post_init__(self)
+        AlarmConfig.__post_init__(self)
+        name = algorithm_of(self)
+        for field in ("rollouts", "imagine_every", "imagined_kept", "model_updates", "model_every"):
+            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
+        require(0 <= self.real_ratio <= 1, name, "real_ratio", self.real_ratio, "in [0, 1]")
+        schedule = self.length_schedule
+        fine = len(schedule) == 4 and schedule[0] < schedule[1] and min(schedule[2:]) >= 1
+        require(fine, name, "length_schedule", schedule, "two rising steps and two lengths of 1 or more")
+
+
+def rollout_length(step: float, schedule: tuple[float, float, int, int]) -> int:
+    """The length at an environment step: linear between the schedule's two, cut to whole steps (MBPO's appendix C)."""
+    first, last, short, long = schedule
+    share = min(max((step - first) / (last - first), 0.0), 1.0)
+    return int(short + share * (long - short))
+
+
+class MBPO(SAC):
+    r"""MBPO of Janner, Fu, Zhang and Levine, "When to Trust Your Model" (NeurIPS 2019).
+
+    The losses are SAC's, on a batch of which `real_ratio` is of the replay buffer and the rest imagined: every
+    `imagine_every` training steps the policy is followed for k steps from states of the buffer, k growing with the run.
+    The paper fits the model anew each time until its holdout stalls; here it goes on being fitted all the time, one
+    step in `model_every`, on rows of which one in ten is held out, and elites are chosen by those whenever rows are
+    imagined. How much worse the model is on the newest rows than on its holdout is the alarm's `calibration_drift`.
+    """
+
+    name = "mbpo"
+    Config: ClassVar[type] = MBPOConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "hopper": {"target_entropy": -1.0},
+        "walker2d": {"target_entropy": -3.0, "length_schedule": (20_000, 150_000, 1, 1)},
+        "halfcheetah": {
+            "target_entropy": -3.0, "length_schedule": (20_000, 150_000, 1, 1), "updates_per_step": 40.0,
+            "imagine_every": 10_000,
+        },
+        "ant": {"target_entropy": -4.0, "length_schedule": (20_000, 100_000, 1, 25)},
+    }  # fmt: skip
+    data = "refused"
+    config: MBPOConfig
+    limits: Tensor
+    held: Tensor
+    imaginations: Tensor
+
+    def build(self) -> None:
+        """SAC's networks, the model, what rewards allow, and how often rows were imagined."""
+        super().build()
+        self.model = ensemble_of(self.spec, self.config)
+        self.register_buffer("limits", torch.zeros(5))
+        self.register_buffer("held", torch.zeros(()))  # the holdout's loss
+        self.register_buffer("imaginations", torch.zeros((), dtype=torch.int64))
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows for the model, its holdout, the newest; states to begin from; and the batches of SAC."""
+        c, buffer = self.config, stores.replay
+        capacity = c.rollouts * max(c.length_schedule[2:]) * c.imagined_kept
+        return {
+            MODEL: Members(buffer, HELD_EVERY, c.model_members, MODEL),
+            HOLDOUT: Split(buffer, HELD_EVERY, True, HOLDOUT),
+            FRESH: Newest(buffer, FRESH),
+            STARTS: Replay(buffer, STARTS),
+            MAIN: ReplayBesideAdded(Replay(buffer, "real"), c.real_ratio, capacity, MAIN),
+        }
+
+    def notes(self, dataset: Any) -> list[str]:
+        """Where no termination function is known."""
+        return terminations.notes(self.config.termination, self.spec.environment)
+
+    # -- the model ----------------------------------------------------------------------------------------
+
+    def model_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Gaussian log-likelihood of the rows of each member."""
+        return self.model.loss(batch)
+
+    def refresh(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """The statistics of the model's inputs and the limits of values, of rows of the buffer."""
+        inputs = torch.cat([batch["observations"], batch["actions"]], -1)
+        scale = inputs.std(0, correction=0)
+        low, high = batch["rewards"].min(), batch["rewards"].max()
+        horizon = 1 / max(1 - self.config.discount, 1e-9)
+        zero = torch.zeros_like(low)
+        limits = [
+            torch.minimum(low, zero) * horizon,
+            torch.maximum(high, zero) * horizon,
+            torch.full_like(low, UNKNOWN),
+            low,
+            high,
+        ]
+        changed = {
+            "model.input_mean": inputs.mean(0),
+            "model.input_scale": torch.where(scale < 1e-6, torch.ones_like(scale), scale),
+            "limits": torch.stack(limits),
+        }
+        return changed, {}
+
+    def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """The elites, by the holdout; and what the holdout's likelihood is."""
+        errors = self.model.holdout_errors(batch)
+        likelihood = self.model.holdout_errors(batch, None, gaussian_loss).mean()
+        elites = errors.argsort(stable=True)[: len(self.model.elites)]
+        return {"model.elites": elites, "held": likelihood}, {"model_error": errors.mean(), "model_held": likelihood}
+
+    def drift(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """How much worse the model is on the newest rows, in nats a number (half of the loss, less its constant)."""
+        fresh = self.model.holdout_errors(batch, None, gaussian_loss).mean()
+        return {}, {"calibration_drift": 0.5 * (fresh - self.held)}
+
+    # -- rows ---------------------------------------------------------------------------------------------
+
+    def imagine(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Any], Metrics]:
+        """Rows of the present policy in the model, from states of the buffer."""
+        c, count = self.config, int(self.imaginations)
+        step = c.model_updates if count == 0 else (c.model_updates // c.imagine_every + count) * c.imagine_every
+        length = rollout_length(c.initial_steps + step / c.updates_per_step, c.length_schedule)
+        found = imagine(self.model, self.actor.act, batch["observations"], noise, length)
+        kept = torch.tensor(c.rollouts * length * c.imagined_kept)
+        rows = {MAIN: {**found.rows(), "kept": kept}, "imaginations": self.imaginations + 1}
+        signals = imagined_signals(found, self.limits[3:], c.real_ratio)
+        return rows, {**signals, "rollout_length": torch.tensor(float(length))}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """SAC's, and the alarm's signals."""
+        loss, metrics = super().critic_loss(batch, noise)
+        signals = value_signals(metrics["q"], self.limits, self.config.discount, self.temperature(), self.decision_dim)
+        return loss, signals
+
+    def updates(self) -> list[Update | Rule]:
+        """The model; now and again its statistics and elites, and rows; then SAC."""
+        c, first = self.config, self.config.model_updates
+        noise = rollout_noise(self.model, max(c.length_schedule[2:]))
+        asked = [
+            Rule(self.choose, ("model", "held"), source=HOLDOUT, rows=c.model_holdout_limit),
+            Rule(self.drift, source=FRESH, rows=FRESH_ROWS),
+            Rule(self.imagine, ("imaginations",), source=STARTS, rows=c.rollouts, noise=noise),
+        ]
+        refresh = Rule(self.refresh, ("model", "limits"), source=STARTS, rows=c.rollouts)
+        return [
+            dataclasses.replace(refresh, until=1),
+            Update(self.model_loss, ("model",), Adam(c.model_learning_rate), MODEL, c.model_every, rows=c.model_rows),
+            *(dataclasses.replace(rule, after=first, until=first + 1) for rule in asked),
+            *(dataclasses.replace(rule, after=first + 1, every=c.imagine_every) for rule in asked),
+            dataclasses.replace(refresh, after=first + 1, every=c.imagine_every),
+            *(dataclasses.replace(entry, after=first) for entry in super().updates()),
+        ]

@@ -1,0 +1,114 @@
+"""MBPO: the schedule of rollout lengths, the parts of the replay buffer, and a run that resumes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.core.errors import ConfigError
+from surefoot.core.sources import MAIN
+from surefoot.data.collect import TransitionBuffer
+from surefoot.envs import make_vec
+from surefoot.model_based.mbpo import MBPO, rollout_length
+from surefoot.online import spec_of
+from surefoot.online.loop import make_loop
+from surefoot.online.model_replay import Members, Newest, Split
+from surefoot.online.off_policy import OffPolicyLoop
+
+SMALL = {
+    "hidden": (16, 16), "model_hidden": (16, 16), "model_decays": (), "model_members": 3, "model_elites": 2,
+    "model_updates": 20, "model_every": 2, "rollouts": 30, "imagine_every": 25, "initial_steps": 60,
+    "updates_per_step": 2.0, "length_schedule": (80, 120, 1, 4), "model_rows": 32, "model_holdout_limit": 64,
+}  # fmt: skip
+
+
+def test_rollout_lengths_are_those_of_the_schedule() -> None:
+    """Hopper's: epochs of 1,000 steps 20 -> 1, 85 -> 8, 150 -> 15 (Janner et al., appendix C)."""
+    hopper = (20_000, 150_000, 1, 15)
+    steps = (0, 20_000, 85_000, 150_000, 10**6)
+    assert [rollout_length(step, hopper) for step in steps] == [1, 1, 8, 15, 15]
+    assert rollout_length(29_285, hopper) == 1
+    assert rollout_length(29_286, hopper) == 2
+    assert {rollout_length(step, (20_000, 150_000, 1, 1)) for step in steps} == {1}
+
+
+def filled(steps: int, envs: int, capacity: int) -> TransitionBuffer:
+    buffer = TransitionBuffer(capacity, {"rewards": ()}, "cpu", envs)
+    for step in range(steps):
+        ends = np.zeros(envs, bool)
+        rewards = 100.0 * step + np.arange(envs)
+        buffer.add({"rewards": rewards, "terminations": ends, "truncations": ends, "valid": ~ends})
+    return buffer
+
+
+@pytest.mark.parametrize("seeds", [[0], [4, 7]])
+def test_a_tenth_of_the_steps_is_held_out_from_the_model_and_from_it_alone(seeds: list[int]) -> None:
+    envs = 2 * len(seeds)
+    buffer = filled(43, envs, 100 * envs)
+    ours, held = Split(buffer, 10, False, "model"), Split(buffer, 10, True, "held")
+    members = Members(buffer, 10, 3, "members")
+    for source in (ours, held, members):
+        source.bind(seeds, 400, torch.device("cpu"))
+    wanted = {step for step in range(43) if step % 10 == 9}
+    for source, steps in ((held, wanted), (ours, set(range(43)) - wanted), (members, set(range(43)) - wanted)):
+        rewards = source.gather(source.rows(3))["rewards"]
+        assert rewards.shape[:2] == (len(seeds), 400)
+        assert {int(value) // 100 for value in rewards.flatten()} == steps
+        for position in range(len(seeds)):
+            assert {int(value) % 100 for value in rewards[position].flatten()} == {2 * position, 2 * position + 1}
+    assert members.rows(3).shape == (len(seeds), 400, 3)
+    one = members.rows(3)
+    assert not torch.equal(one[..., 0], one[..., 1])
+
+
+def test_the_newest_rows_are_found_round_the_rings_end() -> None:
+    buffer = filled(25, 1, 10)
+    newest = Newest(buffer, "fresh")
+    newest.bind([0], 4, torch.device("cpu"))
+    assert newest.gather(newest.rows(0))["rewards"].tolist() == [[2400, 2300, 2200, 2100]]
+
+
+def loop_of(seed: int = 0, **options: object) -> OffPolicyLoop:
+    env = make_vec("native/pendulum", 1)
+    agent = MBPO(spec_of(env), **{**SMALL, **options}).fresh(seed)
+    return make_loop([agent], [seed], env, planned_steps=200, batch_size=32)  # type: ignore[return-value]
+
+
+def test_rows_are_imagined_at_the_lengths_of_the_schedule_and_old_ones_are_left_out() -> None:
+    loop = loop_of()
+    first = loop.run(80)  # 40 training steps
+    assert first["rollout_length"] == [1.0]
+    assert loop.learner.sources[MAIN].added == 2 * 30  # at steps 21 and 25
+    last = loop.run(80)
+    assert last["rollout_length"] == [4.0]
+    assert np.isfinite([value for values in last.values() for value in values if not np.isnan(value)]).all()
+    assert int(loop.learner.sources[MAIN].rows_added(0)["kept"]) == 4 * 30 * 4
+    elites = loop.learner.buffers["model.elites"][0].tolist()
+    assert len(set(elites)) == 2
+    assert last["model_error"][0] < first["model_error"][0]
+    assert "calibration_drift" in last
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() -> None:
+    whole, before, after = loop_of(), loop_of(), loop_of()
+    whole.run(110)
+    before.run(90)
+    assert after.restore([{name: value.clone() for name, value in before.state(0).items()}], before.step) is None
+    after.run(20)
+    expected = whole.state(0)
+    for name, value in after.state(0).items():
+        assert torch.equal(value, expected[name]), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length_schedule": (10, 5, 1, 2)}, r"mbpo\.length_schedule"),
+        ({"real_ratio": -0.1}, r"mbpo\.real_ratio"),
+        ({"model_every": 0}, r"mbpo\.model_every"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MBPO.configure(**options)
