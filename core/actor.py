@@ -39,6 +39,7 @@ _HOMES = {
     "denoising": "surefoot.core.denoising_chain",
     "perturbed": "surefoot.core.vae",
     "decision_transformer": "surefoot.core.transformer",
+    "return_conditioned": "surefoot.core.return_actor",
     "family": "surefoot.core.family",
     "tanh_family": "surefoot.core.family",
     "history": "surefoot.core.memory_actors",

@@ -43,12 +43,16 @@ class Adam:
     weight_decay: float = 0.0
     schedule: str = "constant"  # cosine or linear: to 0 over the planned steps; adaptive: its rate is set from outside
     decay_over: float = 1.0  # cosine and linear: the planned steps times this; above 1 they end before they reach 0
+    warm_up: int = 0  # cosine and linear: steps of the schedule in which the rate rises from 0 first, linearly
+    stride: int = 1  # cosine and linear: optimiser steps that are one step of the schedule
     max_gradient_norm: float | None = None  # per seed, over all that the update trains
 
     def __post_init__(self) -> None:
         """Refuse an unknown schedule, or one that would be over at once."""
         if not self.decay_over > 0:
             raise ConfigError(f"decay_over is {self.decay_over}, must be > 0")
+        if self.warm_up < 0 or self.stride < 1:
+            raise ConfigError(f"warm_up is {self.warm_up} and stride {self.stride}, must be >= 0 and >= 1")
         if self.schedule not in SCHEDULES:
             raise ConfigError(f"schedule is {self.schedule!r}, must be {', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}")
 

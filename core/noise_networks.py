@@ -5,6 +5,7 @@ Source: Hansen-Estruch et al., "IDQL", for the residual one, as FISOR uses it.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -231,6 +232,8 @@ def noise_network_of(observation_dim: int, action_dim: int, options: Mapping[str
         KeyError, TypeError, ConfigError: options that are missing, or of another type or range.
     """
     kind = options["network"]
+    if kind == "mlp_unet":  # defined on top of this module
+        importlib.import_module("surefoot.core.noise_unet")
     if kind not in NETWORKS:
         raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
     given = {name: options[name] for name in NETWORKS[kind].options}

@@ -121,10 +121,11 @@ class Optimizer:
             return self.settings.learning_rate
         if self.settings.schedule == "adaptive":
             return float(self.rates[0])
-        progress = min(1.0, self.taken / (self.planned * self.settings.decay_over))
-        if self.settings.schedule == "linear":
-            return self.settings.learning_rate * (1 - progress)
-        return self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+        s, taken = self.settings, self.taken // self.settings.stride
+        if taken < s.warm_up:
+            return s.learning_rate * taken / s.warm_up
+        progress = min(1.0, (taken - s.warm_up) / max(self.planned * s.decay_over / s.stride - s.warm_up, 1.0))
+        return s.learning_rate * (1 - progress if s.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
 
     def before(self) -> None:
         """What must happen on the host before a step: the rate goes where a CUDA graph or a tape reads it."""

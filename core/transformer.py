@@ -13,8 +13,6 @@ from surefoot.core.actor import Actor, Evaluation
 from surefoot.core.distributions import gaussian_entropy, gaussian_log_density
 from surefoot.core.memory import Memory, begun_anew
 
-TOKENS = 4
-"""Of a step: return to go, cost to go, observation, action."""
 LOG_STD_RANGE = (-5.0, 2.0)
 LONGEST = 10_000.0
 """Period, in steps, of the slowest time feature, over 2 pi."""
@@ -64,9 +62,10 @@ def _dropped(values: Tensor, mask: Tensor | None) -> Tensor:
 class DecisionTransformerActor(Actor):
     """Normal distribution of the next action given the last K steps and what is still to be earned and spent.
 
-    A step is four tokens; the observation's gives the action, and the action's the odds that the step violates. Time is
-    told by sines and cosines of the step's number, so episodes of any length have one. Dropout masks are the same for
-    all tokens of a row (Gal and Ghahramani, "A Theoretically Grounded Application of Dropout").
+    A step is four tokens, of return and cost to go, observation and action, or without costs three. The observation's
+    gives the action, and the action's the odds that the step violates. Time is told by sines and cosines of the step's
+    number, so episodes of any length have one. Dropout masks are the same for all tokens of a row (Gal and Ghahramani,
+    "A Theoretically Grounded Application of Dropout").
     Source: Chen et al., "Decision Transformer"; Liu et al., "Constrained Decision Transformer".
     """
 
@@ -87,16 +86,20 @@ class DecisionTransformerActor(Actor):
         width: int = 128,
         layers: int = 3,
         heads: int = 8,
+        costs: bool = True,
     ) -> None:
         """Build it; returns and costs are divided by scales that training sets, as it sets the targets."""
         super().__init__()
+        self.costs, self.tokens = costs, 4 if costs else 3
         self.action_dim, self.context, self.width, self.layers, self.heads = action_dim, context, width, layers, heads
-        self.of_return, self.of_cost = nn.Linear(1, width), nn.Linear(1, width)
+        self.of_return = nn.Linear(1, width)
+        self.of_cost = nn.Linear(1, width) if costs else None
         self.of_observation, self.of_action = nn.Linear(observation_dim, width), nn.Linear(action_dim, width)
         self.of_time = nn.Linear(16, width)
         self.enter, self.leave = nn.LayerNorm(width), nn.LayerNorm(width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.action_head, self.cost_head = nn.Linear(width, 2 * action_dim), nn.Linear(width, 1)
+        self.action_head = nn.Linear(width, 2 * action_dim)
+        self.cost_head = nn.Linear(width, 1) if costs else None
         for name in ("return_scale", "cost_scale", "target_return", "target_cost"):
             self.register_buffer(name, torch.ones(()))
 
@@ -113,16 +116,17 @@ class DecisionTransformerActor(Actor):
     def description(self) -> dict[str, Any]:
         """Context, width, layers and heads, and the targets that an episode begins with."""
         sizes = {"context": self.context, "width": self.width, "layers": self.layers, "heads": self.heads}
-        return {**sizes, "target_return": float(self.target_return), "target_cost": float(self.target_cost)}
+        told = {} if self.costs else {"costs": False}
+        return {**sizes, **told, "target_return": float(self.target_return), "target_cost": float(self.target_cost)}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
         sizes = (options[name] for name in ("context", "width", "layers", "heads"))
-        return cls(observation_dim, action_dim, *sizes)
+        return cls(observation_dim, action_dim, *sizes, costs=options.get("costs", True))
 
     def forward(self, window: Window, masks: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and log standard deviation of each step's action, (B, K, A), and log-odds of its cost, (B, K).
+        """Mean and log standard deviation of each step's action, (B, K, A), and (B, K) log-odds of its cost, or 0.
 
         Args:
             window: observations normalised, actions in [-1, 1], returns and costs in the environment's units.
@@ -131,27 +135,26 @@ class DecisionTransformerActor(Actor):
         tokens = self._tokens(window)
         dropped = [None] * (1 + self.layers) if masks is None else self._split(masks)
         tokens = _dropped(tokens, None if dropped[0] is None else dropped[0].unsqueeze(1))
-        scores = _visible(window["mask"])
+        scores = _visible(window["mask"], self.tokens)
         for block, mask in zip(self.blocks, dropped[1:], strict=True):
             tokens = block(tokens, scores, mask)
-        by_step = self.leave(tokens).unflatten(1, (-1, TOKENS))
-        mean, log_std = self.action_head(by_step[:, :, 2]).chunk(2, -1)
-        return mean, log_std.clamp(*LOG_STD_RANGE), self.cost_head(by_step[:, :, 3]).squeeze(-1)
+        by_step = self.leave(tokens).unflatten(1, (-1, self.tokens))
+        mean, log_std = self.action_head(by_step[:, :, -2]).chunk(2, -1)
+        acted = by_step[:, :, -1]
+        odds = acted[..., 0] * 0 if self.cost_head is None else self.cost_head(acted).squeeze(-1)
+        return mean, log_std.clamp(*LOG_STD_RANGE), odds
 
     def _split(self, masks: Tensor) -> list[Tensor]:
         return list(masks.split([self.width, *[2 * self.width] * self.layers], -1))
 
     def _tokens(self, window: Window) -> Tensor:
-        """(B, 4 K, W) in the order of time."""
+        """(B, 4 K, W) or (B, 3 K, W) in the order of time."""
         time = self.of_time(time_features(window["timesteps"]))
         to_go = (window["returns_to_go"] / self.return_scale).unsqueeze(-1)
-        cost_to_go = (window["costs_to_go"] / self.cost_scale).unsqueeze(-1)
-        parts = [
-            self.of_return(to_go),
-            self.of_cost(cost_to_go),
-            self.of_observation(window["observations"]),
-            self.of_action(window["actions"]),
-        ]
+        parts = [self.of_return(to_go)]
+        if self.of_cost is not None:
+            parts.append(self.of_cost((window["costs_to_go"] / self.cost_scale).unsqueeze(-1)))
+        parts += [self.of_observation(window["observations"]), self.of_action(window["actions"])]
         return self.enter(torch.stack([part + time for part in parts], 2).flatten(1, 2))  # type: ignore[no-any-return]
 
     def act_in(self, window: Window, noise: Tensor | None = None) -> Tensor:
@@ -220,10 +223,10 @@ def time_features(timesteps: Tensor) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1)
 
 
-def _visible(mask: Tensor) -> Tensor:
-    """(B, 1, 4 K, 4 K) 0 where a token may see another of the same or an earlier place, else `HIDDEN`."""
-    length = mask.shape[-1] * TOKENS
+def _visible(mask: Tensor, tokens: int) -> Tensor:
+    """(B, 1, n K, n K) 0 where a token, of n a step, may see another of the same or an earlier place; else `HIDDEN`."""
+    length = mask.shape[-1] * tokens
     places = torch.arange(length, device=mask.device)
-    there = mask.unsqueeze(-1).expand(-1, -1, TOKENS).flatten(1)  # (B, 4 K)
+    there = mask.unsqueeze(-1).expand(-1, -1, tokens).flatten(1)  # (B, n K)
     allowed = (places.unsqueeze(0) <= places.unsqueeze(1)).to(mask.dtype) * there.unsqueeze(1)
     return ((1 - allowed) * HIDDEN).unsqueeze(1)

@@ -6,6 +6,7 @@ from surefoot.model_based.combo import COMBO, COMBOConfig
 from surefoot.model_based.dynamics import DynamicsConfig, LearnedDynamics
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.model_based.mbpo import MBPO, MBPOConfig
+from surefoot.model_based.mbrcsl import MBRCSL, MBRCSLConfig
 from surefoot.model_based.mobile import MOBILE, MOBILEConfig
 from surefoot.model_based.mopo import MOPO, MOPOConfig
 from surefoot.model_based.morel import MOReL, MORELConfig
@@ -13,7 +14,8 @@ from surefoot.model_based.rambo import RAMBO, RAMBOConfig
 from surefoot.model_based.ravl import RAVL, RAVLConfig
 from surefoot.model_based.tdmpc2 import TDMPC2, TDMPC2Config
 
-_AGENTS: tuple[type[Agent], ...] = (COMBO, ImaginedSAC, LearnedDynamics, MBPO, MOBILE, MOPO, MOReL, RAMBO, RAVL, TDMPC2)
+_AGENTS: tuple[type[Agent], ...] = (COMBO, ImaginedSAC, LearnedDynamics, MBPO, MBRCSL, MOBILE, MOPO, MOReL, RAMBO, RAVL)
+_AGENTS += (TDMPC2,)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -21,6 +23,7 @@ __all__ = [
     "ALGORITHMS",
     "COMBO",
     "MBPO",
+    "MBRCSL",
     "MOBILE",
     "MOPO",
     "RAMBO",
@@ -34,6 +37,7 @@ __all__ = [
     "ImaginedSACConfig",
     "LearnedDynamics",
     "MBPOConfig",
+    "MBRCSLConfig",
     "MOBILEConfig",
     "MOPOConfig",
     "MORELConfig",

@@ -5,6 +5,7 @@ from surefoot.offline.awr_flow import AWRFlow, AWRFlowConfig, RAFTFlow, RAFTFlow
 from surefoot.offline.bc import BC, BCConfig
 from surefoot.offline.calql import CalQL, CalQLConfig
 from surefoot.offline.cql import CQL, CQLConfig
+from surefoot.offline.decision_transformer import DT, DTConfig
 from surefoot.offline.diffusion_bc import DiffusionBC, DiffusionBCConfig
 from surefoot.offline.famo2o import FamO2O, FamO2OConfig
 from surefoot.offline.famo2o_cql import FamO2OCQL, FamO2OCQLConfig
@@ -15,12 +16,13 @@ from surefoot.offline.ifql import IFQL, IFQLConfig
 from surefoot.offline.iql import IQL, IQLConfig
 from surefoot.offline.qam import QAM, QAMF, QAMConfig, QAMFConfig
 from surefoot.offline.qc import QC, QCFQL, QCConfig, QCFQLConfig
+from surefoot.offline.rcsl import RCSL, RCSLConfig
 from surefoot.offline.rebrac import ReBRAC, ReBRACConfig
 from surefoot.offline.riql import RIQL, RIQLConfig
 from surefoot.offline.td3_bc import TD3BC, TD3BCConfig
 
-_AGENTS: tuple[type[Agent], ...] = (AWRFlow, BC, CQL, CalQL, DiffusionBC, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL, IFQL)
-_AGENTS += (IQL, QAM, QAMF, QC, QCFQL, RAFTFlow, RIQL, ReBRAC, TD3BC)
+_AGENTS: tuple[type[Agent], ...] = (AWRFlow, BC, CQL, CalQL, DT, DiffusionBC, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL)
+_AGENTS += (IFQL, IQL, QAM, QAMF, QC, QCFQL, RAFTFlow, RCSL, RIQL, ReBRAC, TD3BC)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -28,6 +30,7 @@ __all__ = [
     "ALGORITHMS",
     "BC",
     "CQL",
+    "DT",
     "FQL",
     "IDQL",
     "IFQL",
@@ -36,6 +39,7 @@ __all__ = [
     "QAMF",
     "QC",
     "QCFQL",
+    "RCSL",
     "RIQL",
     "TD3BC",
     "AWRFlow",
@@ -44,6 +48,7 @@ __all__ = [
     "CQLConfig",
     "CalQL",
     "CalQLConfig",
+    "DTConfig",
     "DiffusionBC",
     "DiffusionBCConfig",
     "FQLConfig",
@@ -62,6 +67,7 @@ __all__ = [
     "QCFQLConfig",
     "RAFTFlow",
     "RAFTFlowConfig",
+    "RCSLConfig",
     "RIQLConfig",
     "ReBRAC",
     "ReBRACConfig",

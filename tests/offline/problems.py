@@ -23,6 +23,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "iql-dropout": ("iql", {"dropout": 0.25}),
     "cql-learned": ("cql", {"learn_cql_weight": True, "critics": 3, "sampled_actions": 3, "max_target_backup": False}),
     "calql-kitchen": ("calql", {"importance_sampling": False, "critics": 3, "subset_replacement": True}),
+    "dt": ("dt", {"width": 8, "layers": 1, "heads": 2, "context": 3}),
     "cql-norm": ("cql", {"layer_norm_critic": True, "sampled_actions": 2}),
     "famo2o_cql": ("famo2o_cql", {"coefficients": (0.5, 9.5)}),  # gradients that rounding is small beside
     "rebrac-fql": ("rebrac", {"preset": "fql", "chunk": 2, "critics": 3, "aggregate": "mean", "deviations": 0.5}),
@@ -50,7 +51,8 @@ def agents(variant: str, seeds: Sequence[int], **options: Any) -> list[Agent]:
     name, own = VARIANTS[variant]
     kind = ALGORITHMS[name]
     fewer = {field: 3 for field in ("flow_steps", "samples") if hasattr(kind.Config, field)}
-    config = kind.configure(**{**SMALL, **fewer, **own, **options})
+    sizes = {name: value for name, value in SMALL.items() if hasattr(kind.Config, name)}
+    config = kind.configure(**{**sizes, **fewer, **own, **options})
     return [kind(spec(), config).fresh(seed) for seed in seeds]
 
 
@@ -68,6 +70,7 @@ def random_store(dtype: torch.dtype = torch.float32, rows: int = 200, device: st
         "terminations": (normal(rows) > 1).double(),
         "next_observations": normal(rows, 3),
         "returns_to_go": normal(rows),
+        "timesteps": torch.arange(rows, dtype=torch.float64) % 7,
     }
     return Store.pack({**made, **columns}, device=device, dtype=dtype)
 

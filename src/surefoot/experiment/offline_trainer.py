@@ -14,7 +14,7 @@ from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.core.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
-from surefoot.data.sources import BesideAdded
+from surefoot.data.sources import Added, BesideAdded
 from surefoot.data.store import store_from_dataset
 from surefoot.experiment.run import split
 from surefoot.experiment.trainer import SeedTrainer
@@ -82,10 +82,12 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
     store = store_from_dataset(ready, agent.reads)
     batches = {}
     for name, source in agent.sources(Stores(ready, store)).items():
-        rows = torch.arange(min(len(store), VALIDATION_ROWS))
+        rows = torch.arange(min(getattr(source, "population", len(store)), VALIDATION_ROWS))
         if isinstance(source, BesideAdded):  # nothing is imagined here
             rows = rows[:VALIDATION_WINDOWS]
             source = source.alone
+        elif isinstance(source, Added):
+            continue
         elif not isinstance(source, Uniform):
             source.bind([0], VALIDATION_WINDOWS, torch.device("cpu"))
             rows = source.rows(0)[0]
@@ -94,7 +96,7 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
         batches[MAIN] = agent.annotate(batches[MAIN])
     losses = {}
     for update in agent.updates():
-        if isinstance(update, Rule):
+        if isinstance(update, Rule) or not set(update.sources) <= set(batches):
             continue
         parts = {name: batches[name] for name in update.sources}
         count = sum(len(next(iter(part.values()))) for part in parts.values())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actions import to_agent
-from surefoot.core.agent import Agent, Spec
+from surefoot.core.agent import Agent, Spec, Update
 from surefoot.core.errors import (
     CheckpointError,
     ConfigError,
@@ -214,6 +214,13 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
             raise ConfigError(
                 f"steps is {plan.steps}, algo.initial_steps {c.initial_steps} and algo.updates_per_step "
                 f"{c.updates_per_step:g}: nothing would be learned; raise steps, or lower algo.initial_steps"
+            )
+    if not agent.acts:
+        after, name = max((entry.after, entry.name) for entry in agent.updates() if isinstance(entry, Update))
+        if after >= plan.steps:
+            raise ConfigError(
+                f"steps is {plan.steps:,}, and {agent.name} begins with {name} after {after:,} training steps: raise "
+                "steps, or shorten the phases before it in the algorithm's options"
             )
     if plan.mixed_precision:
         refuse_mixed_precision(agent)

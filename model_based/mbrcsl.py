@@ -1,0 +1,284 @@
+"""MBRCSL: a clone is followed in a learned model, and of the paths that beat the data a policy is cloned by return."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.diffusion import Schedule, denoising_loss, implicit
+from surefoot.core.errors import DataError
+from surefoot.core.noise_networks import NoiseNetwork, PlainNoise
+from surefoot.core.noise_unet import UNetNoise
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores, Uniform
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import best_return
+from surefoot.data.sources import Added
+from surefoot.model_based.alarm import AlarmConfig
+from surefoot.offline.rcsl import RCSL, RCSLConfig
+from surefoot.world_models.dynamics import Dynamics, StepNoise
+from surefoot.world_models.learning import (
+    BestSoFar,
+    EnsembleConfig,
+    ensemble_of,
+    learn_model,
+    model_sources,
+    prepare_model,
+)
+
+STARTS, KEPT = "starts", "kept"
+
+
+@dataclasses.dataclass(frozen=True)
+class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
+    """Settings of MBRCSL; the defaults are the paper's for its point maze, with networks that suit a core.
+
+    The training steps of the three phases come one after another, and what is left of the run's is the policy's.
+    """
+
+    model_updates: int = 15_000  # training steps of the model; it may stop improving, and so learning, before
+    behaviour_updates: int = 15_000  # of the clone
+    rollout_batches: int = 50  # training steps that follow the clone in the model, at most
+    rollouts: int = 200  # paths in each of them
+    horizon: int = 200  # H, steps of a path
+    kept: int = 100  # paths above the data's best return after which no more are made
+    behaviour_network: str = "mlp"  # or mlp_unet, the published one
+    behaviour_widths: tuple[int, ...] = (256, 256, 256)  # of its layers, or of the U's way down
+    bounded: bool = True  # keep the model's states in the range of the data's, each number by itself
+    diffusion_steps: int = 10
+    behaviour_learning_rate: float = 3e-4
+    behaviour_weight_decay: float = 1e-6
+    behaviour_warm_up: int = 500  # steps of the clone's cosine schedule
+    behaviour_stride: int = 1  # training steps that are one step of that schedule
+    average_rate: float = 2e-3  # of the clone's average, which is followed
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        AlarmConfig.__post_init__(self)
+        EnsembleConfig.__post_init__(self)
+        RCSLConfig.__post_init__(self)
+        positive = ("model_updates", "behaviour_updates", "rollout_batches", "rollouts", "horizon", "kept")
+        for field in (*positive, "diffusion_steps", "behaviour_stride"):
+            require(getattr(self, field) >= 1, "mbrcsl", field, getattr(self, field), ">= 1")
+        network = self.behaviour_network
+        require(network in {"mlp", "mlp_unet"}, "mbrcsl", "behaviour_network", network, "mlp or mlp_unet")
+        require(self.behaviour_warm_up >= 0, "mbrcsl", "behaviour_warm_up", self.behaviour_warm_up, ">= 0")
+        require(0 < self.average_rate <= 1, "mbrcsl", "average_rate", self.average_rate, "in (0, 1]")
+
+
+PUBLISHED: dict[str, Any] = {
+    "behaviour_network": "mlp_unet",
+    "behaviour_widths": (256, 512, 1024),
+    "behaviour_updates": 38_900,  # 50 passes over 199,000 rows
+    "behaviour_learning_rate": 1e-4,
+    "average_rate": 4e-4,
+    "rollout_batches": 1_000,
+    "bounded": False,
+}
+
+
+class MBRCSL(RCSL):
+    r"""Model-based return-conditioned supervised learning of Zhou et al. (ICLR 2024).
+
+    1. An ensemble :math:`p(s', r | s, a)` is fitted to the data, and 2. a diffusion clone :math:`\mu(a | s)`.
+    3. :math:`\mu` is followed in the model for H steps from the data's first states, 200 paths at a time; those that
+       return more in the model than the best episode of the data are kept, until there are `kept` of them.
+    4. :math:`\pi(a | s, g)` clones what they did, as RCSL does, g being what they still earned in the model.
+    5. It acts with the highest return among them for a target, less what is earned in truth.
+
+    No value is bootstrapped. It needs dynamics that are nearly deterministic, and a good path whose parts are all in
+    the data. What fails shows in the share of paths that are kept (`acceptance`: 0 where the clone never does better
+    than the data) and in `model_return_over_best` (far above 1 where the model is wrong in the paths' favour). Other
+    than in the published code the policy takes all of its steps and the last is used; the clone's average moves at a
+    constant rate; members are 7 of the project's own ensemble. The preset `official_schedule` has that code's slip: its
+    schedule with 500 steps of warm-up advances by one a pass over the data, so that training ends within the warm-up at
+    a tenth of the rate, and passes e = 1, 2, ... are at :math:`10^{-4} (e - 1) / 500`.
+    """
+
+    name = "mbrcsl"
+    Config: ClassVar[type] = MBRCSLConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "default": {},
+        "official": PUBLISHED,
+        "official_schedule": {**PUBLISHED, "behaviour_stride": 778},
+    }
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "next_observations")
+    config: MBRCSLConfig
+    low: Tensor
+    high: Tensor
+    threshold: Tensor
+    accepted: Tensor
+    tried: Tensor
+
+    def build(self) -> None:
+        """Policy, model, and clone."""
+        super().build()
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        self.model = ensemble_of(self.spec, c)
+        self.model_best = BestSoFar(self.model)
+        self.noise_schedule = Schedule.cosine(c.diffusion_steps)
+        network = UNetNoise if c.behaviour_network == "mlp_unet" else PlainNoise
+        self.behaviour: NoiseNetwork = network(*sizes, c.behaviour_widths)
+        self.average_behaviour = copy.deepcopy(self.behaviour).requires_grad_(False)
+        self.register_buffer("low", torch.zeros(sizes[0]))  # of the data's observations
+        self.register_buffer("high", torch.zeros(sizes[0]))
+        self.register_buffer("threshold", torch.zeros(()))  # the data's best return
+        self.register_buffer("accepted", torch.zeros((), dtype=torch.int64))  # paths kept so far
+        self.register_buffer("tried", torch.zeros((), dtype=torch.int64))  # batches of paths so far
+
+    def world(self) -> Dynamics:
+        """Where paths are followed."""
+        return self.model
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """As RCSL's; sets the return that paths must beat, and the model's statistics."""
+        if not self.rewards_fixed:
+            self.threshold.fill_(best_return(dataset))
+        ready = super().prepare(dataset)
+        self.low.copy_(torch.from_numpy(ready.observations.min(0)))
+        self.high.copy_(torch.from_numpy(ready.observations.max(0)))
+        return prepare_model(self, ready)
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """What paths must beat, and when the policy's training begins."""
+        text = (
+            f"mbrcsl: keeps paths that return more than {best_return(dataset):.1f} in the model; its policy learns "
+            f"from training step {self.phases[-1] + 1:,} on, and its scores mean nothing before"
+        )
+        return [text]
+
+    @property
+    def phases(self) -> tuple[int, int, int]:
+        """The last training steps of model, clone and paths."""
+        c = self.config
+        model, behaviour, rollouts = itertools.accumulate((c.model_updates, c.behaviour_updates, c.rollout_batches))
+        return model, behaviour, rollouts
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """The data's rows, the model's, the first states of episodes, and the steps of paths that are kept."""
+        c, dataset = self.config, stores.dataset
+        first = torch.from_numpy(dataset.observations[dataset.episode_starts[:-1]]).to(stores.data.device)
+        columns = {"observations": first.shape[1:], "actions": (self.spec.action_dim,), "returns_to_go": ()}
+        kept = Added((c.kept + c.rollouts - 1) * c.horizon, columns, KEPT)
+        kept.dtype = stores.data["rewards"].dtype
+        return {
+            MAIN: Uniform(stores.data),
+            **model_sources(stores, c),
+            STARTS: Uniform(lambda rows: {"observations": first[rows]}, len(first), STARTS),
+            KEPT: kept,
+        }
+
+    def behaviour_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared error of the noise in noisy actions of the data, a mean over the numbers of an action."""
+        steps = self.noise_schedule.step_of(noise["step"].squeeze(-1))
+        noisy = self.noise_schedule.noisy(batch["actions"], noise["noise"], steps)
+        predicted = self.behaviour(noisy, batch["observations"], steps)
+        return denoising_loss(predicted, noise["noise"]) / self.spec.action_dim, {}
+
+    def behave(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, A) actions of the clone: all steps of DDPM, clipped in what they take for the action.
+
+        Args:
+            observations: (B, O).
+            noise: (B, T, A) standard normal.
+        """
+
+        def predict(actions: Tensor, step: int) -> Tensor:
+            return self.average_behaviour(actions, observations, torch.full_like(actions[:1, 0], step))  # type: ignore[no-any-return]
+
+        return implicit(predict, noise, self.noise_schedule, self.noise_schedule.steps, eta=1.0)
+
+    def follow(self, observations: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Paths of the clone in the model: (H, B, O) observations, (H, B, A) actions, (H, B) rewards.
+
+        Args:
+            observations: (B, O) that they begin at.
+            noise: of `imagine`, (B, ...).
+        """
+        world, drawn = self.world(), (self.noise_schedule.steps, self.spec.action_dim)
+        to_act, member, to_step = (noise[f"imagined_{name}"].unflatten(-1, (self.config.horizon, -1)).unbind(1)
+                                   for name in ("action", "member", "outcome"))  # fmt: skip
+        path = []
+        for now, one, chance in zip(to_act, member, to_step, strict=True):
+            actions = self.behave(observations, now.unflatten(-1, drawn))
+            outcome = world.step(observations, actions, StepNoise(self.draw_member(one.squeeze(-1)), chance))
+            path.append((observations, actions, outcome.rewards))
+            observations = outcome.states.clamp(self.low, self.high) if self.config.bounded else outcome.states
+        seen, done, rewards = (torch.stack(column) for column in zip(*path, strict=True))
+        return seen, done, rewards
+
+    def draw_member(self, uniform: Tensor) -> Tensor | None:
+        """(B,) members of the world that predict a step, each elite equally likely, of uniform numbers."""
+        return self.model.draw_elites(uniform)
+
+    def imagine(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Any], Metrics]:
+        """One batch of paths; those above the data's best are kept, unless there are enough already."""
+        c = self.config
+        if int(self.accepted) >= c.kept:
+            return {}, {}
+        seen, done, rewards = self.follow(batch["observations"], noise)
+        to_go = rewards.flip(0).cumsum(0).flip(0)
+        returns = to_go[0]
+        finite = (seen.isfinite().all(-1) & rewards.isfinite()).all(0)
+        chosen = (returns > self.threshold) & finite
+        accepted, tried = self.accepted + chosen.sum(), self.tried + 1
+        found = torch.where(chosen, returns, -torch.inf).amax()
+        target = torch.where(self.accepted > 0, self.actor.target_return, -torch.inf).maximum(found)
+        if int(tried) == c.rollout_batches and int(accepted) == 0:
+            raise DataError(self._nothing_kept(float(torch.where(finite, returns, -torch.inf).amax())))
+        rows = {
+            "observations": seen.flatten(0, 1),
+            "actions": done.flatten(0, 1),
+            "returns_to_go": to_go.flatten(),
+            "valid": chosen.expand(c.horizon, -1).flatten(),
+        }
+        best = torch.where(accepted > 0, target, self.actor.target_return)
+        wanted = best if c.target_return is None else self.actor.target_return
+        metrics = {
+            "acceptance": accepted / (tried * len(returns)),
+            "kept_paths": accepted.float(),
+            "model_return": returns.mean(),
+            "model_return_over_best": torch.where(accepted > 0, best / self.threshold, torch.nan),
+        }
+        return {KEPT: rows, "accepted": accepted, "tried": tried, "actor.target_return": wanted}, metrics
+
+    def _nothing_kept(self, best: float) -> str:
+        c = self.config
+        return (
+            f"mbrcsl: none of {c.rollout_batches * c.rollouts:,} paths returned more in the model than the data's best "
+            f"episode, {float(self.threshold):.2f}; the best returned {best:.2f}. Either the data have no parts of a "
+            "better path, or the clone does not take them: give algo.behaviour_updates or algo.rollout_batches more, "
+            "or train rcsl"
+        )
+
+    def updates(self) -> list[Update | Rule]:
+        """Model; clone; paths; policy: one after another."""
+        c, (model, behaviour, rollouts) = self.config, self.phases
+        adam = Adam(
+            c.behaviour_learning_rate,
+            weight_decay=c.behaviour_weight_decay,
+            schedule="cosine",
+            warm_up=c.behaviour_warm_up,
+            stride=c.behaviour_stride,
+        )
+        drawn = {"noise": Noise("normal", self.spec.action_dim), "step": Noise("uniform", 1)}
+        average = {"average_behaviour": ("behaviour", c.average_rate)}
+        path = {
+            "imagined_action": Noise("normal", c.horizon * c.diffusion_steps * self.spec.action_dim),
+            "imagined_member": Noise("uniform", c.horizon),
+            "imagined_outcome": Noise("normal", c.horizon * self.world().noise_dim),
+        }
+        changes = ("accepted", "tried", "actor")
+        return [
+            *learn_model(self, until=model),
+            Update(self.behaviour_loss, ("behaviour",), adam, after=model, until=behaviour, noise=drawn, then=average),
+            Rule(self.imagine, changes, source=STARTS, rows=c.rollouts, after=behaviour, until=rollouts, noise=path),
+            Update(self.actor_loss, ("actor",), Adam(c.learning_rate), KEPT, after=rollouts),
+        ]

@@ -1,0 +1,111 @@
+"""DT: a transformer that clones what followed in the data when so much was still to be earned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.transformer import DecisionTransformerActor
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import best_return, prepare, returns_to_go
+from surefoot.data.samplers import Windows
+from surefoot.data.sources import WindowSource
+from surefoot.data.store import segment_ids
+
+
+@dataclasses.dataclass(frozen=True)
+class DTConfig:
+    """Settings of the decision transformer; the defaults are the paper's for locomotion."""
+
+    target_return: float | None = None  # asked for when acting, undiscounted; None: the best of the data's episodes
+    context: int = 20  # K, steps
+    width: int = 128
+    layers: int = 3
+    heads: int = 1
+    dropout: float = 0.1
+    learning_rate: float = 1e-4
+    schedule: str = "constant"  # of the rate: constant, cosine or linear
+    weight_decay: float = 1e-4
+    max_gradient_norm: float = 0.25
+    normalization: str = "observations"  # none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(self.context >= 1, "dt", "context", self.context, "at least 1")
+        require(self.layers >= 1, "dt", "layers", self.layers, "at least 1")
+        require(self.heads >= 1 and self.width % self.heads == 0, "dt", "heads", self.heads, "a divisor of the width")
+        require(0 <= self.dropout < 1, "dt", "dropout", self.dropout, "in [0, 1)")
+
+
+class DT(Agent):
+    r"""Decision transformer of Chen et al. (NeurIPS 2021).
+
+    .. math:: L = E\, \frac{1}{K} \sum_{k \le K} \| \pi(s_{\le k}, a_{< k}, R_{\le k}) - a_k \|^2 / A
+
+    R being the undiscounted rewards still to come. Acting, R starts at `target_return`, and what is earned is
+    subtracted. Other than in the paper the target is the best return of the data's episodes where none is given, time
+    is told by sines and cosines, and actions are clipped instead of squashed. No window crosses an episode's end.
+    """
+
+    name = "dt"
+    Config: ClassVar[type] = DTConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {},
+        "mbrcsl": {"learning_rate": 6e-3, "schedule": "cosine", "max_gradient_norm": 1.0},
+        "small": {"width": 64, "layers": 2, "context": 10, "learning_rate": 1e-3},
+    }
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go", "timesteps")
+    config: DTConfig
+    actor: DecisionTransformerActor
+
+    def build(self) -> None:
+        """The transformer."""
+        c, spec = self.config, self.spec
+        sizes = (c.context, c.width, c.layers, c.heads)
+        self.actor = DecisionTransformerActor(spec.observation_dim, spec.action_dim, *sizes, costs=False)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Returns still to come and step numbers as columns; sets the scale of returns and the target."""
+        if not self.rewards_fixed:
+            target = self.config.target_return
+            self.actor.target_return.fill_(best_return(dataset) if target is None else target)
+            self.actor.return_scale.fill_(max(float(np.abs(dataset.episode_returns).max()), 1e-6))
+        ready = prepare(self, dataset, normalization=self.config.normalization)
+        steps = np.arange(len(ready)) - np.repeat(ready.episode_starts[:-1], ready.episode_lengths)
+        extras = {"returns_to_go": returns_to_go(ready, 1.0), "timesteps": steps.astype(np.float32)}
+        return ready.replace(extras={**ready.extras, **extras})
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """The return that it will ask for."""
+        asked = self.config.target_return
+        return [f"dt: asks for a return of {best_return(dataset) if asked is None else asked:.1f} when acting"]
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Windows of K steps that end at a row drawn uniformly."""
+        windows = Windows(self.config.context, "left")
+        return {MAIN: WindowSource(stores.data, segment_ids(stores.dataset), windows)}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Mean squared error of the actions of the steps that are there."""
+        mean, _, _ = self.actor(batch, noise.get("dropout"))
+        errors = (mean - batch["actions"]).square().mean(-1)
+        return (errors * batch["mask"]).sum() / batch["mask"].sum(), {}
+
+    def updates(self) -> list[Update]:
+        """One step of the transformer."""
+        c = self.config
+        adam = Adam(
+            c.learning_rate,
+            weight_decay=c.weight_decay,
+            schedule=c.schedule,
+            max_gradient_norm=c.max_gradient_norm,
+        )
+        keep = {"dropout": Noise("keep", self.actor.masks_dim, 1 - c.dropout)} if c.dropout > 0 else {}
+        return [Update(self.actor_loss, ("actor",), adam, noise=keep)]

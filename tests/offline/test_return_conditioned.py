@@ -1,0 +1,185 @@
+"""RCSL and DT: losses by another route, what is remembered while acting, and a problem that needs the return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from surefoot.core.agent import Agent, Spec
+from surefoot.core.errors import ConfigError
+from surefoot.core.learner import Learner
+from surefoot.core.policy import Policy
+from surefoot.core.return_actor import ReturnActor
+from surefoot.core.sources import Stores
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import BEST_RETURN
+from surefoot.data.store import store_from_dataset
+from surefoot.offline import DT, RCSL
+
+SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
+
+
+def episodes(count: int, length: int, seed: int = 0, **columns: Any) -> Dataset:
+    """Episodes of normal observations and uniform actions."""
+    numbers, rows = np.random.default_rng(seed), count * length
+    ends = np.arange(rows) % length == length - 1
+    made = {
+        "observations": numbers.normal(size=(rows, 3)).astype(np.float32),
+        "actions": numbers.uniform(-0.9, 0.9, (rows, 2)).astype(np.float32),
+        "rewards": numbers.normal(size=rows).astype(np.float32),
+        "next_observations": numbers.normal(size=(rows, 3)).astype(np.float32),
+        **columns,
+    }
+    return Dataset(
+        **made,
+        terminations=np.zeros(rows, bool),
+        truncations=ends,
+        episode_ids=np.arange(rows) // length,
+        valid=np.ones(rows, bool),
+        env_id=None,
+        name="made up",
+    )
+
+
+def trained(agent: Agent, dataset: Dataset, steps: int, **options: Any) -> Learner:
+    ready = agent.prepare(dataset)
+    store = store_from_dataset(ready, agent.reads, "cpu")
+    found = Learner([agent], [0], agent.sources(Stores(ready, store)), planned_steps=steps, kernels=True, **options)
+    found.run(steps)
+    return found
+
+
+def test_one_update_of_rcsl_equals_torchs_adam_with_coupled_decay_in_float64() -> None:
+    torch.manual_seed(1)
+    agent = RCSL(SPEC, hidden=(5, 4), l2=0.3, learning_rate=0.01)
+    other = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    layers = [layer for layer in other if isinstance(layer, nn.Linear)]
+    with torch.no_grad():
+        for layer, weight, bias in zip(layers, agent.actor.mlp.weights, agent.actor.mlp.biases, strict=True):
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+    dataset = episodes(4, 5)
+    ready = agent.prepare(dataset)
+    store = store_from_dataset(ready, agent.reads, "cpu", dtype=torch.float64)
+    learner = Learner([agent], [0], agent.sources(Stores(ready, store)), batch_size=8, dtype=torch.float64)
+    rows = learner.sources["batch"].rows(0)[0].numpy()
+    learner.run(1)
+    optimizer = torch.optim.Adam(other.parameters(), lr=0.01, weight_decay=0.3)
+    rewards = dataset.rewards.reshape(4, 5).astype(np.float64)
+    to_go = torch.from_numpy(np.cumsum(rewards[:, ::-1], 1)[:, ::-1].reshape(-1).astype(np.float32).astype(np.float64))
+    inputs = torch.cat([torch.from_numpy(dataset.observations[rows]).double(), to_go[rows].unsqueeze(1)], 1)
+    error = (other(inputs) - torch.from_numpy(dataset.actions[rows]).double()).square().mean()
+    error.backward()
+    optimizer.step()
+    for layer, weight, bias in zip(layers, agent.actor.mlp.weights, agent.actor.mlp.biases, strict=True):
+        torch.testing.assert_close(weight, layer.weight, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(bias, layer.bias, rtol=1e-9, atol=1e-12)
+    assert float(learner.metric("action_error")) == pytest.approx(float(error.detach()), rel=1e-9)
+
+
+def test_a_return_conditioned_policy_counts_what_it_earns_and_is_saved_with_its_target(tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    actor = ReturnActor(3, 2, (8,))
+    with torch.no_grad():
+        actor.mlp.weights[-1].normal_(std=0.05)
+    actor.target_return.fill_(7.0)
+    policy = Policy.of(actor, RCSL(SPEC, hidden=(8,)).normalizer, *_bounds())
+    policy.save(tmp_path / "policy")
+    policy = Policy.load(tmp_path / "policy")
+    observations = torch.randn(2, 3)
+    memory = policy.begin(2)
+    first, memory = policy.act(observations, memory)
+    torch.testing.assert_close(first, actor(observations, torch.tensor([7.0, 7.0])).clamp(-1, 1))
+    memory = policy.hear(memory, torch.tensor([1.5, 2.0]), torch.zeros(2), torch.tensor([False, True]))
+    second, _ = policy.act(observations, memory)
+    torch.testing.assert_close(second, actor(observations, torch.tensor([5.5, 7.0])).clamp(-1, 1))
+    assert (second - first).abs().max() > 1e-3
+
+
+def _bounds() -> tuple[Tensor, Tensor]:
+    return -torch.ones(2), torch.ones(2)
+
+
+@pytest.mark.parametrize("kind", [RCSL, DT])
+def test_the_target_is_the_best_episode_or_what_the_data_or_the_user_say(kind: type[Agent]) -> None:
+    dataset = episodes(6, 4)
+    best = float(dataset.rewards.reshape(6, 4).sum(1).max())
+    assert float(_prepared(kind, dataset)) == pytest.approx(best, rel=1e-5)
+    stated = dataset.replace(attributes={BEST_RETURN: 9.5})
+    assert float(_prepared(kind, stated)) == 9.5
+    assert float(_prepared(kind, stated, target_return=4.0)) == 4.0
+
+
+def _prepared(kind: type[Agent], dataset: Dataset, **options: Any) -> Tensor:
+    agent = kind(SPEC, **options)
+    agent.prepare(dataset)
+    assert f"{float(agent.actor.target_return):.1f}" in agent.notes(dataset)[0]  # type: ignore[arg-type]
+    return agent.actor.target_return  # type: ignore[return-value]
+
+
+def of_two_kinds() -> Dataset:
+    """Episodes of one observation, in half of which the action 0.5 earns 1 a step, in half -0.5 earns nothing."""
+    rows, good = 400, np.repeat(np.arange(80) % 2 == 0, 5)
+    actions = np.where(good, 0.5, -0.5).astype(np.float32)
+    return episodes(
+        80, 5, observations=np.zeros((rows, 3), np.float32), next_observations=np.zeros((rows, 3), np.float32),
+        actions=np.stack([actions, actions], 1), rewards=good.astype(np.float32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [RCSL, DT])
+def test_what_is_asked_for_decides_what_is_done(kind: type[Agent]) -> None:
+    small: dict[str, Any] = {"hidden": (32,), "l2": 0.0} if kind is RCSL else {"width": 16, "layers": 1, "context": 3}
+    torch.manual_seed(0)
+    agent = kind(SPEC, learning_rate=3e-3, **small)
+    trained(agent, of_two_kinds(), 300, batch_size=32)
+    assert float(agent.actor.target_return) == 5  # type: ignore[arg-type]
+    for target, wanted in ((5.0, 0.5), (0.0, -0.5)):
+        agent.actor.target_return.fill_(target)  # type: ignore[operator]
+        policy = agent.policy()
+        action, memory = policy.act(torch.zeros(1, 3), policy.begin(1))
+        torch.testing.assert_close(action, torch.full((1, 2), wanted), atol=0.15, rtol=0)
+        memory = policy.hear(memory, torch.tensor([target / 5]), torch.zeros(1), torch.tensor([False]))
+        action, _ = policy.act(torch.zeros(1, 3), memory)
+        torch.testing.assert_close(action, torch.full((1, 2), wanted), atol=0.2, rtol=0)
+
+
+def test_the_loss_of_dt_is_the_mean_over_the_steps_that_are_there() -> None:
+    torch.manual_seed(2)
+    agent = DT(SPEC, width=8, layers=1, context=4, dropout=0.0).double()
+    batch = {
+        "observations": torch.randn(2, 4, 3, dtype=torch.float64),
+        "actions": torch.rand(2, 4, 2, dtype=torch.float64),
+        "returns_to_go": torch.randn(2, 4, dtype=torch.float64),
+        "timesteps": torch.arange(4, dtype=torch.float64).expand(2, -1),
+        "mask": torch.tensor([[0.0, 1, 1, 1], [0, 0, 0, 1]], dtype=torch.float64),
+    }
+    loss, _ = agent.actor_loss(batch, {})
+    mean, _, odds = agent.actor(batch)
+    wanted = sum(
+        float((mean[b, k] - batch["actions"][b, k]).square().mean()) for b, k in ((0, 1), (0, 2), (0, 3), (1, 3))
+    )
+    assert float(loss) == pytest.approx(wanted / 4, rel=1e-12)
+    assert not odds.any()
+    assert agent.actor.tokens == 3
+    later = {**batch, "actions": batch["actions"].clone()}
+    later["actions"][:, -1] += 1  # the present action is not seen by what predicts it
+    there = batch["mask"] > 0
+    torch.testing.assert_close(agent.actor(later)[0][there], mean[there])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "match"),
+    [
+        (RCSL, {"l2": -1.0}, r"rcsl\.l2 is -1\.0"),
+        (DT, {"context": 0}, r"dt\.context is 0"),
+        (DT, {"heads": 3}, r"dt\.heads is 3.* a divisor of the width"),
+    ],
+)
+def test_settings_out_of_range_are_refused(kind: type[Agent], options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        kind(SPEC, **options)
