@@ -179,4 +179,9 @@ def returns_to_go(dataset: Dataset, discount: float, failure_reward: float | Non
 def best_return(dataset: Dataset) -> float:
     """The highest undiscounted return of an episode: of its rows, or what the data say where they leave steps out."""
     stated = dataset.attributes.get(BEST_RETURN)
-    return float(stated) if isinstance(stated, int | float) else float(dataset.episode_returns.max())
+    if stated is None:
+        return float(dataset.episode_returns.max())
+    try:
+        return float(str(stated))  # attributes are texts in some formats
+    except ValueError:
+        raise DataError(f"{dataset.name}: its attribute {BEST_RETURN!r} is {stated!r}, and must be a number") from None

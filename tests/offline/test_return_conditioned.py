@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
 from surefoot.core.return_actor import ReturnActor
@@ -112,6 +112,9 @@ def test_the_target_is_the_best_episode_or_what_the_data_or_the_user_say(kind: t
     stated = dataset.replace(attributes={BEST_RETURN: 9.5})
     assert float(_prepared(kind, stated)) == 9.5
     assert float(_prepared(kind, stated, target_return=4.0)) == 4.0
+    assert float(_prepared(kind, dataset.replace(attributes={BEST_RETURN: "7.25"}))) == 7.25
+    with pytest.raises(DataError, match="'best_return' is 'good', and must be a number"):
+        kind(SPEC).prepare(dataset.replace(attributes={BEST_RETURN: "good"}))
 
 
 def _prepared(kind: type[Agent], dataset: Dataset, **options: Any) -> Tensor:
