@@ -14,11 +14,12 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
-from surefoot.evaluation.runs import CurvePoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from surefoot.evaluation.runs import CurvePoint
 
 Array = np.ndarray[Any, Any]
 
@@ -197,6 +198,20 @@ def _axes(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.set_title(title)
+    return figure, axes
+
+
+def beside(title: str, size: tuple[float, float], count: int) -> tuple[Figure, list[Axes]]:
+    """An empty figure with `count` axes side by side."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = [figure.add_subplot(1, count, k + 1) for k in range(count)]
+        figure.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
     return figure, axes
 
 

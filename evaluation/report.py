@@ -14,7 +14,7 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
-from surefoot.evaluation import plots, statistics, tables
+from surefoot.evaluation import model_calibration, plots, statistics, tables
 from surefoot.evaluation.alarms import alarm_lines
 from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified
 from surefoot.evaluation.runs import RunData, load_runs
@@ -176,9 +176,16 @@ def _figures(group: list[RunData]) -> list[str]:
         figure = plots.interval_plot(final, "Final return", reference=behaviour)
         drawn.append(_figure(figure, "Mean final return; the bar is the 95 % interval."))
     drawn += _return_against_cost(group, labels)
+    drawn += [_model(label, run) for label, run in named if run.models]
     if not drawn:
         return ['<p class="note">These runs had no simulator, so there are no returns.</p>']
     return ['<div class="figures">', *drawn, "</div>"]
+
+
+def _model(label: str, run: RunData) -> str:
+    """How far the world that a run learned is to be believed."""
+    figure = model_calibration.picture(run.models, f"{label}: its model")
+    return _figure(figure, " ".join(f"{line[0].upper()}{line[1:]}." for line in model_calibration.words(run.models)))
 
 
 def _return_against_cost(group: list[RunData], labels: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
 from surefoot.core.schema import MOST_BYTES, Many, Maybe, Number, Plain, Record, Table, Text, check, parse, refuse_large
 from surefoot.envs.acting import short_name
+from surefoot.evaluation.model_calibration import MODEL, MOST, refuse_uneven
 from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
 
@@ -99,6 +100,7 @@ SUMMARY = Record(
         "steps_of": Text(),
         "preset": Maybe(Text()),
         "alarm": Maybe(ALARM),
+        "models": Many(MODEL, 1, MOST),
     },
     others=True,
     newest=SUMMARY_FORMAT,
@@ -180,6 +182,7 @@ class RunData:
     success: Json | None = None  # share of the episodes that end solved; None where the environment says nothing of it
     per_seed_success: tuple[float, ...] = ()
     alarm: Json | None = None  # rings and supported; None where no model was learned
+    models: tuple[Json, ...] = ()  # how far the world that each seed learned is to be believed
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RunData:
@@ -197,6 +200,7 @@ class RunData:
             )
         source = path / "summary.json"
         summary, config = read_json(source, SUMMARY), read_json(path / "config.json", ANY_CONFIG)
+        refuse_uneven(summary.get("models", ()), source)
         fields = {field.name for field in dataclasses.fields(cls)} & summary.keys()
         found = {
             key: tuple(value) if isinstance(value, list) else value for key, value in summary.items() if key in fields

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from surefoot.core.agent import Agent, Rule, Update
 from surefoot.core.sources import Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.world_models import terminations
+from surefoot.world_models.calibration import calibration
 from surefoot.world_models.learning import (
     READS,
     BestSoFar,
@@ -60,6 +62,12 @@ class LearnedDynamics(Agent):
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Rows for each member, and the holdout."""
         return model_sources(stores, self.config)
+
+    def judged_on(self, held_out: Dataset, seed: int) -> dict[str, Any]:
+        """Likelihood, coverage and errors of many steps ahead on episodes that it never saw."""
+        best = self.model_best
+        training = {"epochs": int(best.epochs), "holdout_errors": best.errors.tolist()}
+        return {"model": {**training, **calibration(self.model, prepare(self, held_out))}}
 
     def updates(self) -> list[Update | Rule]:
         """One update, until no member improves any more."""

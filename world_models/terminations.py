@@ -129,13 +129,12 @@ def _native(env_id: str) -> Terminates | None:
         return (z < 0) | (room < -0.5)
 
     def quadrotor_2d_ends(following: Tensor) -> Tensor:
-        x, z, tilt = following[..., 0] + target[0], following[..., 2] + target[1], following[..., 4]
+        x, z, tilt = following[..., 0] + p["target_x"], following[..., 2] + p["target_z"], following[..., 4]
         out = (z < 0) | (z > quadrotor_2d.CRASH_CEILING) | (x.abs() > quadrotor_2d.CRASH_X)
         return out | (tilt.abs() > quadrotor_2d.CRASH_TILT)
 
     known = system(env_id)
-    p = dict(zip((one.name for one in known.parameters), known.default_parameters().tolist(), strict=True))
-    target = known.default_parameters()[8:10].tolist() if known.name == "quadrotor_2d" else []
+    p = {parameter.name: parameter.default for parameter in known.parameters}
     found: dict[str, Terminates] = {
         "acrobot": acrobot_ends,
         "bicycle": bicycle_ends,

@@ -230,12 +230,13 @@ def _present(folders: Sequence[pathlib.Path], finished: Run, style: Style, pictu
     _present_estimates(finished.summary)
     for line in alarm_lines(RunData.load(finished.folder)):
         output.say(f"*** {line}")
-    picture = picture or finished.folder / "curves.png"
+    picture, model = picture or finished.folder / "curves.png", finished.folder / "model.png"
     first = finished.policy_path(finished.plan.seeds[0])
     more = len(finished.plan.seeds) - 1
     others = f" (and of {more} more seed{'s' if more > 1 else ''} beside it)" if more > 0 else ""
     lines = [
         ("learning curves", output.short(picture) if picture.is_file() else None),
+        ("model", output.short(model) if model.is_file() else None),
         ("run folder", output.short(finished.folder)),
         ("policy", f"{output.short(first)}{others}" if first.is_file() else None),
     ]
@@ -250,8 +251,11 @@ def _present(folders: Sequence[pathlib.Path], finished: Run, style: Style, pictu
 
 def _present_estimates(summary: dict[str, Any]) -> None:
     """What training without a simulator ends with: validation losses, fitted Q, the data's return."""
+    from surefoot.evaluation.model_calibration import words
     from surefoot.evaluation.tables import format_bounds
 
+    for line in words(summary["models"]) if summary.get("models") else ():
+        output.say(line)
     for name, value in (summary.get("validation") or {}).items():
         output.say(f"validation {name}: {value:.4g} (mean over seeds, on episodes held out)")
     if summary.get("fitted_q"):

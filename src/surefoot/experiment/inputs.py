@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 
 import numpy as np
 
 from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import DataError
+from surefoot.core.errors import DataError, SurefootError
 from surefoot.data.dataset import Array, Dataset
 from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
@@ -18,6 +19,7 @@ from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.experiment.algorithms import check_parts
 from surefoot.experiment.margins import with_margins
 from surefoot.experiment.plan import Plan, agent_class
+from surefoot.experiment.trust import module_of
 from surefoot.experiment.workers import Listener, at_once, cores
 from surefoot.tools.generate import load
 from surefoot.tools.suites import with_rewards
@@ -100,6 +102,9 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
 def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Array, Array]:
     """Lowest and highest action (A,): the environment's, or without one [-1, 1] widened to the data's.
 
+    A model of the world alone takes those of the environment that the data come from, where it is there, so that what
+    starts from it, with a simulator, means the same by its actions.
+
     Raises:
         EnvironmentMismatchError: the environment's spaces don't fit the dataset.
         DataError: actions outside the bounds and `plan.strict`.
@@ -110,6 +115,10 @@ def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arra
     else:
         low = np.minimum(-1.0, dataset.actions.min(0))
         high = np.maximum(1.0, dataset.actions.max(0))
+        if not agent_class(plan.algorithm).has_policy and dataset.env_id and module_of(dataset.env_id) is None:
+            with contextlib.suppress(SurefootError):
+                check_spaces(dataset.env_id, dataset.arrays, dataset.action_dim)
+                low, high = action_bounds(dataset.env_id)
     slack = 1e-6 * (high - low)
     outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(1)
     if outside.any() and not dataset.warnings:

@@ -14,9 +14,10 @@ from surefoot.core.schema import Many, Maybe, Number, Record, Table, Text
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
-from surefoot.evaluation import Episodes, Interval, hierarchical_interval, safety, smoothness, success_rate
+from surefoot.evaluation import Episodes, Interval, hierarchical_interval, plots, safety, smoothness, success_rate
+from surefoot.evaluation.model_calibration import MODEL, picture
 from surefoot.evaluation.rollout import EPISODES
-from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT
+from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT, task_name
 from surefoot.experiment.plan import agent_class, preset_name
 from surefoot.experiment.run import CONFIG, IN_MEMORY, RESULT_FORMAT, Run, describe_machine, read_columns, split
 
@@ -46,6 +47,7 @@ RESULT = Record(
         "validation": Table(Number()),
         "engine": ENGINE,
         "alarm": ALARM_OF_SEED,
+        "model": MODEL,
     },
     others=True,
     newest=RESULT_FORMAT,
@@ -128,6 +130,11 @@ def sum_up(run: Run) -> dict[str, Any]:
     elif dataset is not None:
         summary["smoothness"] = smoothness(None, jacobians)
         _without_simulator(summary, results, dataset)
+    models = [result["model"] for result in results if "model" in result]
+    if models:
+        summary["models"] = models
+        write_json(run.folder / "model.json", {"seeds": list(plan.seeds), "models": models})
+        plots.save_png(picture(models, task_name(summary["dataset"], plan.environment)), run.folder / "model.png")
     lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])
     with written_aside(run.folder / "metrics.jsonl") as temporary:
         temporary.write_text(

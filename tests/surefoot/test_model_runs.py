@@ -1,0 +1,64 @@
+"""Runs that learn a model of the world alone: their report, and what starts from them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import torch
+from small_runs import small_dataset
+
+from surefoot.cli import main
+from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.experiment.initialise import initialise_from
+from surefoot.experiment.run import Run, load_agent
+from surefoot.experiment.training import fit
+from surefoot.model_based import LearnedDynamics
+from surefoot.offline import BC
+
+SMALL = {"model_members": 2, "model_elites": 1, "model_hidden": (8,), "model_decays": (), "model_rows": 16}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Twelve steps of a small model."""
+    data = small_dataset()
+    agent = LearnedDynamics(data, **SMALL)
+    return fit(agent, data, env=None, steps=12, seeds=1, out=tmp_path_factory.mktemp("model") / "run", progress=False)
+
+
+def test_a_model_alone_ends_with_its_calibration(run: Run, tmp_path: pathlib.Path) -> None:
+    written = json.loads((run.folder / "model.json").read_text())
+    assert len(written["models"]) == 1
+    assert written["models"][0]["open_loop"]["constant"][0] > 0
+    assert (run.folder / "model.png").stat().st_size > 1_000
+    assert main(["report", str(run.folder), "-o", str(tmp_path / "report.html")]) == 0
+    assert "nats a dimension" in (tmp_path / "report.html").read_text()
+    model = load_agent(run).model_best
+    assert bool(model.stopped)
+
+
+def test_there_is_no_policy_and_nothing_to_evaluate(run: Run) -> None:
+    assert not (run.folder / "policy").exists()
+    with pytest.raises(CheckpointError, match="learns no policy"):
+        run.policy()
+    with pytest.raises(ConfigError, match="env=none"):
+        fit(LearnedDynamics(small_dataset()), small_dataset(), env="Pendulum-v1", steps=2, progress=False)
+
+
+def test_what_has_a_model_starts_from_it_and_what_has_none_is_refused(run: Run) -> None:
+    data = small_dataset()
+    assert (run.spec.action_low, run.spec.environment) == ((-2.0,), data.env_id)  # the environment's bounds
+    agent = LearnedDynamics(run.spec, **SMALL).fresh(5)
+    assert initialise_from(agent, run, 0) == ["model", "model_best"]
+    source = load_agent(run)
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in agent.state_dict().items())
+    before = agent.model.input_mean.clone()
+    agent.prepare(data.select_episodes(np.array([0])))
+    assert torch.equal(agent.model.input_mean, before)  # statistics are the trained model's
+    with pytest.raises(ConfigError, match="has no model"):
+        initialise_from(BC(run.spec), run, 0)
+    with pytest.raises(ConfigError, match="does not fit"):
+        initialise_from(LearnedDynamics(run.spec, **{**SMALL, "model_hidden": (9,)}), run, 0)
