@@ -1,0 +1,91 @@
+"""The alarm in a run: it is said, written, shown, and the policy from before is kept and judged."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+import torch
+from small_runs import metrics, small_dataset
+from test_training import FAST, same, weights
+
+from surefoot import fit
+from surefoot.core.policy import Policy
+from surefoot.evaluation import RunData, write_report
+from surefoot.evaluation.alarms import alarm_lines
+from surefoot.model_based import ImaginedSAC
+from surefoot.offline import BC
+
+pytestmark = pytest.mark.usefixtures("in_process")
+SMALL = {
+    "hidden": (8, 8), "model_hidden": (8, 8), "model_decays": (), "model_members": 2, "model_elites": 2,
+    "model_updates": 10, "rollouts": 20, "rollout_length": 2, "imagine_every": 40,
+}  # fmt: skip
+RINGS = {"alarm_edge_share": -1.0, "alarm_patience": 2}
+SILENT = dict.fromkeys(("alarm_edge_share", "alarm_reward_excess", "alarm_value_excess", "alarm_value_growth"))
+
+
+def run_of(tmp_path: pathlib.Path, name: str, **options: object) -> tuple[pathlib.Path, dict]:
+    data = small_dataset()
+    agent = ImaginedSAC(data, **{**SMALL, **SILENT, **options})
+    env = "native/pendulum" if name == "acting" else None
+    run = fit(agent, data, env=env, steps=200, seeds=1, evaluate_every=50, out=tmp_path / name, progress=False, **FAST)
+    return run.folder, run.summary
+
+
+@pytest.mark.parametrize("name", ["acting", "data"])
+def test_a_run_whose_alarm_rings_says_so_and_keeps_the_policy_from_before(
+    name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, summary = run_of(tmp_path, name, **RINGS)
+    rings, (kept,) = summary["alarm"]["rings"], summary["alarm"]["supported"]
+    assert [(ring["signal"], ring["step"], ring["seed"]) for ring in rings] == [("edge_share", 100, 0)]
+    assert (kept["seed"], kept["step"], kept["policy"]) == (0, 50, "seed0_before_alarm.safetensors")
+    assert kept["of"] == ("returns" if name == "acting" else "fitted-Q estimates")
+    assert isinstance(kept["mean"], float)
+    before, last = (Policy.load(folder / "policy" / f"seed0{end}.safetensors") for end in ("_before_alarm", ""))
+    seen = torch.randn(5, 3)
+    assert not torch.equal(before(seen), last(seen))
+    result = json.loads(next(folder.rglob("result.json")).read_text())
+    assert [line["step"] for line in result["metrics"] if line["kind"] == "alarm"] == [100]
+    data = RunData.load(folder)
+    lines = alarm_lines(data)
+    assert "ALARM, seed 0, step 100: targets bootstrap from states that are never trained" in lines[0]
+    assert "the policy of step 50, from before the alarm" in lines[1]
+    write_report([data], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert '<p class="alarm">' in page
+    assert "ALARM, seed 0, step 100" in page
+
+
+def test_a_silent_alarm_leaves_no_second_policy_and_the_page_says_so(tmp_path: pathlib.Path) -> None:
+    folder, summary = run_of(tmp_path, "data")
+    assert summary["alarm"] == {"rings": [], "supported": []}
+    assert [file.name for file in sorted((folder / "policy").iterdir())] == ["seed0.json", "seed0.safetensors"]
+    data = RunData.load(folder)
+    assert alarm_lines(data) == []
+    write_report([data], tmp_path / "page.html")
+    assert "Nothing rang in data" in (tmp_path / "page.html").read_text()
+
+
+def test_without_a_checkpoint_before_it_there_is_no_policy_and_the_lines_say_why(tmp_path: pathlib.Path) -> None:
+    folder, summary = run_of(tmp_path, "data", **{**RINGS, "alarm_patience": 1})
+    assert summary["alarm"]["rings"][0]["step"] == 50
+    assert summary["alarm"]["supported"] == []
+    assert "no policy was saved before the alarm rang; lower evaluate_every" in alarm_lines(RunData.load(folder))[-1]
+
+
+def test_the_alarm_changes_no_bit_of_training_and_is_silent_where_no_model_is_learned(
+    tmp_path: pathlib.Path,
+) -> None:
+    data = small_dataset()
+    folders = []
+    for name, options in (("loud", RINGS), ("still", {})):
+        agent = ImaginedSAC(data, **{**SMALL, **SILENT, **options})
+        folders.append(fit(agent, data, steps=120, seeds=1, out=tmp_path / name, progress=False, **FAST))
+    assert same(weights(folders[0], 0), weights(folders[1], 0))
+    assert any(line["kind"] == "alarm" for line in metrics(folders[0]))
+    plain = fit(BC(data, hidden=(8, 8)), data, steps=20, seeds=1, out=tmp_path / "bc", progress=False, **FAST)
+    assert plain.summary["alarm"] is None
+    assert alarm_lines(RunData.load(plain.folder)) == []
