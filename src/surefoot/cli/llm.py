@@ -1,4 +1,4 @@
-"""`surefoot llm`: language models are trained, evaluated, and methods listed."""
+"""`surefoot llm`: language models are trained and evaluated, methods listed, engines compared."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ def add_parsers(commands: Any) -> None:
     judge.add_argument("--device", default="cpu", help="cpu or cuda")
     judge.add_argument("--json", action="store_true", help="print JSON")
     judge.set_defaults(run=_evaluate)
+
+    compare = parts.add_parser("check", help="compare an installed engine's losses and gradients with ours")
+    compare.add_argument("engine", metavar="ENGINE", help="trl or verl")
+    compare.add_argument("--seed", type=int, default=0, help="of the random batches (default 0)")
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    compare.set_defaults(run=_check)
 
     names = parts.add_parser("methods", help="list methods, or show one's settings")
     names.add_argument("name", nargs="?", help="a method")
@@ -143,6 +149,28 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     else:
         output.say(found)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from surefoot.llm.conformance import check, engine
+
+    other = engine(arguments.engine)
+    found = check(other, arguments.seed)
+    rows = [
+        {"function": one.check, "batch": one.case, "largest difference": f"{one.error:.1e}", "note": one.note}
+        | {"verdict": "equal" if one.equal else "known difference" if one.note else "DIFFERS"}
+        for one in found
+    ]
+    failed = sum(not one.accepted for one in found)
+    if arguments.json:
+        output.print_json({"engine": other.name, "version": other.version, "failed": failed, "findings": rows})
+        return 1 if failed else 0
+    output.print_rows(rows, ["function", "batch", "largest difference", "verdict"], f"{other.name} {other.version}")
+    for one in found:
+        if not one.equal and one.note:
+            output.say(f"known difference, {one.check}, {one.case}: {one.note}")
+    output.say(f"{sum(one.equal for one in found)} of {len(found)} equal, {failed} differ and should not")
+    return 1 if failed else 0
 
 
 def _methods(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,119 @@
+"""Our losses under the signatures of verl and TRL, and inside of them where they are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from surefoot.core.errors import ConfigError, MissingExtraError
+from surefoot.llm import METHODS, method
+from surefoot.llm.conformance.implementation import random_case
+from surefoot.llm.export import GROUPED, OF_ENTROPY, register_verl, trl_trainer, verl_advantages, verl_policy_loss
+from surefoot.llm.losses import loss
+
+EXPORTED = [name for name, one in METHODS.items() if one.surrogate not in GROUPED and one.units not in OF_ENTROPY]
+installed = importlib.util.find_spec
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_loss_for_verl_is_ours_with_the_batchs_denominators(name: str) -> None:
+    case = random_case("part", 3, gap=0.3, parts=4)
+    config = types.SimpleNamespace(
+        global_batch_info={
+            "dp_size": 2,
+            "batch_num_tokens": 2 * case.tokens,
+            "global_batch_size": 2 * case.rows,
+            "loss_scale_factor": 13,
+        }
+    )
+    found, metrics = verl_policy_loss(name)(
+        old_log_prob=case.proximal,
+        log_prob=case.log_prob,
+        advantages=case.advantages.expand_as(case.mask),
+        response_mask=case.mask.long(),
+        config=config,
+    )
+    one = method(name, kl="none", kl_coefficient=0.0, weight_cap=0.0)
+    expected, _ = loss(one, case.batch(), 13, case.tokens, case.rows)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    gradients = [torch.autograd.grad(value, case.log_prob)[0] for value in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-7)
+    assert all(isinstance(value, float) for value in metrics.values())
+
+
+def test_advantages_for_verl_take_prompts_by_their_ids() -> None:
+    rewards = torch.zeros(4, 3)
+    rewards[:, 2] = torch.tensor([1.0, 5.0, 3.0, 5.0])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]])
+    found, returns = verl_advantages("loo")(rewards, mask, index=["a", "b", "a", "b"])
+    assert found.tolist() == [[-2, -2, -2], [0, 0, 0], [2, 0, 2], [0, 0, 0]]
+    assert returns is found
+
+
+def test_what_an_engine_can_not_give_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'pacs' reads rewards of whole groups"):
+        verl_policy_loss("pacs")
+    with pytest.raises(ConfigError, match="'entropy_tokens' reads the entropy"):
+        verl_policy_loss("entropy_tokens")
+    with pytest.raises(ConfigError, match="unknown advantages 'grpo'"):
+        verl_advantages("grpo")
+    for name, call in (("trl", lambda: trl_trainer("grpo")), ("verl", register_verl)):
+        if installed(name) is None:
+            with pytest.raises(MissingExtraError, match=f"needs the package '{name}'"):
+                call()
+
+
+@pytest.mark.skipif(installed("verl") is None, reason="verl is not installed")
+def test_verl_finds_what_was_registered() -> None:
+    names = register_verl()
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+
+    assert get_policy_loss_fn("surefoot_vespo").__name__ == "surefoot_vespo"
+    assert get_adv_estimator_fn("surefoot_batchstd").__name__ == "surefoot_batchstd"
+    assert len(names) == len(EXPORTED) + 8
+
+
+@pytest.mark.skipif(installed("trl") is None, reason="TRL is not installed")
+@pytest.mark.parametrize(("name", "kind"), [("dapo_clip", "dapo"), ("vespo", "vespo"), ("cispo", "cispo")])
+def test_trls_trainer_takes_the_same_steps_with_our_loss(name: str, kind: str, tmp_path: pathlib.Path) -> None:
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    from surefoot.llm.characters import character_policy
+
+    def sevens(completions: list[str], **columns: Any) -> list[float]:
+        return [text.count("7") / 4 for text in completions]
+
+    found = []
+    for trainer in (GRPOTrainer, trl_trainer(name)):
+        policy = character_policy("0123456789=", layers=1, width=32, heads=2, context=16, rotary=True)
+        config = GRPOConfig(
+            output_dir=str(tmp_path), loss_type=kind, max_steps=2, per_device_train_batch_size=8, num_generations=4,
+            max_completion_length=4, learning_rate=1e-2, report_to=[], use_cpu=True, bf16=False, seed=1,
+            epsilon_high=5.0 if kind == "cispo" else 0.28,
+            gradient_accumulation_steps=2, logging_steps=1, disable_tqdm=True, save_strategy="no",
+            gradient_checkpointing=False,
+        )  # fmt: skip
+        prompts = Dataset.from_list([{"prompt": f"{n}="} for n in range(10)])
+        running = trainer(
+            model=policy.model,
+            reward_funcs=sevens,
+            args=config,
+            train_dataset=prompts,
+            processing_class=policy.tokenizer,
+        )
+        running.train()
+        found.append({key: value.detach().clone() for key, value in running.model.named_parameters()})
+        if trainer is not GRPOTrainer:
+            assert any(key.startswith("surefoot/") for line in running.state.log_history for key in line)
+            json.dumps(running.state.log_history)
+    begun = character_policy("0123456789=", layers=1, width=32, heads=2, context=16, rotary=True).model.state_dict()
+    assert max(float((value - begun[key]).abs().max()) for key, value in found[0].items()) > 1e-2
+    for key, value in found[0].items():
+        torch.testing.assert_close(found[1][key], value, rtol=1e-4, atol=2e-5, msg=key)
