@@ -1,10 +1,10 @@
 """Our methods for engines that outgrow one machine: functions with the signatures of verl and TRL.
 
-verl has registries. Import a module that calls `register_verl()` in the workers (verl's
-`actor_rollout_ref.model.external_lib`) and in the process that runs its trainer; then `actor_rollout_ref.actor.policy_loss.loss_mode=surefoot_dapo_clip` and
-`algorithm.adv_estimator=surefoot_batchstd` name them. TRL has none: `trl_trainer("dapo_clip")` is its GRPOTrainer with
-our loss (tested with TRL 1.16 and verl 0.9). What a method needs beyond its loss (groups drawn again, penalties,
-advantages) is set there: docs/llm.md has the table.
+verl has registries. Import a module that calls `register_verl()` in the workers (`actor_rollout_ref.model.external_lib`
+of its configuration) and in the process that runs its trainer; then `surefoot_dapo_clip` is a name for its
+`actor_rollout_ref.actor.policy_loss.loss_mode`, and `surefoot_batchstd` for `algorithm.adv_estimator`. TRL has none:
+`trl_trainer("dapo_clip")` is its GRPOTrainer with our loss (tested with TRL 1.16 and verl 0.9). What a method needs
+beyond its loss (groups drawn again, penalties, advantages) is set there: docs/llm.md has the table.
 """
 
 from __future__ import annotations
