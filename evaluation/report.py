@@ -114,7 +114,7 @@ def _score_table(runs: Sequence[RunData]) -> str:
             "over dimensions."
         )
     intervals = f" Intervals: {'; '.join(sorted(methods))}." if methods else ""
-    return _table(head, body) + f'<p class="note">{html.escape(note + intervals)}</p>'
+    return table(head, body) + f'<p class="note">{html.escape(note + intervals)}</p>'
 
 
 def _alarms(runs: Sequence[RunData]) -> list[str]:
@@ -154,7 +154,7 @@ def _certificates(runs: Sequence[RunData]) -> list[str]:
         "A violation is an episode with any cost in it. The probability of one is below the upper bound with this "
         "confidence (Clopper-Pearson), for initial states and noise as the environment draws them."
     )
-    return ["<h2>Certificates</h2>", *broken, _table(head, body), f'<p class="note">{html.escape(note)}</p>']
+    return ["<h2>Certificates</h2>", *broken, table(head, body), f'<p class="note">{html.escape(note)}</p>']
 
 
 def _figures(group: list[RunData]) -> list[str]:
@@ -224,14 +224,14 @@ def _comparisons(group: list[RunData]) -> list[str]:
         )
         body.append(([label, str(len(matrix)), tables.format_bounds(interval.to_json())], False))
     parts = ["<h3>Interquartile mean over seeds</h3>"]
-    parts.append(_table([("algorithm", "left"), ("seeds", "right"), ("IQM of return [95 %]", "right")], body))
+    parts.append(table([("algorithm", "left"), ("seeds", "right"), ("IQM of return [95 %]", "right")], body))
     pairs = []
     for first, second in itertools.permutations(scores, 2):
         interval = statistics.probability_of_improvement_interval(scores[first], scores[second], generator, REPETITIONS)
         pairs.append(([first, second, tables.format_bounds(interval.to_json(), digits=2)], False))
     parts.append("<h3>Probability of improvement</h3>")
     heads = [("X", "left"), ("Y", "left"), ("P(a seed of X beats a seed of Y) [95 %]", "right")]
-    parts.append(_table(heads, pairs))
+    parts.append(table(heads, pairs))
     parts.append(_profile(scores, generator))
     fewest = min(len(matrix) for matrix in scores.values())
     note = f"Percentile bootstrap over seeds, {REPETITIONS} resamples, as rliable defines these."
@@ -296,7 +296,7 @@ def _breakable(text: str) -> str:
     return f"<span>{mean}</span> <span>[{bounds}</span>" if bracket else mean
 
 
-def _table(head: list[tuple[str, str]], body: list[tuple[list[str], bool]]) -> str:
+def table(head: list[tuple[str, str]], body: list[tuple[list[str], bool]]) -> str:
     """An HTML table of escaped cells; rows flagged True are the behaviour's, a row of one cell spans the table."""
     classes = ['class="right"' if alignment == "right" else 'class="left"' for _, alignment in head]
     heading = "".join(f"<th {c}>{_breakable(text)}</th>" for c, (text, _) in zip(classes, head, strict=True))

@@ -203,3 +203,19 @@ def _copied(run: pathlib.Path, where: pathlib.Path) -> str:
 
     shutil.copytree(run, where / "copy")
     return str(where / "copy")
+
+
+def test_results_are_one_table_and_one_page(room: pathlib.Path, capsys: Capture) -> None:
+    two(room, "a", "bb")
+    (room / "runs" / "torn").mkdir()
+    (room / "runs" / "torn" / "config.json").write_text("{")
+    assert main(["results", "runs", "-o", "t.csv", "--plot"]) == 0
+    shown = capsys.readouterr()
+    assert "2 runs, 6 numbers, 1 folders left out" in shown.out
+    assert "left out: runs/torn" in shown.err
+    assert (room / "results.html").is_file()
+    assert len((room / "t.csv").read_text().splitlines()) == 7
+    assert main(["results", "runs", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["left_out"]) == ["runs/torn"]
+    assert main(["results", "runs", "-o", "t.xlsx"]) == 2
+    assert main(["results", "runs/torn"]) == 2

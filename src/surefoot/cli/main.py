@@ -25,6 +25,7 @@ examples:
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
   surefoot compare 'runs/iql-*' 'runs/bc-*' --until decided
+  surefoot results runs/ -o results.csv --plot
   surefoot export RUN -o policy.onnx
   surefoot llm train model=FOLDER prompts=prompts.jsonl reward=my_rewards:exact method=dapo_clip steps=200
 
@@ -45,6 +46,7 @@ COMMANDS = (
     "plan",
     "reach",
     "report",
+    "results",
     "rollout",
     "train",
 )
@@ -101,7 +103,7 @@ def dispatch(arguments: list[str]) -> int:
 
 def build_parser() -> Parser:
     """All commands but `train`, which reads its own arguments."""
-    from surefoot.cli import algorithms, compare, datasets, envs, execute, llm, plan, reach, results, rollouts
+    from surefoot.cli import algorithms, compare, datasets, envs, execute, gather, llm, plan, reach, results, rollouts
 
     parser = Parser(
         prog="surefoot",
@@ -114,6 +116,7 @@ def build_parser() -> Parser:
     commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
     results.add_parsers(commands)
     compare.add_parser(commands)
+    gather.add_parser(commands)
     rollouts.add_parsers(commands)
     execute.add_parser(commands)
     plan.add_parser(commands)

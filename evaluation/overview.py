@@ -1,0 +1,171 @@
+"""One HTML page about hundreds of runs: per task a table of settings, pooled over their seeds, curves and profiles."""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from surefoot.core.errors import ConfigError
+from surefoot.core.files import written_aside
+from surefoot.evaluation import plots, statistics, tables
+from surefoot.evaluation.report import STYLE, table
+from surefoot.evaluation.results import Results, groups
+from surefoot.evaluation.runs import CurvePoint, RunData
+from surefoot.evaluation.statistics import Array
+from surefoot.evaluation.survival import median_steps, steps_to
+
+MOST_DRAWN = 7
+"""Settings in a picture: those with the best mean return; the table has all."""
+REPETITIONS = 500
+
+
+def write_overview(results: Results, path: str | pathlib.Path) -> None:
+    """Write the page, whole or not at all.
+
+    Raises:
+        ConfigError: there is no run.
+        SurefootError: the file can't be written.
+    """
+    page = render(results)
+    with written_aside(path) as aside:
+        aside.write_text(page, encoding="utf-8")
+
+
+def render(results: Results) -> str:
+    """The page as HTML text."""
+    if not results.runs:
+        raise ConfigError("there is no finished run to show; give folders that surefoot train wrote")
+    found = groups(results)
+    count = sum(len(settings) for settings in found.values())
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>surefoot results</title><style>{STYLE}</style></head><body><h1>surefoot results</h1>",
+        f'<p class="note">{len(results.runs):,} runs of {count:,} settings in {len(found):,} tasks, written '
+        f"{dt.date.today().isoformat()}. Runs that differ in their seeds alone are one line.</p>",
+    ]
+    for task, settings in found.items():
+        parts += [f"<h2>{html.escape(task)}</h2>", *_task(settings)]
+    if results.left_out:
+        listed = "".join(f"<li>{html.escape(f'{name}: {why}')}</li>" for name, why in results.left_out.items())
+        parts += [f"<h2>Left out</h2><ul>{listed}</ul>"]
+    return "\n".join([*parts, "</body></html>"]) + "\n"
+
+
+def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
+    scores = {label: np.array(list(pooled(runs, "per_seed_returns").values())) for label, runs in settings.items()}
+    order = sorted(settings, key=lambda label: -scores[label].mean() if len(scores[label]) else math.inf)
+    behaviour = next((run.behaviour for runs in settings.values() for run in runs if run.behaviour), None)
+    data = None if behaviour is None else behaviour["mean"]
+    head = [("setting", "left"), ("runs", "right"), ("seeds", "right"), ("return [95 %]", "right"), ("IQM", "right")]
+    head += [("success in % [95 %]", "right"), ("cost [95 %]", "right")]
+    if data is not None:
+        head.append(("median steps to the data's mean return", "right"))
+    body = []
+    for label in order:
+        runs = settings[label]
+        cells = [label, f"{len(runs):,}", f"{len({s for run in runs for s in run.seeds}):,}", _bounds(scores[label])]
+        cells.append(f"{statistics.interquartile_mean(scores[label][:, None]):.1f}" if len(scores[label]) else "-")
+        solved = np.array(list(pooled(runs, "per_seed_success").values()))
+        cells.append(_bounds(100 * solved, 0))
+        cells.append(_bounds(np.array(list(pooled(runs, "per_seed_costs").values()))))
+        if data is not None:
+            cells.append(_reached(runs, float(data)))
+        body.append((cells, False))
+    parts = [table(head, body)]
+    drawn = [label for label in order[:MOST_DRAWN] if len(scores[label])]
+    curves = {label: points for label in drawn if (points := curve(settings[label]))}
+    figures = []
+    if curves:
+        steps_of = RunData.steps_of_all([run for label in drawn for run in settings[label]])
+        figure = plots.learning_curves(curves, "Learning curves", data, steps_of, "IQM of return over seeds")
+        figures.append(_figure(figure, "IQM over seeds; 95 % band, the same resampled seeds at all steps."))
+    if len(drawn) > 1:
+        figures.append(_profiles({label: scores[label] for label in drawn}))
+    more = f" The pictures show the {MOST_DRAWN} best of {len(order)} settings." if len(order) > MOST_DRAWN else ""
+    note = (
+        "Return: mean and 95 % interval over seeds (Student's t). The best of many settings is too high on the seeds "
+        f"that chose it. Which of two is better: surefoot compare.{more}"
+    )
+    return [*parts, f'<p class="note">{html.escape(note)}</p><div class="figures">', *figures, "</div>"]
+
+
+def pooled(runs: Sequence[RunData], field: str) -> dict[int, float]:
+    """Seed -> score over runs of one setting; a seed that several have counts once."""
+    found: dict[int, float] = {}
+    for run in runs:
+        for seed, score in zip(run.seeds, getattr(run, field), strict=False):
+            found.setdefault(seed, float(score))
+    return found
+
+
+def seed_curves(runs: Sequence[RunData]) -> dict[int, dict[int, float]]:
+    """Seed -> step -> mean evaluation return."""
+    found: dict[int, dict[int, float]] = {}
+    for run in runs:
+        mine: dict[int, dict[int, float]] = {}
+        for line in run.metrics:
+            if line["kind"] == "eval" and "return_mean" in line["values"]:
+                mine.setdefault(line["seed"], {})[line["step"]] = float(line["values"]["return_mean"])
+        for seed, points in mine.items():
+            found.setdefault(seed, points)
+    return found
+
+
+def curve(runs: Sequence[RunData]) -> list[CurvePoint]:
+    """Interquartile mean over seeds at the steps that all have, with percentile bands of jointly resampled seeds."""
+    by_seed = list(seed_curves(runs).values())
+    steps = sorted(set.intersection(*(set(points) for points in by_seed))) if by_seed else []
+    if not steps:
+        return []
+    matrix = np.array([[points[step] for step in steps] for points in by_seed])
+    rows = np.random.default_rng(0).integers(len(matrix), size=(REPETITIONS, len(matrix)))
+    low, high = np.quantile(_iqm(matrix[rows]), [0.025, 0.975], axis=0)
+    middle = _iqm(matrix[None])[0]
+    return [CurvePoint(*point) for point in zip(steps, middle.tolist(), low.tolist(), high.tolist(), strict=True)]
+
+
+def _iqm(values: Array) -> Array:
+    """(..., seeds, steps) -> (..., steps)."""
+    ordered = np.sort(values, axis=-2)
+    cut = values.shape[-2] // 4
+    return np.asarray(ordered[..., cut : values.shape[-2] - cut, :].mean(axis=-2))
+
+
+def _reached(runs: Sequence[RunData], threshold: float) -> str:
+    points = [sorted(one.items()) for one in seed_curves(runs).values()]
+    if not points:
+        return "-"
+    found = [steps_to(np.array([s for s, _ in one]), np.array([v for _, v in one]), threshold) for one in points]
+    middle, count = median_steps([t for t, _ in found], [r for _, r in found]), sum(r for _, r in found)
+    return f"{'-' if math.isnan(middle) else f'{middle:,.0f}'} ({count} of {len(found)} got there)"
+
+
+def _bounds(values: Array, digits: int = 1) -> str:
+    if len(values) == 0:
+        return "-"
+    interval = statistics.hierarchical_interval([np.array([v]) for v in values], shared_episodes=False)
+    return tables.format_bounds(interval.to_json(), digits)
+
+
+def _profiles(scores: Mapping[str, Array]) -> str:
+    every = np.concatenate(list(scores.values()))
+    margin = 0.05 * float(np.ptp(every)) or 1.0
+    thresholds = np.linspace(every.min() - margin, every.max() + margin, 200)
+    generator = np.random.default_rng(0)
+    profiles = {
+        label: statistics.performance_profile_interval(values[:, None], thresholds, generator, REPETITIONS)
+        for label, values in scores.items()
+    }
+    figure = plots.performance_profiles(profiles, thresholds, "Performance profile", "return")
+    return _figure(figure, "Share of seeds whose final return is above the threshold; 95 % bands.")
+
+
+def _figure(figure: plots.Figure, caption: str) -> str:
+    return f"<figure>{plots.to_svg(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>"

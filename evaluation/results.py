@@ -1,0 +1,251 @@
+"""All runs below some folders as two tables: one row for each number that was logged, and one for each run.
+
+CSV and JSON lines by the standard library, Parquet by pyarrow (extra `parquet`). Floats are written so that they are
+read back bit for bit.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from surefoot.core.errors import ConfigError, MissingExtraError, SurefootError
+from surefoot.core.files import read_json, written_aside
+from surefoot.core.schema import Many, Number, Record
+from surefoot.evaluation.rollout import EPISODES
+from surefoot.evaluation.runs import RunData
+
+NUMBERS = (
+    "run", "algorithm", "preset", "dataset", "environment", "seed", "split", "step", "metric", "episode", "value",
+)  # fmt: skip
+"""Columns of the long table."""
+RUNS = (
+    "run", "algorithm", "preset", "dataset", "dataset_sha256", "environment", "steps", "steps_of", "seeds", "split",
+    "options", "versions", "git", "date", "updates_per_second",
+)  # fmt: skip
+"""Columns of the table of runs; seeds, options and versions as JSON."""
+WHOLE = ("seed", "step", "episode", "steps")
+REAL = ("value", "updates_per_second")
+TUNING = "tune.json"
+"""In the folder of a tuning study: runs below its `trials` are of tuning seeds, below `test` of test seeds."""
+TUNING_SEEDS = Record(
+    {"seeds": Many(Number(0, whole=True), 1), "test_seeds": Many(Number(0, whole=True), 1)}, others=True
+)
+_NO_RUNS = {"seeds", "policy", "tensorboard", "wandb", "mlruns", "__pycache__"}
+_MACHINE = Record({}, others=True)
+_RESULT = Record({}, {"evaluation": EPISODES}, others=True)
+
+Row = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What was found."""
+
+    runs: tuple[RunData, ...]
+    names: tuple[str, ...]
+    """Of the runs: their folders, as they were given."""
+    numbers: list[Row]
+    table: list[Row]
+    left_out: dict[str, str]
+    """Folder -> why it is in no table."""
+
+
+def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False) -> Results:
+    """Read all finished runs below `roots`; one that is damaged or unfinished is named and left out.
+
+    Args:
+        roots: run folders, or folders that hold such at any depth.
+        episodes: also a row for every episode of every evaluation.
+
+    Raises:
+        ConfigError: a root that is no folder.
+    """
+    runs: list[RunData] = []
+    names: list[str] = []
+    numbers: list[Row] = []
+    table: list[Row] = []
+    left_out: dict[str, str] = {}
+    splits: dict[pathlib.Path, str] = {}
+    for folder in run_folders(roots):
+        name = str(folder)
+        try:
+            run = RunData.load(folder)
+            split = _split(folder, splits)
+            rows = list(_numbers(name, run, split, folder if episodes else None))
+            row = _run_row(name, run, split, folder)
+        except SurefootError as error:
+            left_out[name] = str(error)
+            continue
+        runs.append(run)
+        names.append(name)
+        numbers += rows
+        table.append(row)
+    return Results(tuple(runs), tuple(names), numbers, table, left_out)
+
+
+def run_folders(roots: Sequence[str | os.PathLike[str]]) -> Iterator[pathlib.Path]:
+    """Folders with a config.json or summary.json below the roots, in the order of their names, each once."""
+    seen: set[str] = set()
+    for root in roots:
+        if not os.path.isdir(root):
+            raise ConfigError(f"{root}: is not a folder; give run folders, or a folder that holds some")
+        for place, folders, files in os.walk(root):
+            folders[:] = sorted(name for name in folders if name not in _NO_RUNS and not name.startswith("."))
+            if "config.json" in files or "summary.json" in files:
+                real = os.path.realpath(place)
+                if real not in seen:
+                    seen.add(real)
+                    yield pathlib.Path(place)
+
+
+def _split(folder: pathlib.Path, known: dict[pathlib.Path, str]) -> str:
+    """tune or test for a run of a tuning study, else none."""
+    parent = folder.parent
+    if parent not in known:
+        known[parent] = "none"
+        for above in (parent, parent.parent):
+            if (above.parent / TUNING).is_file() and above.name in ("trials", "test"):
+                read_json(above.parent / TUNING, TUNING_SEEDS)
+                known[parent] = "tune" if above.name == "trials" else "test"
+    return known[parent]
+
+
+def _numbers(name: str, run: RunData, split: str, folder: pathlib.Path | None) -> Iterator[Row]:
+    head = (name, run.algorithm, run.preset, run.dataset, run.environment)
+    for line in run.metrics:
+        seed, step, kind = line["seed"], line["step"], line["kind"]
+        for key, value in line["values"].items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                yield (*head, seed, split, step, f"{kind}/{key}", None, float(value))
+            elif folder is not None and isinstance(value, list) and key in ("returns", "successes"):
+                metric = f"{kind}/{'return' if key == 'returns' else 'success'}"
+                for episode, one in enumerate(value):
+                    yield (*head, seed, split, step, metric, episode, float(one))
+    finals = {"return": run.per_seed_returns, "success": run.per_seed_success, "cost": run.per_seed_costs}
+    for metric, values in finals.items():
+        for seed, value in zip(run.seeds, values, strict=False):
+            yield (*head, seed, split, run.steps, f"final/{metric}", None, float(value))
+    if folder is not None:
+        yield from _final_episodes(head, run, split, folder)
+
+
+def _final_episodes(head: Row, run: RunData, split: str, folder: pathlib.Path) -> Iterator[Row]:
+    for seed in run.seeds:
+        path = folder / "seeds" / str(seed) / "result.json"
+        found = read_json(path, _RESULT).get("evaluation") if path.is_file() and run.environment else None
+        for metric, key in (("return", "returns"), ("success", "successes"), ("cost", "costs")):
+            for episode, value in enumerate((found or {}).get(key) or ()):
+                yield (*head, seed, split, run.steps, f"final/{metric}", episode, float(value))
+
+
+def _run_row(name: str, run: RunData, split: str, folder: pathlib.Path) -> Row:
+    plan = run.config.get("plan")
+    options = plan.get("config") if isinstance(plan, Mapping) else None
+    data = run.config.get("dataset")
+    sha = data.get("sha256") if isinstance(data, Mapping) else None
+    machine = folder / "environment.json"
+    git = read_json(machine, _MACHINE).get("git") if machine.is_file() else None
+    return (
+        name, run.algorithm, run.preset, run.dataset, sha, run.environment, run.steps, run.steps_of,
+        json.dumps(list(run.seeds)), split, json.dumps(options, sort_keys=True),
+        json.dumps(dict(run.versions), sort_keys=True), git, run.date, run.updates_per_second,
+    )  # fmt: skip
+
+
+def write(results: Results, path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path]:
+    """Write both tables, the runs into STEM-runs beside the numbers; the two paths.
+
+    Raises:
+        ConfigError: an ending that names no format.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    first = pathlib.Path(path)
+    if first.suffix not in WRITERS:
+        raise ConfigError(f"{first}: its ending names no format; tables are written to {', '.join(WRITERS)}")
+    second = first.with_name(f"{first.stem}-runs{first.suffix}")
+    writer = WRITERS[first.suffix]
+    writer(NUMBERS, results.numbers, first)
+    writer(RUNS, results.table, second)
+    return first, second
+
+
+def write_csv(columns: Sequence[str], rows: Iterable[Row], path: pathlib.Path) -> None:
+    """Comma-separated, a heading first, nothing where a value is missing."""
+    with written_aside(path) as aside, open(aside, "w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(columns)
+        table.writerows(rows)
+
+
+def write_jsonl(columns: Sequence[str], rows: Iterable[Row], path: pathlib.Path) -> None:
+    """A JSON object a line; a number that is not finite is null."""
+    with written_aside(path) as aside, open(aside, "w", encoding="utf-8") as file:
+        for row in rows:
+            values = (None if isinstance(one, float) and one - one != 0 else one for one in row)
+            file.write(json.dumps(dict(zip(columns, values, strict=True)), allow_nan=False) + "\n")
+
+
+def write_parquet(columns: Sequence[str], rows: Sequence[Row], path: pathlib.Path) -> None:
+    """Parquet with zstd; texts as dictionaries."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet", f"writing {path.name}") from error
+    kinds = {name: pa.int64() if name in WHOLE else pa.float64() if name in REAL else pa.string() for name in columns}
+    listed = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    arrays = []
+    for name, values in zip(columns, listed, strict=True):
+        array = pa.array(values, kinds[name])
+        arrays.append(array.dictionary_encode() if kinds[name] == pa.string() else array)
+    with written_aside(path) as aside:
+        pq.write_table(pa.table(arrays, names=list(columns)), str(aside), compression="zstd")
+
+
+WRITERS: dict[str, Callable[[Sequence[str], list[Row], pathlib.Path], None]] = {
+    ".csv": write_csv,
+    ".jsonl": write_jsonl,
+    ".parquet": write_parquet,
+}
+"""Ending -> what writes it."""
+
+
+def groups(results: Results) -> dict[str, dict[str, list[RunData]]]:
+    """Task -> label -> runs that differ in nothing but their seeds; labels name the options that tell groups apart."""
+    tasks: dict[str, dict[str, list[RunData]]] = {}
+    for run in results.runs:
+        key = json.dumps([run.label, settings(run)], sort_keys=True, default=str)
+        tasks.setdefault(run.task, {}).setdefault(key, []).append(run)
+    return {task: _labelled(found) for task, found in tasks.items()}
+
+
+def settings(run: RunData) -> dict[str, Any]:
+    """A run's options, and what else of its plan decides its numbers, as one flat dictionary without the seeds."""
+    plan = run.config.get("plan")
+    plan = dict(plan) if isinstance(plan, Mapping) else {}
+    options = plan.pop("config", None)
+    known = ("steps", "batch_size", "gap", "init", "view", "jacobian_penalty")
+    return {**(options if isinstance(options, Mapping) else {}), **{key: plan.get(key) for key in known}}
+
+
+def _labelled(found: dict[str, list[RunData]]) -> dict[str, list[RunData]]:
+    by_algorithm: dict[str, list[list[RunData]]] = {}
+    for runs in found.values():
+        by_algorithm.setdefault(runs[0].label, []).append(runs)
+    labels: dict[str, list[RunData]] = {}
+    for label, several in by_algorithm.items():
+        options = [settings(runs[0]) for runs in several]
+        names = sorted({key for one in options for key in one if len({repr(o.get(key)) for o in options}) > 1})
+        for one, runs in zip(options, several, strict=True):
+            told = ", ".join(f"{key}={one.get(key)}" for key in names[:4]) + (", ..." if len(names) > 4 else "")
+            name = f"{label} ({told})" if told else label
+            while name in labels:
+                name += "'"
+            labels[name] = runs
+    return labels

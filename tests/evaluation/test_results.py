@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from surefoot.core.errors import ConfigError
+from surefoot.evaluation.overview import render, write_overview
+from surefoot.evaluation.results import NUMBERS, collect, groups, write
+
+MakeRun = Callable[..., pathlib.Path]
+
+
+def test_every_logged_number_is_a_row_and_final_scores_too(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    make_run("first")
+    found = collect([tmp_path])
+    assert len(found.numbers) == 6 + 1 + 3
+    rows = [dict(zip(NUMBERS, row, strict=True)) for row in found.numbers]
+    train = next(row for row in rows if row["metric"] == "train/value_loss")
+    assert (train["seed"], train["step"], train["value"], train["episode"]) == (0, 100, 1.0, None)
+    finals = [row for row in rows if row["metric"] == "final/return"]
+    assert [(row["seed"], row["value"]) for row in finals] == [(0, -150), (1, -160), (2, -170)]
+    assert {row["step"] for row in finals} == {10000}
+    assert {row["split"] for row in rows} == {"none"}
+    assert len(collect([tmp_path], episodes=True).numbers) == len(rows) + 6 * 4
+
+
+def test_damaged_and_unfinished_runs_are_named_and_left_out(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    make_run("whole")
+    (make_run("torn") / "summary.json").write_text('{"algorithm": "iq')
+    (make_run("unfinished") / "summary.json").unlink()
+    (make_run("cut") / "metrics.jsonl").write_text('{"seed": 0, "st')
+    (make_run("empty") / "config.json").write_text("")
+    found = collect([tmp_path])
+    assert [run.name for run in found.runs] == ["whole"]
+    assert {pathlib.Path(name).name for name in found.left_out} == {"torn", "unfinished", "cut", "empty"}
+    assert "has not finished" in found.left_out[str(tmp_path / "unfinished")]
+    assert "metrics.jsonl, line 1" in found.left_out[str(tmp_path / "cut")]
+
+
+def test_runs_inside_runs_are_found_and_none_twice(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    make_run("outer")
+    make_run("inner").rename(tmp_path / "outer" / "inner")
+    assert [run.name for run in collect([tmp_path, tmp_path / "outer"]).runs] == ["outer", "inner"]
+
+
+def test_runs_of_a_tuning_study_say_which_seeds_they_have(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    study = tmp_path / "study"
+    for place in ("trials", "test"):
+        (study / place).mkdir(parents=True)
+        make_run(place).rename(study / place / "a")
+    (study / "tune.json").write_text(json.dumps({"seeds": [0], "test_seeds": [5]}))
+    found = collect([study])
+    assert {pathlib.Path(row[0]).parent.name: row[9] for row in found.table} == {"trials": "tune", "test": "test"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_numbers_are_read_back_bit_for_bit(make_run: MakeRun, tmp_path: pathlib.Path, ending: str) -> None:
+    values = [0.1 + 0.2, 1 / 3, -1e-310, 1.7976931348623157e308]
+    make_run("run", seeds=[0, 1, 2, 7], per_seed_returns=values)
+    found = collect([tmp_path])
+    if ending == "parquet":
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    path, runs = write(found, tmp_path / f"table.{ending}")
+    assert runs.name == f"table-runs.{ending}"
+    if ending == "csv":
+        with open(path, newline="") as file:
+            back = [float(row["value"]) for row in csv.DictReader(file)]
+    elif ending == "jsonl":
+        back = [json.loads(line)["value"] for line in path.read_text().splitlines()]
+    else:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path)
+        assert table.column_names == list(NUMBERS)
+        back = table.column("value").to_pylist()
+        assert table.column("episode").to_pylist() == [None] * len(back)
+    assert back == [row[-1] for row in found.numbers]
+    assert back[-4:] == values
+
+
+def test_a_number_that_is_none_stays_so_in_json_lines(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    folder = make_run("run")
+    line = {"seed": 0, "step": 1, "kind": "eval", "values": {"return_mean": math.nan}}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    path, _ = write(collect([tmp_path]), tmp_path / "t.jsonl")
+    assert None in [json.loads(text)["value"] for text in path.read_text().splitlines()]
+
+
+def test_runs_that_differ_in_seeds_alone_are_one_setting(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    for name, seeds, expectile in (("a", [0, 1, 2], 0.7), ("b", [3, 4, 5], 0.7), ("c", [0, 1, 2], 0.9)):
+        folder = make_run(name, seeds=seeds)
+        (folder / "config.json").write_text(json.dumps({"plan": {"config": {"expectile": expectile, "x": 1}}}))
+    (found,) = groups(collect([tmp_path])).values()
+    assert {label: [run.name for run in runs] for label, runs in found.items()} == {
+        "iql (expectile=0.7)": ["a", "b"],
+        "iql (expectile=0.9)": ["c"],
+    }
+
+
+def test_the_page_has_all_settings_and_says_what_is_left_out(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    for i in range(9):
+        folder = make_run(f"run{i}")
+        (folder / "config.json").write_text(json.dumps({"plan": {"config": {"expectile": i / 10}}}))
+    (make_run("torn <b>") / "summary.json").write_text("{")
+    page = render(collect([tmp_path]))
+    assert page.count("iql (expectile=") >= 9
+    assert "The pictures show the 7 best of 9 settings" in page
+    assert "torn &lt;b&gt;" in page
+    assert "0 (3 of 3 got there)" in page  # the first evaluation is above the data's mean return
+    write_overview(collect([tmp_path]), tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_what_holds_no_run_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="is not a folder"):
+        collect([tmp_path / "absent"])
+    with pytest.raises(ConfigError, match="no finished run"):
+        render(collect([tmp_path]))
+    with pytest.raises(ConfigError, match=r"names no format; tables are written to \.csv, \.jsonl, \.parquet"):
+        write(collect([tmp_path]), tmp_path / "t.xlsx")
