@@ -15,8 +15,8 @@ from typing import Any
 from surefoot.core.errors import CheckpointError, SurefootError
 from surefoot.core.schema import MOST_BYTES, Kind, check, parse
 
-ASIDE = re.compile(r"\..*\.[0-9a-f]{8}(\.\w+)?")
-"""Names of the temporary files of `written_aside`."""
+ASIDE = re.compile(r"\..*\.[0-9a-f]{8}(\.\w+)?|\.tmp[0-9A-Za-z]{6}")
+"""Names of the temporary files of `written_aside`, and of those that safetensors writes beside its own."""
 
 
 @contextlib.contextmanager

@@ -167,10 +167,11 @@ def test_a_lock_is_free_after_a_kill_and_only_then(tmp_path: pathlib.Path) -> No
 
 
 def test_temporary_files_of_a_killed_process_are_removed_and_nothing_else(tmp_path: pathlib.Path) -> None:
-    names = ["seeds/0/.checkpoint.0123abcd.safetensors", ".config.89abcdef.json", ".gitignore", "seeds/0/log.txt"]
+    names = ["seeds/0/.checkpoint.0123abcd.safetensors", ".config.89abcdef.json", "seeds/0/.tmpq7zoyK"]
+    names += [".gitignore", "seeds/0/log.txt", ".tmp-of-mine"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "config.json").touch()
     with claim_begun(tmp_path):
-        assert [name for name in names if (tmp_path / name).exists()] == names[2:]
+        assert [name for name in names if (tmp_path / name).exists()] == names[3:]
