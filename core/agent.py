@@ -212,6 +212,8 @@ class Agent(nn.Module):
     """Whether margins in its dataset mean something to it: then the front door computes them where it can."""
     has_policy: ClassVar[bool] = True
     """Whether it learns to act; a model of the world alone does not."""
+    encodes_itself: ClassVar[bool] = False
+    """Whether its losses call `encoder` on the named arrays of their batches, and train it (else: `core.features`)."""
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None

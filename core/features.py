@@ -73,7 +73,7 @@ def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor], twice: bool
 
     Without `twice` the present observations are not encoded: the one loss that reads them does so, with a gradient.
     """
-    if agent.encoder is None:
+    if agent.encoder is None or agent.encodes_itself:
         return batch
     found = dict(batch)
     for name in OBSERVATIONS:
@@ -111,7 +111,7 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     Raises:
         ConfigError: no update trains any of `TRAINED_WITH`.
     """
-    if agent.encoder is None:
+    if agent.encoder is None or agent.encodes_itself:
         return list(updates)
     found = {SHIFT: Noise("uniform", 4)} if agent.config.shift > 0 and agent.encoder.images else {}
     own: list[Any] = [  # of rules and updates, which this module can't import

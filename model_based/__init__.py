@@ -3,6 +3,7 @@
 from surefoot.core.agent import Agent
 from surefoot.model_based.alarm import Alarm, AlarmConfig
 from surefoot.model_based.combo import COMBO, COMBOConfig
+from surefoot.model_based.dreamer import Dreamer, DreamerConfig
 from surefoot.model_based.dynamics import DynamicsConfig, LearnedDynamics
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.model_based.mbpo import MBPO, MBPOConfig
@@ -15,7 +16,7 @@ from surefoot.model_based.ravl import RAVL, RAVLConfig
 from surefoot.model_based.tdmpc2 import TDMPC2, TDMPC2Config
 
 _AGENTS: tuple[type[Agent], ...] = (COMBO, ImaginedSAC, LearnedDynamics, MBPO, MBRCSL, MOBILE, MOPO, MOReL, RAMBO, RAVL)
-_AGENTS += (TDMPC2,)
+_AGENTS += (Dreamer, TDMPC2)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -32,6 +33,8 @@ __all__ = [
     "Alarm",
     "AlarmConfig",
     "COMBOConfig",
+    "Dreamer",
+    "DreamerConfig",
     "DynamicsConfig",
     "ImaginedSAC",
     "ImaginedSACConfig",

@@ -1,0 +1,265 @@
+"""DreamerV3: a recurrent world model, and a policy and values that are learned in what it imagines."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.distributions import gaussian_entropy, gaussian_log_density
+from surefoot.core.features import EncoderConfig
+from surefoot.core.masked import masked_mean
+from surefoot.core.memory import Memory
+from surefoot.core.random import Noise
+from surefoot.core.returns import lambda_returns
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.spec import VECTOR
+from surefoot.core.value_learning import linear_quantile
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.replay import ReplayWindows
+from surefoot.world_models.recurrent import Numbers, RecurrentModel
+from surefoot.world_models.recurrent_actor import SIZES, Behaviour, RecurrentActor
+from surefoot.world_models.rssm import States, random_states
+
+
+@dataclasses.dataclass(frozen=True)
+class DreamerConfig(OffPolicyConfig, EncoderConfig):
+    """Settings of DreamerV3; the defaults are the smallest published size, on fewer windows."""
+
+    initial_steps: int = 1_000
+    updates_per_step: float = 0.25  # officially steps of the windows per step of the environment: 32 to 1,024
+    encoder_features: int = 128
+    shift: int = 0  # images are not shifted
+    windows: int = 16  # of a training step; the run's batch_size does not count
+    length: int = 64  # L: steps of a window
+    imagined: int = 15  # H: steps that are imagined from each of them
+    states: str = "categorical"  # or gaussian: kind of the random states
+    groups: int = 32  # of categories; or dimensions of a Gaussian state
+    classes: int = 4  # categories in a group
+    deterministic: int = 512  # width of the recurrent state
+    hidden: int = 64  # width of the layers within the recurrent model
+    units: int = 64  # width of the layers of the heads
+    count: int = 3  # layers of each head
+    depth: int = 4  # channels of the last but one layer of an image's decoder
+    dynamics_weight: float = 1.0  # of the KL that trains the prior
+    representation_weight: float = 0.1  # of the KL that trains the posterior
+    free_nats: float = 1.0  # that each KL may have
+    discount: float = 1 - 1 / 333
+    trace: float = 0.95  # lambda, of the returns
+    entropy_weight: float = 3e-4
+    replay_value_weight: float = 0.3  # of the values' loss along the windows
+    slow_weight: float = 1.0  # of the values' distance to the slow critic's
+    target_rate: float = 0.02  # of the slow critic
+    scale_rate: float = 0.01  # of the returns' range
+    learning_rate: float = 1e-4
+    behaviour_factor: float = 0.3  # on the learning rate, of policy and values
+    max_gradient_norm: float = 100.0
+    epsilon: float = 1e-8  # of Adam
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        for name in ("windows", "length", "imagined", "deterministic", "hidden", "units", "count", "depth"):
+            require(getattr(self, name) >= 1, "dreamer", name, getattr(self, name), ">= 1")
+        require(0 <= self.trace <= 1, "dreamer", "trace", self.trace, "in [0, 1]")
+        require(0 <= self.scale_rate <= 1, "dreamer", "scale_rate", self.scale_rate, "in [0, 1]")
+        only = "0: it learns from what it meets alone"
+        require(self.offline_fraction == 0, "dreamer", "offline_fraction", self.offline_fraction, only)
+
+
+class Dreamer(OffPolicyAgent):
+    r"""DreamerV3 of Hafner, Pasukonis, Ba and Lillicrap, "Mastering Diverse Domains through World Models" (2023).
+
+    A recurrent state-space model (`world_models.rssm`) is learned along windows; from each of its states s the policy
+    is followed for H imagined steps, and learns from their returns, with S the running range from the 5th to the 95th
+    percentile of R:
+
+    .. math::
+        R_t &= r_{t+1} + \gamma c_{t+1} ((1 - \lambda) V(s_{t+1}) + \lambda R_{t+1}), \quad R_H = V(s_H) \\
+        L_\pi &= -E \sum_t w_t [\mathrm{sg}\, \tfrac{R_t - V(s_t)}{\max(1, S)} \log \pi(a_t | s_t)
+            + \eta\, \mathcal H(\pi(s_t))] \\
+        L_V &= E \sum_t w_t [\mathrm{CE}(V(s_t), R_t) + \mathrm{CE}(V(s_t), \overline V(s_t))]
+
+    w is the product of gamma and continuations up to t. Values also learn along the windows themselves, from the
+    imagined returns of their states. One optimiser steps everything by the sum of all losses.
+
+    Differences from the official code (danijar/dreamerv3): Adam with a clipped norm, at the rates of the paper's first
+    version, in the place of LaProp with adaptive clipping; a plain gated recurrent unit, not one in 8 blocks; layer
+    norms for RMS norms; windows end where their episode does (what is behind counts nowhere), so that a window begins
+    with an empty state, and no latent states are kept in the replay buffer; S begins at 0, without a correction.
+    """
+
+    name = "dreamer"
+    Config: ClassVar[type] = DreamerConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "1m": {},
+        "12m": {
+            "deterministic": 2048, "hidden": 256, "units": 256, "classes": 16, "depth": 16, "encoder_features": 512,
+        },
+        "tiny": {
+            "deterministic": 128, "hidden": 64, "units": 64, "count": 2, "groups": 16, "classes": 8, "windows": 8,
+            "length": 32, "learning_rate": 1e-3, "encoder": "small", "encoder_features": 64,
+        },
+    }  # fmt: skip
+    data = "refused"
+    remembers = True
+    encodes_itself = True
+    inherits: ClassVar[tuple[str, ...]] = ("model", "behaviour", "normalizer")
+    config: DreamerConfig
+    r_range: Tensor
+
+    def build(self) -> None:
+        """World model, policy, critic and its slow copy."""
+        c, arrays = self.config, self.spec.observations
+        features = None if self.encoder is None else self.encoder.width
+        random = random_states(c.states, c.groups, c.classes)
+        widths = (c.deterministic, c.hidden, c.units, c.count, c.depth)
+        self.model = RecurrentModel(arrays, features, self.spec.action_dim, random, *widths)
+        self.behaviour = Behaviour(self.model.state_dim, self.spec.action_dim, c.units, c.count)
+        self.critic = Numbers(self.model.state_dim, c.units, c.count)
+        self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.register_buffer("r_range", torch.zeros(()))
+
+    @property
+    def actor(self) -> RecurrentActor:  # type: ignore[override]
+        """What acts: the policy on the recurrent state."""
+        sizes = {name: getattr(self.config, name) for name in (*SIZES, "states")}
+        return RecurrentActor(self.model.embedding, self.model.rssm, self.behaviour, sizes)
+
+    @property
+    def explore_dim(self) -> int:
+        """Of a random state and an action."""
+        return self.actor.noise_dim
+
+    def explore_on(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, Memory]:
+        """(B, A) sampled actions, and the recurrent state."""
+        return self.actor.step(observations, memory, noise)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Windows of L steps."""
+        return {MAIN: ReplayWindows(stores.replay, self.config.length)}
+
+    def along(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+        """What a window's L + 1 observations are: themselves by key, actions before them, first ones, and the mask."""
+        keys = [VECTOR] if self.encoder is None else [f"{VECTOR}/{key}" for key in self.encoder.arrays]
+        observed = {
+            key.removeprefix(f"{VECTOR}/"): torch.cat([batch[key][:, :1], batch[f"next_{key}"]], 1) for key in keys
+        }
+        actions, mask = batch["actions"], batch["mask"]
+        before = torch.cat([torch.zeros_like(actions[:, :1]), actions], 1)
+        first = torch.cat([torch.ones_like(mask[:, :1]), torch.zeros_like(mask)], 1)
+        return observed, before, first, torch.cat([torch.ones_like(mask[:, :1]), mask], 1)
+
+    def world_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, States, Metrics]:
+        """Reconstruction, rewards, continuations and the two KLs along windows, and the states there."""
+        c, (observed, before, first, mask) = self.config, self.along(batch)
+        read = observed[VECTOR] if self.encoder is None else self.encoder(observed)
+        drawn = noise["posterior"].unflatten(-1, (c.length + 1, -1))
+        states = self.model.rssm.observe(self.model.embed(read), before, first, drawn)
+        picture = self.model.reconstruction(states.joint, observed, mask)
+        after = states.joint[:, 1:]
+        logits, _ = self.model.reward.both(after)
+        reward = masked_mean(self.model.reward.loss(logits, batch["rewards"]), batch["mask"])
+        odds, goes_on = self.model.continues(after), 1 - batch["terminations"]
+        ends = torch.nn.functional.binary_cross_entropy_with_logits(odds, goes_on, reduction="none")
+        continuation = masked_mean(ends, batch["mask"])
+        dynamics, representation, kl = self.model.rssm.divergences(states, mask, c.free_nats)
+        loss = picture + reward + continuation + c.dynamics_weight * dynamics + c.representation_weight * representation
+        found = {"reconstruction": picture, "reward_loss": reward, "continuation_loss": continuation, "kl": kl}
+        return loss, states, found
+
+    def imagine(self, starts: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(H + 1, N, S) states and (H, N, A) actions of the policy in the model from (N, S) states, without gradient.
+
+        Args:
+            starts: where it begins.
+            noise: (H, N, n + A) standard normal numbers, of a random state and of an action.
+        """
+        states, actions = [starts], []
+        size = self.spec.action_dim
+        for drawn in noise:
+            mean, std = self.behaviour(states[-1])
+            actions.append(mean + std * drawn[:, -size:])
+            states.append(self.model.rssm.imagined(states[-1], actions[-1].clamp(-1, 1), drawn[:, :-size]))
+        return torch.stack(states), torch.stack(actions)
+
+    def behaviour_loss(self, states: Tensor, alive: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Metrics]:
+        """Losses of policy and values in imagination, and the returns of the states where it began.
+
+        Args:
+            states: (N, S) without gradient.
+            alive: (N,) how much each of them counts: 0 on padding and where the episode has terminated.
+            noise: of the update.
+        """
+        c = self.config
+        with torch.no_grad():
+            drawn = noise["imagined"].reshape(len(states), c.imagined, -1).transpose(0, 1)
+            seen, actions = self.imagine(states, drawn)
+            rewards, continues = self.model.reward(seen[1:]), torch.sigmoid(self.model.continues(seen[1:]))
+            values, slow = self.critic(seen), self.slow_critic(seen[:-1])
+            no_limit = torch.zeros_like(rewards)
+            returns = lambda_returns(rewards, values[1:], 1 - continues, no_limit, c.discount, c.trace)
+            reach = torch.cat([torch.ones_like(continues[:1]), (c.discount * continues[:-1]).cumprod(0)])
+            weights = reach * alive
+            weights = weights / (len(weights) * alive.sum().clamp(min=1))
+            spread = linear_quantile(returns.flatten(), 0.95) - linear_quantile(returns.flatten(), 0.05)
+            advantage = (returns - values[:-1]) / self.r_range.clamp(min=1)
+        flat = seen[:-1].flatten(0, 1)
+        mean, std = self.behaviour(flat)
+        density = gaussian_log_density(actions.flatten(0, 1), mean, std.log()).view_as(weights)
+        entropy = gaussian_entropy(std.log()).view_as(weights)
+        policy = -(weights * (advantage * density + c.entropy_weight * entropy)).sum()
+        logits, _ = self.critic.both(flat)
+        logits = logits.unflatten(0, weights.shape)
+        wrong = self.critic.loss(logits, returns) + c.slow_weight * self.critic.loss(logits, slow)
+        found = {"entropy": entropy, "returns": returns, "r_range": spread, "imagined_reward": rewards}
+        return policy + (weights * wrong).sum(), returns[0], found
+
+    def replay_value_loss(self, states: Tensor, batch: Batch, ahead: Tensor) -> Tensor:
+        """Cross-entropy of the values along windows against returns of their rewards.
+
+        Args:
+            states: (B, L + 1, S), with their gradient.
+            batch: the windows.
+            ahead: (B, L + 1) imagined returns of the states, which the windows' returns are continued by.
+        """
+        c = self.config
+        rewards, ends, mask = (batch[name].transpose(0, 1) for name in ("rewards", "terminations", "mask"))
+        following = ahead[:, 1:].transpose(0, 1)
+        returns = lambda_returns(rewards, following, ends, torch.zeros_like(ends), c.discount, c.trace, mask)
+        logits, _ = self.critic.both(states[:, :-1])
+        with torch.no_grad():
+            slow = self.slow_critic(states[:, :-1])
+        wrong = self.critic.loss(logits, returns.transpose(0, 1)) + c.slow_weight * self.critic.loss(logits, slow)
+        return masked_mean(wrong, batch["mask"])
+
+    def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """All of them."""
+        world, states, found = self.world_loss(batch, noise)
+        mask = torch.cat([torch.ones_like(batch["mask"][:, :1]), batch["mask"]], 1)
+        over = torch.cat([torch.zeros_like(mask[:, :1]), batch["terminations"]], 1)
+        alive = (mask * (1 - over)).flatten()
+        behaviour, ahead, more = self.behaviour_loss(states.joint.detach().flatten(0, 1), alive, noise)
+        along = self.replay_value_loss(states.joint, batch, ahead.view_as(mask))
+        return world + behaviour + self.config.replay_value_weight * along, {**found, **more, "replay_value": along}
+
+    def updates(self) -> list[Update | Rule]:
+        """One, of everything."""
+        c, steps = self.config, self.config.length + 1
+        size = self.model.noise_dim
+        imagined = Noise("normal", steps * c.imagined * (size + self.spec.action_dim))
+        trains = ("model", "behaviour", "critic")
+        return [
+            Update(
+                self.loss, trains if self.encoder is None else ("encoder", *trains),
+                Adam(c.learning_rate, epsilon=c.epsilon, max_gradient_norm=c.max_gradient_norm), rows=c.windows,
+                factors={"behaviour": c.behaviour_factor, "critic": c.behaviour_factor},
+                then={"slow_critic": ("critic", c.target_rate)}, follows={"r_range": ("r_range", c.scale_rate)},
+                noise={"posterior": Noise("normal", steps * size), "imagined": imagined},
+            )
+        ]  # fmt: skip
