@@ -42,7 +42,7 @@ class DreamerConfig(OffPolicyConfig, EncoderConfig):
     groups: int = 32  # of categories; or dimensions of a Gaussian state
     classes: int = 4  # categories in a group
     deterministic: int = 512  # width of the recurrent state
-    hidden: int = 64  # width of the layers within the recurrent model
+    recurrent_hidden: int = 64  # width of the layers within the recurrent model
     units: int = 64  # width of the layers of the heads
     count: int = 3  # layers of each head
     depth: int = 4  # channels of the last but one layer of an image's decoder
@@ -64,7 +64,7 @@ class DreamerConfig(OffPolicyConfig, EncoderConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        for name in ("windows", "length", "imagined", "deterministic", "hidden", "units", "count", "depth"):
+        for name in ("windows", "length", "imagined", "deterministic", "recurrent_hidden", "units", "count", "depth"):
             require(getattr(self, name) >= 1, "dreamer", name, getattr(self, name), ">= 1")
         require(0 <= self.trace <= 1, "dreamer", "trace", self.trace, "in [0, 1]")
         require(0 <= self.scale_rate <= 1, "dreamer", "scale_rate", self.scale_rate, "in [0, 1]")
@@ -99,11 +99,12 @@ class Dreamer(OffPolicyAgent):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "1m": {},
         "12m": {
-            "deterministic": 2048, "hidden": 256, "units": 256, "classes": 16, "depth": 16, "encoder_features": 512,
+            "deterministic": 2048, "recurrent_hidden": 256, "units": 256, "classes": 16, "depth": 16,
+            "encoder_features": 512,
         },
         "tiny": {
-            "deterministic": 128, "hidden": 64, "units": 64, "count": 2, "groups": 16, "classes": 8, "windows": 8,
-            "length": 32, "learning_rate": 1e-3, "encoder": "small", "encoder_features": 64,
+            "deterministic": 128, "recurrent_hidden": 64, "units": 64, "count": 2, "groups": 16, "classes": 8,
+            "windows": 8, "length": 32, "learning_rate": 1e-3, "encoder": "small", "encoder_features": 64,
         },
     }  # fmt: skip
     data = "refused"
@@ -118,7 +119,7 @@ class Dreamer(OffPolicyAgent):
         c, arrays = self.config, self.spec.observations
         features = None if self.encoder is None else self.encoder.width
         random = random_states(c.states, c.groups, c.classes)
-        widths = (c.deterministic, c.hidden, c.units, c.count, c.depth)
+        widths = (c.deterministic, c.recurrent_hidden, c.units, c.count, c.depth)
         self.model = RecurrentModel(arrays, features, self.spec.action_dim, random, *widths)
         self.behaviour = Behaviour(self.model.state_dim, self.spec.action_dim, c.units, c.count)
         self.critic = Numbers(self.model.state_dim, c.units, c.count)

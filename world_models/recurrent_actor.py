@@ -17,7 +17,7 @@ from surefoot.world_models.rssm import RSSM, random_states
 
 LEAST, MOST = 0.1, 1.0
 """Of the deviation of an action."""
-SIZES = ("deterministic", "hidden", "units", "count", "groups", "classes")
+SIZES = ("deterministic", "recurrent_hidden", "units", "count", "groups", "classes")
 """Options of the networks that describe a head, beside the kind of its random states."""
 
 
@@ -87,5 +87,5 @@ class RecurrentActor(Actor):
         embedding = layers(observation_dim, o["units"], o["units"], o["count"]) if o["embeds"] else None
         random = random_states(o["states"], o["groups"], o["classes"])
         width = o["units"] if o["embeds"] else observation_dim
-        rssm = RSSM(width, action_dim, o["deterministic"], o["hidden"], random)
+        rssm = RSSM(width, action_dim, o["deterministic"], o["recurrent_hidden"], random)
         return cls(embedding, rssm, Behaviour(rssm.state_dim, action_dim, o["units"], o["count"]), o)
