@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import GaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.family import FamilyActor, StochasticBalanceModel, embedded
 from surefoot.core.networks import Critic, Value
 from surefoot.core.policy import Policy
@@ -61,7 +61,7 @@ def family_policy(agent: Any) -> Policy:
     return Policy.of(family, agent.normalizer, agent.action_low, agent.action_high)
 
 
-class FamO2O(IQL):
+class FamO2O(Agent):
     r"""FamO2O of Wang et al., "Train Once, Get a Family" (NeurIPS 2023), its IQL variant (LeapLabTHU/FamO2O, jax_iql).
 
     Value and critics are IQL's. The universal policy reads the state and an embedding of a coefficient beta, drawn
@@ -89,9 +89,10 @@ class FamO2O(IQL):
     reads: ClassVar[tuple[str, ...]] = IQL.reads
     coefficient_noise: ClassVar[Noise] = Noise("uniform", 1)
     """What `coefficients` reads of each row, as noise["coefficient"]."""
-    config: FamO2OConfig  # type: ignore[assignment]
+    config: FamO2OConfig
+    actor: GaussianActor
     balance: StochasticBalanceModel
-    actor: GaussianActor  # type: ignore[assignment]  # one of the kinds that IQL may have
+    prepare, annotate, value_loss, critic_loss = IQL.prepare, IQL.annotate, IQL.value_loss, IQL.critic_loss
 
     def build(self) -> None:
         """Value, twin critics with targets, universal policy, balance model and the weight of its entropy."""

@@ -58,7 +58,7 @@ class FamO2OCQL(CQL):
 
     def build(self) -> None:
         """CQL's networks, and in place of its actor the universal policy and the balance model."""
-        super().build()
+        CQL.build(self)
         family = self.make_family()
         self.actor, self.balance = family.member, family.balance  # type: ignore[assignment]
 
@@ -100,7 +100,7 @@ class FamO2OCQL(CQL):
         places = {"critic_loss": both, "actor_loss": both[:1], "temperature_loss": both[1:]}
         more = [
             dataclasses.replace(update, noise={**update.noise, **self.coefficient_noise(*places[update.name])})
-            for update in super().updates()
+            for update in CQL.updates(self)
         ]
         adam, action = Adam(self.config.balance_learning_rate), {"action": Noise("normal", self.spec.action_dim)}
         return [*more, Update(self.balance_loss, ("balance",), adam, noise=action, together=True)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from surefoot.core.errors import DataError
 from surefoot.core.random import STEPS_PER_BLOCK, generator
-from surefoot.core.sources import MAIN, Batch, Drawn, Stores
+from surefoot.core.sources import MAIN, Batch, Drawn, Source, Stores
 from surefoot.data.collect import TransitionBuffer
 from surefoot.data.samplers import Windows, uniform_rows
 from surefoot.data.sources import WindowSource
@@ -113,30 +113,36 @@ class ReplayWindows(Replay):
     workspace = None  # type: ignore[assignment]  # windows are gathered into memory of their own
 
 
-class JoinedWindows(ReplayWindows):
+class JoinedWindows(Drawn):
     """Windows of a dataset and of the replay buffer, every row of both equally likely: the data as if met first.
 
     Row i of the data is i; row i of the buffer is i + the number of the data's rows.
     """
 
-    def __init__(self, data: WindowSource, buffer: TransitionBuffer, stream: str = MAIN) -> None:
-        """Both must have been made with the same columns; windows have the length of the data's."""
-        super().__init__(buffer, data.windows.length, stream)
-        self.data = data
+    def __init__(self, data: WindowSource, met: ReplayWindows) -> None:
+        """Both must have been made with the same columns and windows of one length."""
+        super().__init__(met.stream)
+        self.data, self.met = data, met
 
-    def of_buffer(self, uniform: Tensor) -> Tensor:
-        """(S, rows) of both for (S, rows) float64 numbers in [0, 1)."""
-        count, held = len(self.data.store), len(self.buffer) // len(self.seeds)
-        whole = uniform * (count + held)
+    def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
+        """As `Source.bind`."""
+        super().bind(seeds, rows, device)
+        self.met.bind(seeds, rows, device)
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows) int64 rows of both."""
+        uniform, count = self.drawn(step), len(self.data.store)
+        held = len(self.met.buffer) // len(self.seeds)
         if held == 0:
             return uniform_rows(uniform, count)
-        met = super().of_buffer(((whole - count) / held).clamp(0, 1 - 2**-53))
+        whole = uniform * (count + held)
+        met = self.met.of_buffer(((whole - count) / held).clamp(0, 1 - 2**-53))
         return torch.where(whole < count, whole.long(), met + count)
 
     def gather(self, indices: Tensor, out: object = None) -> Batch:
         """The windows that begin at `indices` (...,), looked up in both."""
         count = len(self.data.store)
-        ours, met = self.data.gather(indices.clamp(max=count - 1)), super().gather((indices - count).clamp(min=0))
+        ours, met = self.data.gather(indices.clamp(max=count - 1)), self.met.gather((indices - count).clamp(min=0))
         found = {}
         for key, value in ours.items():
             of_data = (indices < count).view(*indices.shape, *[1] * (value.dim() - indices.dim()))
@@ -144,12 +150,12 @@ class JoinedWindows(ReplayWindows):
         return found
 
 
-def joined_windows(stores: Stores, length: int) -> ReplayWindows:
+def joined_windows(stores: Stores, length: int) -> Source:
     """Windows of what is met, and of a dataset beside it where there is one, for agents whose actions are chunks."""
+    met = ReplayWindows(stores.replay, length)
     if stores.data is None:
-        return ReplayWindows(stores.replay, length)
-    data = WindowSource(stores.data, segment_ids(stores.dataset), Windows(length))
-    return JoinedWindows(data, stores.replay)
+        return met
+    return JoinedWindows(WindowSource(stores.data, segment_ids(stores.dataset), Windows(length)), met)
 
 
 class _WithData(Drawn):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -28,7 +30,7 @@ def filled(steps: int, capacity: int = 12) -> TransitionBuffer:
     return buffer
 
 
-def bound(source: ReplayWindows, rows: int = 64, seeds: tuple[int, ...] = (0,)) -> ReplayWindows:
+def bound(source: Any, rows: int = 64, seeds: tuple[int, ...] = (0,)) -> Any:
     source.bind(seeds, rows, torch.device("cpu"))
     return source
 
@@ -68,7 +70,7 @@ def test_rows_of_data_and_buffer_are_equally_likely_and_say_where_they_are_from(
     store = Store.pack(data)
     windows = WindowSource(store, np.repeat(np.arange(4), 6), Windows(LENGTH))
     windows.bind([0], 6000, torch.device("cpu"))
-    source = bound(JoinedWindows(windows, filled(9)), 6000)
+    source = bound(JoinedWindows(windows, ReplayWindows(filled(9), LENGTH)), 6000)
     rows = source.rows(0)[0]
     batch = source.gather(rows)
     counts = torch.bincount(rows, minlength=36)
@@ -77,7 +79,7 @@ def test_rows_of_data_and_buffer_are_equally_likely_and_say_where_they_are_from(
     of_data = batch["time"][:, 0] >= 100
     assert torch.equal(of_data, rows < 24)
     assert set(batch["time"][~of_data][:, 0].tolist()) == {3.0, 4.0, 5.0, 6.0, 7.0, 8.0}
-    empty = bound(JoinedWindows(windows, TransitionBuffer(12, SHAPES, num_envs=ENVS)), 64)
+    empty = bound(JoinedWindows(windows, ReplayWindows(TransitionBuffer(12, SHAPES, num_envs=ENVS), LENGTH)), 64)
     assert int(empty.rows(0).max()) < 24  # nothing met yet: the data alone
 
 
