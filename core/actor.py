@@ -46,6 +46,7 @@ _HOMES = {
     "gru": "surefoot.core.memory_actors",
     "chunk": "surefoot.core.memory_actors",
     "steered": "surefoot.core.steered",
+    "edited": "surefoot.core.steered",
     "ensembled_chunk": "surefoot.core.chunk_actors",
     "blended_chunk": "surefoot.core.chunk_actors",
     "held_noise": "surefoot.core.memory_actors",

@@ -15,6 +15,7 @@ from surefoot.offline.idql import IDQL, IDQLConfig
 from surefoot.offline.ifql import IFQL, IFQLConfig
 from surefoot.offline.iql import IQL, IQLConfig
 from surefoot.offline.qam import QAM, QAMF, QAMConfig, QAMFConfig
+from surefoot.offline.qam_e import QAME, QAMEConfig
 from surefoot.offline.qc import QC, QCFQL, QCConfig, QCFQLConfig
 from surefoot.offline.rcsl import RCSL, RCSLConfig
 from surefoot.offline.rebrac import ReBRAC, ReBRACConfig
@@ -22,7 +23,7 @@ from surefoot.offline.riql import RIQL, RIQLConfig
 from surefoot.offline.td3_bc import TD3BC, TD3BCConfig
 
 _AGENTS: tuple[type[Agent], ...] = (AWRFlow, BC, CQL, CalQL, DT, DiffusionBC, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL)
-_AGENTS += (IFQL, IQL, QAM, QAMF, QC, QCFQL, RAFTFlow, RCSL, RIQL, ReBRAC, TD3BC)
+_AGENTS += (IFQL, IQL, QAM, QAME, QAMF, QC, QCFQL, RAFTFlow, RCSL, RIQL, ReBRAC, TD3BC)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -36,6 +37,7 @@ __all__ = [
     "IFQL",
     "IQL",
     "QAM",
+    "QAME",
     "QAMF",
     "QC",
     "QCFQL",
@@ -62,6 +64,7 @@ __all__ = [
     "IFQLConfig",
     "IQLConfig",
     "QAMConfig",
+    "QAMEConfig",
     "QAMFConfig",
     "QCConfig",
     "QCFQLConfig",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -39,3 +40,20 @@ def shared_data() -> pathlib.Path:
 def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the user's cache out of the tests, and the tests out of the user's cache."""
     monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_workers() -> Iterator[None]:
+    """Runs that tests start in this process have workers that are forked, so that each need not import torch anew.
+
+    Runs that tests start by the command line in a process of its own have workers as users have them.
+    """
+    from forking import Server
+
+    from surefoot.experiment import workers
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        server = Server(pathlib.Path(folder))
+        patch.setattr(workers, "subprocess", server)
+        yield
+        server.close()

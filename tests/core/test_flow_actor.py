@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import single_flow
+from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
 from surefoot.core.ensembles import aggregate
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
@@ -37,6 +38,7 @@ from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.core.sources import Uniform
+from surefoot.core.steered import EditedActor
 from surefoot.core.unet import UNetVelocity
 from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity, VelocityNetwork
 
@@ -132,6 +134,9 @@ ACTORS: dict[str, Any] = {
     "one step, normalised": lambda: OneStepActor(OBSERVATIONS, ACTIONS, (16, 16), layer_norm="after"),
     "chunk of 4, convolutions": lambda: ChunkActor(FlowActor(UNetVelocity(OBSERVATIONS, 8, 4, 8), 8, 2), 4, ACTIONS),
     "chunk of 3, two played": lambda: ChunkActor(OneStepActor(OBSERVATIONS, 3 * ACTIONS, (16, 16)), 3, ACTIONS, 2),
+    "edited": lambda: EditedActor(
+        FlowActor(network(), ACTIONS, 3), TanhGaussianActor(OBSERVATIONS + ACTIONS, ACTIONS, (16,)), 0.2
+    ),
     "chunk of 3": lambda: ChunkActor(FlowActor(network("mlp", 3 * ACTIONS), 3 * ACTIONS, 2), 3, ACTIONS),
 }
 

@@ -36,6 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "awr_flow-chunk": ("awr_flow", {"chunk": 2}),
     "diffusion_bc-ddim": ("diffusion_bc", {"diffusion_steps": 6, "sampler_steps": 2, "chunk": 2}),
     "qam": ("qam", {"critics": 2, "chunk": 2, "flow_steps": 2}),
+    "qam_e": ("qam_e", {"critics": 2, "flow_steps": 2}),
     "qam_f": ("qam_f", {"critics": 2, "flow_steps": 2}),
     "riql-k3": ("riql", {"critics": 3, "quantile": 0.1, "sigma": 0.5}),
 }

@@ -18,7 +18,21 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Stores
 from surefoot.data.store import Store
-from surefoot.offline import ALGORITHMS, FQL, IDQL, IFQL, QAM, QAMF, QC, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
+from surefoot.offline import (
+    ALGORITHMS,
+    FQL,
+    IDQL,
+    IFQL,
+    QAM,
+    QAME,
+    QAMF,
+    QC,
+    AWRFlow,
+    DiffusionBC,
+    FlowBC,
+    RAFTFlow,
+    ReBRAC,
+)
 
 SPEC = Spec(2, 1, (-1.0,), (1.0,))
 
@@ -206,3 +220,19 @@ def test_a_u_of_convolutions_can_be_cloned_with(kind: str) -> None:
     agent: Any = ALGORITHMS[kind](Spec(3, 2, (-1.0,) * 2, (1.0,) * 2), network="unet", chunk=4)
     assert agent.velocity.kind == "unet"
     assert agent.actor.act(torch.zeros(2, 3), torch.zeros(2, 8)).shape == (2, 2)
+
+
+def test_qam_es_edits_move_the_flows_actions_up_the_critics_by_their_range() -> None:
+    """Actions near 0 earn what they are; at an inverse temperature of 0 the flow stays a clone: the edit is left."""
+    store = two_modes()
+    source = torch.Generator().manual_seed(5)
+    actions = 0.3 * torch.randn(4000, 1, generator=source).clamp(-2, 2)
+    store["actions"][:] = actions
+    store["rewards"][:] = actions[:, 0]
+    options = {"critics": 2, "flow_steps": 4, "inverse_temperature": 0.0, "edit_scale": 0.3, "temperature": 0.01}
+    agent = trained(QAME, store, 400, target_rate=0.05, **options)
+    states, noise = torch.rand(300, 2) * 2 - 1, torch.randn(300, 1)
+    with torch.no_grad():
+        moved = agent.act(states, noise) - agent.head.act(states, noise)  # type: ignore[attr-defined]
+    assert 0.15 < moved.mean() <= 0.3
+    assert moved.abs().max() <= 0.3 + 1e-6

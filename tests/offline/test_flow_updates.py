@@ -21,7 +21,7 @@ from surefoot.core.agent import Agent
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.sources import Uniform
-from surefoot.offline import FQL, IDQL, IFQL, QAM, QAMF, QC, QCFQL, AWRFlow, DiffusionBC, FlowBC, ReBRAC
+from surefoot.offline import FQL, IDQL, IFQL, QAM, QAME, QAMF, QC, QCFQL, AWRFlow, DiffusionBC, FlowBC, ReBRAC
 
 ROWS, RATE, PLANNED = 6, 3e-3, 8
 Noise = Mapping[str, Tensor]
@@ -171,10 +171,17 @@ def plain_rebrac(agent: Agent, nets: dict[str, Plain]) -> Step:
 
 
 def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
-    c, distilled = agent.config, "student" in nets
-    names = ("velocity", "critic", "improved", "student") if distilled else ("velocity", "critic", "improved")
-    adam = JointAdam([nets[name] for name in names], RATE, clip=c.max_gradient_norm)
+    c, distilled, edits = agent.config, "student" in nets, "edit" in nets
+    more = [name for name in ("student", "edit", "temperature") if name in nets]
+    adam = JointAdam([nets[name] for name in ("velocity", "critic", "improved", *more)], RATE, clip=c.max_gradient_norm)
     h = 1 / c.flow_steps
+
+    def edited(seen: Tensor, flowed: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = nets["edit"](seen, flowed).chunk(2, -1)
+        log_std = log_std.clamp(-5, 2)
+        e = torch.tanh(mean + log_std.exp() * z)
+        normal = -0.5 * z**2 - log_std - 0.5 * math.log(2 * math.pi)
+        return flowed + c.edit_scale * e, (normal - torch.log(1 - e**2)).sum(1)
 
     def step(rows: Rows, noise: Noise) -> None:
         v, u, q = nets["velocity"], nets["improved"], nets["critic"]
@@ -208,9 +215,19 @@ def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
             flowed = euler(u, rows.s, noise["policy"], c.flow_steps).detach()
             judge = q.copy()(rows.s, mine.clamp(-1, 1)).squeeze(-1).mean(0)
             loss = loss + c.alpha * ((mine - flowed) ** 2).mean() - judge.mean()
+        if edits:
+            flowed = euler(u, rows.s, noise["policy"], c.flow_steps).detach()
+            action, density = edited(rows.s, flowed, noise["edit"])
+            alpha = nets["temperature"]()
+            judge = q.copy()(rows.s, action.clamp(-1, 1)).squeeze(-1).mean(0)
+            loss = loss + (alpha.detach() * density - judge).mean()
+            loss = loss - alpha * (density.detach() - 0.5 * action.shape[1]).mean()
         with torch.no_grad():
             if distilled:
                 chosen = nets["student"](rows.following, noise["next"]).clamp(-1, 1)
+            elif edits:
+                start, z = noise["next"].chunk(2, 1)
+                chosen = edited(rows.following, euler(u, rows.following, start, c.flow_steps), z)[0].clamp(-1, 1)
             else:
                 chosen = euler(u, rows.following, noise["next"], c.flow_steps)
             values = target(rows.following, chosen).squeeze(-1)
@@ -310,6 +327,7 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
     "qam": (QAM, plain_qam, {"critics": 3, "max_gradient_norm": 0.3}),
     "qam of chunks": (QAM, plain_qam, {"critics": 4, "chunk": 2, "max_gradient_norm": 0.3, "inverse_temperature": 1.5}),
     "qam_f": (QAMF, plain_qam, {"critics": 3, "max_gradient_norm": 0.3, "alpha": 2.0, "chunk": 2}),
+    "qam_e": (QAME, plain_qam, {"critics": 3, "max_gradient_norm": 0.3, "edit_scale": 0.4, "chunk": 2}),
     "diffusion_bc": (DiffusionBC, plain_diffusion_bc, {"chunk": 2, "diffusion_steps": 4, "average_rate": 0.2}),
     "idql": (IDQL, plain_idql, {"chunk": 2, "width": 4, "blocks": 1, "dropout": 0.0, "diffusion_steps": 3}),
     "awr_flow": (AWRFlow, plain_awr, {"chunk": 2, "weight_limit": 2.0, "hidden": (12, 9)}),

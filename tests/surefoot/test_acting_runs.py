@@ -92,7 +92,8 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_curves(two_seeds: Run, tmp
 
 def test_an_environment_whose_state_is_hidden_begins_a_new_episode_and_the_run_says_so(tmp_path: pathlib.Path) -> None:
     script = SCRIPT.format(tests=str(pathlib.Path(__file__).parent), out=str(tmp_path / "killed"))
-    process = subprocess.Popen([sys.executable, "-c", script.replace("env=ENV", "env='Pendulum-v1'")])
+    script = script.replace("env=ENV", "env='Pendulum-v1'").replace("seeds=2", "seeds=1")
+    process = subprocess.Popen([sys.executable, "-c", script])
     _wait_for(lambda: _checkpoints(tmp_path / "killed") >= 1, 120)
     process.send_signal(signal.SIGKILL)
     process.wait()

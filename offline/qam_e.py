@@ -1,0 +1,101 @@
+"""QAM-E: QAM whose actions are edited within a small range by a policy that maximises the critics."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.adjoint import pulled
+from surefoot.core.agent import Batch, Metrics, Update, require
+from surefoot.core.chunks import in_chunks
+from surefoot.core.networks import pairs
+from surefoot.core.random import Noise
+from surefoot.core.steered import EditedActor
+from surefoot.core.temperature import Temperature
+from surefoot.offline.qam import QAM, QAMConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class QAMEConfig(QAMConfig):
+    """Settings of QAM-E."""
+
+    edit_scale: float = 0.1  # c: an edit changes each number of an action by no more
+    temperature: float = 1.0  # alpha at the start, of the edits' entropy; learned
+    target_entropy_per_dimension: float = -0.5  # of the edits, in nats
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        require(self.edit_scale > 0, "qam_e", "edit_scale", self.edit_scale, "> 0")
+        require(self.temperature > 0, "qam_e", "temperature", self.temperature, "> 0")
+
+
+class QAME(QAM):
+    r"""QAM-E of Li and Levine, "Q-learning with Adjoint Matching" (2026): a second policy edits the flow's action.
+
+    .. math::
+        a &= \mathrm{clip}(U(s, z) + c\, e), \quad e \sim \tanh \mathcal N(s, U(s, z)) \\
+        L_e &= E\, [\alpha \log \pi(e | s, U(s, z)) - \overline Q(s, a)], \quad
+        L_\alpha = -\alpha\, E\, [\log \pi(e | s, U(s, z)) + \bar H]
+
+    with U(s, z) where the improved flow takes z, which gets no gradient. Edited actions, edits drawn anew, are those of
+    the critics' target, whose backup has no entropy. One Adam steps these networks with QAM's. What acts takes the mean
+    edit, as the evaluation of all tanh-Gaussians here does.
+    """
+
+    name = "qam_e"
+    Config: ClassVar[type] = QAMEConfig
+    config: QAMEConfig
+
+    def build(self) -> None:
+        """The editing policy and its temperature beside QAM's networks."""
+        super().build()
+        c, size = self.config, self.config.chunk * self.spec.action_dim
+        self.edit = TanhGaussianActor(self.spec.observation_dim + size, size, c.hidden, log_std_range=(-5.0, 2.0))
+        self.temperature = Temperature(c.temperature, "exp")
+
+    @property
+    def editor(self) -> EditedActor:
+        """Flow and edit as one head."""
+        return EditedActor(self.head, self.edit, self.config.edit_scale)
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the edited flow, from a queue where it gives chunks."""
+        return in_chunks(self.editor, self.config.chunk, self.spec.action_dim)
+
+    def next_action(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, D) the flow's action of the first half of (B, 2 D) noise, edited by the other half."""
+        start, drawn = noise.chunk(2, -1)
+        return self.editor.edited(observations, self.head.act(observations, start), drawn)[0].clamp(-1, 1)
+
+    def edit_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """SAC's for the edits, and for their temperature; the critics, trained in the same step, get no gradient."""
+        c, seen = self.config, batch["observations"]
+        with torch.no_grad():
+            flowed = self.head.act(seen, noise["policy"])
+        action, log_density = self.editor.edited(seen, flowed, noise["edit"])
+        slope = pulled(lambda a: self.critic(pairs(seen, a.clamp(-1, 1))).mean(0).unsqueeze(-1), action)
+        alpha = self.temperature()
+        edits = (alpha.detach() * log_density - (slope * action).sum(-1)).mean()
+        target = c.target_entropy_per_dimension * action.shape[-1]
+        return edits + self.temperature.loss(log_density, target), {"edit_entropy": -log_density, "temperature": alpha}
+
+    def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """QAM's sum and the edits' (in place of the value its slope times the action: of equal gradient)."""
+        edits, own = self.edit_loss(batch, noise)
+        others, metrics = super().loss(batch, noise)
+        return others + edits, {**metrics, **own}
+
+    def updates(self) -> list[Update]:
+        """One step of all networks; averages lag."""
+        (update,) = super().updates()
+        one = Noise("normal", self.config.chunk * self.spec.action_dim)
+        both = Noise("normal", 2 * self.config.chunk * self.spec.action_dim)
+        noise = {**update.noise, "next": both, "policy": one, "edit": one}
+        return [dataclasses.replace(update, trains=(*update.trains, "edit", "temperature"), noise=noise)]
