@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import pathlib
 import tomllib
@@ -16,6 +17,7 @@ from surefoot.experiment.algorithms import ALGORITHMS
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
+@functools.cache
 def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("status_page", ROOT / "tools" / "status_page.py")
     assert spec is not None

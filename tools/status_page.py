@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import pathlib
 import sys
 import tomllib
@@ -87,9 +88,14 @@ def _missing(entry: str, rows: dict[str, Any], root: pathlib.Path) -> list[str]:
         return [f"{file} is not there"]
     if not test:
         return []
-    tree = ast.parse((root / file).read_text(encoding="utf-8"))
-    there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    return [] if test in there else [f"{file} has no test {test}"]
+    return [] if test in _functions(root / file) else [f"{file} has no test {test}"]
+
+
+@functools.cache
+def _functions(file: pathlib.Path) -> frozenset[str]:
+    """Names of all functions in a file."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
 def _tests(entries: Sequence[str], data: dict[str, Any]) -> str:

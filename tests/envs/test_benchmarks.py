@@ -102,13 +102,14 @@ def test_the_facts_of_the_table_are_those_of_the_environments() -> None:
 def test_the_facts_of_the_table_are_those_of_all_environments() -> None:
     ogbench()
     for base, facts in BASES.items():
-        found = describe(f"ogbench/{base}-singletask-v0")
-        assert (base, found.observation_dim, found.action_dim, found.max_episode_steps) == (
+        name = parse(f"ogbench/{base}-singletask-v0")
+        env = gymnasium.make(name.gym_id.replace(f"-task{facts.default}", ""))
+        (observations,), (actions,) = env.observation_space.shape, env.action_space.shape
+        assert (base, observations, actions, env.spec.max_episode_steps) == (
             base, facts.observations, facts.actions, facts.steps
         )  # fmt: skip
-        name = parse(f"ogbench/{base}-singletask-v0")
-        inner = gymnasium.make(name.gym_id.replace(f"-task{facts.default}", "")).unwrapped
-        assert inner._reward_task_id == facts.default  # type: ignore[attr-defined]
+        assert env.unwrapped._reward_task_id == facts.default
+        env.close()
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ def serve(path: str) -> None:
 
     for name in PRELOADED:
         importlib.import_module(f"surefoot.experiment.{name}")
+    importlib.import_module("surefoot.evaluation")
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)
