@@ -155,6 +155,7 @@ def training_cell(
             if line["kind"] == "eval"
         ],
         "last": last_metrics(result["metrics"]),
+        "rings": result.get("alarm", {}).get("rings", []),
         "seconds": round(result["seconds"], 1),
         "updates_per_second": round(result["updates_per_second"], 1),
         "versions": environment_facts["versions"],

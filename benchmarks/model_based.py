@@ -1,0 +1,133 @@
+"""Model-based learning from data: NeoRL-2's own files beside its published scores, and MuJoCo beside IQL and TD3+BC.
+
+One setting for all NeoRL-2 tasks. Its environments are those of polixir/NeoRL2, a checkout of which must be importable
+(`PYTHONPATH=CHECKOUT python benchmarks/model_based.py`); Simglucose needs packages of another time and is left out.
+
+python benchmarks/model_based.py              # compute what is missing, then write the table
+python benchmarks/model_based.py --table      # only the table
+python benchmarks/model_based.py --quick      # one small cell, for CI
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import importlib.util
+from typing import Any, NamedTuple
+
+import numpy as np
+from cells import Results
+from study import SHARED, Cell, entry, shared, study_main, training_cell
+
+from surefoot.data import normalized_score, reference_scores
+
+UPDATES, MODEL_UPDATES, EPISODES, SEEDS = 30_000, 20_000, 20, 3
+
+
+class Task(NamedTuple):
+    """A dataset, and where its policies are judged."""
+
+    name: str
+    dataset: str
+    environment: str
+    published: str = ""  # row of NeoRL-2's table
+
+
+TASKS = (
+    Task("DMSD", "neorl2-dmsd-high-train", "neorl2:DMSD", "DMSD"),
+    Task("SafetyHalfCheetah", "neorl2-safetyhalfcheetah-high-train", "neorl2:SafetyHalfCheetah", "SafetyHalfCheetah"),
+    Task("HalfCheetah", "halfcheetah-v5-mixed-sb3", "HalfCheetah-v5"),
+    Task("Hopper", "hopper-v5-mixed-sb3", "Hopper-v5"),
+)
+IMAGINED: dict[str, Any] = {
+    "model_updates": MODEL_UPDATES, "rollouts": 5_000, "rollout_length": 5, "normalization": "observations",
+}  # fmt: skip
+METHODS: dict[str, dict[str, Any]] = {
+    "mobile": {**IMAGINED, "penalty": 1.0},
+    "ravl": {**IMAGINED, "critics": 10, "diversity": 1.0},
+    "mopo": {**IMAGINED, "penalty": 1.0},
+    "combo": {**IMAGINED, "cql_weight": 0.5},
+    "iql": {},
+    "td3bc": {},
+}
+PLAIN = ("iql", "td3bc")
+
+
+def cell(task: Task, method: str, seed: int, updates: int = UPDATES, **options: Any) -> dict[str, Any]:
+    """Train and evaluate one seed; with the signals of the alarm that were logged last."""
+    if task.published and importlib.util.find_spec("neorl2") is None:
+        raise SystemExit("put a checkout of polixir/NeoRL2 on PYTHONPATH, or choose other cells with --only")
+    settings = {**METHODS[method], **options}
+    steps = updates + settings.get("model_updates", 0)
+    data = functools.partial(shared, task.dataset)
+    return training_cell(method, settings, data, task.environment, seed, steps, EPISODES)
+
+
+def cells() -> list[Cell]:
+    """All cells, one seed of everything before the next."""
+    return [
+        Cell(f"{task.name}-{method}-s{seed}", functools.partial(cell, task, method, seed))
+        for seed in range(SEEDS)
+        for task in TASKS
+        for method in METHODS
+        if not (task.published and method in PLAIN)
+    ]
+
+
+def published() -> dict[str, dict[str, str]]:
+    """Task -> method -> score of NeoRL-2's table; empty where it is not there."""
+    path = SHARED / "results" / "neorl2_task_score.csv"
+    if not path.is_file():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row[""]: row for row in csv.DictReader(file)}
+
+
+def table(found: Results) -> list[str]:
+    """The Markdown table of the cells that are there."""
+    theirs = published()
+    lines = [
+        "# Model-based learning from data",
+        "",
+        f"Mean return of {EPISODES} episodes a seed with its 95 % interval, after {UPDATES:,} updates of the policy "
+        f"and at most {MODEL_UPDATES:,} of the model; one setting for all. Score: 100 (return - low) / (high - low). "
+        "Published scores are NeoRL-2's own, of settings chosen by task. Alarm: seeds in which it rang, and at which "
+        "signals. Written by `python benchmarks/model_based.py`.",
+        "",
+        "| task | method | seeds | return | score | published score | alarm | updates a second |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for task in TASKS:
+        reference = reference_scores(task.environment)
+        row = theirs.get(task.published, {})
+        if row:
+            data = f"{float(row['data']):.1f}"
+            best = max((key for key in row if key not in ("", "data")), key=lambda key: float(row[key].split("±")[0]))
+            lines.append(f"| {task.name} | the data; best published: {best} | | | {data} | {row[best]} | | |")
+        for method in METHODS:
+            if task.published and method in PLAIN:
+                continue
+            names = [f"{task.name}-{method}-s{seed}" for seed in range(SEEDS)]
+            rows = [found[name] for name in names if name in found]
+            returns = [np.asarray(one["returns"]) for one in rows]
+            mean = float(np.mean([one.mean() for one in returns])) if rows else None
+            score = "" if mean is None or reference is None else f"{float(normalized_score(mean, reference)):.1f}"
+            speed = f"{np.mean([one['updates_per_second'] for one in rows]):.0f}" if rows else ""
+            told = (
+                f"{len(rows)} of {SEEDS} | {entry(returns, SEEDS)} | {score} | {row.get(method, '')} | {_alarm(rows)}"
+            )
+            lines.append(f"| {task.name} | {method} | {told} | {speed} |")
+    return lines
+
+
+def _alarm(rows: list[dict[str, Any]]) -> str:
+    rang = [row["rings"] for row in rows if row.get("rings")]
+    signals = sorted({ring["signal"] for rings in rang for ring in rings})
+    return f"{len(rang)}: {', '.join(signals)}" if rang else ""
+
+
+QUICK = {"model_updates": 60, "rollouts": 50, "model_hidden": (16, 16), "model_decays": (), "hidden": (16, 16)}
+
+if __name__ == "__main__":
+    quick = functools.partial(cell, TASKS[2], "mopo", 0, 200, **QUICK)
+    study_main(__doc__, "model_based", cells(), table, Cell("halfcheetah-mopo-quick", quick))
