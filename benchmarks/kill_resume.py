@@ -83,6 +83,10 @@ FAMILIES = {
     "images": Family(
         [*SHORT_SAC, "env=native/pendulum-pixels", "steps=300", "algo.encoder=small", "batch_size=16"],
     ),
+    "model-based": Family(
+        ["algo=mopo", *CLOUD, "steps=1200", "evaluate_every=60", "algo.model_updates=400", "algo.model_hidden=[32,32]"]
+        + ["algo.model_decays=[]", "algo.rollouts=200", "algo.imagine_every=100", *NARROW]
+    ),
     "not restorable": Family([*SHORT_SAC, "env=Pendulum-v1", "steps=1000"], restorable=False),
 }
 """The state of gymnasium's own Pendulum-v1 can't be saved: those runs resume, but not bit for bit."""
