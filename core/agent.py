@@ -18,6 +18,7 @@ from surefoot.core.features import encoder_of
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
+from surefoot.core.rates import Adam, Descent
 from surefoot.core.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.spec import DatasetLike as DatasetLike
 from surefoot.core.spec import Spec as Spec
@@ -30,44 +31,6 @@ Change = Callable[[Any, dict[str, Tensor]], tuple[dict[str, Tensor], Metrics]]
 """(batch, noise) -> (full name of a parameter or buffer -> new tensor, metrics)."""
 
 
-SCHEDULES = ("constant", "cosine", "linear", "adaptive")
-
-
-@dataclasses.dataclass(frozen=True)
-class Adam:
-    """Settings of one optimiser. Source: Kingma and Ba (2015); decoupled decay, Loshchilov and Hutter."""
-
-    learning_rate: float = 3e-4
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    schedule: str = "constant"  # cosine or linear: to 0 over the planned steps; adaptive: its rate is set from outside
-    decay_over: float = 1.0  # cosine and linear: the planned steps times this; above 1 they end before they reach 0
-    warm_up: int = 0  # cosine and linear: steps of the schedule in which the rate rises from 0 first, linearly
-    stride: int = 1  # cosine and linear: optimiser steps that are one step of the schedule
-    max_gradient_norm: float | None = None  # per seed, over all that the update trains
-
-    def __post_init__(self) -> None:
-        """Refuse an unknown schedule, or one that would be over at once."""
-        if not self.decay_over > 0:
-            raise ConfigError(f"decay_over is {self.decay_over}, must be > 0")
-        if self.warm_up < 0 or self.stride < 1:
-            raise ConfigError(f"warm_up is {self.warm_up} and stride {self.stride}, must be >= 0 and >= 1")
-        if self.schedule not in SCHEDULES:
-            raise ConfigError(f"schedule is {self.schedule!r}, must be {', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Descent:
-    """Plain gradient descent: parameter -= learning_rate * gradient, without a memory or a schedule.
-
-    At a rate of 1 a loss whose gradient is parameter - new makes the parameter `new`: how a loss sets it.
-    """
-
-    learning_rate: float = 1.0
-    schedule: ClassVar[str] = "constant"
-
-
 @dataclasses.dataclass(frozen=True)
 class Update:
     """One optimiser step of an agent's training step."""
@@ -76,7 +39,7 @@ class Update:
     """`loss(batch, noise) -> (scalar, metrics)`: a bound method of the agent, or a function that holds it."""
     trains: tuple[str, ...]
     """Names of the networks that it changes; no other gets a gradient, so losses need not detach them."""
-    optimizer: Adam | Descent = Adam()
+    optimizer: Adam | Descent = dataclasses.field(default_factory=Adam)
     source: str | tuple[str, ...] = MAIN
     """Where its rows come from; of several, the loss is given a dict of batches by their names."""
     every: int = 1

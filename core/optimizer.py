@@ -122,6 +122,10 @@ class Optimizer:
         if self.settings.schedule == "adaptive":
             return float(self.rates[0])
         s, taken = self.settings, self.taken // self.settings.stride
+        if s.schedule == "restarts":
+            taken %= s.cycle
+            falling = 0.5 * (1 + math.cos(math.pi * (taken - s.warm_up) / (s.cycle - s.warm_up)))
+            return s.lowest + (s.learning_rate - s.lowest) * (taken / s.warm_up if taken < s.warm_up else falling)
         if taken < s.warm_up:
             return s.learning_rate * taken / s.warm_up
         progress = min(1.0, (taken - s.warm_up) / max(self.planned * s.decay_over / s.stride - s.warm_up, 1.0))

@@ -190,3 +190,17 @@ def weight_metrics(
         "cut_fraction": masked_mean((weights > high).to(weights.dtype), mask),
         "behaviour_kl": masked_mean(weights - 1 - logs, mask),
     }
+
+
+def limited_log_ratio(log_prob: Tensor, behaviour: Tensor, limit: float | None) -> tuple[Tensor, Tensor]:
+    """(B,) log-ratios of normalised log-densities, cut to +- `limit`, and 1 where that has left no gradient.
+
+    Args:
+        log_prob: (B,) with gradient.
+        behaviour: (B,) of the policy that acted.
+        limit: None for no cut.
+    """
+    if limit is None:
+        return log_ratio(log_prob, behaviour), torch.zeros_like(behaviour)
+    cut = (log_prob.detach().abs() > limit).to(behaviour.dtype)
+    return log_ratio(log_prob.clamp(-limit, limit), behaviour.clamp(-limit, limit)), cut

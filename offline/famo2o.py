@@ -147,11 +147,11 @@ class FamO2O(Agent):
         targets = {"target_critic": ("critic", c.target_rate)}
         action = {"action": Noise("normal", self.spec.action_dim)}
         return [
-            Update(self.value_loss, ("value",), adam),
+            Update(self.value_loss, ("value",), adam),  # type: ignore[misc]  # IQL's
             Update(self.balance_loss, ("balance",), adam, noise={**choice, **action}),
             Update(self.temperature_loss, ("temperature",), adam, together=True, noise=choice),
             Update(self.actor_loss, ("actor",), adam, together=True, noise={"coefficient": self.coefficient_noise}),
-            Update(self.critic_loss, ("critic",), adam, then=targets),
+            Update(self.critic_loss, ("critic",), adam, then=targets),  # type: ignore[misc]
         ]
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
@@ -22,7 +23,7 @@ from surefoot.core.random import Noise
 from surefoot.core.value_learning import value_loss
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent, in_parts, kept_of
 from surefoot.online.on_policy_config import EpochsConfig
-from surefoot.online.pretrained import clone_of
+from surefoot.online.pretrained import check_clone_is_kept, clone_of
 
 SIZES: dict[str, Any] = {
     "noise_hidden": (256, 256),
@@ -59,6 +60,7 @@ class DPPOConfig(EpochsConfig):
     clip: float = 0.01  # of the last step's ratio
     first_clip: float = 0.01  # of the first trained step's; between, it grows exponentially
     clip_rate: float = 3.0
+    clone_coefficient: float = 0.0  # of minus the log-density of steps that the clone takes; 0 keeps no clone
     normalisation: str = "mean"  # of a step's log-density: mean over its numbers, or joint
     critic_warmup: int = 0  # blocks at first that only the critic learns from
     learning_rate: float = 1e-4
@@ -74,6 +76,7 @@ class DPPOConfig(EpochsConfig):
         for name in ("clip", "first_clip", "noise_floor", "target_kl", "max_gradient_norm"):
             value = getattr(self, name)
             require(value is None or value > 0, "dppo", name, value, "> 0")
+        require(self.clone_coefficient >= 0, "dppo", "clone_coefficient", self.clone_coefficient, ">= 0")
         require(self.trained_steps >= 1, "dppo", "trained_steps", self.trained_steps, ">= 1")
         known = self.normalisation in ("mean", "joint")
         require(known, "dppo", "normalisation", self.normalisation, "mean or joint")
@@ -96,7 +99,8 @@ class DPPO(OnPolicyAgent):
     chains are shuffled together. So an epoch looks at every chain, and at one of its steps. The official code puts
     other numbers than :math:`\epsilon` where a single step is trained; and takes the next episode's first observation
     where a time limit ends one, which is not done here; nor are log-densities of single numbers cut to [-5, 2], which
-    means little where draws are within three deviations. Its regulariser towards the clone is not there.
+    means little where draws are within three deviations. With `clone_coefficient` chains that the clone draws in the
+    same states are likely to stay so: minus their steps' mean log-density is added to the loss.
     """
 
     name = "dppo"
@@ -113,6 +117,8 @@ class DPPO(OnPolicyAgent):
         """Chain and critic."""
         self.build_actor()
         self.value = Value(self.features, self.config.hidden, "orthogonal", activation=self.config.activation)
+        if self.config.clone_coefficient > 0:
+            self.reference = copy.deepcopy(self.actor).requires_grad_(False)
 
     def build_actor(self) -> None:
         """The chain of denoising steps."""
@@ -137,6 +143,7 @@ class DPPO(OnPolicyAgent):
     def adopt(self, source: Agent) -> list[str] | None:
         """The clone's noise network; of a run of this algorithm all."""
         if type(source) is type(self):
+            check_clone_is_kept(self, source)
             return None
         clone, chunk = diffusion_of(source)
         theirs, mine = clone.network.state_dict(), self.actor.network.state_dict()
@@ -148,6 +155,8 @@ class DPPO(OnPolicyAgent):
             )
         self.actor.network.load_state_dict(copy.deepcopy(theirs))
         self.actor.refreeze()
+        if self.config.clone_coefficient > 0:
+            self.reference.load_state_dict(self.actor.state_dict())
         return ["actor"]
 
     @property
@@ -183,10 +192,20 @@ class DPPO(OnPolicyAgent):
         clips = at(clip_table(count, c.first_clip, c.clip, c.clip_rate), step, log_prob).reshape(-1)
         advantages = normalise(batch["advantages"], mask) * weights
         terms, clipped = clip_surrogate(log_ratios, advantages, clips, mask=mask)
-        loss = reduce(terms, mask)
+        loss, metrics = reduce(terms, mask), ratio_metrics(log_ratios, clipped, mask)
+        if c.clone_coefficient > 0:
+            metrics["clone_log_prob"] = near = self.clone_log_prob(batch["observations"], noise["clone"])
+            loss = loss - c.clone_coefficient * reduce(near, mask)
         if "moving" in batch:
             loss = loss * batch["moving"].mean()
-        return loss, ratio_metrics(log_ratios, clipped, mask)
+        return loss, metrics
+
+    def clone_log_prob(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B,) mean log-density of the trained steps of chains that the clone draws by (B, held_dim) noise."""
+        with torch.no_grad():
+            actions, kept = self.reference.sample(observations, noise)
+        found = self.actor.evaluate(observations, actions, kept).outputs.log_densities
+        return found.mean(-1) * self.share  # type: ignore[no-any-return]
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the value, weighted."""
@@ -200,8 +219,11 @@ class DPPO(OnPolicyAgent):
         actor, critic = (
             Adam(rate, max_gradient_norm=c.max_gradient_norm) for rate in (c.learning_rate, c.value_learning_rate)
         )
+        drawn = {"step": Noise("uniform", 1)}
+        if c.clone_coefficient > 0:
+            drawn["clone"] = Noise("normal", self.actor.held_dim)
         return [
-            Update(self.policy_loss, ("actor",), actor, noise={"step": Noise("uniform", 1)}),
+            Update(self.policy_loss, ("actor",), actor, noise=drawn),
             Update(self.critic_loss, ("value",), critic, together=True),
         ]
 

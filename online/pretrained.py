@@ -114,3 +114,17 @@ def take_clone(agent: Any, source: Agent, network: nn.Module, steps: int) -> Non
             "configured with: leave algo.network and its sizes out, so that they follow the run"
         )
     network.load_state_dict(copy.deepcopy(theirs))
+
+
+def check_clone_is_kept(agent: Any, source: Agent) -> None:
+    """Refuse to stay near a clone that a run of the same algorithm has not kept.
+
+    Raises:
+        ConfigError: a `clone_coefficient` above 0, and no `reference` in the source.
+    """
+    coefficient = agent.config.clone_coefficient
+    if coefficient > 0 and not hasattr(source, "reference"):
+        raise ConfigError(
+            f"clone_coefficient is {coefficient:g}, and the run that {agent.name} starts from keeps no clone to stay "
+            "near: start from the clone's run, or train that one with a coefficient too"
+        )

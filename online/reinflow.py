@@ -12,18 +12,25 @@ from torch import Tensor
 
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
-from surefoot.core.errors import ConfigError
 from surefoot.core.flow import euler
 from surefoot.core.flow_actor import field
 from surefoot.core.flow_chains import NOISES, ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor, decayed
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.networks import Value
-from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
+from surefoot.core.policy_gradient import clip_surrogate, ratio_metrics
 from surefoot.core.random import Noise
+from surefoot.core.ratios import limited_log_ratio
 from surefoot.core.value_learning import value_loss
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.on_policy_config import EpochsConfig
-from surefoot.online.pretrained import STEPS, FlowOptions, settled_options, take_clone, velocity_network
+from surefoot.online.pretrained import (
+    STEPS,
+    FlowOptions,
+    check_clone_is_kept,
+    settled_options,
+    take_clone,
+    velocity_network,
+)
 
 TRANSITIONS = ("reinflow", "flow_sde", "consistency")
 NORMALISATIONS = ("mean", "joint")
@@ -52,6 +59,9 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
     critic_warmup: int = 2  # blocks at first that only the critic learns from
     learning_rate: float = 4.5e-5
     value_learning_rate: float = 6.5e-4
+    rate_cycle: int | None = None  # blocks of a cosine with restarts, officially 100; null: rates stay
+    rate_warm_up: int = 10  # blocks of each cycle in which rates rise from the lowest
+    lowest_rates: tuple[float, float] = (2e-5, 3e-4)  # of actor and critic, at a cycle's ends
     value_weight_decay: float = 1e-5
     value_coefficient: float = 0.5  # of half the squared error
     max_gradient_norm: float | None = None
@@ -68,6 +78,8 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
             require(value is None or value > 0, "reinflow", name, value, "> 0")
         fits = 0 < self.noise_low <= self.noise_high
         require(fits, "reinflow", "noise_low", self.noise_low, f"> 0 and at most noise_high, {self.noise_high}")
+        cycle, most = self.rate_cycle, f"None, or above rate_warm_up, {self.rate_warm_up}"
+        require(cycle is None or cycle > self.rate_warm_up >= 0, "reinflow", "rate_cycle", cycle, most)
         require(self.critic_warmup >= 0, "reinflow", "critic_warmup", self.critic_warmup, ">= 0")
 
 
@@ -87,7 +99,7 @@ class ReinFlow(OnPolicyAgent):
     episode's own last observation, where the official code takes the next episode's first. The official code also cuts
     log-densities at 1, which leaves no gradient where deviations are below .04: here `log_prob_limit` does, and the
     share of rows that it cuts is told as `cut`. The regulariser takes fresh noise for both flows. The official rates
-    go along a cosine with restarts; here they stay. `init=` a run of `flow_bc` gives the velocity; the policy that
+    go along a cosine with restarts (`rate_cycle=100`). `init=` a run of `flow_bc` gives the velocity; the policy that
     leaves is that flow, without the noise network.
 
     With `transition=flow_sde` the noise is that of Flow-GRPO, with `transition=consistency` the chain is that of
@@ -138,11 +150,7 @@ class ReinFlow(OnPolicyAgent):
     def adopt(self, source: Agent) -> list[str] | None:
         """The clone's velocity; of a run of this algorithm all."""
         if type(source) is type(self):
-            if self.config.clone_coefficient > 0 and not hasattr(source, "reference"):
-                raise ConfigError(
-                    f"clone_coefficient is {self.config.clone_coefficient:g}, and the run that reinflow starts from "
-                    "keeps no clone to stay near: start from the clone's run, or train that one with a coefficient too"
-                )
+            check_clone_is_kept(self, source)
             return None
         take_clone(self, source, self.actor.network, self.actor.steps)
         if self.config.clone_coefficient > 0:
@@ -175,7 +183,7 @@ class ReinFlow(OnPolicyAgent):
         """Clipped surrogate, less the entropy bonus, and the distance from the clone."""
         c, mask = self.config, batch.get("mask")
         found = self.evaluate(batch)
-        logs, cut = limited(found.log_density / self.numbers, batch["behaviour_log_prob"], c.log_prob_limit)
+        logs, cut = limited_log_ratio(found.log_density / self.numbers, batch["behaviour_log_prob"], c.log_prob_limit)
         joint = logs * self.numbers
         log_ratios = joint if c.normalisation == "joint" else logs
         terms, clipped = clip_surrogate(log_ratios, normalise(batch["advantages"], mask), c.clip, mask=mask)
@@ -221,8 +229,16 @@ class ReinFlow(OnPolicyAgent):
     def updates(self) -> list[Update | Rule]:
         """Two steps at the same parameters; after a block, where it is asked for, less noise."""
         c = self.config
-        actor = Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)
-        critic = Adam(c.value_learning_rate, weight_decay=c.value_weight_decay, max_gradient_norm=c.max_gradient_norm)
+        common: dict[str, Any] = {"max_gradient_norm": c.max_gradient_norm}
+        if c.rate_cycle is not None:
+            common |= {
+                "schedule": "restarts",
+                "cycle": c.rate_cycle,
+                "warm_up": c.rate_warm_up,
+                "stride": c.steps_per_block,
+            }
+        actor = Adam(c.learning_rate, lowest=c.lowest_rates[0], **common)
+        critic = Adam(c.value_learning_rate, lowest=c.lowest_rates[1], weight_decay=c.value_weight_decay, **common)
         drawn = {"start": Noise("normal", self.decision_dim)} if c.clone_coefficient > 0 else {}
         found: list[Update | Rule] = [
             Update(self.policy_loss, ("actor",), actor, noise=drawn),
@@ -231,17 +247,3 @@ class ReinFlow(OnPolicyAgent):
         if c.transition == "reinflow" and c.noise == "learn_decay":
             found.append(Rule(self.decay_noise, ("actor",), on="block", source="block"))
         return found
-
-
-def limited(log_prob: Tensor, behaviour: Tensor, limit: float | None) -> tuple[Tensor, Tensor]:
-    """(B,) log-ratios of normalised log-densities, cut to +- `limit`, and 1 where that has left no gradient.
-
-    Args:
-        log_prob: (B,) with gradient.
-        behaviour: (B,) of the policy that acted.
-        limit: None for no cut.
-    """
-    if limit is None:
-        return log_ratio(log_prob, behaviour), torch.zeros_like(behaviour)
-    cut = (log_prob.detach().abs() > limit).to(behaviour.dtype)
-    return log_ratio(log_prob.clamp(-limit, limit), behaviour.clamp(-limit, limit)), cut

@@ -267,6 +267,17 @@ def test_the_cosine_schedule_counts_the_updates_own_steps() -> None:
     assert trained.optimizers[0].learning_rate() == pytest.approx(0.05)
 
 
+def test_a_rate_with_restarts_rises_and_falls_along_a_cosine_in_each_cycle() -> None:
+    restarts = Adam(0.1, schedule="restarts", cycle=6, warm_up=2, lowest=0.02, stride=2)
+    trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), restarts)])], Y, planned_steps=100)
+    shares = [0, 0.5, 1, (2 + math.sqrt(2)) / 4, 0.5, (2 - math.sqrt(2)) / 4]  # two of warm-up, four of the cosine
+    for share in (shares[place // 2 % 6] for place in range(24)):  # two steps each, and a second cycle
+        assert trained.optimizers[0].learning_rate() == pytest.approx(0.02 + 0.08 * share, abs=1e-12)
+        trained.run(1)
+    with pytest.raises(ConfigError, match="cycle is 2, must be above warm_up, 2"):
+        Adam(0.1, schedule="restarts", cycle=2, warm_up=2)
+
+
 def test_weight_decay_is_decoupled() -> None:
     decaying = Adam(0.1, weight_decay=0.5)
     trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), decaying)])], Y)

@@ -87,6 +87,38 @@ def test_the_loss_of_a_step_is_ppo_s_with_its_discount_and_clip_against_a_second
     assert float(found) == pytest.approx(float(expected.mean()), rel=1e-3, abs=1e-6)
 
 
+def test_the_regulariser_is_minus_the_log_density_of_steps_that_the_clone_takes() -> None:
+    """Against torch's normal distributions; and alone, with advantages of 0, it brings the policy back to the clone."""
+    made = dppo_loop(clone_coefficient=0.5)
+    agent: Any = made.agent
+    made._write(made.blocks.fill(0))
+    batch = dict(made.store.gather(torch.arange(16)))
+    batch["advantages"] = torch.zeros(16)
+    noise = {"step": torch.full((16, 1), 0.5), "clone": torch.randn(16, agent.actor.held_dim)}
+    with torch.no_grad():
+        agent.actor.network.mlp.biases[-1].add_(0.3)
+        found, metrics = agent.policy_loss(batch, noise)
+        _, kept = agent.reference.sample(batch["observations"], noise["clone"])
+        terms = []
+        for k in range(3):
+            mean, log_std = agent.actor.transition(batch["observations"], kept["chain"][:, k], k)
+            density = torch.distributions.Normal(mean, log_std.exp().expand(mean.shape))
+            terms.append(density.log_prob(kept["chain"][:, k + 1]).mean(-1))
+        expected = torch.stack(terms).mean()
+    assert float(metrics["clone_log_prob"].mean()) == pytest.approx(float(expected), rel=1e-4)
+    assert float(found) == pytest.approx(-0.5 * float(expected), rel=1e-4)
+    away = [float(expected)]
+    optimizer = torch.optim.Adam(agent.actor.network.requires_grad_(True).parameters(), 1e-2)
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss, metrics = agent.policy_loss(batch, noise)
+        loss.backward()
+        optimizer.step()
+        away.append(float(metrics["clone_log_prob"].detach().mean()))
+    assert away[-1] > away[0] + 0.1
+    assert all(p.grad is None for p in agent.reference.parameters())
+
+
 def test_only_the_last_steps_learn_and_the_clone_takes_the_others() -> None:
     made = dppo_loop(learning_rate=1e-2)
     actor: Any = made.agent.actor
@@ -99,7 +131,7 @@ def test_only_the_last_steps_learn_and_the_clone_takes_the_others() -> None:
     assert block["kept/chain"].shape[3:] == (4, 3)  # three steps that learn: four places
 
 
-@pytest.mark.parametrize("options", [{}, {"implicit": 3}], ids=["ddpm", "ddim"])
+@pytest.mark.parametrize("options", [{}, {"implicit": 3, "clone_coefficient": 0.1}], ids=["ddpm", "ddim"])
 def test_stacked_seeds_are_single_seeds(options: dict[str, Any]) -> None:
     both = dppo_loop(seeds=(3, 5), learning_rate=1e-3, **options)
     both.run(192)

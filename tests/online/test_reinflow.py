@@ -14,9 +14,9 @@ from surefoot.core.flow_actor import FlowActor
 from surefoot.core.flow_chains import ReinFlowActor
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.policy import Policy
+from surefoot.core.ratios import limited_log_ratio
 from surefoot.evaluation import evaluate
 from surefoot.online import ReinFlow
-from surefoot.online.reinflow import limited
 
 TRANSITIONS: list[dict[str, Any]] = [
     {},
@@ -83,12 +83,12 @@ def test_one_step_of_a_constant_velocity_is_ppo_with_a_diagonal_gaussian() -> No
 
 def test_log_densities_that_are_cut_have_no_gradient_and_are_counted() -> None:
     log_prob = torch.tensor([0.5, 1.2, -3.0], requires_grad=True)
-    logs, cut = limited(log_prob, torch.tensor([0.4, 1.3, 0.2]), 1.0)
+    logs, cut = limited_log_ratio(log_prob, torch.tensor([0.4, 1.3, 0.2]), 1.0)
     logs.sum().backward()
     assert logs.tolist() == pytest.approx([0.1, 0.0, -1.2])
     assert cut.tolist() == [0, 1, 1]
     assert log_prob.grad.tolist() == [1, 0, 0]  # type: ignore[union-attr]
-    assert limited(log_prob, torch.zeros(3), None)[0].tolist() == pytest.approx([0.5, 1.2, -3.0])
+    assert limited_log_ratio(log_prob, torch.zeros(3), None)[0].tolist() == pytest.approx([0.5, 1.2, -3.0])
     made = flow_loop("reinflow", noise="const", noise_low=0.02, noise_high=0.02, log_prob_limit=1.0, critic_warmup=0)
     before = {name: value.clone() for name, value in made.learner.agents_parameters(0).items()}
     found = made.run(96)

@@ -1,0 +1,53 @@
+"""Settings of optimisers: rates, how they go over a run, and Adam's numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from surefoot.core.errors import ConfigError
+
+SCHEDULES = ("constant", "cosine", "linear", "restarts", "adaptive")
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam:
+    """Settings of one optimiser. Source: Kingma and Ba (2015); decoupled decay, Loshchilov and Hutter."""
+
+    learning_rate: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    schedule: str = "constant"  # cosine or linear: to 0 over the planned steps; adaptive: its rate is set from outside
+    decay_over: float = 1.0  # cosine and linear: the planned steps times this; above 1 they end before they reach 0
+    cycle: int = (
+        1  # restarts: steps of the schedule, warm-up included, in which the rate falls along a cosine; then anew
+    )
+    lowest: float = 0.0  # restarts: the rate that a cycle begins and ends at
+    warm_up: int = (
+        0  # cosine, linear and restarts: steps of the schedule in which the rate rises from 0 first, linearly
+    )
+    stride: int = 1  # cosine, linear and restarts: optimiser steps that are one step of the schedule
+    max_gradient_norm: float | None = None  # per seed, over all that the update trains
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown schedule, or one that would be over at once."""
+        if not self.decay_over > 0:
+            raise ConfigError(f"decay_over is {self.decay_over}, must be > 0")
+        if self.warm_up < 0 or self.stride < 1:
+            raise ConfigError(f"warm_up is {self.warm_up} and stride {self.stride}, must be >= 0 and >= 1")
+        if self.schedule == "restarts" and not self.cycle > self.warm_up:
+            raise ConfigError(f"cycle is {self.cycle}, must be above warm_up, {self.warm_up}")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(f"schedule is {self.schedule!r}, must be {', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Descent:
+    """Plain gradient descent: parameter -= learning_rate * gradient, without a memory or a schedule.
+
+    At a rate of 1 a loss whose gradient is parameter - new makes the parameter `new`: how a loss sets it.
+    """
+
+    learning_rate: float = 1.0
+    schedule: ClassVar[str] = "constant"
