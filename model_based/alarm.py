@@ -24,7 +24,7 @@ class AlarmConfig:
     alarm_value_excess: float | None = 0.1  # mean value above what rewards allow, over the range of values they allow
     alarm_value_growth: float | None = 0.2  # log10 of the mean value per 1,000 training steps, above the data's best
     alarm_edge_share: float | None = 0.1  # of bootstrap targets at states that are never trained
-    alarm_reward_excess: float | None = 0.0  # mean imagined reward above the data's highest, over their range
+    alarm_reward_excess: float | None = 0.05  # mean imagined reward above the data's highest, over their range
     alarm_return_over_best: float | None = 3.0  # return in the model over the data's best
     alarm_acceptance: float | None = 1e-3  # below it; share of imagined episodes that the filter keeps
     alarm_calibration_drift: float | None = 1.0  # negative log-likelihood of fresh rows above the holdout's, nats

@@ -6,9 +6,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from surefoot.core.errors import ConfigError
 from surefoot.model_based.alarm import SIGNALS, WINDOW, Alarm, AlarmConfig, Limits, value_growth
+from surefoot.model_based.signals import imagined_signals, value_signals
+from surefoot.world_models.imagine import Rollouts
 
 USUAL = AlarmConfig()
 
@@ -70,3 +73,31 @@ def test_limits_of_values_by_hand() -> None:
     positive = Limits.of(np.array([2.0, 3.0]), np.array([0, 2]), np.array([False]), 0.5, (2.0, 3.0))
     assert (positive.low, positive.high) == (0, 6)  # an episode may end
     assert positive.best == pytest.approx((2 + 1.5) / 0.75)
+
+
+def test_a_reward_that_never_varies_is_no_promise_and_half_more_is_one() -> None:
+    def excess(reward: float) -> float:
+        one = torch.full((2, 3), reward)
+        nothing = torch.zeros(2, 3)
+        found = Rollouts(torch.rand(2, 3, 1), torch.rand(2, 3, 1), one, nothing, nothing, torch.rand(2, 3, 1), one > 0)
+        return float(imagined_signals(found, torch.tensor([1.0, 1.0]), 0.0)["reward_excess"])
+
+    assert excess(1.001) < AlarmConfig().alarm_reward_excess < excess(1.5)  # type: ignore[operator]
+
+
+def test_an_end_that_a_method_makes_has_no_reward_of_the_models() -> None:
+    rewards, ends = torch.tensor([[2.0, 90.0]]), torch.tensor([[0.0, 1.0]])
+    found = Rollouts(
+        torch.rand(1, 2, 1), torch.rand(1, 2, 1), rewards, ends * 0, ends, torch.rand(1, 2, 1), rewards > 0
+    )
+    told = imagined_signals(found, torch.tensor([0.0, 4.0]), 0.0)
+    assert float(told["imagined_reward"]) == 2
+    assert float(told["reward_excess"]) == pytest.approx(-0.5)
+
+
+def test_values_may_hold_as_much_entropy_as_actions_can_have() -> None:
+    limits = torch.tensor([0.0, 10.0, 5.0])
+    told = value_signals(torch.tensor([[12.0, 14.0]]), limits, 0.9, torch.tensor(0.5), 2)
+    high = 10 + 10 * 0.5 * 2 * math.log(2)
+    assert float(told["value_excess"]) == pytest.approx((13 - high) / high, rel=1e-5)
+    assert float(told["value_over_best"]) == pytest.approx(13 / 5, rel=1e-5)
