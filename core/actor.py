@@ -51,6 +51,7 @@ _HOMES = {
     "blended_chunk": "surefoot.core.chunk_actors",
     "held_noise": "surefoot.core.memory_actors",
     "latent_planner": "surefoot.world_models.latent_planner",
+    "ensemble_planner": "surefoot.world_models.ensemble_planner",
     "latent_prior": "surefoot.world_models.latent",
     "recurrent": "surefoot.world_models.recurrent_actor",
 }

@@ -11,12 +11,13 @@ from surefoot.model_based.mbrcsl import MBRCSL, MBRCSLConfig
 from surefoot.model_based.mobile import MOBILE, MOBILEConfig
 from surefoot.model_based.mopo import MOPO, MOPOConfig
 from surefoot.model_based.morel import MOReL, MORELConfig
+from surefoot.model_based.pets import PETS, PETSConfig
 from surefoot.model_based.rambo import RAMBO, RAMBOConfig
 from surefoot.model_based.ravl import RAVL, RAVLConfig
 from surefoot.model_based.tdmpc2 import TDMPC2, TDMPC2Config
 
 _AGENTS: tuple[type[Agent], ...] = (COMBO, ImaginedSAC, LearnedDynamics, MBPO, MBRCSL, MOBILE, MOPO, MOReL, RAMBO, RAVL)
-_AGENTS += (Dreamer, TDMPC2)
+_AGENTS += (Dreamer, PETS, TDMPC2)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -27,6 +28,7 @@ __all__ = [
     "MBRCSL",
     "MOBILE",
     "MOPO",
+    "PETS",
     "RAMBO",
     "RAVL",
     "TDMPC2",
@@ -45,6 +47,7 @@ __all__ = [
     "MOPOConfig",
     "MORELConfig",
     "MOReL",
+    "PETSConfig",
     "RAMBOConfig",
     "RAVLConfig",
     "TDMPC2Config",

@@ -1,0 +1,151 @@
+"""PETS: planning by CEM over many futures of an ensemble that is learned while acting."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.memory import Memory
+from surefoot.core.sources import Source, Stores
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.model_replay import Members, Split
+from surefoot.online.replay import Replay
+from surefoot.world_models import terminations
+from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
+from surefoot.world_models.learning import EnsembleConfig, ensemble_of
+
+MODEL, HOLDOUT, ALL = "model", "model_holdout", "all"
+HELD_EVERY = 10
+"""One vector step in so many is held out from the model."""
+DECAYS = (2.5e-5, 5e-5, 7.5e-5, 1e-4)
+
+
+@dataclasses.dataclass(frozen=True)
+class PETSConfig(OffPolicyConfig, EnsembleConfig):
+    """Settings of PETS; the defaults are mbrl-lib's for a cart-pole."""
+
+    initial_steps: int = 200  # environment steps with random actions: one episode there
+    updates_per_step: float = 5.0  # training steps of the model for each step of the environment
+    model_members: int = 5
+    model_elites: int = 5  # all of them are asked
+    model_hidden: tuple[int, ...] = (200, 200, 200)
+    model_decays: tuple[float, ...] = DECAYS
+    model_normalize_targets: bool = True
+    measure_every: int = 500  # training steps after which statistics and elites are found anew
+    horizon: int = 15  # steps looked ahead
+    samples: int = 350  # candidates in each iteration of CEM
+    iterations: int = 5
+    elite_share: float = 0.1  # of the candidates, that the Gaussian is fitted to
+    momentum: float = 0.1  # share of the old Gaussian that is kept
+    futures: int = 20  # particles of each candidate
+    propagation: str = "tsinf"  # a particle keeps its member; ts1: it draws one at each step
+    risk: str = "mean"  # of the futures' returns: mean, worst, cvar:BETA, entropic:THETA, std:C
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range; the planner checks its own."""
+        OffPolicyConfig.__post_init__(self)
+        EnsembleConfig.__post_init__(self)
+        require(self.measure_every >= 1, algorithm_of(self), "measure_every", self.measure_every, ">= 1")
+        only = "0: it learns from what it meets alone"
+        require(self.offline_fraction == 0, algorithm_of(self), "offline_fraction", self.offline_fraction, only)
+
+
+class PETS(OffPolicyAgent):
+    r"""PETS of Chua, Calandra, McAllister and Levine (NeurIPS 2018): planning in an ensemble that is learned meanwhile.
+
+    "Deep Reinforcement Learning in a Handful of Trials using Probabilistic Dynamics Models":
+
+    .. math:: a_{t:t+H} = \arg\max\; \tfrac1F \textstyle\sum_f \sum_{i=t}^{t+H} r(s^f_i, a_i), \quad
+        s^f_{i+1} \sim p_{b(f)}(\cdot | s^f_i, a_i)
+
+    by CEM from the last plan, with truncated normals, at every step. Rewards are learned, where the paper has them
+    given. The paper trains the ensemble after each episode; here it goes on being trained all the time, on rows of
+    which one step in ten is held out. Other risk measures than the mean are this library's.
+    """
+
+    name = "pets"
+    Config: ClassVar[type] = PETSConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "cartpole": {},
+        "halfcheetah": {
+            "initial_steps": 1_000, "model_hidden": (200, 200, 200, 200), "model_decays": (*DECAYS[:3], 7.5e-5, 1e-4),
+            "horizon": 30, "samples": 400, "elite_share": 0.16, "momentum": 0.12,
+        },
+        "small": {
+            "model_hidden": (64, 64), "model_decays": (), "horizon": 12, "samples": 100, "iterations": 3, "futures": 5,
+        },
+    }  # fmt: skip
+    data = "refused"
+    remembers = True
+    rows_each = 64
+    inherits: ClassVar[tuple[str, ...]] = ("model",)
+    config: PETSConfig
+
+    def build(self) -> None:
+        """The ensemble; its planner is made when it is asked, which refuses settings that are none."""
+        self.model = ensemble_of(self.spec, self.config)
+        self.actor  # noqa: B018
+
+    @property
+    def actor(self) -> EnsemblePlanner:  # type: ignore[override]
+        """What acts: a search from the last plan."""
+        c = self.config
+        options = {**SEARCH, **{name: getattr(c, name) for name in SEARCH if hasattr(c, name)}}
+        return EnsemblePlanner(self.model, options, c.termination, self.spec.environment)
+
+    @property
+    def explore_dim(self) -> int:
+        """The seed of a search: it explores by what CEM leaves to chance, without noise of its own."""
+        return 1
+
+    def explore_on(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, Memory]:
+        """(B, A) planned actions and the plan."""
+        return self.actor.step(observations, memory, noise)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows for each member, its holdout, and any rows."""
+        buffer = stores.replay
+        return {
+            MODEL: Members(buffer, HELD_EVERY, self.config.model_members, MODEL),
+            HOLDOUT: Split(buffer, HELD_EVERY, True, HOLDOUT),
+            ALL: Replay(buffer, ALL),
+        }
+
+    def notes(self, dataset: Any) -> list[str]:
+        """Where no termination function is known."""
+        return terminations.notes(self.config.termination, self.spec.environment)
+
+    def statistics(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """Means and deviations of the model's inputs and targets, of rows of the buffer."""
+        found = {}
+        inputs = torch.cat([batch["observations"], batch["actions"]], -1)
+        for name, values in (("input", inputs), ("target", self.model.raw_targets(batch))):
+            scale = values.std(0, correction=0)
+            found[f"model.{name}_mean"] = values.mean(0)
+            found[f"model.{name}_scale"] = torch.where(scale < 1e-6, torch.ones_like(scale), scale)
+        return found, {}
+
+    def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """The elites, by the holdout."""
+        errors = self.model.holdout_errors(batch)
+        return {"model.elites": errors.argsort(stable=True)[: len(self.model.elites)]}, {"model_error": errors.mean()}
+
+    def model_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Gaussian log-likelihood of the rows of each member."""
+        return self.model.loss(batch)
+
+    def updates(self) -> list[Update | Rule]:
+        """Statistics at the first step and after each measurement of the holdout; the model at every step."""
+        c = self.config
+        statistics = Rule(self.statistics, ("model",), source=ALL, rows=4 * c.model_rows)
+        return [
+            dataclasses.replace(statistics, until=1),
+            Update(self.model_loss, ("model",), Adam(c.model_learning_rate), MODEL, rows=c.model_rows),
+            Rule(self.choose, ("model",), source=HOLDOUT, rows=c.model_holdout_limit, every=c.measure_every),
+            dataclasses.replace(statistics, every=c.measure_every),
+        ]

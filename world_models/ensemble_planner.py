@@ -1,0 +1,131 @@
+"""`EnsemblePlanner`: a policy head that plans by CEM in an ensemble, over many futures (the controller of PETS)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.errors import ConfigError
+from surefoot.core.memory import DRAWS, Memory
+from surefoot.world_models.ensemble import GaussianEnsemble
+from surefoot.world_models.futures import Objective
+from surefoot.world_models.planners.base import PLAN
+from surefoot.world_models.planners.cem import CEM
+from surefoot.world_models.risk import parse_risk
+from surefoot.world_models.terminations import AUTO, NONE, named
+
+SEARCH: dict[str, Any] = {
+    "horizon": 15,
+    "samples": 350,
+    "iterations": 5,
+    "elite_share": 0.1,
+    "momentum": 0.1,
+    "futures": 20,
+    "propagation": "tsinf",
+    "risk": "mean",
+    "cost_limit": None,
+}
+"""Options of the search; the values are those of PETS on a cart-pole."""
+MODEL: dict[str, Any] = {"members": 5, "asked": 5, "model_hidden": (200, 200, 200), "costs": False}
+"""Options of the networks."""
+_2_TO_32 = 4_294_967_296
+
+
+class EnsemblePlanner(Actor):
+    """CEM in a learned ensemble from each observation; the plan, a step on, is the memory.
+
+    Its one standard normal number is the seed of the search's own random numbers. Observations are read in the
+    environment's units.
+    """
+
+    kind = "ensemble_planner"
+    always_samples = True
+
+    def __init__(
+        self,
+        model: GaussianEnsemble,
+        options: Mapping[str, Any],
+        termination: str = NONE,
+        environment: str | None = None,
+    ) -> None:
+        """Plan in a model.
+
+        Args:
+            model: of observations.
+            options: those of `SEARCH`.
+            termination: by which the model's function was found, for the description.
+            environment: likewise, its id.
+        """
+        super().__init__()
+        self.model, self.options = model, {name: options[name] for name in SEARCH}
+        self.termination, self.environment = termination, environment
+        o = self.options
+        self.planner = CEM(
+            o["horizon"], o["samples"], o["iterations"], o["elite_share"], o["momentum"], sampling="truncated"
+        )
+        self.objective = Objective(
+            o["futures"], propagation=o["propagation"], risk=parse_risk(o["risk"]), cost_limit=o["cost_limit"]
+        )
+
+    @property
+    def noise_dim(self) -> int:
+        """One number: the seed."""
+        return 1
+
+    def begin(self, rows: int) -> Memory:
+        """A plan of zeros."""
+        some = self.model.input_mean
+        return {PLAN: some.new_zeros(rows, self.options["horizon"], self.model.action_dim)}
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """(B, A) first actions of the plans, and the plans, a step on; without noise with a fixed seed."""
+        number = observations.new_zeros(len(observations), 1) if noise is None else noise
+        uniform = 0.5 * (1 + torch.erf(number[:, 0].double() / math.sqrt(2)))
+        seeds = (uniform * _2_TO_32).long().clamp(0, _2_TO_32 - 1)
+        draws = torch.stack([seeds, torch.zeros_like(seeds)], 1)
+        with torch.no_grad():
+            plan, after = self.planner.plan(self.model, observations, {**memory, DRAWS: draws}, self.objective)
+        return plan[:, 0], {**memory, PLAN: after[PLAN]}  # what is there of the policy's own draws stays
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) as at the first step of an episode."""
+        return self.step(observations, self.begin(len(observations)), noise)[0]
+
+    def description(self) -> dict[str, Any]:
+        """Options of the model and of the search; a function of the user's own can't be in a file."""
+        if self.termination not in (AUTO, NONE):
+            raise ConfigError(
+                f"termination={self.termination} is code, which no policy file holds: use auto or none for a policy "
+                "that leaves as a file"
+            )
+        model = {
+            "members": self.model.members,
+            "asked": len(self.model.elites),
+            "model_hidden": list(self.model.network.hidden),
+            "costs": self.model.costs,
+        }
+        return {**model, **self.options, "termination": self.termination, "environment": self.environment}
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Actor.from_description`."""
+        word, environment = options["termination"], options["environment"]
+        if word not in (AUTO, NONE):
+            raise ConfigError(f"termination={word!r}: a policy file says {AUTO} or {NONE}")
+        model = GaussianEnsemble(
+            observation_dim,
+            action_dim,
+            members=options["members"],
+            elites=options["asked"],
+            hidden=tuple(options["model_hidden"]),
+            decays=(),
+            costs=options["costs"],
+            normalize_targets=True,
+            terminates=named(word, environment),
+        )
+        return cls(model, options, word, environment)
