@@ -85,6 +85,11 @@ def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
         raise ConfigError(
             f"{path}: its algorithm, {run.plan.algorithm}, learns no model of the world; train one with algo=dynamics"
         )
+    if model.state_dim != run.spec.observation_dim:
+        raise ConfigError(
+            f"{path}: the model of {run.plan.algorithm} is of states of its own, not of observations, and its policy "
+            "plans in it already: run that with surefoot rollout or evaluate"
+        )
     return World(
         model, env_id, f"model of {run.plan.algorithm}, seed {run.plan.seeds[0] if seed is None else seed} of {path}"
     )
