@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from surefoot.core.agent import Metrics, Rule, Update, require
-from surefoot.core.sources import Source, Stores, joined
+from surefoot.core.sources import joined
+from surefoot.online import hybrid
 from surefoot.online.dynamics_gap import DynamicsGap
 from surefoot.online.hybrid import (
     BOTH,
     SIMULATED,
     HybridConfig,
     Parts,
-    discriminator_loss,
     half_of,
-    hybrid_sources,
     hybrid_updates,
 )
 from surefoot.online.sac import SAC
@@ -61,21 +59,8 @@ class DARC(SAC):
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.dynamics = DynamicsGap(*sizes, c.discriminator_hidden, c.discriminator_bound)
 
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Real and simulated rows."""
-        return hybrid_sources(self.name, stores)
-
-    def discriminator_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Cross-entropies of telling real from simulated rows, their inputs blurred."""
-        return discriminator_loss(self.dynamics, parts, self.config.discriminator_noise * noise["blur"])
-
-    def temperature_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
-        """SAC's."""
-        return super().temperature_loss(joined(parts), noise)
-
-    def actor_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
-        """SAC's."""
-        return super().actor_loss(joined(parts), noise)
+    sources, discriminator_loss = hybrid.sources, hybrid.discriminator_loss
+    temperature_loss, actor_loss = hybrid.temperature_loss, hybrid.actor_loss  # type: ignore[assignment]
 
     def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
         """Squared TD errors at corrected rewards."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -12,9 +11,10 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.random import Noise
-from surefoot.core.sources import Source, Stores, joined
+from surefoot.core.sources import joined
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
+from surefoot.online import hybrid
 from surefoot.online.dynamics_gap import (
     SPREADS,
     DynamicsGap,
@@ -28,9 +28,7 @@ from surefoot.online.hybrid import (
     SIMULATED,
     HybridConfig,
     Parts,
-    discriminator_loss,
     half_of,
-    hybrid_sources,
     hybrid_updates,
 )
 from surefoot.online.sac import SAC
@@ -93,21 +91,8 @@ class H2O(SAC):
         self.spread.copy_(torch.from_numpy(spread_of(prepared.observations[prepared.valid], self.config.gap_spread)))
         return prepared
 
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Real and simulated rows."""
-        return hybrid_sources(self.name, stores)
-
-    def discriminator_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Cross-entropies of telling real from simulated rows, their inputs blurred."""
-        return discriminator_loss(self.dynamics, parts, self.config.discriminator_noise * noise["blur"])
-
-    def temperature_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
-        """SAC's, on all rows."""
-        return super().temperature_loss(joined(parts), noise)
-
-    def actor_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
-        """SAC's, on all rows."""
-        return super().actor_loss(joined(parts), noise)
+    sources, discriminator_loss = hybrid.sources, hybrid.discriminator_loss
+    temperature_loss, actor_loss = hybrid.temperature_loss, hybrid.actor_loss  # type: ignore[assignment]
 
     def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
         """Squared TD errors, those of simulated rows weighted, and the penalty on values where the gap is wide."""

@@ -15,9 +15,8 @@ from surefoot.core.agent import Adam, Metrics, Rule, Update, algorithm_of, requi
 from surefoot.core.errors import ConfigError
 from surefoot.core.random import Noise
 from surefoot.core.sources import Batch, Source, Stores, Uniform, joined
-from surefoot.online.dynamics_gap import DynamicsGap
 from surefoot.online.replay import Replay
-from surefoot.online.sac import SACConfig
+from surefoot.online.sac import SAC, SACConfig
 
 REAL, SIMULATED = "real", "simulated"
 BOTH = (REAL, SIMULATED)
@@ -54,14 +53,14 @@ class HybridConfig(SACConfig):
         require(bound is None or bound > 0, name, "discriminator_bound", bound, "> 0, or null for none")
 
 
-def hybrid_sources(name: str, stores: Stores) -> Mapping[str, Source]:
-    """Real and simulated rows for the agent, and others for the discriminators.
+def sources(self: Any, stores: Stores) -> Mapping[str, Source]:
+    """Real and simulated rows for the agent, and others for the discriminators; a method of hybrid agents.
 
     Raises:
         ConfigError: there is no data.
     """
     if stores.data is None:
-        raise ConfigError(f"{name} learns from real data beside a simulator: give dataset=")
+        raise ConfigError(f"{self.name} learns from real data beside a simulator: give dataset=")
     real = {one: Uniform(stores.data, stream=one) for one in (REAL, TO_TELL_APART[0])}
     simulated = {one: Replay(stores.replay, one) for one in (SIMULATED, TO_TELL_APART[1])}
     return {**real, **simulated}
@@ -81,19 +80,29 @@ def half_of(batch_size: int, name: str) -> int:
     return batch_size // 2
 
 
-def discriminator_loss(dynamics: DynamicsGap, parts: Parts, blur: Tensor) -> tuple[Tensor, Metrics]:
-    """Cross-entropies of telling real from simulated rows, their inputs blurred.
+def discriminator_loss(self: Any, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    """Cross-entropies of telling real from simulated rows, their (s, a, s') blurred; a method of hybrid agents.
 
     Args:
-        dynamics: both discriminators.
+        self: with both discriminators as `dynamics`.
         parts: B real and B simulated rows.
-        blur: (2 B, O + A + O) what is added to their (s, a, s'), of the real rows first.
+        noise: `blur` (2 B, O + A + O), standard normal, of the real rows first.
     """
-    rows = joined(parts, *TO_TELL_APART)
+    rows, blur = joined(parts, *TO_TELL_APART), self.config.discriminator_noise * noise["blur"]
     width = rows["observation_actions"].shape[-1]
     pairs, following = rows["observation_actions"] + blur[:, :width], rows["next_observations"] + blur[:, width:]
-    pair, transition = dynamics.losses(pairs, following)
+    pair, transition = self.dynamics.losses(pairs, following)
     return pair + transition, {"pair_loss": pair, "transition_loss": transition}
+
+
+def temperature_loss(self: Any, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    """SAC's, on all rows; a method of hybrid agents."""
+    return SAC.temperature_loss(self, joined(parts), noise)
+
+
+def actor_loss(self: Any, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    """SAC's, on all rows; a method of hybrid agents."""
+    return SAC.actor_loss(self, joined(parts), noise)
 
 
 def hybrid_updates(agent: Any, sources: tuple[str, ...], rows: int, **critic_noise: Noise) -> list[Update | Rule]:

@@ -198,7 +198,7 @@ def exported(name: str, folder: pathlib.Path) -> tuple[Policy, str]:
     return tested, str(folder / "policy.onnx")
 
 
-@pytest.mark.parametrize("name", [name for name in ACTORS if not name.startswith("chunk")])
+@pytest.mark.parametrize("name", ["flow 4", "shortcut 4", "best of 5", "one step, normalised", "edited"])
 def test_onnx_gives_the_same_actions_of_the_same_noise(name: str, tmp_path: pathlib.Path) -> None:
     tested, path = exported(name, tmp_path)
     import onnxruntime
