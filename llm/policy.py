@@ -21,8 +21,8 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.selection import completion_mask
 from surefoot.llm.models import quiet, read_model
 
-UNITS_AT_ONCE = 1 << 26
-"""Most logits that are held at once while log-probabilities are computed: 256 MB of float32."""
+UNITS_AT_ONCE = 1 << 24
+"""Most logits that are held at once while log-probabilities are computed: 64 MB of float32, and a few copies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,7 +307,9 @@ def log_prob_and_entropy(
     Returns:
         (N,) each, in nats.
     """
-    logits = logits.float() / temperature
+    logits = logits.float()
+    if temperature != 1:
+        logits = logits / temperature
     normaliser = logits.logsumexp(-1)
     log_prob = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - normaliser
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -125,6 +127,27 @@ def test_entropy_and_log_probability_are_those_of_the_distribution() -> None:
     assert float(entropy) == pytest.approx(0.8979457, abs=1e-6)
     cool = log_prob_and_entropy(logits, torch.tensor([1]), 0.5)[0]
     assert float(cool.exp()) == pytest.approx(0.36 / 0.46, abs=1e-6)
+
+
+PEAK = """
+import resource, torch, transformers
+from surefoot.llm.characters import character_tokenizer
+from surefoot.llm.policy import LMPolicy, Rollout
+config = transformers.GPT2Config(vocab_size=150_000, n_embd=16, n_layer=1, n_head=1, n_positions=80)
+policy = LMPolicy(transformers.AutoModelForCausalLM.from_config(config), character_tokenizer("01"))
+ids, ones = torch.randint(150_000, (16, 64)), torch.ones(16, 64)
+rollout = Rollout(ids[:, :4], ones[:, :4], ids, ones, ones, torch.ones(16, dtype=torch.bool))
+policy.log_probs(rollout.rows(slice(0, 1)))[0].sum().backward()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+policy.log_probs(rollout)[0].sum().backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+def test_a_large_vocabulary_takes_the_memory_of_a_part_of_its_logits() -> None:
+    """1,024 tokens of 150,000 logits are 585 MB; the step's own parts and its gradients are a few times 64 MB."""
+    found = subprocess.run([sys.executable, "-P", "-c", PEAK], capture_output=True, text=True, check=True)
+    assert float(found.stdout) < 500
 
 
 # -- models and prompts that can't be used ---------------------------------------------------------------------
