@@ -1,4 +1,4 @@
-"""Cal-QL fine-tuning: the same losses on the dataset and the replay buffer, each step calibrated by its own episode."""
+"""Cal-QL fine-tuning: the same losses on the dataset and the replay buffer, calibrated by each episode's own return."""
 
 from __future__ import annotations
 

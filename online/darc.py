@@ -1,4 +1,4 @@
-"""DARC: a simulator's rewards, corrected by how likely each transition is in reality; the policy learns on those."""
+"""DARC: SAC in a wrong simulator, whose rewards are corrected by the log-ratio of real to simulated dynamics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a simulator's dynamics differ from those that data came from: two discriminators and what is read off them.
+"""How a simulator's dynamics differ from those that data came from: estimates from two discriminators.
 
 Each row (s, a, s') is real (from the data) or simulated. One discriminator sees (s, a), the other (s, a, s'); what the
 second knows beyond the first is the log-ratio of the two dynamics, log p_real(s'|s, a) - log p_sim(s'|s, a). From

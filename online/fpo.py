@@ -1,4 +1,4 @@
-"""FPO and FPO++: PPO on a flow policy without its likelihood, by how well it still matches the actions that it took."""
+"""FPO and FPO++: PPO on a flow policy without a likelihood: the ratio is estimated from flow-matching losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FQL fine-tuning, with chunks or without: its losses go on, on windows of the data and of what is met."""
+"""FQL fine-tuning, with chunks or without: the same losses on windows of the dataset and the replay buffer."""
 
 from __future__ import annotations
 

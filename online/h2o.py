@@ -1,4 +1,4 @@
-"""H2O: real data and a wrong simulator; simulated rows weigh by how real they look, and where not, values sink."""
+"""H2O: real data and a wrong simulator; simulated rows are weighted, and values lowered where dynamics differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IQL fine-tuning: the losses of offline IQL go on, on the dataset and on what its policy meets."""
+"""IQL fine-tuning: the losses of offline IQL continue on the dataset and the replay buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MDPO: mirror descent; the step is held back by an exact divergence whose weight grows over the run."""
+"""MDPO: mirror descent with an exact KL penalty whose weight grows over the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Off-policy MDPO: mirror descent on a replay buffer; the policy is held near the one of some thousand steps before."""
+"""Off-policy MDPO: mirror descent on a replay buffer; a KL penalty keeps the policy near an earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TRPO: the natural gradient, stepped as far as a bound on the divergence lets it."""
+"""TRPO: natural-gradient steps within a bound on the divergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO: several epochs on each block, with the step held back by a clipped ratio."""
+"""PPO: several epochs on each block, with a clipped ratio."""
 
 from __future__ import annotations
 

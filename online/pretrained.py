@@ -1,4 +1,4 @@
-"""Fine-tuning a cloned flow: options that the clone's run settles, its network, and how an agent starts from it."""
+"""Fine-tuning a cloned flow: options that follow the clone's run, its network, and how an agent starts from it."""
 
 from __future__ import annotations
 

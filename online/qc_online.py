@@ -1,4 +1,4 @@
-"""QC fine-tuning: the best of some cloned chunks by the critics acts, and everything goes on learning."""
+"""QC fine-tuning: it acts by the best of several cloned chunks, and all networks continue to learn."""
 
 from __future__ import annotations
 

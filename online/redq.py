@@ -1,4 +1,4 @@
-"""REDQ: SAC with ten critics, of which each target takes the minimum of two, and twenty critic steps a step."""
+"""REDQ: SAC with ten critics, targets by the minimum of a random two, and twenty critic updates per step."""
 
 from __future__ import annotations
 

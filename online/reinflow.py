@@ -1,4 +1,4 @@
-"""ReinFlow: PPO on a cloned flow whose steps are made noisy, so that the chain of places has a density."""
+"""ReinFlow: PPO on a cloned flow with learned noise in each step, so that the chain of states has a density."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from surefoot.online.pretrained import (
 TRANSITIONS = ("reinflow", "flow_sde", "consistency")
 NORMALISATIONS = ("mean", "joint")
 FAR = 0.2
-"""From 1, of a ratio of whole chains: the share that is further is told."""
+"""Distance from 1: the metric `ratio_far` is the share of chains whose ratio is further."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""REINFORCE: whole returns instead of a critic."""
+"""REINFORCE: Monte Carlo returns instead of a critic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources of off-policy agents: a replay buffer that grows, a dataset beside it, and both by turns or mixed."""
+"""Sources of off-policy agents: a replay buffer that grows, and a dataset beside it, alternating or mixed."""
 
 from __future__ import annotations
 

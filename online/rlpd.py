@@ -1,4 +1,4 @@
-"""RLPD: REDQ with layer norm, half of whose every batch comes from a dataset."""
+"""RLPD: REDQ with layer norm; half of each batch comes from a dataset."""
 
 from __future__ import annotations
 

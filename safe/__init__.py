@@ -1,4 +1,4 @@
-"""Safe: reinforcement learning under constraints, from data and by acting, and what says whether it holds."""
+"""Safe: reinforcement learning under constraints, from data and by acting; reachability and safety filters."""
 
 from surefoot.core.agent import Agent
 from surefoot.safe.bc_safe import BCSafe, BCSafeConfig

@@ -1,4 +1,4 @@
-"""BC-Safe: behaviour cloning of the episodes that keep to a cost limit, or of other choices by cost."""
+"""BC-Safe: behaviour cloning of the episodes within a cost limit, or of another selection by cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BCQ-Lagrangian: small changes of actions that a model of the data draws, rewarded and held to a cost limit."""
+"""BCQ-Lagrangian: a policy perturbs actions sampled from a model of the data, under a cost limit."""
 
 from __future__ import annotations
 

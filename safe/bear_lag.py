@@ -1,4 +1,4 @@
-"""BEAR-Lagrangian: a policy whose actions are spread like the data's, rewarded and held to a cost limit."""
+"""BEAR-Lagrangian: a policy kept near the data by maximum mean discrepancy, under a cost limit."""
 
 from __future__ import annotations
 

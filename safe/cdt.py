@@ -1,4 +1,4 @@
-"""CDT: a transformer that clones what followed in the data when so much was earned and so little spent."""
+"""CDT: a transformer that clones actions conditioned on returns and costs to go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""COptiDICE: the data weighted as if the best policy within a cost limit had made it, then cloned by its weights."""
+"""COptiDICE: the data reweighted to the stationary distribution of the best policy within a cost limit, then cloned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The costs of a dataset as safe algorithms take them: there, not negative, and not the same on every step."""
+"""Checks of a dataset's costs: present, not negative, not the same in every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPO: the step that gains most within a trust region and a linearised constraint, in closed form."""
+"""CPO: the best step within a trust region and a linearised constraint, in closed form."""
 
 from __future__ import annotations
 

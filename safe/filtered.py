@@ -1,4 +1,4 @@
-"""A policy with its safety filter: acts, counts what was changed, and leaves the building as one file."""
+"""A policy with its safety filter: it acts, counts interventions, and is exported as one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters at run time: they let a policy's action pass where it is safe, and give another where it is not.
+"""Filters at run time: they pass a policy's action where it is safe, and replace it where it is not.
 
 Three of them: least restrictive by a value function (V(f(x, u)) <= -margin, else the safest action), a control-barrier
 quadratic programme on the same value, which bends the action as little as it can, and one by a learned critic.

@@ -1,4 +1,4 @@
-"""FOCOPS: first-order steps to the best policy in a trust region, one sample at a time."""
+"""FOCOPS: first-order steps towards the optimal policy in a trust region."""
 
 from __future__ import annotations
 

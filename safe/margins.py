@@ -1,4 +1,4 @@
-"""The margin by which a filter must stay inside its safe set, measured by following its fallback."""
+"""The margin that a filter keeps inside its safe set, measured by simulating its fallback."""
 
 from __future__ import annotations
 
