@@ -26,6 +26,7 @@ examples:
   surefoot report RUN... -o report.html
   surefoot compare 'runs/iql-*' 'runs/bc-*' --until decided
   surefoot results runs/ -o results.csv --plot
+  surefoot tune algo=iql steps=20000 --trials 32 --space space.yaml
   surefoot export RUN -o policy.onnx
   surefoot llm train model=FOLDER prompts=prompts.jsonl reward=my_rewards:exact method=dapo_clip steps=200
 
@@ -49,6 +50,7 @@ COMMANDS = (
     "results",
     "rollout",
     "train",
+    "tune",
 )
 
 
@@ -85,6 +87,10 @@ def dispatch(arguments: list[str]) -> int:
 
         with terminable():
             return train.run(arguments[1:])
+    if arguments[:1] == ["tune"]:  # so may those of this
+        from surefoot.cli import tune
+
+        return tune.run(arguments[1:])
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         raise ConfigError(f"unknown command {arguments[0]!r}: {nearest(arguments[0], COMMANDS)}")
     parser = build_parser()
@@ -114,6 +120,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)  # those of COMMANDS
     commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
+    commands.add_parser("tune", help="search for options of an algorithm (surefoot tune --help)", add_help=False)
     results.add_parsers(commands)
     compare.add_parser(commands)
     gather.add_parser(commands)

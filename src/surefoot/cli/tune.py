@@ -1,0 +1,221 @@
+"""`surefoot tune`: search for options, and judge the winner on seeds that did not choose it."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from surefoot.cli.train import Style
+    from surefoot.data import Dataset
+    from surefoot.evaluation.deciding import Look
+    from surefoot.experiment.run import Run
+    from surefoot.tools.tune import Tuning
+
+USAGE = """\
+usage: surefoot tune [name=value ...] --trials N --space FILE [test_seeds=10] [--metric return] [--quiet] [--json]
+       surefoot tune --resume FOLDER
+
+Tries N settings of an algorithm out on the tuning seeds (seeds=3), then trains the best one and the default on the test
+seeds, which share none with them, and says whether it is better. Values are those of surefoot train. FILE is YAML:
+
+  algo.expectile: {low: 0.6, high: 0.95}
+  algo.actor_learning_rate: {low: 1e-5, high: 1e-3, log: true}
+  batch_size: [64, 256, 1024]
+
+  --trials N        settings to try
+  --space FILE      what varies
+  --metric NAME     return or success, of the last policies
+  --sampler-seed K  of the search (default 0)
+  --resume FOLDER   go on with a study that was interrupted
+  --trust           as of surefoot train
+  -q, --quiet       no progress
+  --json            the result as JSON
+"""
+TEST_SEEDS = 10
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Read the arguments and tune; the exit code."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        output.say(USAGE)
+        return 0
+    from surefoot.cli import grammar
+    from surefoot.cli.train import Style
+    from surefoot.core.files import write_json
+    from surefoot.experiment.folders import claim_begun, claim_named, claim_new
+    from surefoot.experiment.trust import demand
+    from surefoot.tools.tune import TUNING, Tuning
+
+    known = _parser().parse_intermixed_args(list(arguments))
+    style = Style(known.quiet, known.json)
+    if known.resume is not None:
+        if known.overrides or known.trials is not None or known.space is not None:
+            raise ConfigError("--resume goes on with the study's own settings: leave out the others")
+        folder = pathlib.Path(known.resume)
+        tuning = Tuning.read(folder)
+        for item in grammar.parse(tuning.overrides):
+            if item.key in ("algo", "env"):  # a file names them, and not who resumes
+                demand(item.values[0].replace("\\:", ":"), folder / TUNING, known.trust)
+        with claim_begun(folder) as claim:
+            return _carry_out(tuning, claim.folder, style, known)
+    tuning, out = _asked(known)
+    with claim_named("tune") if out is None else claim_new(out) as claim:
+        write_json(claim.folder / TUNING, tuning.to_json())
+        return _carry_out(tuning, claim.folder, style, known)
+
+
+def _parser() -> argparse.ArgumentParser:
+    from surefoot.cli.main import Parser
+
+    made = Parser(prog="surefoot tune", add_help=False)
+    made.add_argument("overrides", nargs="*")
+    made.add_argument("--trials", type=int)
+    made.add_argument("--space")
+    made.add_argument("--metric", default="return")
+    made.add_argument("--sampler-seed", type=int, default=0)
+    made.add_argument("--resume", metavar="FOLDER")
+    made.add_argument("--trust", action="store_true")
+    made.add_argument("-q", "--quiet", action="store_true")
+    made.add_argument("--json", action="store_true")
+    return made
+
+
+def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
+    """The study that the arguments ask for, all of it checked before anything is written."""
+    from surefoot.cli import config, grammar
+    from surefoot.cli.sweep import sweep_out
+    from surefoot.tools.tune import Tuning, corners, distributions, read_space
+
+    if known.trials is None or known.space is None:
+        raise ConfigError("--trials N and --space FILE are needed; `surefoot tune --help` shows a space")
+    space = read_space(known.space)
+    tested = [text for text in known.overrides if text.startswith("test_seeds=")]
+    mine = [text for text in known.overrides if text not in tested]
+    overrides = grammar.readable(mine, False)
+    config.check_overrides(overrides, False)
+    out, overrides = sweep_out(overrides)
+    request = config.compose(overrides)
+    seeds = request.fields["seeds"]
+    overrides = [text for text in overrides if not text.startswith("seeds=")]
+    said = tested[-1].partition("=")[2] if tested else str(TEST_SEEDS)
+    test_seeds = config.compose([*overrides, f"seeds={said}"]).fields["seeds"]
+    if said.strip().isdigit():  # how many: the next ones
+        test_seeds = tuple(range(max(seeds) + 1, max(seeds) + 1 + int(said)))
+    if any(text.lower() in ("env=none", "env=null") for text in overrides):
+        raise ConfigError("env=none: settings are chosen by scores in a simulator; name one with env=")
+    tuning = Tuning(tuple(overrides), space, known.trials, seeds, test_seeds, known.metric, known.sampler_seed)
+    distributions(space)
+    for values in corners(space):
+        names = [text.partition("=")[0] for text in overrides]
+        if (name := next(iter(values))) in names:
+            raise ConfigError(f"{name}: is set on the command line and varies in {known.space}; leave out one of them")
+        config.compose([*overrides, *texts(values)])
+    return tuning, out
+
+
+def texts(values: Mapping[str, Any]) -> list[str]:
+    """Values as overrides."""
+    from surefoot.cli.grammar import quoted
+
+    def text(value: Any) -> str:
+        if value is None or isinstance(value, bool):
+            return {None: "null", True: "true", False: "false"}[value]
+        if isinstance(value, str) and not value.startswith("["):
+            return quoted(value)
+        return str(value)
+
+    return [f"{name}={text(value)}" for name, value in values.items()]
+
+
+def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argparse.Namespace) -> int:
+    from surefoot.experiment.stopping import terminable
+    from surefoot.tools import tune as tuner
+
+    counts = f"{tuning.trials} trials of {len(tuning.seeds)} seeds, then {len(tuning.test_seeds)} test seeds"
+    style.say(f"study: {output.short(folder)}; {counts}")
+    loaded = functools.cache(lambda: _dataset(tuning, style))
+
+    def train_run(values: Mapping[str, Any], seeds: Sequence[int], place: pathlib.Path, label: str) -> Run:
+        return _train(tuning, values, seeds, place, label, style, known.trust, loaded)
+
+    def tried(number: int, values: Mapping[str, Any], scores: list[float] | None) -> None:
+        mean = "diverged" if scores is None else f"{tuning.metric} {sum(scores) / len(scores):.4g}"
+        shown = ", ".join(f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in values.items())
+        style.say(f"trial {number + 1} of {tuning.trials}: {mean} ({shown})")
+
+    def tell(first: str, second: str, look: Look) -> None:
+        style.say(f"look {look.stage}: {look.sentence(first, second, tuning.metric)}")
+
+    try:
+        with terminable():
+            found = tuner.search(folder, tuning, train_run, tried)
+            result = tuner.judge(folder, tuning, found, train_run, tell)
+    except (KeyboardInterrupt, SystemExit):
+        output.say(f"the study goes on with: surefoot tune --resume {output.typed(folder)}", stderr=True)
+        raise
+    if known.json:
+        output.print_json({"study": str(folder), **result})
+    else:
+        _present(tuning, folder, result)
+    return 0
+
+
+def _train(
+    tuning: Tuning, values: Mapping[str, Any], seeds: Sequence[int], place: pathlib.Path, label: str, style: Style,
+    trust: bool, loaded: Any,
+) -> Run:  # fmt: skip
+    """The run of some values: finished already, gone on with, or trained now."""
+    from surefoot.cli import config
+    from surefoot.cli.train import train_one
+    from surefoot.experiment.folders import claim_new
+    from surefoot.experiment.training import resume
+
+    if (place / "config.json").is_file():
+        with style.watcher(label) as watcher:
+            return resume(place, listener=watcher, trust=trust)
+    request = config.compose([*tuning.overrides, *texts(values), f"seeds=[{','.join(map(str, seeds))}]"])
+    with claim_new(place) as claim:
+        return train_one(request, style, claim, loaded(), label=label, trust=trust)
+
+
+def _dataset(tuning: Tuning, style: Style) -> Dataset | None:
+    from surefoot.cli import config
+    from surefoot.cli.train import load
+
+    request = config.compose(tuning.overrides)
+    return None if request.fields["dataset"] is None else load(request, style)
+
+
+def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> None:
+    budget, curse, test = result["budget"], result["winners_curse"], result["test"]
+    look = result["decision"]["looks"][-1]
+    low, high = look["difference"]["low"], look["difference"]["high"]
+    bounds = "" if low is None else f" [{low:.4g}, {high:.4g}]"
+    answer = {
+        "larger": "the tuned settings are better than the default",
+        "smaller": "the tuned settings are worse than the default",
+    }.get(result["decision"]["answer"], "not said to be better than the default: not separated by these test seeds")
+    output.say(f"\ntuned:    {', '.join(texts(result['incumbent']))}")
+    spent = f"{budget['trials']} trials x {budget['seeds']} seeds x {budget['steps_each']:,} steps"
+    for name, how in (("incumbent", f"tuned with {spent}"), ("default", "tuned with nothing")):
+        output.say(
+            f"{name:<9} mean {tuning.metric} {test[name]['mean']:.4g} over {test[name]['seeds']} test seeds ({how})"
+        )
+    output.say(f"decision: {answer}; difference {look['difference']['mean']:.4g}{bounds}")
+    luck = curse["expected_of_equal_ones"]
+    known = "" if luck is None else f"; of equally good settings the best would look {luck:.4g} too good by luck alone"
+    output.say(
+        f"on its tuning seeds the incumbent had {result['tuning']['mean']:.4g}: {curse['measured']:.4g} more than on "
+        f"the test seeds{known}"
+    )
+    if budget["diverged"]:
+        output.say(f"{budget['diverged']} of the trials diverged")
+    output.say(f"study:    {output.short(folder)}")

@@ -1,0 +1,200 @@
+"""`surefoot tune`: disjoint seeds, budgets, and studies that survive kills. Runs are written, not trained."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from test_compare import write_run
+
+from surefoot.cli import main
+from surefoot.cli import tune as command
+from surefoot.core.errors import ConfigError, DivergenceError
+from surefoot.core.files import read_json, write_json
+from surefoot.evaluation.results import collect
+from surefoot.experiment.run import Run
+from surefoot.tools import tune
+
+Capture = pytest.CaptureFixture[str]
+optuna = pytest.importorskip("optuna", reason="optuna is not installed")
+SPACE = {"algo.x": {"low": 0.01, "high": 1.0, "log": True}, "algo.n": {"low": 1, "high": 9}, "algo.c": ["a", "b"]}
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing catches it."""
+
+
+class Trainer:
+    """Writes runs whose score is best near x = 0.3; dies before or after the runs whose numbers it is told."""
+
+    def __init__(self, before: Sequence[int] = (), after: Sequence[int] = (), diverges: Sequence[int] = ()) -> None:
+        self.before, self.after, self.diverges = list(before), list(after), diverges
+        self.trained: list[str] = []
+
+    def __call__(self, values: Mapping[str, Any], seeds: Sequence[int], folder: pathlib.Path, label: str) -> Run:
+        number = int(folder.name) if folder.name.isdigit() else -1
+        if number in self.before:
+            self.before.remove(number)
+            raise Killed
+        if number in self.diverges:
+            raise DivergenceError("critic_loss is not finite at step 7")
+        if (folder / "config.json").is_file():
+            return Run.open(folder)
+        self.trained.append(folder.name)
+        x = float(values.get("algo.x", 0.9))
+        scores = [-((np.log(x / 0.3)) ** 2) + 0.1 * float(np.random.default_rng(seed).normal()) for seed in seeds]
+        run = write_run(folder, {"x": x}, seeds, scores)
+        if number in self.after:
+            self.after.remove(number)
+            raise Killed
+        return run
+
+
+def study(folder: pathlib.Path, trainer: Trainer, **changes: Any) -> list[tuple[dict[str, Any], list[float] | None]]:
+    """A study of 12 trials, begun again after each kill."""
+    kinds: dict[str, Any] = {"overrides": (), "space": SPACE, "trials": 12, "seeds": (0, 1)}
+    tuning = tune.Tuning(**{**kinds, "test_seeds": tuple(range(5, 15)), **changes})
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "tune.json", tuning.to_json())
+    for _ in range(20):
+        try:
+            return tune.search(folder, tune.Tuning.read(folder), trainer, lambda *unused: None)
+        except Killed:
+            continue
+    raise AssertionError
+
+
+def test_a_killed_study_ends_with_the_trials_of_an_undisturbed_one(tmp_path: pathlib.Path) -> None:
+    whole = study(tmp_path / "whole", Trainer())
+    trainer = Trainer(before=[0, 3, 10, 11], after=[1, 4, 11])
+    killed = study(tmp_path / "killed", trainer)
+    assert killed == whole
+    assert len(whole) == 12
+    assert sorted(trainer.trained) == [f"{n:03}" for n in range(12)]  # none twice, none lost
+    found = optuna.load_study(study_name="surefoot", storage=f"sqlite:///{tmp_path / 'killed' / 'study.db'}")
+    assert {trial.state.name for trial in found.trials} == {"COMPLETE"}
+    assert [trial.params for trial in found.trials] == [values for values, _ in whole]
+
+
+def test_a_kill_between_asking_and_writing_and_a_damaged_database_lose_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = study(tmp_path / "whole", Trainer(), trials=5)
+
+    def dies_once(path: pathlib.Path, value: Any) -> None:
+        if path.name == "002.json":
+            monkeypatch.setattr(tune, "write_json", write_json)
+            raise Killed
+        write_json(path, value)
+
+    monkeypatch.setattr(tune, "write_json", dies_once)
+    assert study(tmp_path / "asked", Trainer(), trials=5) == whole
+    study(tmp_path / "torn", Trainer(), trials=5)
+    (tmp_path / "torn" / "study.db").write_bytes(b"SQLite format 3\x00 no more")
+    again = Trainer()
+    assert study(tmp_path / "torn", again, trials=5) == whole
+    assert again.trained == []
+
+
+def test_trials_that_diverge_are_counted_and_not_tried_again(tmp_path: pathlib.Path) -> None:
+    found = study(tmp_path / "study", Trainer(diverges=[1]), trials=4)
+    assert [scores is None for _, scores in found] == [False, True, False, False]
+    assert "critic_loss" in read_json(tmp_path / "study" / "trials" / "001.json")["error"]
+    trainer = Trainer()
+    assert study(tmp_path / "study", trainer, trials=4) == found
+    assert trainer.trained == []
+
+
+def test_the_winner_and_the_default_are_judged_on_test_seeds(tmp_path: pathlib.Path) -> None:
+    folder, trainer, told = tmp_path / "study", Trainer(), []
+    found = study(folder, trainer)
+    tuning = tune.Tuning.read(folder)
+    result = tune.judge(folder, tuning, found, trainer, lambda *look: told.append(look))
+    assert result == read_json(folder / "tuned.json")
+    means = [np.mean(scores) for _, scores in found if scores is not None]
+    assert result["incumbent"] == found[int(np.argmax(means))][0]
+    assert result["decision"]["answer"] == "larger"
+    assert result["budget"] == {"trials": 12, "diverged": 0, "seeds": 2, "runs": 24, "steps_each": 10}
+    assert result["winners_curse"]["measured"] == pytest.approx(max(means) - result["test"]["incumbent"]["mean"])
+    assert result["winners_curse"]["expected_of_equal_ones"] > 0
+    assert told[0][:2] == ("incumbent", "default")
+    splits = {pathlib.Path(row[0]).relative_to(folder).parts[0]: row[9] for row in collect([folder]).table}
+    assert splits == {"trials": "tune", "test": "test"}
+    seeds = {seed for row in collect([folder]).table if row[9] == "test" for seed in json.loads(row[8])}
+    assert seeds <= set(tuning.test_seeds)
+
+
+def test_seeds_that_meet_and_test_seeds_that_decide_nothing_are_refused() -> None:
+    kinds = {"overrides": (), "space": SPACE, "trials": 3}
+    with pytest.raises(ConfigError, match=r"seeds \[2\] are in seeds= and in test_seeds="):
+        tune.Tuning(**kinds, seeds=(0, 1, 2), test_seeds=(2, 3, 4, 5))
+    with pytest.raises(ConfigError, match="with 3 test seeds nothing can be decided"):
+        tune.Tuning(**kinds, seeds=(0,), test_seeds=(1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("steps: [1, 2]", "may not vary"),
+        ("algo.x: {low: 2, high: 1}", "low must be below high"),
+        ("algo.x: {low: 0, high: 1, log: true}", "low must be above 0"),
+        ("algo.x: {low: 0, hgh: 1}", "give {low"),
+        ("algo.x: [1]", "at least two choices"),
+        ("algo.x: {low: a, high: 1}", "must be finite numbers"),
+        ("[1, 2]", "must name what varies"),
+        ("a: [", "is not a space in YAML"),
+    ],
+)
+def test_a_bad_space_is_refused_by_name(tmp_path: pathlib.Path, text: str, words: str) -> None:
+    (tmp_path / "space.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=words.replace("{", r"\{")):
+        tune.read_space(tmp_path / "space.yaml")
+
+
+def test_the_command_checks_all_before_it_writes_and_prints_the_budget(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("space.yaml").write_text("algo.temperature: {low: 0.5, high: 10, log: true}\nbatch_size: [64, 256]\n")
+    trainer = Trainer()
+
+    def train(tuning: tune.Tuning, values: Any, seeds: Any, place: pathlib.Path, label: str, *unused: object) -> Run:
+        return trainer({"algo.x": values.get("algo.temperature", 3.0)}, seeds, place, label)
+
+    monkeypatch.setattr(command, "_train", train)
+    monkeypatch.setattr(command, "_dataset", lambda *unused: None)
+    common = ["tune", "algo=iql", "dataset=native/pendulum-mixed", "--trials", "3", "--space", "space.yaml"]
+    for more, words in (
+        (["seeds=3", "test_seeds=[2,3,4,5]"], "seeds [2] are in seeds="),
+        (["algo.temperature=3"], "is set on the command line and varies"),
+        (["env=none"], "env=none"),
+        (["algo.expectil=0.7"], "algo.expectile"),
+        (["test_seeds=2"], "with 2 test seeds nothing"),
+        (["--metric", "cost"], "--metric cost"),
+    ):
+        assert main([*common, *more]) == 2
+        assert words in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["space.yaml"]
+    assert main([*common, "seeds=2", "steps=10", "out=study"]) == 0
+    text = capsys.readouterr().out
+    assert "tuned with 3 trials x 2 seeds x 10 steps" in text
+    assert "tuned with nothing" in text
+    assert "decision:" in text
+    fixed = read_json(tmp_path / "study" / "tune.json")
+    assert (fixed["seeds"], fixed["test_seeds"]) == ([0, 1], list(range(2, 12)))
+    before = list(trainer.trained)
+    assert main(["tune", "--resume", "study", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["budget"]["runs"] == 6
+    assert trainer.trained == before
+    assert main([*common, "out=study"]) == 2
+
+
+def test_a_studys_file_names_no_module_without_trust(tmp_path: pathlib.Path, capsys: Capture) -> None:
+    tuning = tune.Tuning(("algo=evil.module:Agent",), SPACE, 3, (0,), (1, 2, 3, 4))
+    write_json(tmp_path / "tune.json", tuning.to_json())
+    assert main(["tune", "--resume", str(tmp_path)]) == 2
+    assert "--trust" in capsys.readouterr().err
