@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from surefoot.cli import config, grammar, helptext, main, train
+from surefoot.cli import config, grammar, helptext, main, train, tune
 from surefoot.cli.main import build_parser
 from surefoot.core.agent import Agent
 from surefoot.experiment.algorithms import ALGORITHMS
