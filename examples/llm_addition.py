@@ -2,7 +2,7 @@
 
     python examples/llm_addition.py                      about four minutes on two cores
     python examples/llm_addition.py --method rloo --seeds 3
-    python examples/llm_addition.py --shuffle            the control: rewards shuffled within each batch teach nothing
+    python examples/llm_addition.py --shuffle            the control: rewards shuffled within each batch
 
 The task is `a+b=`, a and b from 0 to 999, the digits of the answer reversed. Supervised training copies the teacher:
 greedy answers become right, sampled ones as wrong as his. Rewards sharpen what the model can do already: watch pass@1

@@ -60,7 +60,8 @@ class Report:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Report:
         """What `to_json` gave."""
-        return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in value.items()})
+        plain: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in value.items()}
+        return cls(**plain)
 
     def __str__(self) -> str:
         """One line."""

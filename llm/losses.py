@@ -106,8 +106,9 @@ class Batch:
 
     def rows(self, which: Tensor) -> Batch:
         """Some of the rows."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Batch(**{name: None if value is None else value[which] for name, value in values.items()})
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        chosen: dict[str, Any] = {name: None if value is None else value[which] for name, value in values.items()}
+        return Batch(**chosen)
 
 
 # -- advantages: (returns, groups, mask, penalty of each token) -> (B, 1) or (B, C) ---------------------------

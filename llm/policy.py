@@ -187,7 +187,7 @@ class LMPolicy:
             use_cache=True,
         )
         tokens = found[:, ids.shape[1] :]
-        return tokens, record.finish(tokens[:, -1])
+        return tokens, record.finish(tokens)
 
     @contextlib.contextmanager
     def _clean_settings(self) -> Iterator[None]:
@@ -282,10 +282,11 @@ class _Record:
         picked = self._logits.gather(1, drawn.unsqueeze(1)).squeeze(1)
         self._found.append(picked - self._logits.logsumexp(-1))
 
-    def finish(self, drawn: Tensor) -> Tensor:
-        """(B, C), `drawn` being the last tokens."""
-        self._take(drawn)
-        return torch.stack(self._found, 1)
+    def finish(self, tokens: Tensor) -> Tensor:
+        """(B, C) of the answers' tokens; on a GPU transformers notices the end late, and cuts tokens off again."""
+        if len(self._found) < tokens.shape[1]:
+            self._take(tokens[:, -1])
+        return torch.stack(self._found[: tokens.shape[1]], 1)
 
 
 def positions(mask: Tensor) -> Tensor:

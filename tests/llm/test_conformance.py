@@ -24,8 +24,14 @@ def changed(case: Case, **values: object) -> Case:
     return dataclasses.replace(case, **values)
 
 
+class WithoutForward(Ours):
+    """Its forward pass is not compared, which takes time."""
+
+    log_probs = Implementation.log_probs
+
+
 def mistaken_loss(change: Callable[[Case, str], Case]) -> type[Ours]:
-    class Mistaken(Ours):
+    class Mistaken(WithoutForward):
         def loss(self, name: str, case: Case) -> Tensor | None:
             return super().loss(name, change(case, name))
 
@@ -33,7 +39,7 @@ def mistaken_loss(change: Callable[[Case, str], Case]) -> type[Ours]:
 
 
 def mistaken_settings(change: Callable[[Method], Method]) -> type[Ours]:
-    class Mistaken(Ours):
+    class Mistaken(WithoutForward):
         def loss(self, name: str, case: Case) -> Tensor | None:
             return self.loss_as(change(self.settings(name)), case)
 
@@ -41,7 +47,7 @@ def mistaken_settings(change: Callable[[Method], Method]) -> type[Ours]:
 
 
 def mistaken_terms(function: str, mistake: Callable[..., object]) -> type[Ours]:
-    class Mistaken(Ours):
+    class Mistaken(WithoutForward):
         def loss(self, name: str, case: Case) -> Tensor | None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(pg, function, mistake)
@@ -51,7 +57,7 @@ def mistaken_terms(function: str, mistake: Callable[..., object]) -> type[Ours]:
 
 
 def mistaken_advantages(mistake: Callable[[str, Case], Tensor | None]) -> type[Ours]:
-    class Mistaken(Ours):
+    class Mistaken(WithoutForward):
         def advantages(self, name: str, case: Case) -> Tensor | None:
             found = mistake(name, case)
             return super().advantages(name, case) if found is None else found
@@ -79,17 +85,17 @@ def forward(
     return log_prob_and_entropy(logits.flatten(0, 1), rollout.completion_ids.flatten(), temperature)[0].view(-1, width)
 
 
-class EndMasked(Ours):
+class EndMasked(WithoutForward):
     def completion_mask(self, tokens: Tensor, ends: Sequence[int]) -> Tensor | None:
         return super().completion_mask(tokens, ends) * ~torch.isin(tokens, torch.tensor(list(ends)))
 
 
-class AfterTheEnd(Ours):
+class AfterTheEnd(WithoutForward):
     def completion_mask(self, tokens: Tensor, ends: Sequence[int]) -> Tensor | None:
         return (tokens != ends[0]).float()
 
 
-class KLSign(Ours):
+class KLSign(WithoutForward):
     def divergence(self, name: str, case: Case) -> Tensor | None:
         return super().divergence(name, changed(case, log_prob=case.reference, reference=case.log_prob))
 

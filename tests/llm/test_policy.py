@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -144,10 +145,35 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_takes_the_memory_of_a_part_of_its_logits() -> None:
     """1,024 tokens of 150,000 logits are 585 MB; the step's own parts and its gradients are a few times 64 MB."""
     found = subprocess.run([sys.executable, "-P", "-c", PEAK], capture_output=True, text=True, check=True)
     assert float(found.stdout) < 500
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+def test_adapters_of_peft_are_trained_alone_and_the_reference_is_the_model_without_what_they_learn() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    from surefoot.llm import Prompt, TrainConfig, method, train
+
+    model = tiny(True)
+    lora = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    adapted = LMPolicy(get_peft_model(model.model, lora), model.tokenizer, 0.7)
+    before = {name: value.detach().clone() for name, value in adapted.model.named_parameters()}
+
+    def sevens(completions: list[str], **columns: object) -> list[float]:
+        return [text.count("7") / 4 for text in completions]
+
+    config = TrainConfig(steps=2, prompts_per_step=4, group=4, max_new_tokens=4, learning_rate=1e-2)
+    lines = train(adapted, [Prompt(text) for text in PROMPTS], sevens, method("grpo"), config)
+    moved = {name for name, value in adapted.model.named_parameters() if not torch.equal(value, before[name])}
+    assert moved
+    assert all("lora" in name for name in moved)
+    assert adapted._plain_head
+    assert lines[0]["gap_max"] < 1e-5
+    assert lines[0]["reference_kl"] < 1e-8 < lines[1]["reference_kl"]
 
 
 # -- models and prompts that can't be used ---------------------------------------------------------------------
