@@ -45,6 +45,11 @@ def lognormal(generator: np.random.Generator, trials: int, seeds: int) -> tuple[
     return np.exp(x), np.exp(y)
 
 
+def unequal(generator: np.random.Generator, trials: int, seeds: int) -> tuple[Array, Array]:
+    x, y = normal(generator, trials, seeds)
+    return x, 3 * y
+
+
 def collapsed(generator: np.random.Generator, trials: int, seeds: int) -> tuple[Array, Array]:
     found = []
     for scores in normal(generator, trials, seeds):
@@ -211,6 +216,7 @@ def study(trials: int) -> dict[str, Any]:
         "trials": trials,
         "paths": PATHS,
         "rules": table,
+        "unequal_spread": group_sequential(unequal, trials, plan),
         "episodes": {
             "both .85, 1,000 looks": {"trials": null_looks, **episodes(null_looks, 1000, 0.85, 0.85)},
             ".85 beside .75": {"trials": power, **episodes(power, 5000, 0.85, 0.75)},
@@ -244,6 +250,8 @@ def markdown(found: dict[str, Any]) -> str:
     null, power = found["episodes"].values()
     bound, curse = found["certificates"], found["winners_curse"]
     lines += [
+        "",
+        f"Equal means, standard deviations 1 and 3, the first rule: {found['unequal_spread']['different']:.3f}.",
         "",
         f"Success of two fixed policies, betting mixture after every pair of episodes: both .85, {null['trials']:,} "
         f"comparisons of 1,000 looks, different in {null['different']:.3f}; .85 beside .75, {power['trials']:,} "

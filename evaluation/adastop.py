@@ -3,7 +3,7 @@
 Mathieu, Della Vecchia, Shilova, Centa de Medeiros, Kohler, Maillard and Preux, "AdaStop: adaptive statistical testing
 for sound comparisons of deep RL agents" (2023). Boundaries are quantiles of *signed* sums while the statistic is the
 absolute one, and from the second stage on only as many paths are followed as the first stage has labelings. With no
-difference, five stages of five seeds and a level of .05 it says that there is one in .108 of the comparisons, and one
+difference, five stages of five seeds and a level of .05 it says that there is one in .104 of the comparisons, and one
 stage of five seeds in 24 of 252 (`benchmarks/deciding.py` measures both); `evaluation.deciding` keeps its level.
 """
 

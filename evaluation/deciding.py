@@ -29,7 +29,7 @@ from surefoot.evaluation.statistics import Array, Interval
 Answer = Literal["larger", "smaller", "open", "not separated"]
 """Of the first algorithm beside the second; open: not yet, and there are stages left."""
 UNEQUAL_SPREAD = 2.0
-"""Ratio of standard deviations above which equal means can be called different too often (6.4 % at a ratio of 3)."""
+"""Ratio of standard deviations above which equal means can be called different too often (6.8 % at a ratio of 3)."""
 _SLACK = 1e-9  # relative; sums of the same scores in another order are ties
 
 

@@ -150,9 +150,13 @@ def _certificates(runs: Sequence[RunData]) -> list[str]:
                 broken.append(f'<p class="alarm">{lines}</p>')
     if not body:
         return []
+    stopped = any(found.get("sequential") for run in runs for found in run.certificates)
+    kind = (
+        "Clopper-Pearson; where one stopped early, a bound that holds at every look" if stopped else "Clopper-Pearson"
+    )
     note = (
         "A violation is an episode with any cost in it. The probability of one is below the upper bound with this "
-        "confidence (Clopper-Pearson), for initial states and noise as the environment draws them."
+        f"confidence ({kind}), for initial states and noise as the environment draws them."
     )
     return ["<h2>Certificates</h2>", *broken, table(head, body), f'<p class="note">{html.escape(note)}</p>']
 
