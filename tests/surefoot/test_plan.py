@@ -60,3 +60,40 @@ def test_what_cant_be_is_one_sentence(words: str, said: str, capsys: pytest.Capt
 def test_a_folder_that_is_no_run_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(tmp_path)]) == 2
     assert "not a run folder" in capsys.readouterr().err
+
+
+def learned(folder: pathlib.Path, algo: str) -> pathlib.Path:
+    """A short run on data of a pendulum."""
+    data = folder / "data.npz"
+    words = f"datasets generate native/pendulum --transitions 400 -o {data} --json"
+    assert main(words.split()) == 0
+    small = {
+        "dynamics": "algo.model_hidden=[16,16] algo.model_decays=[] algo.model_members=3 algo.model_elites=2",
+        "bc": "algo.hidden=[8,8]",
+    }
+    words = f"train algo={algo} dataset={data} env=none steps=30 seeds=1 {small[algo]} out={folder / 'run'}"
+    assert main(words.split()) == 0
+    return folder / "run"
+
+
+def test_a_learned_model_is_planned_in_with_futures_and_risk(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = learned(tmp_path, "dynamics")
+    capsys.readouterr()
+    words = f"plan {run} --env native/pendulum --planner cem --samples 10 --iterations 1 --horizon 3 --futures 6"
+    assert main([*words.split(), "--risk", "cvar:0.5", "--cost-limit", "0", "--envs", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["objective"] == "CVaR(beta=0.5) of 6 futures (both spread, tsinf) within a cost of 0"
+    assert found["episodes"] == 1
+    assert main(["plan", str(run)]) == 2
+    assert "name one with --env" in capsys.readouterr().err
+    assert main(["plan", str(run), "--env", "native/quadrotor-2d"]) == 2
+    assert "has 1 actions, and native/quadrotor-2d 2" in capsys.readouterr().err
+
+
+def test_a_run_without_a_model_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = learned(tmp_path, "bc")
+    capsys.readouterr()
+    assert main(["plan", str(run), "--env", "native/pendulum"]) == 2
+    assert "bc, learns no model of the world; train one with algo=dynamics" in capsys.readouterr().err
