@@ -61,6 +61,8 @@ from surefoot.core.reward_shaping import (
     overlong_penalty,
     probability_reward,
     process_reward,
+    repetition_penalty,
+    shared_reward,
 )
 from surefoot.core.selection import (
     completion_mask,
@@ -136,9 +138,11 @@ __all__ = [
     "ratio",
     "ratio_metrics",
     "reinforce_surrogate",
+    "repetition_penalty",
     "reward_weights",
     "sapo_surrogate",
     "sequence_log_ratio_of_units",
+    "shared_reward",
     "spo_surrogate",
     "spread_groups",
     "spurious_mask",

@@ -123,6 +123,37 @@ def novelty_reward(counts: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def shared_reward(pioneer: Tensor, observer: Tensor) -> Tensor:
+    """What each of two copies of a policy gets, r1 + r2: the pioneer, and the observer who saw the pioneer's answer.
+
+    The copies exchange their roles every few steps.
+
+    Source: Ma et al., "Coevolving with the Other You" (CORY), section 4.
+    """
+    return pioneer + observer
+
+
+@torch.no_grad()
+def repetition_penalty(tokens: Tensor, mask: Tensor, length: int = 3) -> Tensor:
+    """-(1 - distinct / all n-grams) of each row: (M, U) integers -> (M,), 0 where a row is shorter than an n-gram.
+
+    Args:
+        tokens: (M, U).
+        mask: (M, U), ones on the left of each row.
+        length: n.
+
+    Source: Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs", repetition penalty.
+    """
+    found = torch.zeros(len(tokens), device=tokens.device)
+    for row, (ids, kept) in enumerate(zip(tokens, mask, strict=True)):
+        count = int((kept != 0).sum()) - length + 1
+        if count > 0:
+            distinct = torch.unique(ids[: count + length - 1].unfold(0, length, 1), dim=0)
+            found[row] = len(distinct) / count - 1
+    return found
+
+
+@torch.no_grad()
 def process_reward(log_prob: Tensor, reference_log_prob: Tensor, mask: Tensor, scale: float = 0.05) -> Tensor:
     """scale (log pi_phi - log ref) for each token, of a model phi trained on outcomes alone: (M, U).
 

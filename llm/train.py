@@ -54,6 +54,7 @@ class TrainConfig:
     rows_at_once: int = 256  # answers whose activations are held at once
     refills: int = 2  # times that more prompts are drawn where groups are dropped
     reference_every: int = 0  # steps after which the reference becomes the policy of now; 0 for never
+    reference_share: float = 1.0  # the policy's share in the new reference; below 1 the rest is the old one's
     lag: int = 0  # steps after which the sampler becomes the policy of now; 0 for always
     oldest: int = 1_000_000  # updates that a sample may be behind; older ones count for nothing
     checkpoint_every: int = 50  # steps
@@ -74,6 +75,8 @@ class TrainConfig:
                 raise ConfigError(f"{field.name}={value} must not be below 0")
             if field.name not in zero and not value > 0:
                 raise ConfigError(f"{field.name}={value} must be above 0")
+        if self.reference_share > 1:
+            raise ConfigError(f"reference_share={self.reference_share} must be at most 1")
         if self.prompts_per_step % self.minibatches:
             raise ConfigError(
                 f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}"
@@ -254,8 +257,9 @@ class Loop:
         metrics |= {"training_seconds": time.perf_counter() - began, "tokens": float(rollout.completion_mask.sum())}
         self.step += 1
         if self.reference is not None and self.config.reference_every and self.step % self.config.reference_every == 0:
-            _overwrite(self.reference, self.policy)
-            self.adam.state.clear()  # a new reference begins with a fresh optimiser (ProRL)
+            _overwrite(self.reference, self.policy, self.config.reference_share)
+            if self.config.reference_share == 1:
+                self.adam.state.clear()  # a hard reset begins with a fresh optimiser (ProRL)
         return metrics
 
     # -- its state ---------------------------------------------------------------------------------------------
@@ -386,6 +390,6 @@ def _copy(policy: LMPolicy) -> LMPolicy:
 
 
 @torch.no_grad()
-def _overwrite(there: LMPolicy, here: LMPolicy) -> None:
+def _overwrite(there: LMPolicy, here: LMPolicy, share: float = 1.0) -> None:
     for old, new in zip(there.model.parameters(), here.model.parameters(), strict=True):
-        old.copy_(new)
+        old.lerp_(new, share)

@@ -119,6 +119,13 @@ def test_small_shapings() -> None:
     close(pg.process_reward(f64([[-1, -2, math.nan]]), f64([[-2, -2, 0]]), mask[:1], 0.05), f64([[0.05, 0, 0]]))
 
 
+def test_repeated_n_grams_are_paid_for_and_two_copies_share_their_rewards() -> None:
+    tokens = torch.tensor([[1, 2, 3, 1, 2, 3, 9], [1, 1, 1, 1, 1, 1, 1], [1, 2, 0, 0, 0, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0, 0]])
+    close(pg.repetition_penalty(tokens, mask).double(), f64([-0.25, -0.8, 0]), 1e-6)  # 3 of 4, 1 of 5 are distinct
+    close(pg.shared_reward(f64([1.0, 0.5]), f64([0.25, 0])), f64([1.25, 0.5]))
+
+
 def test_an_outcome_lies_at_the_last_token_and_kl_at_each() -> None:
     mask = f64([[1, 0, 1, 0], [1, 0, 0, 0]])
     rewards = pg.outcome_rewards(f64([2.0, 3.0]), mask)

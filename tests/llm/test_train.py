@@ -167,6 +167,20 @@ def test_stale_samples_have_weights_and_too_old_ones_count_for_nothing() -> None
     assert max(moved) < 0.1  # Adam's momentum alone: no gradient came from samples of one update ago
 
 
+@pytest.mark.parametrize(("share", "kept"), [(1.0, 0.0), (0.25, 0.75)])
+def test_the_reference_follows_hard_or_by_a_share(share: float, kept: float) -> None:
+    config = dataclasses.replace(SMALL, reference_every=1, reference_share=share)
+    policy = tiny()
+    begun = weights(policy)
+    loop = Loop(policy, PROMPTS, any_seven, method("grpo"), config)
+    loop.advance()
+    assert loop.reference is not None
+    for name, value in loop.reference.model.named_parameters():
+        expected = kept * begun[name] + share * policy.model.get_parameter(name).detach()
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-7)
+    assert bool(loop.adam.state) == (share < 1)
+
+
 def test_a_model_that_drops_out_is_refused_at_the_first_step() -> None:
     policy = tiny()
     policy.model.transformer.drop.p = 0.5
