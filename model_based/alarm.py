@@ -28,7 +28,7 @@ class AlarmConfig:
     alarm_return_over_best: float | None = 3.0  # return in the model over the data's best
     alarm_acceptance: float | None = 1e-3  # below it; share of imagined episodes that the filter keeps
     alarm_calibration_drift: float | None = 1.0  # negative log-likelihood of fresh rows above the holdout's, nats
-    alarm_patience: int = 3  # times in a row that a signal is heard before the alarm rings
+    alarm_patience: int = 3  # times in a row that a signal is heard anew before the alarm rings
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -120,6 +120,7 @@ class Alarm:
         """In the order in which they rang."""
         self._lines: list[Line] = []
         self._beyond: dict[str, int] = {}
+        self._heard: dict[str, float] = {}
 
     def hear(self, step: int, values: Mapping[str, float]) -> list[Ring]:
         """Take the metrics that were logged at a training step.
@@ -133,6 +134,11 @@ class Alarm:
         for signal in SIGNALS:
             threshold = getattr(self.config, signal.option)
             value = found.get(signal.metric)
+            again = signal.above and value is not None and value == self._heard.get(signal.metric)
+            if value is not None:
+                self._heard[signal.metric] = value
+            if again:  # a rule's number, which is logged until the rule is taken again
+                continue
             if not crossed(signal, value, threshold):
                 self._beyond[signal.metric] = 0
                 continue

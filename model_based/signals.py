@@ -17,7 +17,7 @@ def value_signals(q: Tensor, limits: Tensor, discount: float, temperature: Tenso
 
     Args:
         q: of the batch's rows.
-        limits: lowest and highest value without entropy, and the data's best (`alarm.Limits`), NaN where unknown.
+        limits: lowest and highest value without entropy, and the data's best (`alarm.Limits`), huge where unknown.
         discount: in [0, 1].
         temperature: () weight of the entropy in the values; 0 where they have none.
         action_dim: A; the entropy of an action in [-1, 1]^A is at most A log 2, which values may have at each step.

@@ -20,11 +20,13 @@ USUAL = AlarmConfig()
 def test_each_signal_rings_beyond_its_threshold_and_only_there(signal) -> None:  # type: ignore[no-untyped-def]
     threshold = getattr(USUAL, signal.option)
     beyond, within = (threshold + sign * 1e-4 for sign in ((1, -1) if signal.above else (-1, 1)))
-    for value, wanted in ((beyond, 1), (within, 0), (threshold, 0), (math.nan, 0)):
+    for value, wanted in ((beyond, 1), (within, 0)):
         alarm = Alarm(USUAL)
         for step in range(1, 6):
-            alarm.hear(100 * step, {signal.metric: value})
+            alarm.hear(100 * step, {signal.metric: value + 1e-9 * step})
         assert len(alarm.rings) == wanted, value
+    for value in (threshold, math.nan):
+        assert not Alarm(AlarmConfig(alarm_patience=1)).hear(7, {signal.metric: value})
     ring = Alarm(AlarmConfig(alarm_patience=1)).hear(7, {signal.metric: beyond})[0]
     assert (ring.step, ring.signal, ring.threshold) == (7, signal.metric, threshold)
     assert signal.meaning in str(ring)
@@ -33,9 +35,8 @@ def test_each_signal_rings_beyond_its_threshold_and_only_there(signal) -> None: 
 
 def test_it_rings_once_after_as_many_in_a_row_as_patience_says() -> None:
     alarm = Alarm(AlarmConfig(alarm_patience=3))
-    heard = [
-        len(alarm.hear(step, {"edge_share": value})) for step, value in enumerate([1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1])
-    ]
+    values = [1, 1.1, 0, 1, 1.2, 1.3, 1.4, 0, 1, 1.1, 1.2]
+    heard = [len(alarm.hear(step, {"edge_share": value})) for step, value in enumerate(values)]
     assert heard == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
 
 
@@ -101,3 +102,10 @@ def test_values_may_hold_as_much_entropy_as_actions_can_have() -> None:
     high = 10 + 10 * 0.5 * 2 * math.log(2)
     assert float(told["value_excess"]) == pytest.approx((13 - high) / high, rel=1e-5)
     assert float(told["value_over_best"]) == pytest.approx(13 / 5, rel=1e-5)
+
+
+def test_a_number_that_is_only_logged_again_is_not_heard_again_but_that_nothing_was_accepted_is() -> None:
+    alarm = Alarm(USUAL)
+    assert not any(alarm.hear(step, {"calibration_drift": 5.0}) for step in range(9))
+    assert [len(alarm.hear(step, {"calibration_drift": 5.0 + step})) for step in (10, 11)] == [0, 1]
+    assert [len(alarm.hear(step, {"acceptance": 0.0})) for step in range(3)] == [0, 0, 1]

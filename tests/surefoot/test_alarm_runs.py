@@ -22,7 +22,7 @@ SMALL = {
     "hidden": (8, 8), "model_hidden": (8, 8), "model_decays": (), "model_members": 2, "model_elites": 2,
     "model_updates": 10, "rollouts": 20, "rollout_length": 2, "imagine_every": 40,
 }  # fmt: skip
-RINGS = {"alarm_edge_share": -1.0, "alarm_patience": 2}
+RINGS = {"alarm_value_excess": -1e6, "alarm_patience": 2}
 SILENT = dict.fromkeys(("alarm_edge_share", "alarm_reward_excess", "alarm_value_excess", "alarm_value_growth"))
 
 
@@ -40,7 +40,7 @@ def test_a_run_whose_alarm_rings_says_so_and_keeps_the_policy_from_before(
 ) -> None:
     folder, summary = run_of(tmp_path, name, **RINGS)
     rings, (kept,) = summary["alarm"]["rings"], summary["alarm"]["supported"]
-    assert [(ring["signal"], ring["step"], ring["seed"]) for ring in rings] == [("edge_share", 100, 0)]
+    assert [(ring["signal"], ring["step"], ring["seed"]) for ring in rings] == [("value_excess", 100, 0)]
     assert (kept["seed"], kept["step"], kept["policy"]) == (0, 50, "seed0_before_alarm.safetensors")
     assert kept["of"] == ("returns" if name == "acting" else "fitted-Q estimates")
     assert isinstance(kept["mean"], float)
@@ -51,7 +51,7 @@ def test_a_run_whose_alarm_rings_says_so_and_keeps_the_policy_from_before(
     assert [line["step"] for line in result["metrics"] if line["kind"] == "alarm"] == [100]
     data = RunData.load(folder)
     lines = alarm_lines(data)
-    assert "ALARM, seed 0, step 100: targets bootstrap from states that are never trained" in lines[0]
+    assert "ALARM, seed 0, step 100: values are above what rewards allow" in lines[0]
     assert "the policy of step 50, from before the alarm" in lines[1]
     write_report([data], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
