@@ -106,7 +106,6 @@ def test_the_two_blocks_put_into_their_folders_build_into_a_system_that_agrees_w
         "--no-deps",
         "--no-build-isolation",
         "--config-settings=cmake.define.SUREFOOT_GENERIC=ON",  # one instruction set builds faster than three
-        "--config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O1",
         "--target",
         str(target),
     ]
