@@ -121,6 +121,10 @@ class TDMPC2(OffPolicyAgent):
             "latent_dim": 64, "hidden": (128, 128), "encoder_hidden": (128,), "critics": 3, "samples": 128,
             "prior_samples": 12, "elites": 16, "iterations": 4, "learning_rate": 1e-3,
         },
+        "tiny": {
+            "latent_dim": 32, "hidden": (64, 64), "encoder_hidden": (64,), "critics": 2, "samples": 64,
+            "prior_samples": 8, "elites": 8, "iterations": 3, "bins": 51, "limit": 7.0, "learning_rate": 1e-3,
+        },
     }  # fmt: skip
     data = "refused"
     remembers = True
