@@ -24,6 +24,7 @@ from surefoot.data.sources import Added
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.offline.rcsl import RCSL, RCSLConfig
 from surefoot.world_models.dynamics import Dynamics, StepNoise
+from surefoot.world_models.ensemble import DECAYS
 from surefoot.world_models.learning import (
     BestSoFar,
     EnsembleConfig,
@@ -38,22 +39,30 @@ STARTS, KEPT = "starts", "kept"
 
 @dataclasses.dataclass(frozen=True)
 class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
-    """Settings of MBRCSL; the defaults are the paper's for its point maze, with networks that suit a core.
+    """Settings of MBRCSL; the defaults are sizes that suit a core, the preset `official` has the paper's.
 
-    The training steps of the three phases come one after another, and what is left of the run's is the policy's.
+    The training steps of the phases come one after another, and what is left of the run's is the policy's.
     """
 
-    model_updates: int = 15_000  # training steps of the model; it may stop improving, and so learning, before
-    behaviour_updates: int = 15_000  # of the clone
+    hidden: tuple[int, ...] = (256, 256)  # of the policy
+    learning_rate: float = 1e-3
+    l2: float = 0.0
+    model_members: int = 5
+    model_elites: int = 3
+    model_hidden: tuple[int, ...] = (100, 100)
+    model_decays: tuple[float, ...] = ()
+    model_normalize_targets: bool = True  # else steps of 0.01 in a maze are predicted to 0.003
+    model_updates: int = 4_000  # training steps of the model; it may stop improving, and so learning, before
+    behaviour_updates: int = 7_000  # of the clone
     rollout_batches: int = 50  # training steps that follow the clone in the model, at most
     rollouts: int = 200  # paths in each of them
     horizon: int = 200  # H, steps of a path
     kept: int = 100  # paths above the data's best return after which no more are made
+    bounded: bool = True  # keep the model's states in the range of the data's, each number by itself
     behaviour_network: str = "mlp"  # or mlp_unet, the published one
     behaviour_widths: tuple[int, ...] = (256, 256, 256)  # of its layers, or of the U's way down
-    bounded: bool = True  # keep the model's states in the range of the data's, each number by itself
     diffusion_steps: int = 10
-    behaviour_learning_rate: float = 3e-4
+    behaviour_learning_rate: float = 1e-3
     behaviour_weight_decay: float = 1e-6
     behaviour_warm_up: int = 500  # steps of the clone's cosine schedule
     behaviour_stride: int = 1  # training steps that are one step of that schedule
@@ -74,6 +83,15 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
 
 
 PUBLISHED: dict[str, Any] = {
+    "hidden": (1024, 1024),
+    "learning_rate": 5e-5,
+    "l2": 0.1,
+    "model_members": 7,
+    "model_elites": 5,
+    "model_hidden": (200, 200, 200, 200),
+    "model_decays": DECAYS,
+    "model_normalize_targets": False,
+    "model_updates": 100_000,  # in the paper until 5 passes bring nothing, without a limit
     "behaviour_network": "mlp_unet",
     "behaviour_widths": (256, 512, 1024),
     "behaviour_updates": 38_900,  # 50 passes over 199,000 rows
@@ -96,10 +114,11 @@ class MBRCSL(RCSL):
     No value is bootstrapped. It needs dynamics that are nearly deterministic, and a good path whose parts are all in
     the data. What fails shows in the share of paths that are kept (`acceptance`: 0 where the clone never does better
     than the data) and in `model_return_over_best` (far above 1 where the model is wrong in the paths' favour). Other
-    than in the published code the policy takes all of its steps and the last is used; the clone's average moves at a
-    constant rate; members are 7 of the project's own ensemble. The preset `official_schedule` has that code's slip: its
-    schedule with 500 steps of warm-up advances by one a pass over the data, so that training ends within the warm-up at
-    a tenth of the rate, and passes e = 1, 2, ... are at :math:`10^{-4} (e - 1) / 500`.
+    than in the published code the policy takes all of its steps and the last is used, and the clone's average moves at
+    a constant rate; with the defaults the model predicts changes in units of their own deviations, and its states stay
+    in the range of the data. The preset `official_schedule` has that code's slip: a schedule with 500 steps of warm-up
+    advances by one a pass over the data, so that training ends within the warm-up at a tenth of the rate: passes
+    e = 1, 2, ... are at :math:`10^{-4} (e - 1) / 500`.
     """
 
     name = "mbrcsl"
