@@ -71,8 +71,8 @@ def table(found: Results) -> list[str]:
         "# MBRCSL's point maze",
         "",
         f"Mean return of {EPISODES} episodes of 200 steps, with a 95 % interval over seeds and episodes. The best of",
-        f"the data's 1,000 episodes returns {BEST}, their mean is 40. Published numbers are of 4 seeds and 10 episodes,",
-        "with networks many times as large, as recalled from the paper.",
+        f"the data's 1,000 episodes returns {BEST}, their mean is 40. Published: 4 seeds, 10 episodes, and",
+        "networks many times as large, as recalled from the paper.",
         "",
         "| method | mean [interval] | seeds | published |",
         "|---|---|---|---|",
@@ -115,7 +115,7 @@ def picture(returns: dict[str, dict[int, np.ndarray]]) -> None:
     axes.text(len(returns) - 0.5, BEST + 1, "best in the data", ha="right", fontsize=8, color="grey")
     axes.set_xticks(range(len(returns)), [TITLES[method] for method in returns])
     axes.set_ylabel("return of an episode")
-    figure.savefig(RESULTS / "mbrcsl.png", dpi=120, metadata={"Software": None})
+    plots.save_png(figure, RESULTS / "mbrcsl.png", dpi=120)
 
 
 if __name__ == "__main__":
