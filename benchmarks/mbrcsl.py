@@ -26,7 +26,7 @@ NAME, ENV, SEEDS, EPISODES = "pointmaze/stitch", "pointmaze/stitch-v0", (0, 1, 2
 BEST = 71.3
 """Return of the data's best episode, all of its 200 steps."""
 METHODS: dict[str, tuple[str, dict[str, Any], int, int]] = {
-    "mbrcsl": ("mbrcsl", {"rollout_batches": 30, "kept": 300}, 16_030, 256),
+    "mbrcsl": ("mbrcsl", {}, 15_050, 256),
     "rcsl": ("rcsl", {"preset": "small", "learning_rate": 1e-3, "l2": 0.0}, 6_000, 256),
     "10%BC": ("bc", {"preset": "ten_percent"}, 6_000, 256),
     "dt": ("dt", {"preset": "small"}, 1_500, 64),
@@ -93,6 +93,12 @@ def table(found: Results) -> list[str]:
             last = line["last"]
             numbers = f"{last['acceptance']:.3f} | {last['kept_paths']:.0f} | {last['model_return_over_best']:.2f}"
             lines.append(f"| seed {seed} | {numbers} | {line['seconds']:.0f} |")
+    lines += [
+        "",
+        "A clone of twice the width at three times the rate fitted the data better, beat them seldomer (90 of 6,000",
+        "paths), asked for 1.40 of their best and returned 62.5 on seed 0, episodes from 14 to 99. The best of many paths",
+        "in a model is also the luckiest.",
+    ]
     picture(returns)
     return [*lines, "", "![returns by method](mbrcsl.png)"]
 
