@@ -96,8 +96,8 @@ def table(found: Results) -> list[str]:
     lines += [
         "",
         "Tried before on seed 0: a clone of twice the width at three times the rate fitted the data better, beat them",
-        "seldomer (90 of 6,000 paths), asked for 1.40 of the best, and returned 62.5, episodes from 14 to 99: the best of",
-        "many paths in a model is also the luckiest.",
+        "seldomer (90 of 6,000 paths), asked for 1.40 of the best and returned 62.5, episodes from 14 to 99: the best",
+        "of many paths in a model is also the luckiest.",
     ]
     picture(returns)
     return [*lines, "", "![returns by method](mbrcsl.png)"]
