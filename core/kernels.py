@@ -219,6 +219,37 @@ class _NativeMembers(torch.autograd.Function):
         return (None, None, None, torch.stack(below) if inputs_wanted else None, *found)
 
 
+class _Decayed(torch.autograd.Function):
+    """A parameter as it is, and half its squared norm times a coefficient; their gradients in one pass, in place."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(parameter)
+        ctx.coefficient = coefficient
+        flat = parameter.reshape(-1)
+        return parameter.view_as(parameter), 0.5 * coefficient * torch.dot(flat, flat)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (parameter,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return gradients[0] + ctx.coefficient * gradients[1] * parameter, None
+        return gradients[0].addcmul_(parameter, gradients[1], value=ctx.coefficient), None
+
+
+def decayed(parameters: Sequence[Tensor], coefficients: Sequence[float]) -> tuple[list[Tensor], Tensor]:
+    r"""The parameters for a network to read, and () :math:`\sum_i c_i \lVert p_i \rVert^2 / 2` of them.
+
+    Where kernels are in use the decay's gradient is added where the network's own was written; a network must then read
+    what is given back, and nothing else may.
+    """
+    if _active is None:
+        squares = [0.5 * c * p.square().sum() for p, c in zip(parameters, coefficients, strict=True)]
+        return list(parameters), torch.stack(squares).sum()
+    found = [_Decayed.apply(p, c) for p, c in zip(parameters, coefficients, strict=True)]  # type: ignore[no-untyped-call]
+    return [parameter for parameter, _ in found], torch.stack([loss for _, loss in found]).sum()
+
+
 def _plain_gradients(
     ctx: Any, inputs: Tensor, parameters: Sequence[Tensor], layers: int, output_gradient: Tensor
 ) -> list[Tensor | None]:

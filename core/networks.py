@@ -78,6 +78,11 @@ class MLP(nn.Module):
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(*lead, w)) for w in hidden if layer_norm)
         initialise(self, initialisation)
 
+    def decayed(self, inputs: Tensor, coefficients: Sequence[float]) -> tuple[Tensor, Tensor]:
+        r"""What `forward` gives, and () :math:`\sum_l c_l \lVert W_l \rVert^2 / 2` over the layers' weights."""
+        weights, decay = kernels.decayed(_tensors(self.weights), coefficients)
+        return self._forward(inputs, weights), decay
+
     def forward(self, inputs: Tensor, masks: Tensor | None = None, members: Tensor | None = None) -> Tensor:
         """Map (B, in) to (B, out), or (B, in) or (E, B, in) to (E, B, out) with members.
 
@@ -86,7 +91,12 @@ class MLP(nn.Module):
             masks: (B, sum of hidden widths) dropout masks, already divided by the keep probability.
             members: (M,) int64: only these are evaluated, and the output is (M, B, out).
         """
-        parts = [_tensors(group) for group in (self.weights, self.biases, self.scales, self.shifts)]
+        return self._forward(inputs, _tensors(self.weights), masks, members)
+
+    def _forward(
+        self, inputs: Tensor, own: list[Tensor], masks: Tensor | None = None, members: Tensor | None = None
+    ) -> Tensor:
+        parts = [own, *(_tensors(group) for group in (self.biases, self.scales, self.shifts))]
         if members is not None:
             parts = [[tensor[members] for tensor in part] for part in parts]
         weights, biases, scales, shifts = parts

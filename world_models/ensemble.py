@@ -82,11 +82,6 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return (values * weights).sum(-1) / weights.expand_as(values).sum(-1)
 
 
-def weight_decay(weights: Sequence[Tensor], decays: Sequence[float]) -> Tensor:
-    r"""() :math:`\sum_l c_l \lVert W_l \rVert^2 / 2` over layers, with a coefficient each."""
-    return torch.stack([0.5 * c * w.square().sum() for c, w in zip(decays, weights, strict=True) if c > 0]).sum()
-
-
 class GaussianEnsemble(nn.Module):
     """A learned `Dynamics`: E members side by side, of which the best few, the elites, are asked.
 
@@ -219,10 +214,13 @@ class GaussianEnsemble(nn.Module):
         Args:
             batch: columns (B, ...) that all members share, or (B, E, ...), rows for each member.
         """
-        inputs, targets = self.inputs(batch["observations"], batch["actions"]), self.targets(batch)
-        if inputs.dim() == 3:
-            inputs, targets = inputs.transpose(0, 1), targets.transpose(0, 1)
+        inputs, targets = self._rows(batch)
         return self(inputs), targets
+
+    def _rows(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a batch, member first where each has rows of its own."""
+        inputs, targets = self.inputs(batch["observations"], batch["actions"]), self.targets(batch)
+        return (inputs.transpose(0, 1), targets.transpose(0, 1)) if inputs.dim() == 3 else (inputs, targets)
 
     def loss(self, batch: Mapping[str, Tensor], weights: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """The sum over members of `gaussian_loss`, with weight decay, and with a pull on the bounds where learned.
@@ -234,12 +232,18 @@ class GaussianEnsemble(nn.Module):
         Returns:
             () loss, and metrics.
         """
-        prediction, targets = self.of_batch(batch)
+        inputs, targets = self._rows(batch)
+        decay = None
+        if any(self.decays):
+            outputs, decay = self.network.decayed(inputs, self.decays)
+        else:
+            outputs = self.network(inputs)
+        prediction = self._bounded(outputs)
         rows = weights.transpose(0, 1) if weights is not None and weights.dim() == 2 else weights
         likelihood = gaussian_loss(prediction, targets, rows)
         loss = likelihood.sum()
-        if any(self.decays):
-            loss = loss + weight_decay(list(self.network.weights), self.decays)
+        if decay is not None:
+            loss = loss + decay
         if self.learned_bounds:
             loss = loss + 0.01 * (self.max_log_variance.sum() - self.min_log_variance.sum())
         return loss, {"model_likelihood": likelihood.mean()}

@@ -19,7 +19,6 @@ from surefoot.world_models.ensemble import (
     mixture,
     soft_clamp,
     squared_error,
-    weight_decay,
     weighted_mean,
 )
 from surefoot.world_models.uncertainty import (
@@ -265,7 +264,6 @@ def test_weights_begin_within_two_deviations() -> None:
         assert weight.abs().max().item() <= 2 * std
         assert weight.std().item() == pytest.approx(0.88 * std, rel=0.03)  # of a normal cut at two deviations
         assert not bias.any()
-    assert weight_decay([torch.ones(2, 3), torch.ones(4)], (0.5, 0.0)).item() == pytest.approx(1.5)
 
 
 @pytest.mark.skipif(native.library() is None, reason="the native module is not built")
@@ -293,3 +291,16 @@ def test_rows_of_their_own_through_the_native_kernel_equal_plain_pytorch(layer_n
     for gradient, place, expected in zip(gradients, places.values(), found[2:-1], strict=True):
         assert gradient.data_ptr() == place.data_ptr()
         assert torch.equal(gradient, expected)
+
+
+@pytest.mark.skipif(native.library() is None, reason="the native module is not built")
+def test_weight_decay_in_place_has_the_gradients_of_plain_pytorch() -> None:
+    ensemble = model(decays=(0.3, 0.0, 0.1)).float()
+    batch = {name: value.float() for name, value in rows(9, 5).items()}
+    found = []
+    for slots in (kernels.Slots(), None):
+        with kernels.use(slots):
+            loss, _ = ensemble.loss(batch)
+            found.append([loss, *torch.autograd.grad(loss, list(ensemble.parameters()))])
+    for a, b in zip(*found, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
