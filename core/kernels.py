@@ -211,7 +211,7 @@ class _NativeMembers(torch.autograd.Function):
         weights, biases, gains, shifts = _parts(parameters, layers)
         hidden, after, epsilon = ctx.how
         of_weights, of_biases, norms = _members(weights, biases, native.Norms(gains, shifts, after, epsilon))
-        below = []
+        below: list[Any] = []
         for i in range(len(inputs)):
             to_weights, to_biases, *to_norms = _parts([None if g is None else g[i] for g in found], layers)
             given = (inputs[i], of_weights[i], of_biases[i], saved[i], outputs[0][i], to_weights, to_biases)

@@ -122,8 +122,8 @@ class DecisionTransformerActor(Actor):
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
-        sizes = (options[name] for name in ("context", "width", "layers", "heads"))
-        return cls(observation_dim, action_dim, *sizes, costs=options.get("costs", True))
+        context, width, layers, heads = (options[name] for name in ("context", "width", "layers", "heads"))
+        return cls(observation_dim, action_dim, context, width, layers, heads, costs=options.get("costs", True))
 
     def forward(self, window: Window, masks: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and log standard deviation of each step's action, (B, K, A), and (B, K) log-odds of its cost, or 0.

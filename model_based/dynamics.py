@@ -49,7 +49,7 @@ class LearnedDynamics(Agent):
         costs = self.config.model_costs
         self.model = ensemble_of(self.spec, self.config, costs)
         self.model_best = BestSoFar(self.model)
-        self.reads = (*READS, "costs") if costs else READS  # type: ignore[misc]
+        self.reads = (*READS, "costs") if costs else READS  # type: ignore[misc, assignment]
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Actions into [-1, 1]; observations and rewards stay in the environment's units."""

@@ -161,7 +161,7 @@ class ImaginedSAC(Agent):
         """States to begin from; and the batches of SAC, the data's rows beside imagined ones."""
         c = self.config
         capacity = c.rollouts * c.rollout_length * c.imagined_kept
-        ours = {
+        ours: dict[str, Source] = {
             STARTS: Uniform(stores.data, stream=STARTS),
             MAIN: BesideAdded(stores.data, c.real_ratio, capacity, MAIN),
         }

@@ -61,7 +61,7 @@ class SAC(OffPolicyAgent):
     """
 
     name = "sac"
-    Config = SACConfig
+    Config: ClassVar[type] = SACConfig
     PRESETS = {  # noqa: RUF012
         "sb3": {},
         "zoo": {"initial_steps": 10_000},

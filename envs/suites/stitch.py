@@ -27,7 +27,7 @@ Cell = tuple[int, int]
 STEPS = 200
 """Of every episode: reaching the goal ends none."""
 START, A, B, M, GOAL = (1, 2), (1, 1), (2, 1), (2, 2), (2, 4)
-MAZE = [[1, 1, 1, 1, 1, 1], [1, 0, "r", 1, 1, 1], [1, 0, 0, 0, "g", 1], [1, 1, 1, 1, 1, 1]]
+MAZE: list[list[Any]] = [[1, 1, 1, 1, 1, 1], [1, 0, "r", 1, 1, 1], [1, 0, 0, 0, "g", 1], [1, 1, 1, 1, 1, 1]]
 """As gymnasium-robotics writes it: 1 a wall, r where episodes begin, g the goal."""
 NOISE = 0.25
 GAIN, WAYPOINT, WAYPOINT_NOISE = 10.0, 0.1, 0.2

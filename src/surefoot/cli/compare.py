@@ -81,7 +81,7 @@ def _once(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     pairs, level = list(itertools.combinations(scores, 2)), arguments.level
     if not 0 < level < 1:
         raise ConfigError(f"--level is {level}; it must be between 0 and 1, as in 0.05")
-    facts = []
+    facts: list[dict[str, Any]] = []
     for first, second in pairs:
         x, y = scores[first], scores[second]
         words = too_few(min(len(x), len(y)), level / len(pairs))

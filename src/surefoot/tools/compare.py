@@ -141,7 +141,9 @@ def arms_of(patterns: Sequence[str]) -> tuple[list[Arm], list[pathlib.Path]]:
     """
     if len(patterns) < 2:
         raise ConfigError("a comparison takes two or more patterns, as in surefoot compare 'runs/iql-*' 'runs/bc-*'")
-    found, unfinished, taken = [], [], dict[pathlib.Path, str]()
+    found: list[Arm] = []
+    unfinished: list[pathlib.Path] = []
+    taken: dict[pathlib.Path, str] = {}
     for pattern in patterns:
         folders = find(pattern)
         runs = [Run.open(folder) for folder in folders]
@@ -255,7 +257,8 @@ def _refuse_another(before: dict[str, Any], now: dict[str, Any], path: pathlib.P
     for name, value in before["looks"].items():
         if value != now["looks"][name]:
             raise _fixed(path, name, value, now["looks"][name])
-    for a, b in itertools.zip_longest(before["arms"], now["arms"], fillvalue={}):
+    nothing: dict[str, Any] = {}
+    for a, b in itertools.zip_longest(before["arms"], now["arms"], fillvalue=nothing):
         for name in ("label", "run", "sha256"):
             if a.get(name) != b.get(name):
                 shown = (name, a.get(name), b.get(name)) if name == "label" else (f"{name} of {b.get('label')}", "", "")

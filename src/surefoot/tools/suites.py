@@ -92,8 +92,8 @@ def generate(
 def assemble(recording: Recording, episodes: int) -> Dataset:
     """The dataset of a recording's first episodes, which must all be there."""
     asked = parse(recording.name)
-    maze = isinstance(asked, PointMazeName)
-    rows, lengths = recording.rows(ordered(episodes, asked.detours) if maze else range(episodes))
+    maze = asked if isinstance(asked, PointMazeName) else None
+    rows, lengths = recording.rows(range(episodes) if maze is None else ordered(episodes, maze.detours))
     attributes: dict[str, object] = {
         "source": f"recorded by surefoot {recording.name} version {VERSION}",
         "kind": "scripted behaviours",
@@ -105,9 +105,11 @@ def assemble(recording: Recording, episodes: int) -> Dataset:
         env_id = OGBenchName(asked.base, asked.behaviour, asked.facts.default).text
     else:
         env_id = asked.text
-    if maze:  # as the published data: the last of 200 steps is dropped, and counts in the best return all the same
+    if (
+        maze is not None
+    ):  # as the published data: the last of 200 steps is dropped, and counts in the best return all the same
         returns = rows["rewards"].reshape(episodes, -1).sum(1, dtype=np.float64)
-        attributes |= {"detours_percent": asked.detours, BEST_RETURN: float(returns.max())}
+        attributes |= {"detours_percent": maze.detours, BEST_RETURN: float(returns.max())}
         kept = np.ones(len(rows["rewards"]), bool)
         kept[np.cumsum(lengths) - 1] = False
         rows, lengths = {key: column[kept] for key, column in rows.items()}, lengths - 1

@@ -116,7 +116,8 @@ class Tuning:
         """
         value = read_json(folder / TUNING, STUDY)
         names = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{n: tuple(value[n]) if isinstance(value[n], list) else value[n] for n in names})
+        own: dict[str, Any] = {n: tuple(value[n]) if isinstance(value[n], list) else value[n] for n in names}
+        return cls(**own)
 
 
 def read_space(path: str | pathlib.Path) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def read_space(path: str | pathlib.Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not found:
         raise ConfigError(f"{path}: must name what varies, as in algo.expectile: {{low: 0.6, high: 0.9}}")
     space: dict[str, Any] = {}
-    for name, given in found.items():
+    for name, given in dict[Any, Any](found).items():
         where = f"{path}: {name}"
         if not isinstance(name, str) or not (name.startswith("algo.") or name in MAY_VARY):
             raise ConfigError(f"{where}: may not vary; options begin with algo., and {' and '.join(MAY_VARY)} may")
