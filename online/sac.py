@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from typing import ClassVar
 
 import torch
 from torch import Tensor
