@@ -22,6 +22,8 @@ from surefoot.evaluation.survival import median_steps, steps_to
 MOST_DRAWN = 7
 """Settings in a picture: those with the best mean return; the table has all."""
 REPETITIONS = 500
+MOST_LETTERS = 28
+"""Of a legend's line."""
 
 
 def write_overview(results: Results, path: str | pathlib.Path) -> None:
@@ -68,9 +70,14 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
     if data is not None:
         head.append(("median steps to the data's mean return", "right"))
     body = []
-    for label in order:
+    for rank, label in enumerate(order, 1):
         runs = settings[label]
-        cells = [label, f"{len(runs):,}", f"{len({s for run in runs for s in run.seeds}):,}", _bounds(scores[label])]
+        cells = [
+            f"{rank}. {label}",
+            f"{len(runs):,}",
+            f"{len({s for run in runs for s in run.seeds}):,}",
+            _bounds(scores[label]),
+        ]
         cells.append(f"{statistics.interquartile_mean(scores[label][:, None]):.1f}" if len(scores[label]) else "-")
         solved = np.array(list(pooled(runs, "per_seed_success").values()))
         cells.append(_bounds(100 * solved, 0))
@@ -80,20 +87,26 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
         body.append((cells, False))
     parts = [table(head, body)]
     drawn = [label for label in order[:MOST_DRAWN] if len(scores[label])]
-    curves = {label: points for label in drawn if (points := curve(settings[label]))}
+    names = {label: _short(f"{rank}. {label}") for rank, label in enumerate(order, 1)}
+    curves = {names[label]: points for label in drawn if (points := curve(settings[label]))}
     figures = []
     if curves:
         steps_of = RunData.steps_of_all([run for label in drawn for run in settings[label]])
         figure = plots.learning_curves(curves, "Learning curves", data, steps_of, "IQM of return over seeds")
         figures.append(_figure(figure, "IQM over seeds; 95 % band, the same resampled seeds at all steps."))
     if len(drawn) > 1:
-        figures.append(_profiles({label: scores[label] for label in drawn}))
+        figures.append(_profiles({names[label]: scores[label] for label in drawn}))
     more = f" The pictures show the {MOST_DRAWN} best of {len(order)} settings." if len(order) > MOST_DRAWN else ""
     note = (
         "Return: mean and 95 % interval over seeds (Student's t). The best of many settings is too high on the seeds "
         f"that chose it. Which of two is better: surefoot compare.{more}"
     )
     return [*parts, f'<p class="note">{html.escape(note)}</p><div class="figures">', *figures, "</div>"]
+
+
+def _short(label: str) -> str:
+    """A label as legends have room for it; its number is in the table."""
+    return label if len(label) <= MOST_LETTERS else f"{label[: MOST_LETTERS - 3]}..."
 
 
 def pooled(runs: Sequence[RunData], field: str) -> dict[int, float]:
