@@ -10,7 +10,6 @@ from surefoot.core.agent import Agent, Rule, Update
 from surefoot.core.sources import Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.world_models import terminations
 from surefoot.world_models.calibration import calibration
 from surefoot.world_models.learning import (
     READS,
@@ -18,8 +17,10 @@ from surefoot.world_models.learning import (
     EnsembleConfig,
     ensemble_of,
     learn_model,
+    model_notes,
     model_sources,
     prepare_model,
+    reads_of,
 )
 
 
@@ -49,15 +50,15 @@ class LearnedDynamics(Agent):
         costs = self.config.model_costs
         self.model = ensemble_of(self.spec, self.config, costs)
         self.model_best = BestSoFar(self.model)
-        self.reads = (*READS, "costs") if costs else READS  # type: ignore[misc, assignment]
+        self.reads = reads_of(self.config, costs)  # type: ignore[misc, assignment]
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Actions into [-1, 1]; observations and rewards stay in the environment's units."""
         return prepare_model(self, prepare(self, dataset))
 
     def notes(self, dataset: Dataset) -> list[str]:
-        """Whether it is known where episodes end."""
-        return terminations.notes(self.config.termination, self.spec.environment)
+        """Whether it is known where episodes end, and how many rows weights leave."""
+        return model_notes(dataset, self.config, self.spec.environment)
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Rows for each member, and the holdout."""

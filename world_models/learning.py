@@ -26,7 +26,10 @@ from surefoot.core.sources import Batch, Drawn, Source, Stores
 from surefoot.core.spec import Spec
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import Store, Workspace
+from surefoot.world_models import terminations
 from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, gaussian_loss, squared_error
+from surefoot.world_models.mismatch import WEIGHTS as ROW_WEIGHTS
+from surefoot.world_models.mismatch import effective_sample_size
 from surefoot.world_models.terminations import AUTO, named
 
 MODEL, HOLDOUT = "model", "model_holdout"
@@ -60,6 +63,7 @@ class EnsembleConfig:
     model_epoch: int = 0  # training steps between measurements of the holdout; 0: one pass over the training rows
     model_patience: int = 5  # epochs without any member improving until the model's training stops
     model_improvement: float = 0.01  # relative, that counts as one
+    model_weights: str = "uniform"  # of rows in the model's loss: uniform, recent, or near_best (the best episode)
     termination: str = AUTO  # where episodes end in the model: auto (by the environment's id), none or module:function
     model_judged_by: str = "error"  # on the holdout: error (squared, of the means: MBPO) or likelihood
 
@@ -73,6 +77,7 @@ class EnsembleConfig:
         require(c.model_epoch >= 0, name, "model_epoch", c.model_epoch, "0 or more training steps")
         require(c.model_patience >= 1, name, "model_patience", c.model_patience, "at least 1")
         require(0 <= c.model_improvement < 1, name, "model_improvement", c.model_improvement, "in [0, 1)")
+        require(c.model_weights in ROW_WEIGHTS, name, "model_weights", c.model_weights, " or ".join(ROW_WEIGHTS))
         require(c.model_judged_by in JUDGES, name, "model_judged_by", c.model_judged_by, " or ".join(JUDGES))
         require(all(w >= 0 for w in c.model_decays), name, "model_decays", c.model_decays, "0 or more each")
 
@@ -280,6 +285,23 @@ def model_sources(stores: Stores, config: EnsembleConfig) -> dict[str, Source]:
     return {MODEL: Bootstrap(stores.data, train, config.model_members), HOLDOUT: Fixed(stores.data, held)}
 
 
+def model_notes(dataset: Dataset, config: EnsembleConfig, environment: str | None) -> list[str]:
+    """What a user should hear of a model: whether its ends are known, and how many rows its weights leave."""
+    found = terminations.notes(config.termination, environment)
+    if config.model_weights != "uniform":
+        size = effective_sample_size(ROW_WEIGHTS[config.model_weights](dataset))
+        share = 100 * size / len(dataset)
+        found.append(
+            f"the model's rows are weighed ({config.model_weights}): as {size:,.0f} of equal weight, {share:.0f} %"
+        )
+    return found
+
+
+def reads_of(config: EnsembleConfig, costs: bool = False) -> tuple[str, ...]:
+    """Columns that a model as configured learns from."""
+    return (*READS, *(["costs"] if costs else []), *([WEIGHTS] if config.model_weights != "uniform" else []))
+
+
 def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> Dataset:
     """Set the statistics of `agent.model` from the rows that it is trained on, and the length of its epochs.
 
@@ -290,7 +312,7 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
         best: name of the `BestSoFar`.
 
     Returns:
-        The dataset.
+        The dataset, with the column `WEIGHTS` where rows are weighed.
 
     Raises:
         DataError: costs are to be predicted and the data has none, or a value is not finite.
@@ -302,5 +324,7 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
     if model.costs and dataset.costs is None:
         raise DataError(f"{dataset.name}: has no costs, and {agent.name} is to predict them")
     model.fit_statistics({name: getattr(dataset, name)[train] for name in names})
+    if c.model_weights != "uniform":
+        dataset = dataset.replace(extras={**dataset.extras, WEIGHTS: ROW_WEIGHTS[c.model_weights](dataset)})
     getattr(agent, best).epoch = c.model_epoch or max(1, math.ceil(len(train) / c.model_rows))
     return dataset
