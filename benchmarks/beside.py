@@ -50,7 +50,12 @@ def line_of(command: Sequence[str]) -> dict[str, Any]:
 
 
 def compare(
-    file: str, title: str, command: str, repeats: int, rows: Mapping[str, Callable[[int], Mapping[str, Sequence[str]]]]
+    file: str,
+    title: str,
+    command: str,
+    repeats: int,
+    rows: Mapping[str, Callable[[int], Mapping[str, Sequence[str]]]],
+    unit: str = "Updates",
 ) -> None:
     """Run ours and theirs in turn, `repeats` times each, and write results/FILE.json and .md.
 
@@ -60,6 +65,7 @@ def compare(
         command: by which the page is made.
         repeats: of each row.
         rows: name -> for a seed, our command and the peer's by their names.
+        unit: of what is counted under "updates".
     """
     lines: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row, commands in rows.items():
@@ -72,7 +78,7 @@ def compare(
     text = [
         f"# {title}",
         "",
-        "Updates per second of CPU time, one thread on one core, in turn; medians (lowest to highest) of "
+        f"{unit} per second of CPU time, one thread on one core, in turn; medians (lowest to highest) of "
         f"{repeats} repeats. `{command}`.",
         "",
         f"| update | {' | '.join(names)} | ratio of medians |",
