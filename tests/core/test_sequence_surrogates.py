@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import policy_gradient as pg
+from surefoot.core import ratios
 from surefoot.core.distributions import gaussian_log_density
 from surefoot.core.masked import reduce, sequence_mask
 from surefoot.online import dppo, natural_gradient, ppo, reinflow
@@ -164,7 +165,9 @@ def test_a_control_step_a_chain_and_a_token_get_bit_equal_terms() -> None:
     assert torch.equal(control, chain[:, 0])
     for module in (dppo, natural_gradient, ppo, reinflow):  # and no algorithm has a surrogate of its own
         assert module.clip_surrogate is pg.clip_surrogate
+    for module in (dppo, natural_gradient, ppo):
         assert module.log_ratio is pg.log_ratio
+    assert reinflow.limited_log_ratio is ratios.limited_log_ratio  # which asks the same log_ratio
 
 
 def test_a_chain_of_one_step_of_fixed_noise_is_gaussian_ppo_and_what_both_share_cancels() -> None:
