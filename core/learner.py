@@ -28,6 +28,9 @@ from surefoot.core.random import Stream
 from surefoot.core.smoothness import penalised
 from surefoot.core.sources import MAIN, Batch, Source, as_sources
 
+OWN = ("agent/", "adam/", "source/")
+"""What the names of a Learner's state begin with; a loop's stand beside them in a checkpoint."""
+
 
 class Learner:
     """Trains S agents that differ in nothing but their seed."""
@@ -370,11 +373,12 @@ class Learner:
             mine[name].copy_(value)
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
-        """Go on from what `state` gave, one mapping a seed.
+        """Go on from what `state` gave, one mapping a seed; names that are a loop's are left alone.
 
         Raises:
             CheckpointError: a tensor is missing or of another shape: another algorithm or other sizes.
         """
+        states = [{name: value for name, value in given.items() if name.startswith(OWN)} for given in states]
         if len(states) != len(self.seeds):
             raise CheckpointError(f"{len(states)} states for {len(self.seeds)} seeds: restore one for each")
         for position, given in enumerate(states):  # all are checked before the first is taken

@@ -25,9 +25,6 @@ from surefoot.online.experience import Experience
 FEW_ROWS = 16
 """Below it the native MLP, which works on panels of 32 rows, is slower than plain PyTorch."""
 
-LEARNERS = ("agent/", "adam/", "source/")
-"""What names of a loop's state begin with that are its Learner's."""
-
 
 class OffPolicyLoop:
     """Trains S agents of one kind from what they do in their environments.
@@ -297,9 +294,8 @@ class OffPolicyLoop:
         Raises:
             CheckpointError: another algorithm, sizes or replay buffer.
         """
-        learners = [{name: v for name, v in given.items() if name.startswith(LEARNERS)} for given in states]
         self.decisions, self.step = int(states[0].get("loop/decisions", torch.tensor(step))), step
-        self.learner.restore(learners, self.config.training_steps(self.decisions))
+        self.learner.restore(states, self.config.training_steps(self.decisions))
         if self.agent.plans:
             self.queue, self.queued = (
                 torch.stack([one[f"loop/{name}"] for one in states]).to(self.device) for name in ("queue", "queued")

@@ -287,8 +287,7 @@ class OnPolicyLoop:
             CheckpointError: another algorithm or other sizes.
         """
         self.step, self.blocks_done, taken = states[0]["loop/counters"].tolist()
-        learners = [{n: v for n, v in given.items() if n.startswith(("agent/", "adam/"))} for given in states]
-        self.learner.restore(learners, taken)
+        self.learner.restore(states, taken)
         for position, given in enumerate(states):
             self.rewards.restore(position, given)
         return self.blocks.restore(states, self.blocks_done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -55,10 +55,22 @@ class Planner(Protocol):
         ...
 
 
-def begin(rows: int, horizon: int, action_dim: int, seed: int = 0) -> Memory:
-    """A plan of zeros, and a seed with no draws so far for each row."""
-    seeds = environment_seeds(seed, rows)
-    return {PLAN: torch.zeros(rows, horizon, action_dim), DRAWS: torch.stack([seeds, torch.zeros_like(seeds)], 1)}
+class BasePlanner:
+    """What planners have in common beside `plan`: their settings are checked, and their memory is the last plan."""
+
+    name: ClassVar[str]
+    """In messages, and on the command line."""
+    horizon: int
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        check_settings(self, self.name)
+
+    def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
+        """As `Planner.begin`: a plan of zeros, and a seed with no draws so far for each row."""
+        seeds = environment_seeds(seed, rows)
+        plan = torch.zeros(rows, self.horizon, action_dim)
+        return {PLAN: plan, DRAWS: torch.stack([seeds, torch.zeros_like(seeds)], 1)}
 
 
 def shifted(plan: Tensor) -> Tensor:

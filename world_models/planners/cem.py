@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, Score, score
-from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
+from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, sampled, shifted
 from surefoot.world_models.planners.native import native_plan
 
 CUT = 2.0
@@ -21,9 +22,10 @@ CUT = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
-class CEM:
+class CEM(BasePlanner):
     """A Gaussian over plans, fitted to the best of its own samples again and again (Rubinstein, 1999)."""
 
+    name: ClassVar[str] = "cem"
     horizon: int = 15  # steps looked ahead
     samples: int = 350  # candidates in each iteration
     iterations: int = 5
@@ -35,7 +37,7 @@ class CEM:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        check_settings(self, "cem")
+        super().__post_init__()
         for name, value, known in (
             ("sampling", self.sampling, ("clipped", "truncated")),
             ("returns", self.returns, ("mean", "best")),
@@ -47,10 +49,6 @@ class CEM:
     def elite_count(self) -> int:
         """How many."""
         return max(1, round(self.elites * self.samples))
-
-    def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
-        """As `Planner.begin`."""
-        return begin(rows, self.horizon, action_dim, seed)
 
     def plan(
         self,

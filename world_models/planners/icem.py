@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score
-from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
+from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, sampled, shifted
 from surefoot.world_models.planners.cem import Best, fitted
 from surefoot.world_models.planners.native import native_plan
 
@@ -20,13 +21,14 @@ ELITES = "elites"
 
 
 @dataclasses.dataclass(frozen=True)
-class ICEM:
+class ICEM(BasePlanner):
     """CEM with coloured noise, fewer candidates in later iterations, and elites that are kept (Pinneri et al., 2020).
 
     Candidates of an iteration are new samples and a share of the last iteration's elites, at first of the last plan's,
     a step on; at last the mean too. The best candidate seen is the plan.
     """
 
+    name: ClassVar[str] = "icem"
     horizon: int = 30  # steps looked ahead
     samples: int = 128  # candidates of the first iteration
     iterations: int = 3
@@ -36,10 +38,6 @@ class ICEM:
     momentum: float = 0.1  # share of the old Gaussian that is kept
     sigma: float = 0.5  # first deviation, in half ranges of the action
     colour: float = 2.0  # exponent of the noise's spectrum over time
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        check_settings(self, "icem")
 
     @property
     def elite_count(self) -> int:
@@ -62,7 +60,7 @@ class ICEM:
     def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
         """As `Planner.begin`."""
         elites = torch.zeros(rows, self.kept_count, self.horizon, action_dim)
-        return {**begin(rows, self.horizon, action_dim, seed), ELITES: elites}
+        return {**super().begin(rows, action_dim, seed), ELITES: elites}
 
     def plan(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.memory import DRAWS, Memory
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 from surefoot.world_models.futures import Objective
-from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, shifted
+from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, shifted
 from surefoot.world_models.planners.derivatives import Expansion, expand, smooth
 
 STEPS = tuple(0.5**k for k in range(8))
@@ -30,7 +30,7 @@ class Gains(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ILQR:
+class ILQR(BasePlanner):
     """Dynamics made linear and rewards quadratic around the plan; Riccati backward, the world itself forward.
 
     Li and Todorov (2004); box constraints by projected Newton steps, as Tassa, Mansard and Todorov (2014) have them;
@@ -38,19 +38,16 @@ class ILQR:
     must be differentiable: learned models and native systems are. It plans with the mean outcome.
     """
 
+    name: ClassVar[str] = "ilqr"
     horizon: int = 50  # steps looked ahead
     iterations: int = 10
     regularization: float = 1e-6  # added to the action's Hessian, ten times more or less as steps fail or succeed
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        check_settings(self, "ilqr")
+        super().__post_init__()
         if not 0 <= self.regularization < math.inf:
             raise ConfigError(f"ilqr: regularization is {self.regularization}; it is 0 or more")
-
-    def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
-        """As `Planner.begin`."""
-        return begin(rows, self.horizon, action_dim, seed)
 
     def plan(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,12 +13,12 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score
-from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
+from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, sampled, shifted
 from surefoot.world_models.planners.native import native_plan
 
 
 @dataclasses.dataclass(frozen=True)
-class MPPI:
+class MPPI(BasePlanner):
     r"""Candidates around the last plan, averaged by how good they are (Williams et al., 2017; no control cost).
 
     .. math:: u \leftarrow \sum_i w_i u_i, \quad w_i \propto e^{(G_i - \max_j G_j) / \lambda}
@@ -25,20 +26,13 @@ class MPPI:
     u_i = clip(u + sigma z_i, -1, 1); the first candidate is u itself.
     """
 
+    name: ClassVar[str] = "mppi"
     horizon: int = 50  # steps looked ahead
     samples: int = 1024  # candidates in each iteration
     iterations: int = 1
     sigma: float = 0.5  # of the noise, in half ranges of the action
     temperature: float = 0.5  # lambda, in units of return
     colour: float = 1.0  # exponent of the noise's spectrum over time: 0 white, 2 a random walk's
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        check_settings(self, "mppi")
-
-    def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
-        """As `Planner.begin`."""
-        return begin(rows, self.horizon, action_dim, seed)
 
     def plan(
         self,

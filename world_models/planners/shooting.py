@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from surefoot.core.memory import DRAWS, Memory
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score, sums_of
-from surefoot.world_models.planners.base import PLAN, begin, check_settings, counted_on, sampled, shifted
+from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, sampled, shifted
 from surefoot.world_models.planners.cem import Best
 from surefoot.world_models.planners.derivatives import smooth
 from surefoot.world_models.risk import cost_at_risk
@@ -19,13 +20,14 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 
 @dataclasses.dataclass(frozen=True)
-class GradientShooting:
+class GradientShooting(BasePlanner):
     """Adam on the actions of several plans, projected onto the bounds; the best plan met is taken.
 
     The first start is the last plan, the others have noise around it. Costs of a limit are differentiated where the
     world's have a gradient; in any case they rank the plans that were met.
     """
 
+    name: ClassVar[str] = "shooting"
     horizon: int = 30  # steps looked ahead
     starts: int = 8
     iterations: int = 20
@@ -33,14 +35,6 @@ class GradientShooting:
     sigma: float = 0.5  # of the starts
     colour: float = 1.0  # exponent of their noise's spectrum over time
     cost_weight: float = 10.0  # of the cost above a limit, in the objective that is differentiated
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        check_settings(self, "shooting")
-
-    def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
-        """As `Planner.begin`."""
-        return begin(rows, self.horizon, action_dim, seed)
 
     def plan(
         self,
