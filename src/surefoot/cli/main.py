@@ -27,6 +27,7 @@ examples:
   surefoot compare 'runs/iql-*' 'runs/bc-*' --until decided
   surefoot results runs/ -o results.csv --plot
   surefoot tune algo=iql steps=20000 --trials 32 --space space.yaml
+  surefoot bench offline-small
   surefoot export RUN -o policy.onnx
   surefoot llm train model=FOLDER prompts=prompts.jsonl reward=my_rewards:exact method=dapo_clip steps=200
 
@@ -36,6 +37,7 @@ exit codes: 0 done, 2 something in the command or the data is wrong, 130 interru
 
 COMMANDS = (
     "algorithms",
+    "bench",
     "certify",
     "compare",
     "datasets",
@@ -91,6 +93,10 @@ def dispatch(arguments: list[str]) -> int:
         from surefoot.cli import tune
 
         return tune.run(arguments[1:])
+    if arguments[:1] == ["bench"]:
+        from surefoot.cli import bench
+
+        arguments = ["bench", *bench.readable(arguments[1:])]
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         raise ConfigError(f"unknown command {arguments[0]!r}: {nearest(arguments[0], COMMANDS)}")
     parser = build_parser()
@@ -109,7 +115,20 @@ def dispatch(arguments: list[str]) -> int:
 
 def build_parser() -> Parser:
     """All commands but `train`, which reads its own arguments."""
-    from surefoot.cli import algorithms, compare, datasets, envs, execute, gather, llm, plan, reach, results, rollouts
+    from surefoot.cli import (
+        algorithms,
+        bench,
+        compare,
+        datasets,
+        envs,
+        execute,
+        gather,
+        llm,
+        plan,
+        reach,
+        results,
+        rollouts,
+    )
 
     parser = Parser(
         prog="surefoot",
@@ -123,6 +142,7 @@ def build_parser() -> Parser:
     commands.add_parser("tune", help="search for options of an algorithm (surefoot tune --help)", add_help=False)
     results.add_parsers(commands)
     compare.add_parser(commands)
+    bench.add_parsers(commands)
     gather.add_parser(commands)
     rollouts.add_parsers(commands)
     execute.add_parser(commands)

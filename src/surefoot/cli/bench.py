@@ -1,0 +1,236 @@
+"""`surefoot bench`: named suites of tasks, with a leaderboard of what was trained on them."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from surefoot.cli.train import Style
+    from surefoot.tools.leaderboard import Suite
+
+COMMANDS = ("list", "run")
+"""Parts of `surefoot bench`."""
+
+
+def add_parsers(commands: Any) -> None:
+    """Register the commands."""
+    parser = commands.add_parser("bench", help="benchmarks: suites with a leaderboard (surefoot bench --help)")
+    parts = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=type(parser))
+
+    listing = parts.add_parser("list", help="list the suites")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.set_defaults(run=_list)
+
+    suite = parts.add_parser("run", help="train and score a suite, or go on with it, and write its leaderboard")
+    suite.add_argument("suite", metavar="SUITE", help="name of a suite, or a .yaml file of your own")
+    suite.add_argument("settings", nargs="*", metavar="name=value", help="algo= and algo.* of an entry of your own")
+    suite.add_argument("--entry", metavar="NAME", help="what the entry of your own is called (default: its algorithm)")
+    suite.add_argument(
+        "--tuned", metavar="STUDY", help="folder of surefoot tune: the entry has its incumbent's options"
+    )
+    suite.add_argument("--tasks", metavar="A,B", help="only these tasks of the suite")
+    suite.add_argument(
+        "-o", "--output", metavar="FOLDER", help="default: runs/bench-SUITE-vN; one that is there goes on"
+    )
+    output.add_trust(suite)
+    suite.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+    suite.add_argument("--json", action="store_true", help="the leaderboard's lines as JSON")
+    suite.set_defaults(run=_run)
+
+
+def readable(arguments: Sequence[str]) -> list[str]:
+    """The arguments after `bench`, with what may be left out: `bench SUITE` is `bench run SUITE`."""
+    if arguments[:1] == ["--list"]:
+        return ["list", *arguments[1:]]
+    if arguments and not arguments[0].startswith("-"):
+        from surefoot.tools.leaderboard import names
+
+        if arguments[0] in names() or arguments[0].endswith(".yaml"):
+            return ["run", *arguments]
+    return list(arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from surefoot.tools import leaderboard
+
+    suites = [leaderboard.suite(name) for name in leaderboard.names()]
+    if arguments.json:
+        output.print_json([{"name": s.name, "version": s.version, "what": s.what, "seeds": list(s.seeds),
+                            "run": dict(s.run), "tasks": {k: dict(v) for k, v in s.tasks.items()},
+                            "algorithms": list(s.algorithms)} for s in suites])  # fmt: skip
+        return 0
+    rows = [{"suite": s.name, "version": s.version, "tasks": ", ".join(s.tasks), "algorithms": ", ".join(s.algorithms),
+             "seeds": len(s.seeds), "steps": s.run["steps"], "what": s.what} for s in suites]  # fmt: skip
+    output.print_rows(rows, list(rows[0]))
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from surefoot.cli.train import Style
+    from surefoot.core.files import write_json
+    from surefoot.experiment.folders import Claim, claim_begun, claim_new
+    from surefoot.experiment.stopping import terminable
+    from surefoot.tools import leaderboard
+
+    suite = leaderboard.suite(arguments.suite)
+    tasks = _tasks(suite, arguments.tasks)
+    entries = _entries(suite, arguments)
+    for overrides in entries.values():
+        for task in tasks:
+            _request(suite, task, overrides["overrides"])
+    style = Style(arguments.quiet, arguments.json)
+    place = pathlib.Path(arguments.output or f"runs/bench-{suite.label}")
+    begun = (place / leaderboard.RUNS).is_dir()
+    claim: Claim = claim_begun(place) if begun else claim_new(place)
+    with claim, terminable():
+        for name, facts in entries.items():
+            home = claim.folder / leaderboard.RUNS / name
+            if (home / leaderboard.ENTRY).is_file():
+                _refuse_another(home, facts)
+            else:
+                write_json(home / leaderboard.ENTRY, facts)
+            for task in tasks:
+                _train(suite, task, home / task, name, facts["overrides"], style, arguments.trust)
+        board = leaderboard.lines(suite, claim.folder)
+        path = claim.folder / leaderboard.BOARD
+        leaderboard.write(board, path)
+    if arguments.json:
+        output.print_json(board)
+        return 0
+    show(suite, board)
+    output.say(f"\nleaderboard: {output.short(path)}")
+    return 0
+
+
+def _tasks(suite: Suite, said: str | None) -> list[str]:
+    from surefoot.core.errors import nearest
+
+    asked = list(suite.tasks) if said is None else said.split(",")
+    for task in asked:
+        if task not in suite.tasks:
+            raise ConfigError(f"--tasks {task}: {suite.name} has no such task; {nearest(task, list(suite.tasks))}")
+    return asked
+
+
+def _entries(suite: Suite, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Name -> what its entry.json holds: one of the user's own, or those of the suite."""
+    from surefoot.cli import config, grammar
+
+    def facts(overrides: Sequence[str], runs: int) -> dict[str, Any]:
+        shown = shlex.join(["surefoot", "bench", "run", arguments.suite, *overrides])
+        return {"suite": suite.name, "version": suite.version, "overrides": list(overrides), "tuning_runs": runs,
+                "command": shown}  # fmt: skip
+
+    own = grammar.readable(arguments.settings, False)
+    if not own and arguments.tuned is None:
+        if arguments.entry is not None:
+            raise ConfigError("--entry names an entry of your own: give its algorithm too, as in algo=iql")
+        return {name: facts([f"algo={name}"], 0) for name in suite.algorithms}
+    runs = 0
+    if arguments.tuned is not None:
+        tuned, runs = _incumbent(suite, pathlib.Path(arguments.tuned))
+        own = [*tuned, *own]
+    for item in grammar.parse(own):
+        if item.key != "algo" and not item.key.startswith("algo."):
+            raise ConfigError(f"{item.text}: the suite fixes everything but the algorithm and its options")
+    config.check_overrides(own, False)
+    algorithms = [item.values[0] for item in grammar.parse(own) if item.key == "algo"]
+    if not algorithms:
+        raise ConfigError("name the entry's algorithm, as in algo=iql")
+    name = arguments.entry or algorithms[-1].rpartition(":")[2]
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ConfigError(f"--entry {name!r}: letters, digits, and . _ - between them")
+    return {name: facts(own, runs)}
+
+
+def _incumbent(suite: Suite, study: pathlib.Path) -> tuple[list[str], int]:
+    """The options that a study found, and how many runs that took."""
+    from surefoot.cli import grammar
+    from surefoot.cli.tune import texts
+    from surefoot.core.files import read_json
+    from surefoot.core.schema import Number, Plain, Record
+    from surefoot.tools import leaderboard
+    from surefoot.tools.tune import RESULT, Tuning
+
+    budget = Record({"runs": Number(0, whole=True)}, others=True)
+    found = read_json(study / RESULT, Record({"incumbent": Plain(finite=True), "budget": budget}, others=True))
+    tuning = Tuning.read(study)
+    leaderboard.refuse_tuned_on(suite, study, tuning.seeds)
+    kept = [item.text for item in grammar.parse(tuning.overrides) if item.key == "algo" or item.key.startswith("algo.")]
+    options = {key: value for key, value in found["incumbent"].items() if key.startswith("algo.")}
+    if left := sorted(set(found["incumbent"]) - set(options)):
+        raise ConfigError(
+            f"{study}: tuned {', '.join(left)} too, which {suite.name} fixes; tune options of algo. alone"
+        )
+    return [*kept, *texts(options)], int(found["budget"]["runs"])
+
+
+def _refuse_another(home: pathlib.Path, facts: Mapping[str, Any]) -> None:
+    from surefoot.core.files import read_json
+    from surefoot.tools import leaderboard
+
+    before = read_json(home / leaderboard.ENTRY, leaderboard.LABEL)
+    for name in ("suite", "version", "overrides"):
+        if before[name] != facts[name]:
+            raise ConfigError(
+                f"{home}: an entry of this name is there, with {name} {before[name]} and not {facts[name]}; "
+                "give this one another name with --entry, or another folder with -o"
+            )
+
+
+def _request(suite: Suite, task: str, overrides: Sequence[str]) -> Any:
+    from surefoot.cli import config
+
+    return config.compose([*suite.overrides(task), *overrides])
+
+
+def _train(
+    suite: Suite, task: str, place: pathlib.Path, name: str, overrides: Sequence[str], style: Style, trust: bool
+) -> None:
+    """The run of an entry on a task: finished already, gone on with, or trained now."""
+    from surefoot.cli.train import train_one
+    from surefoot.experiment.folders import claim_new
+    from surefoot.experiment.training import resume
+
+    label = f"{name} {task} "
+    if (place / "config.json").is_file():
+        with style.watcher(label) as watcher:
+            resume(place, listener=watcher, trust=trust)
+        return
+    with claim_new(place) as claim:
+        train_one(_request(suite, task, overrides), style, claim, label=label, trust=trust)
+
+
+def show(suite: Suite, board: Sequence[Mapping[str, Any]]) -> None:
+    """The leaderboard for people."""
+    rows = []
+    for line in board:
+        low, high = line["rank"]
+        scores = line["normalised"]
+        bounds = "" if line["low"] is None else f" [{line['low']:.4g}, {line['high']:.4g}]"
+        rows.append(
+            {
+                "task": line["task"],
+                "rank": str(low) if low == high else f"{low}-{high}",
+                "entry": line["entry"],
+                "return [95 %]": f"{line['mean']:.4g}{bounds}",
+                "normalised": None if scores is None else f"{sum(scores) / len(scores):.1f}",
+                "seeds": len(line["seeds"]),
+                "tuning runs": line["tuning_runs"],
+            }
+        )
+    if rows:
+        output.print_rows(rows, list(rows[0]), f"{suite.name}, version {suite.version}")
+        output.say("a rank is a range: entries that these seeds do not separate share it (all pairs of a task, 5 %)")
+    if any("undecidable" in line["verdicts"].values() for line in board):
+        output.say(
+            f"{len(suite.seeds)} seeds of each are too few for that level among so many pairs: nothing is decided"
+        )

@@ -1,0 +1,100 @@
+"""Suites: what they fix, what their leaderboard says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from surefoot.cli import main
+from surefoot.tools import leaderboard
+
+SUITE = """\
+version: 3
+what: nothing
+seeds: [1000, 1001, 1002, 1003]
+run: {steps: 4, episodes: 2, evaluate_every: 4, evaluate_episodes: 1, batch_size: 8}
+tasks:
+  swing: {dataset: "'PATH'"}
+algorithms: [bc]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: pathlib.Path, dataset_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(SUITE.replace("PATH", str(dataset_path)))
+    return "tiny.yaml"
+
+
+def board(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (pathlib.Path(folder) / "leaderboard.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_suite_is_trained_once_and_an_entry_of_ones_own_joins_its_leaderboard(suite: str, capsys: Any) -> None:
+    assert main(["bench", suite, "-q"]) == 0  # short for bench run
+    (first,) = board("runs/bench-tiny-v3")
+    assert (first["entry"], first["seeds"], first["split"], first["rank"]) == (
+        "bc", [1000, 1001, 1002, 1003], "test", [1, 1],
+    )  # fmt: skip
+    assert len(first["dataset_sha256"]) == 64
+    assert first["mean"] == pytest.approx(np.mean(first["scores"]))
+    assert main(["bench", "run", suite, "algo=bc", "algo.learning_rate=0.1", "--entry", "fast", "--json", "-q"]) == 0
+    both = board("runs/bench-tiny-v3")
+    assert {line["entry"] for line in both} == {"bc", "fast"}
+    kept = next(line for line in both if line["entry"] == "bc")
+    assert {**kept, "verdicts": {}, "rank": [1, 1]} == first, "a finished entry is not trained again"
+    assert next(line["options"]["learning_rate"] for line in both if line["entry"] == "fast") == 0.1
+    capsys.readouterr()
+    assert main(["bench", "run", suite, "algo=bc", "--entry", "fast", "-q"]) == 2
+    assert "an entry of this name is there" in capsys.readouterr().err
+    assert main(["bench", "run", suite, "algo=bc", "steps=9"]) == 2
+    assert "the suite fixes everything but" in capsys.readouterr().err
+
+
+def entry(name: str, scores: list[float]) -> dict[str, Any]:
+    return {"entry": name, "scores": scores}
+
+
+def test_ranks_are_ranges_of_what_the_seeds_separate() -> None:
+    lines = [entry("low", [0.0, 1, 2, 3, 4]), entry("mid", [9.0, 10, 11, 12, 13]), entry("near", [9.5, 10, 11, 12, 13])]
+    leaderboard.rank(lines)
+    assert [line["rank"] for line in lines] == [[3, 3], [1, 2], [1, 2]]
+    assert lines[0]["verdicts"] == {"mid": "smaller", "near": "smaller"}
+    few = [entry("a", [0.0, 1, 2]), entry("b", [10.0, 11, 12])]
+    leaderboard.rank(few)
+    assert few[0]["verdicts"] == {"b": "undecidable"}
+    assert few[0]["rank"] == [1, 2]
+
+
+def test_options_that_were_tuned_on_the_suites_seeds_are_refused(suite: str, tmp_path: pathlib.Path) -> None:
+    from surefoot.core.errors import ConfigError
+
+    found = leaderboard.suite(suite)
+    leaderboard.refuse_tuned_on(found, tmp_path, (0, 1, 2))
+    with pytest.raises(ConfigError, match=r"tuned on seeds \[1001\], which tiny-v3 tests on"):
+        leaderboard.refuse_tuned_on(found, tmp_path, (0, 1001))
+
+
+def test_the_suites_of_the_library_can_be_read_and_their_runs_composed() -> None:
+    from surefoot.cli import config
+
+    for name in leaderboard.names():
+        found = leaderboard.suite(name)
+        for task in found.tasks:
+            request = config.compose([*found.overrides(task), f"algo={found.algorithms[0]}"])
+            assert request.fields["seeds"] == found.seeds
+
+
+def test_a_file_that_is_no_suite_is_named(tmp_path: pathlib.Path, capsys: Any) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(SUITE.replace("version: 3", "version: -1"))
+    assert main(["bench", str(path)]) == 2
+    assert "odd.yaml" in (said := capsys.readouterr().err)
+    assert "version" in said
+    assert main(["bench", "run", "offline-smal"]) == 2
+    assert "offline-small" in capsys.readouterr().err
