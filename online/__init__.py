@@ -7,6 +7,7 @@ from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
 from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dppo import DPPO, DPPOConfig
 from surefoot.online.dsrl import DSRL, DSRLConfig
+from surefoot.online.dsrl_na import DSRLNA, DSRLNAConfig
 from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.famo2o_cql_online import FamO2OCQLOnline, FamO2OCQLOnlineConfig
 from surefoot.online.famo2o_online import FamO2OOnline, FamO2OOnlineConfig
@@ -24,6 +25,7 @@ from surefoot.online.qc_online import QCOnline, QCOnlineConfig
 from surefoot.online.redq import REDQ, REDQConfig
 from surefoot.online.reinflow import ReinFlow, ReinFlowConfig
 from surefoot.online.reinforce import Reinforce, ReinforceConfig
+from surefoot.online.rlcm import RLCM, RLCMConfig
 from surefoot.online.rlpd import RLPD, RLPDConfig
 from surefoot.online.sac import SAC, SACConfig
 from surefoot.online.td3 import TD3, TD3Config
@@ -35,6 +37,7 @@ ALGORITHMS: dict[str, type[Agent]] = {
     DARC.name: DARC,
     DPPO.name: DPPO,
     DSRL.name: DSRL,
+    DSRLNA.name: DSRLNA,
     FamO2OCQLOnline.name: FamO2OCQLOnline,
     FamO2OOnline.name: FamO2OOnline,
     FPO.name: FPO,
@@ -48,6 +51,7 @@ ALGORITHMS: dict[str, type[Agent]] = {
     PPO.name: PPO,
     QCOnline.name: QCOnline,
     REDQ.name: REDQ,
+    RLCM.name: RLCM,
     RLPD.name: RLPD,
     ReinFlow.name: ReinFlow,
     Reinforce.name: Reinforce,
@@ -64,6 +68,7 @@ __all__ = [
     "DARC",
     "DPPO",
     "DSRL",
+    "DSRLNA",
     "FPO",
     "H2O",
     "HNPG",
@@ -71,6 +76,7 @@ __all__ = [
     "MOORL",
     "PPO",
     "REDQ",
+    "RLCM",
     "RLPD",
     "SAC",
     "TD3",
@@ -82,6 +88,7 @@ __all__ = [
     "DARCConfig",
     "DPPOConfig",
     "DSRLConfig",
+    "DSRLNAConfig",
     "FPOConfig",
     "FQLOnline",
     "FQLOnlineConfig",
@@ -102,6 +109,7 @@ __all__ = [
     "QCOnline",
     "QCOnlineConfig",
     "REDQConfig",
+    "RLCMConfig",
     "RLPDConfig",
     "ReinFlow",
     "ReinFlowConfig",

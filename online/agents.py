@@ -66,6 +66,8 @@ class OffPolicyAgent(Agent):
     the episode ends. Rows are steps of the environment, as for other agents."""
     decides: ClassVar[bool] = False
     """Whether a row is a decision: C actions that are played without looking, and the sum of their rewards."""
+    stores_played: ClassVar[bool] = False
+    """Of agents that `decides`: whether a row holds what the environment was given, and not what was chosen."""
     remembers: ClassVar[bool] = False
     """Whether it acts by a memory, such as a plan or a recurrent state: then the loop calls `explore_on`."""
     rows_each: ClassVar[int] = 1

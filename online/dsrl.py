@@ -49,7 +49,8 @@ class DSRL(SAC):
     and its reward the sum over the chunk c, of which the environment plays what it can: where an episode ends inside
     it, the rest is dropped, and a time limit bootstraps from the episode's own last observation. The official wrapper
     plays on into the next episode, and tells a limit as an end. Networks are plain ReLU MLPs, where the authors' are of
-    tanh with layer norms. This is the variant whose critics value noise; the authors' other one values actions too.
+    tanh with layer norms. This is the variant whose critics value noise; `dsrl_na` is
+    the authors' other one, whose critics value actions.
     """
 
     name = "dsrl"

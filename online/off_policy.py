@@ -198,6 +198,7 @@ class OffPolicyLoop:
         played = None
         if agent.decides:
             played = self.learner.apply("played", self._seen(), actions).reshape(-1, width)
+            actions = played if agent.stores_played else actions
         ended = self.experience.step(actions.reshape(-1, width), number, played)
         if agent.plans:
             self.queued[self.experience.acting.rows(ended)] = 0

@@ -102,9 +102,9 @@ class ReinFlow(OnPolicyAgent):
     go along a cosine with restarts (`rate_cycle=100`). `init=` a run of `flow_bc` gives the velocity; the policy that
     leaves is that flow, without the noise network.
 
-    With `transition=flow_sde` the noise is that of Flow-GRPO, with `transition=consistency` the chain is that of
-    Oertell et al., "RL for Consistency Models" (RLCM), whose authors clip the ratio of each step, by 1e-4, where here
-    it is the chain's. The preset `pi_rl` has one ratio of the whole chain under learned noise, as pi_RL's flow_noise.
+    With `transition=flow_sde` the noise is that of Flow-GRPO, with `transition=consistency` the chain that of Oertell
+    et al., "RL for Consistency Models"; `rlcm` clips the ratio of each step, as its authors do, where here it is the
+    chain's. The preset `pi_rl` has one ratio of the whole chain under learned noise, as pi_RL's flow_noise.
     """
 
     name = "reinflow"

@@ -20,7 +20,7 @@ from surefoot.experiment.run import Run
 SPEC = Spec(3, 2, (-2.0, -1.0), (2.0, 1.0))
 FLOW = ALGORITHMS["flow_bc"]
 CLONE: dict[str, Any] = {"chunk": 4, "flow_steps": 5, "hidden": (16, 16)}
-FINE_TUNED = ["reinflow", "fpo", "dsrl"]
+FINE_TUNED = ["reinflow", "rlcm", "fpo", "dsrl", "dsrl_na"]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_clone_s_policy_settles_the_sizes_and_gives_the_velocity_that_acts(a
     assert agent.decision_dim == 8
     assert agent.normalizer.fixed
     assert torch.equal(agent.normalizer.mean, source.normalizer.mean)
-    head = agent.base if algorithm == "dsrl" else agent.actor
+    head = agent.base if algorithm.startswith("dsrl") else agent.actor
     for name, value in head.network.state_dict().items():
         assert torch.equal(value, source.average_velocity.state_dict()[name]), name
     assert Plan.from_json(plan.to_json()).agent(SPEC).decision_dim == 8  # what is resumed knows it too
