@@ -14,7 +14,7 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
-from surefoot.evaluation import model_calibration, plots, statistics, tables
+from surefoot.evaluation import model_calibration, names, plots, statistics, tables
 from surefoot.evaluation.alarms import alarm_lines
 from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified
 from surefoot.evaluation.runs import RunData, load_runs
@@ -40,6 +40,8 @@ tr.behaviour td { color: #5a6068; font-style: italic; }
 .figures { display: flex; flex-wrap: wrap; gap: 1rem; }
 figure { margin: .6rem 0; } svg { max-width: 100%; height: auto; }
 details { margin: .5rem 0; } summary { cursor: pointer; }
+dl { font-size: .87rem; color: #5a6068; display: grid; grid-template-columns: max-content auto; gap: .15rem .9rem; }
+dt { font-weight: 600; } dd { margin: 0; max-width: 44rem; }
 pre { background: #f5f6f8; padding: .8rem 1rem; overflow-x: auto; font-size: .82rem; border-radius: 4px; }
 """
 
@@ -84,37 +86,27 @@ TASK_COLUMNS = ("dataset", "environment")
 
 
 def _score_table(runs: Sequence[RunData]) -> str:
+    """Scores; what episodes cost, for one table would be wider than a window; and what the columns mean."""
     listed = tables.rows(runs)
-    columns = [column for column in tables.columns_of(listed, details=True) if column[0] not in TASK_COLUMNS]
-    head = [(heading, alignment) for heading, alignment, _ in columns]
+    columns = [column for column in tables.columns_of(listed, details=True) if column.heading not in TASK_COLUMNS]
+    scores, costs = [c for c in columns if not c.safety], [c for c in columns if c.safety]
+    parts = [_rows_table(listed, scores)]
+    if costs:
+        parts += ["<h3>Cost</h3>", _rows_table(listed, [columns[0], *costs])]
+    meanings = "".join(f"<dt>{html.escape(c.heading)}</dt><dd>{html.escape(c.meaning)}</dd>" for c in columns)
+    methods = sorted({str(run.returns["method"]) for run in runs if run.returns and run.returns.get("method")})
+    intervals = f'<p class="note">Intervals: {html.escape("; ".join(methods))}.</p>' if methods else ""
+    explained = f"<details open><summary>What the columns say</summary><dl>{meanings}</dl></details>"
+    return "".join(parts) + explained + intervals
+
+
+def _rows_table(listed: Sequence[tables.Row], columns: Sequence[tables.Column]) -> str:
+    """A table with a line above the rows of each task."""
     body: list[tuple[list[str], bool]] = []
     for task, group in itertools.groupby(listed, lambda row: row.task):
         body.append(([task], False))
-        body += [([cell(row) for _, _, cell in columns], row.seeds is None) for row in group]
-    methods = {str(run.returns["method"]) for run in runs if run.returns and run.returns.get("method")}
-    note = (
-        "Return: undiscounted sum of rewards per episode, mean and 95 % interval over the training seeds. "
-        "Episodes are per seed; for the behaviour, all episodes of the dataset. "
-        "A score without brackets has no interval."
-    )
-    if any(run.safety is not None for run in runs):
-        note += (
-            " Cost: undiscounted sum per episode; cost / limit at most 1 keeps to the limit beside it. 95th "
-            "percentile: nineteen of twenty episodes cost at most this. Violating: with a cost above 0, in evaluation "
-            "only; what training itself cost is not in it."
-        )
-    if any(run.success is not None for run in runs):
-        note += (
-            " Success: share of the episodes at whose last step the environment says that the task is solved, over the "
-            "episodes of all seeds."
-        )
-    if any(run.smoothness is not None and run.smoothness["action_change"] for run in runs):
-        note += (
-            " Action change: mean squared difference of successive actions, in units of half the action range, summed "
-            "over dimensions."
-        )
-    intervals = f" Intervals: {'; '.join(sorted(methods))}." if methods else ""
-    return table(head, body) + f'<p class="note">{html.escape(note + intervals)}</p>'
+        body += [([column.cell(row) for column in columns], row.seeds is None) for row in group]
+    return table([(column.heading, column.alignment) for column in columns], body)
 
 
 def _alarms(runs: Sequence[RunData]) -> list[str]:
@@ -163,7 +155,8 @@ def _certificates(runs: Sequence[RunData]) -> list[str]:
 
 def _figures(group: list[RunData]) -> list[str]:
     """Final returns and learning curves of one task; nothing where there was no simulator."""
-    labels = _labels(group)
+    labels = names.labels(group)
+    over = _over(group)
     behaviour = next((run.behaviour["mean"] for run in group if run.behaviour), None)
     named = list(zip(labels, group, strict=True))
     final = {label: run.returns for label, run in named if run.returns}
@@ -171,19 +164,28 @@ def _figures(group: list[RunData]) -> list[str]:
     drawn = []
     if curves:
         figure = plots.learning_curves(curves, "Learning curves", behaviour, RunData.steps_of_all(group))
-        drawn.append(_figure(figure, "Mean evaluation return over seeds; the band is the 95 % interval."))
+        drawn.append(_figure(figure, f"Mean evaluation return {over}."))
     solved = {label: points for label, run in named if (points := run.success_curve())}
     if solved:
         figure = plots.learning_curves(solved, "Success", None, RunData.steps_of_all(group), plots.SHARE)
-        drawn.append(_figure(figure, "Share of evaluation episodes that end solved; the band is the 95 % interval."))
+        drawn.append(_figure(figure, f"Share of evaluation episodes that end solved, {over}."))
     if final:
         figure = plots.interval_plot(final, "Final return", reference=behaviour)
-        drawn.append(_figure(figure, "Mean final return; the bar is the 95 % interval."))
+        drawn.append(_figure(figure, f"Mean final return {over.replace('band', 'bar')}."))
     drawn += _return_against_cost(group, labels)
     drawn += [_model(label, run) for label, run in named if run.models]
     if not drawn:
         return ['<p class="note">These runs had no simulator, so there are no returns.</p>']
     return ['<div class="figures">', *drawn, "</div>"]
+
+
+def _over(group: Sequence[RunData]) -> str:
+    """What means and intervals of these runs are taken over."""
+    if all(len(run.seeds) == 1 for run in group):
+        return "of one training seed; the band is the 95 % interval over its episodes, and says nothing of other seeds"
+    if any(len(run.seeds) == 1 for run in group):
+        return "over seeds; the band is the 95 % interval, of runs of one seed over episodes alone"
+    return "over seeds; the band is the 95 % interval"
 
 
 def _model(label: str, run: RunData) -> str:
@@ -216,9 +218,17 @@ def _figure(figure: plots.Figure, caption: str) -> str:
 
 def _comparisons(group: list[RunData]) -> list[str]:
     """IQM per run, probability of improvement per pair, performance profiles; needs two scored runs."""
-    scored = [(label, run) for label, run in zip(_labels(group), group, strict=True) if run.per_seed_returns]
+    scored = [(label, run) for label, run in zip(names.labels(group), group, strict=True) if run.per_seed_returns]
     if len(scored) < 2:
         return []
+    alone = [label for label, run in scored if len(run.per_seed_returns) < 2]
+    if alone:
+        note = (
+            f"Of one training seed ({', '.join(alone)}) nothing can be said about other seeds: neither whether one "
+            "run is better than another nor how sure that is. Train with seeds=5 or more, or let surefoot compare "
+            "decide how many it takes."
+        )
+        return ["<h3>Comparison</h3>", f'<p class="note">{html.escape(note)}</p>']
     scores = {label: np.array(run.per_seed_returns)[:, None] for label, run in scored}
     generator = np.random.default_rng(0)
     body = []
@@ -256,18 +266,6 @@ def _profile(scores: dict[str, Any], generator: np.random.Generator) -> str:
     }
     figure = plots.performance_profiles(profiles, thresholds, "Performance profile", "return")
     return _figure(figure, "Fraction of seeds whose mean return is above the threshold; bands are 95 %.")
-
-
-def _labels(group: Sequence[RunData]) -> list[str]:
-    """The algorithm's name and preset, with the folder's name where they occur twice."""
-    names = [run.label for run in group]
-    labels = [
-        name if names.count(name) == 1 else f"{name} ({run.name})" for name, run in zip(names, group, strict=True)
-    ]
-    return [
-        label if labels.count(label) == 1 else f"{label} #{labels[: i + 1].count(label)}"
-        for i, label in enumerate(labels)
-    ]
 
 
 def _run_details(run: RunData) -> str:

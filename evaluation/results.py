@@ -17,6 +17,7 @@ from typing import Any
 from surefoot.core.errors import ConfigError, MissingExtraError, SurefootError
 from surefoot.core.files import read_json, written_aside
 from surefoot.core.schema import Many, Number, Record
+from surefoot.evaluation.names import labels, settings
 from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import RunData
 
@@ -220,32 +221,10 @@ def groups(results: Results) -> dict[str, dict[str, list[RunData]]]:
     """Task -> label -> runs that differ in nothing but their seeds; labels name the options that tell groups apart."""
     tasks: dict[str, dict[str, list[RunData]]] = {}
     for run in results.runs:
-        key = json.dumps([run.label, settings(run)], sort_keys=True, default=str)
+        key = json.dumps([run.algorithm, run.preset, settings(run)], sort_keys=True, default=str)
         tasks.setdefault(run.task, {}).setdefault(key, []).append(run)
-    return {task: _labelled(found) for task, found in tasks.items()}
-
-
-def settings(run: RunData) -> dict[str, Any]:
-    """A run's options, and what else of its plan decides its numbers, as one flat dictionary without the seeds."""
-    plan = run.config.get("plan")
-    plan = dict(plan) if isinstance(plan, Mapping) else {}
-    options = plan.pop("config", None)
-    known = ("steps", "batch_size", "gap", "init", "view", "jacobian_penalty")
-    return {**(options if isinstance(options, Mapping) else {}), **{key: plan.get(key) for key in known}}
-
-
-def _labelled(found: dict[str, list[RunData]]) -> dict[str, list[RunData]]:
-    by_algorithm: dict[str, list[list[RunData]]] = {}
-    for runs in found.values():
-        by_algorithm.setdefault(runs[0].label, []).append(runs)
-    labels: dict[str, list[RunData]] = {}
-    for label, several in by_algorithm.items():
-        options = [settings(runs[0]) for runs in several]
-        names = sorted({key for one in options for key in one if len({repr(o.get(key)) for o in options}) > 1})
-        for one, runs in zip(options, several, strict=True):
-            told = ", ".join(f"{key}={one.get(key)}" for key in names[:4]) + (", ..." if len(names) > 4 else "")
-            name = f"{label} ({told})" if told else label
-            while name in labels:
-                name += "'"
-            labels[name] = runs
-    return labels
+    named = {}
+    for task, found in tasks.items():
+        given = labels([runs[0] for runs in found.values()])
+        named[task] = dict(zip(given, found.values(), strict=True))
+    return named

@@ -16,6 +16,7 @@ from surefoot.core.files import read_json
 from surefoot.core.schema import MOST_BYTES, Many, Maybe, Number, Plain, Record, Table, Text, check, parse, refuse_large
 from surefoot.envs.acting import short_name
 from surefoot.evaluation.model_calibration import MODEL, MOST, refuse_uneven
+from surefoot.evaluation.names import labelled
 from surefoot.evaluation.safety import Safety, with_limit
 from surefoot.evaluation.statistics import hierarchical_interval
 
@@ -99,6 +100,7 @@ SUMMARY = Record(
         "smoothness": Maybe(Record({"action_change": Maybe(INTERVAL), "jacobian": Maybe(INTERVAL)}, others=True)),
         "steps_of": Text(),
         "preset": Maybe(Text()),
+        "options": Table(_FINITE),
         "alarm": Maybe(ALARM),
         "models": Many(MODEL, 1, MOST),
     },
@@ -179,6 +181,9 @@ class RunData:
     certificates: tuple[Json, ...] = ()  # of certificate*.json, which `surefoot certify` wrote
     steps_of: str = "gradient steps"  # or environment steps, where the algorithm acts while it trains
     preset: str | None = None  # of the algorithm, where it has several and the run's options are those of one
+    options: Json = dataclasses.field(
+        default_factory=dict
+    )  # of the algorithm, that differ from the preset's or default
     success: Json | None = None  # share of the episodes that end solved; None where the environment says nothing of it
     per_seed_success: tuple[float, ...] = ()
     alarm: Json | None = None  # rings and supported; None where no model was learned
@@ -227,8 +232,8 @@ class RunData:
 
     @property
     def label(self) -> str:
-        """The algorithm, with its preset where it has several."""
-        return labelled(self.algorithm, self.preset)
+        """The algorithm, with its preset where it has several, or the options that were changed."""
+        return labelled(self.algorithm, self.preset, self.options)
 
     @property
     def task(self) -> str:
@@ -271,11 +276,6 @@ class RunData:
         seeds = set().union(*by_step.values()) if by_step else set()
         complete = [(step, list(rows.values())) for step, rows in by_step.items() if set(rows) == seeds]
         return [_point(step, rows, mean, episodes) for step, rows in sorted(complete, key=lambda pair: pair[0])]
-
-
-def labelled(algorithm: str, preset: str | None) -> str:
-    """`fisor (small)`, or the name alone where there is no preset."""
-    return algorithm if preset is None else f"{algorithm} ({preset})"
 
 
 def task_name(dataset: str | None, environment: str | None) -> str:

@@ -211,7 +211,8 @@ def _t_interval(sides: list[tuple[float, list[Array]]], confidence: float, share
         return Interval(estimate, math.nan, math.nan, method)
     variance = math.fsum(part for part, _ in parts)
     if variance == 0.0:
-        return Interval(estimate, estimate, estimate, method)
+        alone = max(len(groups) for _, groups in sides) < 2  # equal episodes of one seed say nothing of others
+        return Interval(estimate, *((math.nan, math.nan) if alone else (estimate, estimate)), method)
     from scipy.stats import t  # a second to import, which training workers spare
 
     degrees = variance**2 / math.fsum(part**2 / freedom for part, freedom in parts)

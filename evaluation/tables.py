@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from rich.cells import cell_len
 from rich.table import Table
 
 from surefoot.core.errors import printable
-from surefoot.evaluation.runs import RunData, labelled, task_name
+from surefoot.evaluation import names
+from surefoot.evaluation.runs import RunData, task_name
 from surefoot.evaluation.safety import Safety
 
 Bounds = Mapping[str, Any] | None  # mean, low, high
@@ -35,6 +38,13 @@ class Row:
     smoothness: Mapping[str, Bounds] | None = None  # action_change and jacobian (`evaluation.smoothness`)
     preset: str | None = None  # of the algorithm, where it has several
     success: Bounds = None  # share of the episodes that end solved, 0 to 1
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the algorithm, that were changed
+    name: str | None = None  # of the run, where several are told apart by more than algorithm, preset and options
+
+    @property
+    def label(self) -> str:
+        """What the first column says."""
+        return self.name or names.labelled(self.algorithm, self.preset, self.options)
 
     @property
     def task(self) -> str:
@@ -53,7 +63,8 @@ def rows(runs: Sequence[RunData]) -> list[Row]:
         recorded = next((run for run in group if run.behaviour is not None), None)
         if recorded is not None:
             listed.append(behaviour_row(recorded))
-        listed.extend(run_row(run) for run in group)
+        named = zip(names.labels(group), group, strict=True)
+        listed.extend(dataclasses.replace(run_row(run), name=label) for label, run in named)
     return listed
 
 
@@ -82,6 +93,7 @@ def run_row(run: RunData) -> Row:
         smoothness=run.smoothness,
         preset=run.preset,
         success=run.success,
+        options=run.options,
     )
 
 
@@ -104,12 +116,15 @@ def behaviour_row(run: RunData) -> Row:
 
 
 def format_bounds(bounds: Bounds, digits: int = 1) -> str:
-    """`12.3 [10.0, 14.6]`; without the brackets where there is no interval; a dash where there is nothing."""
+    """`12.3 [10.0, 14.6]`; without the brackets where there is no interval; a dash where there is nothing.
+
+    An interval without width, of numbers that are all the same, says nothing of how sure they are: it is none.
+    """
     if bounds is None or bounds.get("mean") is None:
         return "-"
     text = f"{bounds['mean']:.{digits}f}"
     low, high = bounds.get("low"), bounds.get("high")
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
+    if low is None or high is None or math.isnan(low) or math.isnan(high) or low == high:
         return text
     return f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
@@ -118,7 +133,7 @@ def format_small(bounds: Bounds) -> str:
     """As `format_bounds`, with three significant digits for what may be far below 1."""
     if bounds is None or bounds.get("mean") is None:
         return "-"
-    if bounds.get("low") is None or bounds.get("high") is None:
+    if bounds.get("low") is None or bounds.get("high") is None or bounds["low"] == bounds["high"]:
         return f"{bounds['mean']:.3g}"
     return f"{bounds['mean']:.3g} [{bounds['low']:.3g}, {bounds['high']:.3g}]"
 
@@ -152,56 +167,161 @@ def _violating_steps(found: Safety) -> str:
     return "-" if found.per_step is None else f"{100 * found.per_step:.3g} %, {found.per_episode:.4g} an episode"
 
 
-COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
-    ("algorithm", "left", lambda row: labelled(row.algorithm, row.preset)),
-    ("dataset", "left", lambda row: row.dataset or "-"),
-    ("environment", "left", lambda row: row.environment or "none"),
-    ("steps", "right", lambda row: _number(row.steps)),
-    ("seeds", "right", lambda row: _number(row.seeds)),
-    ("episodes", "right", lambda row: _number(row.episodes)),
-    ("return [95 %]", "right", lambda row: format_bounds(row.returns)),
-    ("success in % [95 %]", "right", lambda row: format_share(row.success)),
-    ("normalised [95 %]", "right", lambda row: format_bounds(row.normalized)),
-    ("cost [95 %]", "right", lambda row: format_bounds(row.cost)),
-    ("cost / limit", "right", _of_safety(_normalized_cost)),
-    ("95th percentile", "right", _of_safety(lambda found: f"{found.percentile_95:.1f}")),
-    ("episodes violating", "right", _of_safety(lambda found: f"{100 * found.violated:.3g} %")),
-    ("steps violating", "right", _of_safety(_violating_steps)),
-    ("updates/s", "right", lambda row: _number(row.updates_per_second)),
-)
-"""(heading, alignment, cell) of every column; episodes are per seed, or all that the dataset holds."""
-DETAILS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (("action change [95 %]", "right", _action_change),)
+class Column(NamedTuple):
+    """A column of a table of results."""
+
+    heading: str
+    alignment: str
+    """left or right"""
+    cell: Callable[[Row], str]
+    meaning: str
+    """A sentence for who reads the page."""
+    safety: bool = False
+    """Whether it belongs to what episodes cost."""
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column(
+        "algorithm", "left", lambda row: row.label,
+        "The algorithm, with the options in which the runs differ or that were changed; behaviour is what the dataset "
+        "itself recorded.",
+    ),
+    Column("dataset", "left", lambda row: row.dataset or "-", "What it was trained on."),
+    Column("environment", "left", lambda row: row.environment or "none", "The simulator that judges the policies."),
+    Column(
+        "return [95 %]", "right", lambda row: format_bounds(row.returns),
+        "Undiscounted sum of rewards of an episode, mean and 95 % interval over training seeds and initial states; of "
+        "one seed over its episodes alone. Without brackets there is no interval.",
+    ),
+    Column(
+        "success in % [95 %]", "right", lambda row: format_share(row.success),
+        "Share of the episodes at whose last step the environment says that the task is solved, over all seeds.",
+    ),
+    Column(
+        "normalised [95 %]", "right", lambda row: format_bounds(row.normalized),
+        "The return where 0 is a random policy and 100 an expert of this environment.",
+    ),
+    Column(
+        "cost [95 %]", "right", lambda row: format_bounds(row.cost),
+        "Undiscounted sum of costs of an episode, with its interval as for the return.", True,
+    ),
+    Column(
+        "cost / limit", "right", _of_safety(_normalized_cost),
+        "Mean cost as a multiple of the limit beside it: at most 1 keeps to the limit.", True,
+    ),
+    Column(
+        "episodes violating", "right", _of_safety(lambda found: f"{100 * found.violated:.3g} %"),
+        "Episodes with a cost above 0, in evaluation only; what training itself cost is not in it.", True,
+    ),
+    Column(
+        "steps", "right", lambda row: _number(row.steps),
+        "Training steps of each seed: in the environment where the algorithm acts, gradient steps elsewhere.",
+    ),
+    Column("seeds", "right", lambda row: _number(row.seeds), "Training seeds: independent repetitions of the run."),
+    Column(
+        "episodes", "right", lambda row: _number(row.episodes),
+        "Evaluation episodes of each seed; for the behaviour all episodes of the dataset.",
+    ),
+    Column(
+        "updates/s", "right", lambda row: _number(row.updates_per_second),
+        "Training steps a second, of all seeds that ran together.",
+    ),
+)  # fmt: skip
+DETAILS: tuple[Column, ...] = (
+    Column(
+        "95th percentile", "right", _of_safety(lambda found: f"{found.percentile_95:.1f}"),
+        "Nineteen of twenty episodes cost at most this.", True,
+    ),
+    Column(
+        "steps violating", "right", _of_safety(_violating_steps),
+        "Steps with a cost above 0, as a share of all steps, and their number in an episode.", True,
+    ),
+    Column(
+        "action change [95 %]", "right", _action_change,
+        "Mean squared difference of successive actions, in units of half the action range, summed over dimensions: "
+        "how much a policy shakes its actuators.",
+    ),
+)  # fmt: skip
 """Further columns, of evaluations and reports: what ends a training run stays narrow."""
+GAP = 2
+"""Blanks between columns of a terminal's table."""
+NARROWEST = 16
+"""Letters that the first column has at least, however narrow the terminal."""
 
 
-def columns_of(listed: Sequence[Row], details: bool = False) -> list[tuple[str, str, Callable[[Row], str]]]:
+def columns_of(listed: Sequence[Row], details: bool = False) -> list[Column]:
     """The columns in which some row has something to say."""
     columns = (*COLUMNS, *DETAILS) if details else COLUMNS
-    return [column for column in columns if any(column[2](row) not in ("-", "none") for row in listed)]
+    return [column for column in columns if any(column.cell(row) not in ("-", "none") for row in listed)]
 
 
-def to_rich(listed: Sequence[Row], title: str | None = None, details: bool = False) -> Table:
-    """A table for the terminal."""
-    table = Table(title=title, title_justify="left", header_style="bold")
+def to_rich(listed: Sequence[Row], title: str | None = None, details: bool = False, width: int = 400) -> list[Table]:
+    """Tables for a terminal of `width` columns: one, or several below each other, each with the rows' names.
+
+    No number is ever cut or broken; only names are folded, between words.
+    """
     columns = columns_of(listed, details)
-    for heading, alignment, _ in columns:
-        table.add_column(heading.replace("[", r"\["), justify="left" if alignment == "left" else "right")
-    for row in listed:
-        cells = [printable(cell(row)).replace("[", r"\[") for _, _, cell in columns]
-        table.add_row(*cells, style="dim" if row.seeds is None else None)
+    cells = {column.heading: [printable(column.cell(row)) for row in listed] for column in columns}
+    wide = {c.heading: max(map(cell_len, [*_heading(c.heading), *cells[c.heading]])) for c in columns}
+    first, rest = columns[0], columns[1:]
+    most = max([wide[column.heading] for column in rest], default=0) + GAP
+    names_wide = min(wide[first.heading], max(NARROWEST, width - most, width // 3))
+    blocks: list[list[Column]] = [[]]
+    used = names_wide
+    for column in rest:
+        if used + GAP + wide[column.heading] > width and blocks[-1]:
+            blocks.append([])
+            used = names_wide
+        blocks[-1].append(column)
+        used += GAP + wide[column.heading]
+    if len(blocks) == 1:
+        names_wide = min(wide[first.heading], max(names_wide, width - used + names_wide))
+    else:
+        names_wide = min(names_wide, max(NARROWEST, width // 3))
+    return [
+        _block(listed, first, block, cells, names_wide, title if i == 0 else None) for i, block in enumerate(blocks)
+    ]
+
+
+def _block(
+    listed: Sequence[Row], first: Column, rest: Sequence[Column], cells: Mapping[str, list[str]], wide: int,
+    title: str | None,
+) -> Table:  # fmt: skip
+    table = Table(
+        title=title, title_justify="left", header_style="bold", box=None, padding=(0, GAP, 0, 0), pad_edge=False
+    )
+    for column in (first, *rest):
+        heading = "\n".join(_heading(column.heading)) if column is not first else column.heading
+        justify: Any = column.alignment
+        table.add_column(heading.replace("[", r"\["), justify=justify, no_wrap=True, vertical="bottom")
+    for i, row in enumerate(listed):
+        name = "\n  ".join(textwrap.wrap(cells[first.heading][i], wide - 2) if len(cells[first.heading][i]) > wide else
+                           [cells[first.heading][i]])  # fmt: skip
+        others = [cells[column.heading][i] for column in rest]
+        table.add_row(
+            *(text.replace("[", r"\[") for text in (name, *others)), style="dim" if row.seeds is None else None
+        )
     return table
+
+
+def _heading(text: str) -> list[str]:
+    """A heading in two lines where it names an interval or has several words."""
+    words, bracket, bounds = text.partition(" [")
+    if bracket:
+        return [words, f"[{bounds}"]
+    return text.split(" ") if " / " not in text and " " in text else [text]
 
 
 def to_text(listed: Sequence[Row], details: bool = False) -> str:
     """The same as aligned plain text, for logs and pipes."""
     columns = columns_of(listed, details)
-    lines = [[heading for heading, _, _ in columns]]
-    lines += [[printable(cell(row)) for _, _, cell in columns] for row in listed]
+    lines = [[column.heading for column in columns]]
+    lines += [[printable(column.cell(row)) for column in columns] for row in listed]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     return "\n".join(
         "  ".join(
             text.ljust(width) if alignment == "left" else text.rjust(width)
-            for text, width, (_, alignment, _) in zip(line, widths, columns, strict=True)
+            for text, width, (_, alignment, *_) in zip(line, widths, columns, strict=True)
         ).rstrip()
         for line in lines
     )

@@ -56,7 +56,7 @@ def test_the_report_holds_scores_comparisons_curves_and_configuration(make_run: 
         "-160.0 [-184.8, -135.2]",
         "-1060.0 [-1145.0, -976.0]",
         "Probability of improvement",
-        "1.00 [1.00, 1.00]",
+        "1.00",
         "Interquartile mean",
         '"expectile": 0.7',
         "torch 2.13.0",
@@ -136,12 +136,15 @@ def test_a_table_with_all_columns_fits_1280_pixels(make_run: MakeRun) -> None:
         cost={"mean": 12.3, "low": -10.2, "high": 124.9},
         smoothness={"action_change": {"mean": 0.0123, "low": 0.0101, "high": 0.0144}, "jacobian": None},
     )]))  # fmt: skip
-    table = text[text.index("<table>") : text.index("</table>")]
-    rows = [re.findall(r"<t[hd] class=\"(?:left|right)\">(.*?)</t[hd]>", row) for row in table.split("</tr>")]
-    columns = list(zip(*[row for row in rows if len(row) > 1], strict=True))
-    assert len(columns) == 13
-    longest = [max(len(part) for cell in column for part in unbreakable(cell)) for column in columns]
-    assert sum(7.5 * length + 2 * 0.45 * 13 for length in longest) < 1280 - 2 * 1.2 * 16
+    tables = re.findall("<table>(.*?)</table>", text, re.DOTALL)[:2]  # scores, and what they cost
+    found = 0
+    for table in tables:
+        rows = [re.findall(r"<t[hd] class=\"(?:left|right)\">(.*?)</t[hd]>", row) for row in table.split("</tr>")]
+        columns = list(zip(*[row for row in rows if len(row) > 1], strict=True))
+        longest = [max(len(part) for cell in column for part in unbreakable(cell)) for column in columns]
+        assert sum(7.5 * length + 2 * 0.45 * 13 for length in longest) < 1000 - 2 * 1.2 * 16
+        found += len(columns)
+    assert found == 13 + 1
     assert "white-space: nowrap" not in text.split("span {")[0]
     assert "overflow-x: auto" in text  # and in a narrower window it scrolls
 

@@ -146,7 +146,7 @@ def run_with_costs(make_run: MakeRun, name: str = "run", limit: float | None = 5
 
 
 def test_tables_print_the_limit_beside_the_normalised_cost(make_run: MakeRun) -> None:
-    text = tables.to_text(tables.rows(load_runs([run_with_costs(make_run)])))
+    text = tables.to_text(tables.rows(load_runs([run_with_costs(make_run)])), details=True)
     assert "1.10 (limit 5)" in text
     assert "5.5 %, 2.75 an episode" in text
     assert "15 %" in text

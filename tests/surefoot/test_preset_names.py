@@ -12,7 +12,7 @@ import pytest
 from surefoot.cli import main
 from surefoot.evaluation import load_runs, tables
 from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.plan import agent_class, preset_name
+from surefoot.experiment.plan import agent_class, preset_name, told_options
 
 
 def options(algorithm: str, **changes: Any) -> dict[str, Any]:
@@ -46,15 +46,24 @@ def test_a_run_that_is_older_than_an_option_keeps_the_name_of_its_preset() -> No
     assert preset_name("ppo", kept) == "robots"
 
 
-def test_tables_of_training_evaluation_and_report_say_the_preset(
+def test_options_that_were_changed_are_told_instead_of_the_preset_that_is_the_default() -> None:
+    assert told_options("iql", options("iql")) == ("official", {})
+    assert told_options("iql", options("iql", expectile=0.9)) == (None, {"expectile": 0.9})
+    assert told_options("cdt", options("cdt", preset="small", cost_limit=3.0)) == ("small", {"cost_limit": 3.0})
+    older = options("ppo")
+    del older["exploration"]
+    assert told_options("ppo", older)[1] == {}
+
+
+def test_tables_of_training_evaluation_and_report_say_what_was_changed(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert [row.preset for row in tables.rows(load_runs([finished_run]))] == [None, "bc"]
+    assert [row.label for row in tables.rows(load_runs([finished_run]))] == ["behaviour", "bc (hidden=[8,8])"]
     assert main(["evaluate", str(finished_run), "--episodes", "1", "--quiet"]) == 0
-    assert "bc (bc)" in capsys.readouterr().out
+    assert "bc (hidden=[8,8])" in capsys.readouterr().out
     assert main(["report", str(finished_run), "-o", str(tmp_path / "report.html")]) == 0
-    assert "bc (bc)" in capsys.readouterr().out
-    assert "bc (bc)" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "bc (hidden=[8,8])" in capsys.readouterr().out
+    assert "bc (hidden=[8,8])" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))

@@ -117,7 +117,11 @@ def print_table(rows: Sequence[Row], details: bool = False) -> None:
         say(f"{place if dataset is None else f'{dataset}, {place}'}:")
         rows = [dataclasses.replace(row, dataset=None, environment=None) for row in rows]
     if sys.stdout.isatty():
-        console().print(tables.to_rich(rows, details=details))
+        shown = console()
+        for i, table in enumerate(tables.to_rich(rows, details=details, width=shown.width)):
+            if i:
+                shown.print()
+            shown.print(table)
     else:
         say(tables.to_text(rows, details))
 

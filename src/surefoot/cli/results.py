@@ -132,8 +132,8 @@ def _range(arguments: argparse.Namespace) -> tuple[float, float] | None:
 def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) -> Row:
     """The row of this evaluation, with intervals over seeds and initial states."""
     from surefoot.data import normalized_score, reference_scores
-    from surefoot.evaluation import hierarchical_interval, safety, success_rate, tables
-    from surefoot.experiment.plan import preset_name
+    from surefoot.evaluation import cost_interval, hierarchical_interval, safety, success_rate, tables
+    from surefoot.experiment.plan import told_options
 
     returns = hierarchical_interval([episodes.returns for episodes in found]).to_json()
     reference = reference_scores(env)
@@ -144,9 +144,11 @@ def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) 
             for key in ("mean", "low", "high")
         }
     costs = [episodes.costs for episodes in found if episodes.costs is not None]
+    preset, options = told_options(run.plan.algorithm, run.plan.config)
     return tables.Row(
         algorithm=run.plan.algorithm,
-        preset=preset_name(run.plan.algorithm, run.plan.config),
+        preset=preset,
+        options=options,
         dataset=output.short_dataset(run.plan.dataset),
         environment=env,
         steps=run.plan.steps,
@@ -154,7 +156,7 @@ def _row(run: Run, env: str, count: int, found: list[Any], limit: float | None) 
         episodes=count,
         returns=returns,
         normalized=normalized,
-        cost=hierarchical_interval(costs).to_json() if len(costs) == len(found) else None,
+        cost=cost_interval(costs).to_json() if len(costs) == len(found) else None,
         updates_per_second=None,
         safety=safety(found, limit),
         success=None if (solved := success_rate(found)) is None else solved.to_json(),

@@ -98,7 +98,7 @@ def summary(batch: EpisodeBatch, env_id: str) -> dict[str, Any]:
     """What the episodes came to as JSON values, with intervals; returns are those of episodes that did not diverge."""
     from surefoot.data import normalized_score, reference_scores
     from surefoot.envs.names import gymnasium_id
-    from surefoot.evaluation import certificate, hierarchical_interval
+    from surefoot.evaluation import certificate, cost_interval, hierarchical_interval
 
     count, finite = len(batch.returns), batch.returns[~batch.diverged]
     returns = hierarchical_interval([finite]).to_json() if len(finite) else None
@@ -113,7 +113,7 @@ def summary(batch: EpisodeBatch, env_id: str) -> dict[str, Any]:
         "length_mean": float(batch.lengths.mean()),
         "returns": returns,
         "normalized": normalized,
-        "cost": None if batch.costs is None else hierarchical_interval([batch.costs]).to_json(),
+        "cost": None if batch.costs is None else cost_interval([batch.costs]).to_json(),
         "margin_min": None if batch.margins is None else float(batch.margins.min()),
         "violations": None if batch.violations is None else certificate(batch.violations, count).to_json(),
         "steps": batch.steps,

@@ -199,6 +199,19 @@ def preset_name(algorithm: str, config: Mapping[str, Any]) -> str | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
+def told_options(algorithm: str, config: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """What tables say of a config: its preset, where it has one, and the options that are not the preset's or default.
+
+    The preset whose values are the defaults is named only where no option was changed.
+    """
+    kind, preset = agent_class(algorithm), preset_name(algorithm, config)
+    usual = dataclasses.asdict(kind.configure(preset=preset))
+    given = options_from_json(kind, dict(config))
+    changed = {name: value for name, value in config.items() if name in usual and given[name] != usual[name]}
+    default = preset is not None and usual == dataclasses.asdict(kind.configure())
+    return None if default and changed else preset, changed
+
+
 def name_of(kind: type[Agent]) -> str:
     """The name by which `agent_class` finds this class again.
 

@@ -14,11 +14,21 @@ from surefoot.core.schema import Many, Maybe, Number, Record, Table, Text
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
-from surefoot.evaluation import Episodes, Interval, hierarchical_interval, plots, safety, smoothness, success_rate
+from surefoot.evaluation import (
+    Episodes,
+    Interval,
+    cost_interval,
+    hierarchical_interval,
+    names,
+    plots,
+    safety,
+    smoothness,
+    success_rate,
+)
 from surefoot.evaluation.model_calibration import MODEL, picture
 from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT, task_name
-from surefoot.experiment.plan import agent_class, preset_name
+from surefoot.experiment.plan import agent_class, told_options
 from surefoot.experiment.run import CONFIG, IN_MEMORY, RESULT_FORMAT, Run, describe_machine, read_columns, split
 
 ENGINE = Record({}, {"steps": Text(), "eager": Table(Text())})
@@ -71,7 +81,7 @@ def behaviour(dataset: Dataset, reference: tuple[float, float] | None) -> dict[s
     interval = hierarchical_interval([returns]).to_json()
     mean = None if reference is None else float(normalized_score(returns.mean(), reference))
     costs = dataset.episode_costs
-    cost = None if costs is None else hierarchical_interval([costs]).to_json()
+    cost = None if costs is None else cost_interval([costs]).to_json()
     return {**interval, "episodes": len(returns), "normalized": mean, "cost": cost}
 
 
@@ -82,10 +92,12 @@ def sum_up(run: Run) -> dict[str, Any]:
     dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
     reference = reference_scores(plan.environment or (dataset and (dataset.env_id or dataset.name)) or "")
     config = read_json(run.folder / "config.json", CONFIG)
+    preset, options = told_options(plan.algorithm, plan.config)
     summary: dict[str, Any] = {
         "format": SUMMARY_FORMAT,
         "algorithm": plan.algorithm,
-        "preset": preset_name(plan.algorithm, plan.config),
+        "preset": preset,
+        "options": options,
         "dataset": None if dataset is None else config["dataset"]["name"],
         "environment": plan.environment,
         "steps": plan.steps,
@@ -118,7 +130,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         summary["normalized"] = None if reference is None else _interval_json(returns, reference)
         if all(e.costs is not None for e in episodes):
             costs = [e.costs for e in episodes if e.costs is not None]
-            summary["cost"] = _interval_json(hierarchical_interval(costs))
+            summary["cost"] = _interval_json(cost_interval(costs))
             summary["per_seed_costs"] = [float(cost.mean()) for cost in costs]
         solved = success_rate(episodes)
         if solved is not None:
@@ -183,7 +195,7 @@ def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
     data = [RunData.load(run.folder) for run in runs]
     first = data[0]
     figure = plots.learning_curves(
-        {item.label: item.learning_curve() for item in data},
+        {label: item.learning_curve() for label, item in zip(names.labels(data), data, strict=True)},
         title=first.task,
         behaviour=None if first.behaviour is None else first.behaviour["mean"],
         steps_of=RunData.steps_of_all(data),

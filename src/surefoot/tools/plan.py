@@ -16,7 +16,7 @@ from surefoot.core.memory import Memory
 from surefoot.data import normalized_score, reference_scores
 from surefoot.envs.names import gymnasium_id, is_native
 from surefoot.envs.vector import action_bounds
-from surefoot.evaluation import certificate, evaluate, hierarchical_interval
+from surefoot.evaluation import certificate, cost_interval, evaluate, hierarchical_interval
 from surefoot.experiment.run import Run, load_agent
 from surefoot.experiment.trust import demand
 from surefoot.world_models.dynamics import Dynamics
@@ -142,7 +142,7 @@ def plan_episodes(
         "length_mean": float(found.lengths.mean()),
         "returns": returns,
         "normalized": None if reference is None else float(normalized_score(returns["mean"], reference)),
-        "cost": None if found.costs is None else hierarchical_interval([found.costs]).to_json(),
+        "cost": None if found.costs is None else cost_interval([found.costs]).to_json(),
         "violations": None if broken is None else certificate(broken, episodes).to_json(),
         "plans": policy.plans,
         "planning": policy.seconds,

@@ -1,0 +1,75 @@
+"""What runs are called in tables, legends and pages: by what tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.runs import RunData
+
+MOST = 4
+"""Options that a name holds; of more the number is told."""
+OF_THE_PLAN = ("steps", "batch_size", "gap", "init", "view", "jacobian_penalty")
+"""What else of a plan decides a run's numbers, beside the algorithm's options."""
+
+
+def labelled(algorithm: str, preset: str | None, options: Mapping[str, Any] | None = None) -> str:
+    """An algorithm with its preset and the options that were changed.
+
+    >>> labelled("fisor", "small"), labelled("iql", None, {"expectile": 0.9, "hidden": [8, 8]}), labelled("bc", None)
+    ('fisor (small)', 'iql (expectile=0.9, hidden=[8,8])', 'bc')
+    """
+    given = list((options or {}).items())
+    words = [*([] if preset is None else [preset]), *(f"{name}={shown(value)}" for name, value in given[:MOST])]
+    if len(given) > MOST:
+        words.append(f"{len(given) - MOST} more")
+    return f"{algorithm} ({', '.join(words)})" if words else algorithm
+
+
+def shown(value: Any) -> str:
+    """A value as one types it on the command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(shown, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings(run: RunData) -> dict[str, Any]:
+    """A run's options, and what else of its plan decides its numbers, as one flat dictionary without the seeds."""
+    plan = run.config.get("plan")
+    plan = dict(plan) if isinstance(plan, Mapping) else {}
+    options = plan.pop("config", None)
+    return {**(options if isinstance(options, Mapping) else {}), **{key: plan.get(key) for key in OF_THE_PLAN}}
+
+
+def labels(runs: Sequence[RunData]) -> list[str]:
+    """A name for each run that no other of these has.
+
+    Of runs of one algorithm on one task the names tell the options in which they differ; of a run that has nothing to
+    be told apart from, its preset or the options that were changed. Equal ones get the names of their folders.
+    """
+    groups: dict[tuple[str | None, ...], list[int]] = {}
+    for i, run in enumerate(runs):
+        groups.setdefault((run.algorithm, run.dataset, run.environment), []).append(i)
+    names = [""] * len(runs)
+    for members in groups.values():
+        for i, options in zip(members, varied([settings(runs[i]) for i in members]), strict=True):
+            names[i] = labelled(runs[i].algorithm, None, options) if options else runs[i].label
+    found = [
+        f"{name} ({run.name})" if _twice(i, names, runs) else name for i, (name, run) in enumerate(zip(names, runs))
+    ]
+    return [name if not _twice(i, found, runs) else f"{name} #{i + 1}" for i, name in enumerate(found)]
+
+
+def varied(options: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each of these settings the options that are not the same in all, by their names' order."""
+    differ = sorted({key for one in options for key in one if len({repr(other.get(key)) for other in options}) > 1})
+    return [{key: one.get(key) for key in differ} for one in options]
+
+
+def _twice(i: int, names: Sequence[str], runs: Sequence[RunData]) -> bool:
+    return any(other == names[i] and runs[j].task == runs[i].task for j, other in enumerate(names) if j != i)
