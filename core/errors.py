@@ -93,10 +93,14 @@ def nearest(name: str, known: "list[str] | tuple[str, ...] | dict[str, object]")
 
     >>> nearest("iq", ["iql", "bc"])
     "did you mean 'iql'? Known: bc, iql"
+    >>> nearest("iq", [])
+    'there is none to choose from'
     """
     import difflib
 
     names = sorted(known)
+    if not names:
+        return "there is none to choose from"
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
     listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")

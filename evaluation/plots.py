@@ -166,6 +166,23 @@ def performance_profiles(
     return figure
 
 
+def small_multiples(curves: Mapping[str, Sequence[tuple[int, float]]], steps_of: str = "gradient steps") -> Figure:
+    """A small picture for each name: its value against steps, three beside each other."""
+    rows = -(-len(curves) // 3)
+    figure, axes = beside("", (7.2, 1.7 * rows), 3 * rows, 3)
+    for i, (name, points) in enumerate(curves.items()):
+        steps, values = zip(*points, strict=True)
+        axes[i].plot(steps, values, color=COLOURS[0], linewidth=1.2)
+        axes[i].set_title(name.replace("_", " "), fontsize=8)
+        axes[i].tick_params(labelsize=7)
+        axes[i].xaxis.set_major_formatter(_thousands)
+        axes[i].grid(alpha=0.25)
+    for unused in axes[len(curves) :]:
+        unused.set_axis_off()
+    figure.supxlabel(steps_of, fontsize=8)
+    return figure
+
+
 def to_svg(figure: Figure) -> str:
     """The figure as an `<svg>` element to put inside an HTML page; equal figures give equal text."""
     import matplotlib as mpl
@@ -201,8 +218,8 @@ def _axes(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def beside(title: str, size: tuple[float, float], count: int) -> tuple[Figure, list[Axes]]:
-    """An empty figure with `count` axes side by side."""
+def beside(title: str, size: tuple[float, float], count: int, columns: int | None = None) -> tuple[Figure, list[Axes]]:
+    """An empty figure with `count` axes side by side, or in rows of `columns`."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -210,8 +227,10 @@ def beside(title: str, size: tuple[float, float], count: int) -> tuple[Figure, l
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
-        axes = [figure.add_subplot(1, count, k + 1) for k in range(count)]
-        figure.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
+        across = columns or count
+        axes = [figure.add_subplot(-(-count // across), across, k + 1) for k in range(count)]
+        if title:
+            figure.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
     return figure, axes
 
 

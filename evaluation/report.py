@@ -14,7 +14,7 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
-from surefoot.evaluation import model_calibration, names, plots, statistics, tables
+from surefoot.evaluation import estimates, model_calibration, names, plots, statistics, tables
 from surefoot.evaluation.alarms import alarm_lines
 from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified
 from surefoot.evaluation.runs import RunData, load_runs
@@ -174,9 +174,14 @@ def _figures(group: list[RunData]) -> list[str]:
         drawn.append(_figure(figure, f"Mean final return {over.replace('band', 'bar')}."))
     drawn += _return_against_cost(group, labels)
     drawn += [_model(label, run) for label, run in named if run.models]
-    if not drawn:
-        return ['<p class="note">These runs had no simulator, so there are no returns.</p>']
-    return ['<div class="figures">', *drawn, "</div>"]
+    known = estimates.estimate_rows(group)
+    parts = ['<div class="figures">', *drawn, "</div>"] if drawn else []
+    if not final and not curves:
+        parts.append('<p class="note">These runs had no simulator, so there are no returns.</p>')
+    if known is not None:
+        head, body, note = known
+        parts += [table(head, body), f'<p class="note">{html.escape(note)}</p>']
+    return parts
 
 
 def _over(group: Sequence[RunData]) -> str:
@@ -280,7 +285,10 @@ def _run_details(run: RunData) -> str:
     listed = "".join(f"<div>{html.escape(key)}: {html.escape(value)}</div>" for key, value in facts if value)
     config = html.escape(json.dumps(run.config, indent=2, default=str))
     title = html.escape(f"{run.name}: {run.label} on {run.dataset or run.environment}")
-    return f"<details><summary>{title}</summary>{listed}<pre>{config}</pre></details>"
+    drawn = estimates.training_figure(run)
+    opened = "" if run.returns else " open"  # then this is all that there is to see
+    training = f"<details{opened}><summary>{title}: training</summary>{drawn}</details>" if drawn else ""
+    return f"{training}<details><summary>{title}</summary>{listed}<pre>{config}</pre></details>"
 
 
 def _jacobian(run: RunData) -> str:

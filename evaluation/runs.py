@@ -103,6 +103,9 @@ SUMMARY = Record(
         "options": Table(_FINITE),
         "alarm": Maybe(ALARM),
         "models": Many(MODEL, 1, MOST),
+        "validation": Table(Number(nan=True)),
+        "fitted_q": Maybe(Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, {"drift": _BOUND}, others=True)),
+        "data_discounted_return": Record({"mean": Number(), "best": Number(), "discount": Number(0, 1)}, others=True),
     },
     others=True,
     newest=SUMMARY_FORMAT,
@@ -187,6 +190,11 @@ class RunData:
     success: Json | None = None  # share of the episodes that end solved; None where the environment says nothing of it
     per_seed_success: tuple[float, ...] = ()
     alarm: Json | None = None  # rings and supported; None where no model was learned
+    validation: Json = dataclasses.field(default_factory=dict)  # loss -> mean over seeds on episodes held out
+    fitted_q: Json | None = (
+        None  # of runs without a simulator: mean, low, high of the estimated discounted return, drift
+    )
+    data_discounted_return: Json | None = None  # mean, best, discount of the data, to hold that against
     models: tuple[Json, ...] = ()  # how far the world that each seed learned is to be believed
 
     @classmethod
@@ -267,6 +275,17 @@ class RunData:
     def success_curve(self) -> list[CurvePoint]:
         """The same of the share of episodes that end solved; empty where the environment says nothing of it."""
         return self._curve("success_mean", "successes")
+
+    def training_curves(self) -> dict[str, list[tuple[int, float]]]:
+        """Name of each loss and metric -> (step, mean over the seeds that have it) along training."""
+        found: dict[str, dict[int, list[float]]] = {}
+        for line in self.metrics:
+            if line["kind"] == "train":
+                for name, value in line["values"].items():
+                    if isinstance(value, int | float) and np.isfinite(value):
+                        found.setdefault(name, {}).setdefault(int(line["step"]), []).append(float(value))
+        return {name: [(step, float(np.mean(values))) for step, values in sorted(by.items())]
+                for name, by in found.items()}  # fmt: skip
 
     def _curve(self, mean: str, episodes: str) -> list[CurvePoint]:
         by_step: dict[int, dict[int, Json]] = {}

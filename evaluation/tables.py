@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import math
+import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +15,7 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from surefoot.core.errors import printable
+from surefoot.core.files import written_aside
 from surefoot.evaluation import names
 from surefoot.evaluation.runs import RunData, task_name
 from surefoot.evaluation.safety import Safety
@@ -330,3 +333,33 @@ def to_text(listed: Sequence[Row], details: bool = False) -> str:
 def to_json(listed: Sequence[Row]) -> str:
     """The same as a JSON array of objects, one per row."""
     return json.dumps([row.to_json() for row in listed], indent=2, allow_nan=False)
+
+
+def write_csv(listed: Sequence[Row], path: str | os.PathLike[str]) -> None:
+    """One line per row with every number in full: RETURNS_mean, _low, _high and so on; empty where there is none.
+
+    Raises:
+        SurefootError: the file can't be written.
+    """
+    lines = [_flat(row) for row in listed]
+    columns = list(dict.fromkeys(name for line in lines for name in line))
+    with written_aside(path) as aside, open(aside, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = {"label": row.label}
+    for key, value in row.to_json().items():
+        if key in ("returns", "normalized", "cost", "success"):
+            found |= {f"{key}_{part}": (value or {}).get(part) for part in ("mean", "low", "high")}
+        elif key == "safety":
+            found |= {
+                f"cost_{name}": number for name, number in (value or {}).items() if name not in ("mean", "episodes")
+            }
+        elif key == "options":
+            found[key] = json.dumps(value) if value else None
+        elif key not in ("smoothness", "name"):
+            found[key] = value
+    return {key: "" if value is None else value for key, value in found.items()}

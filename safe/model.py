@@ -87,6 +87,10 @@ class SystemLike(Protocol):
         ...
 
 
+MOST_STATES = 4
+"""Of a system that is put on a grid."""
+
+
 class Model(nn.Module):
     """A system's torch twin with fixed physics and no noise; works in the dtype of what it is given."""
 
@@ -109,7 +113,17 @@ class Model(nn.Module):
         try:
             self.h(torch.zeros(1, len(system.states), dtype=torch.float64))
         except NotImplementedError as error:
-            raise ConfigError(f"{error}, which reachability and filters need: give its class `margin`") from error
+            count = len(system.states)
+            if count > MOST_STATES:
+                raise ConfigError(
+                    f"{system.alias} has {count} states ({', '.join(system.states)}), and grids of safe sets and "
+                    f"filters take at most {MOST_STATES}: keep the constraint by a safe algorithm instead, such as "
+                    "fisor or ppo_lag"
+                ) from error
+            raise ConfigError(
+                f"{error} by itself, which reachability and filters need (the margins that it gives while it is "
+                "simulated are of steps): give its class `margin`"
+            ) from error
 
     def _rows(self, states: Tensor) -> Tensor:
         return self.parameters_row.to(states).expand(states.shape[0], -1)
@@ -165,7 +179,7 @@ class Model(nn.Module):
         system = self.system
         if not system.reach_box:
             count = len(system.states)
-            why = f"its {count} states are too many" if count > 4 else "its class has no `reach_box`"
+            why = f"its {count} states are too many" if count > MOST_STATES else "its class has no `reach_box`"
             raise ConfigError(f"{system.alias} has no grid for reachability: {why}")
         axes = (Axis(name, *range_) for name, range_ in zip(system.states, system.reach_box))
         grid = Grid(tuple(axes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import pathlib
@@ -85,6 +86,30 @@ def test_the_report_is_one_html_file_and_its_table_is_printed(
     assert main(["report", str(finished_run), "-o", str(page), "--json"]) == 0
     assert [row["algorithm"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["behaviour", "bc"]
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_report_of_everything_leaves_out_what_is_not_finished_and_says_so(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    (tmp_path / "runs" / "sweep").mkdir(parents=True)
+    (tmp_path / "runs" / "sweep" / "00-bc").symlink_to(finished_run)
+    begun = tmp_path / "runs" / "begun"
+    begun.mkdir()
+    (begun / "config.json").write_bytes((finished_run / "config.json").read_bytes())
+    (tmp_path / "runs" / "notes.txt").write_text("mine")
+    page, table = tmp_path / "report.html", tmp_path / "table.csv"
+    given = sorted(map(str, (tmp_path / "runs").iterdir()))
+    assert main(["report", *given, "-o", str(page), "--csv", str(table)]) == 0
+    said = capsys.readouterr().err
+    assert "begun is not finished: surefoot watch" in said
+    assert "notes.txt is a file" in said
+    (header, behaviour, run) = list(csv.reader(table.open()))
+    row = dict(zip(header, run, strict=True))
+    summary = json.loads((finished_run / "summary.json").read_text())
+    assert float(row["returns_low"]) == summary["returns"]["low"]
+    assert (row["label"], row["options"]) == ("bc (hidden=[8,8])", '{"hidden": [8, 8]}')
+    assert dict(zip(header, behaviour, strict=True))["seeds"] == ""
+    assert main(["report", str(begun), "-o", str(page)]) == 2
 
 
 def test_algorithms_and_their_options_are_listed(capsys: Capture) -> None:

@@ -61,6 +61,12 @@ def test_without_a_simulator_a_run_ends_with_losses_and_the_datas_return(
     assert "fitted-Q estimate" in text
     assert "behaviour" in text
     assert "surefoot evaluate" not in text
+    assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert f"{summary['validation']['actor_loss']:.4g}" in page
+    assert f">{summary['fitted_q']['mean']:.1f}<" in page
+    assert "had no simulator" in page
 
 
 def test_the_main_job_compares_behaviour_bc_and_iql_and_says_what_to_do_next(
@@ -227,6 +233,7 @@ def test_a_multirun_trains_each_combination_and_compares_them(
     assert [row["algorithm"] for row in shown["rows"]] == ["behaviour", "bc", "bc"]
     seeds = [json.loads((pathlib.Path(run) / "summary.json").read_text())["seeds"] for run in shown["runs"]]
     assert seeds == [[0], [5]]
+    assert [pathlib.Path(run).name.rpartition("-")[2] for run in shown["runs"]] == ["seeds_1", "seeds_5"]
 
 
 def test_listed_algorithms_share_an_option_that_the_default_one_lacks(

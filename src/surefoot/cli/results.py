@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from surefoot.evaluation.tables import Row
@@ -38,6 +39,7 @@ def add_parsers(commands: Any) -> None:
     parser = commands.add_parser("report", help="compare runs in one HTML page that opens from disk")
     parser.add_argument("folders", metavar="RUN", nargs="+")
     parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
+    parser.add_argument("--csv", metavar="FILE", help="write the table with all its numbers as CSV too")
     parser.add_argument("--cost-limit", type=float, help="judge all runs by this limit (default: each by its own)")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(run=report)
@@ -173,12 +175,17 @@ def report(arguments: argparse.Namespace) -> int:
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file, as in -o report.html")
     check_limit(arguments.cost_limit)
-    runs = [run.judged_by(arguments.cost_limit) for run in load_runs(arguments.folders)]
+    folders, left_out = finished_runs(arguments.folders)
+    for why in left_out:
+        output.say(f"left out: {why}", stderr=True)
+    runs = [run.judged_by(arguments.cost_limit) for run in load_runs(folders)]
     write_report(runs, path)
+    if arguments.csv is not None:
+        tables.write_csv(tables.rows(runs), arguments.csv)
     certificates = {run.name: list(run.certificates) for run in runs if run.certificates}
     if arguments.json:
         rows = [row.to_json() for row in tables.rows(runs)]
-        output.print_json({"report": str(path), "rows": rows, "certificates": certificates})
+        output.print_json({"report": str(path), "rows": rows, "certificates": certificates, "left_out": left_out})
         return 0
     output.print_table(tables.rows(runs), details=True)
     for run in runs:
@@ -194,7 +201,39 @@ def report(arguments: argparse.Namespace) -> int:
             for line in broken_promise(found):
                 output.say(f"*** {line}", stderr=True)
     output.say(f"\nreport: {output.short(path)}")
+    if arguments.csv is not None:
+        output.say(f"csv:    {output.short(arguments.csv)}")
     return 0
+
+
+def finished_runs(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Of folders as a shell's * lists them the finished runs, and a sentence for each that is left out.
+
+    A folder of a sweep stands for the runs in it; files beside the runs are passed over.
+
+    Raises:
+        CheckpointError: a folder is no run and holds none, or there is no finished one.
+    """
+    found: list[str] = []
+    left_out: list[str] = []
+    for name in given:
+        folder = pathlib.Path(name)
+        if folder.is_file() and len(given) > 1:
+            left_out.append(f"{name} is a file, not a run folder")
+            continue
+        inside = [] if (folder / "config.json").is_file() else sorted(folder.glob("*/config.json"))
+        for run in [path.parent for path in inside] or [folder]:
+            unfinished = (run / "config.json").is_file() and not (run / "summary.json").is_file()
+            if unfinished:
+                left_out.append(
+                    f"{run} is not finished: surefoot watch {output.typed(run)} shows how far it is, surefoot train "
+                    f"--resume {output.typed(run)} goes on with it"
+                )
+            else:
+                found.append(str(run))
+    if not found:
+        raise CheckpointError(left_out[0] if left_out else "no run folder is given")
+    return found, left_out
 
 
 def export(arguments: argparse.Namespace) -> int:

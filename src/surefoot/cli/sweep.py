@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import pathlib
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from surefoot.experiment.folders import claim_named, claim_new
 
 FAILED = "-failed.json"
 """Behind a job's number: the name of the file that says why it failed."""
+IN_THE_LABEL = ("algo", "dataset")
+"""What the name of every run's folder says."""
 # Job folders are the run folders that we make ourselves, and the log is ours too.
 HYDRA_SETTINGS = (
     "hydra.sweep.subdir=.",
@@ -49,8 +52,10 @@ def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style, trust: b
     beside = any(item.key == "hydra/launcher" for item in grammar.parse(rest))
     job_style = Style(style.quiet, style.json, bars=False if beside else style.bars)
 
+    varied = tuple(item.key for item in grammar.parse(rest) if item.sweep and item.key not in IN_THE_LABEL)
+
     def job(cfg: DictConfig) -> str:
-        return train_job(cfg, folder, job_style, trust)
+        return train_job(cfg, folder, job_style, trust, varied)
 
     application = hydra.main(version_base=config.VERSION_BASE, config_path=None, config_name=config.PRIMARY)(job)
     arguments = [*_swept(rest), f"hydra.sweep.dir={grammar.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
@@ -88,16 +93,21 @@ def _swept(overrides: Sequence[str]) -> list[str]:
     ]
 
 
-def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style, trust: bool = False) -> str:
-    """One job, as a Hydra launcher calls it, maybe in another process; the run folder."""
+def train_job(
+    cfg: DictConfig, folder: pathlib.Path, style: Style, trust: bool = False, varied: Sequence[str] = ()
+) -> str:
+    """One job, as a Hydra launcher calls it, maybe in another process; the run folder, named by what is varied."""
     from hydra.core.hydra_config import HydraConfig
 
     settings = HydraConfig.get()
     number = int(settings.job.num)
     try:
-        request = config.resolve(cfg, list(settings.overrides.task))
-        with claim_new(folder / f"{number:02}-{request.label}") as claim:
-            return str(train_one(request, style, claim, label=f"#{number} ", trust=trust).folder)
+        task = list(settings.overrides.task)
+        request = config.resolve(cfg, task)
+        told = told_apart(task, [key for key in varied if key != "env" or request.fields["dataset"] is not None])
+        with claim_new(folder / "-".join([f"{number:02}", request.label, *told])) as claim:
+            label = f"#{number} " + (f"({', '.join(told)}) " if told else "")
+            return str(train_one(request, style, claim, label=label, trust=trust).folder)
     except Exception as error:
         unexpected = not isinstance(error, SurefootError)
         if unexpected:
@@ -106,6 +116,20 @@ def train_job(cfg: DictConfig, folder: pathlib.Path, style: Style, trust: bool =
         output.say(f"surefoot: job {number} failed: {text}", stderr=True)
         write_json(folder / f"{number:02}{FAILED}", {"job": number, "error": text, "unexpected": unexpected})
         raise SurefootError(f"job {number} of the sweep in {folder}: {text}") from None  # plain: it may be pickled
+
+
+def told_apart(overrides: Sequence[str], varied: Sequence[str]) -> list[str]:
+    """What a job has of the options that are varied, fit for a folder's name.
+
+    >>> told_apart(["algo=iql", "algo.expectile=0.9", "algo.hidden=[64,64]"], ["algo.expectile", "algo.hidden"])
+    ['expectile_0.9', 'hidden_64_64']
+    """
+    found = []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key in varied:
+            found.append(re.sub(r"[^A-Za-z0-9.]+", "_", f"{key.removeprefix('algo.')}={value}").strip("_")[:40])
+    return found
 
 
 def sweep_out(overrides: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -11,8 +11,8 @@ import numpy as np
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.policy import Policy
 from surefoot.envs.episodes import Act
-from surefoot.envs.names import is_native
-from surefoot.envs.vector import action_bounds
+from surefoot.envs.names import gymnasium_id, is_native
+from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.experiment.run import Run
 from surefoot.experiment.trust import demand
 
@@ -42,6 +42,7 @@ def actor(
     Raises:
         ConfigError: both or neither; a behaviour that the environment doesn't have; no environment known, or one of a
             module that the run names and `trust` does not allow.
+        EnvironmentMismatchError: the policy's observations or actions are not the environment's.
         CheckpointError: the run or policy is damaged.
     """
     if (run is None) == (behaviour is None):
@@ -60,7 +61,9 @@ def _trained(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
     if not path.is_dir():
         if env_id is None or seed is not None:
             raise ConfigError(f"{path}: is one policy; say where it acts with --env, and leave --policy-seed out")
-        return Actor(Policy.load(path), str(path), env_id)
+        policy = Policy.load(path)
+        check_spaces(gymnasium_id(env_id), policy.arrays, policy.action_dim, policy.discrete)
+        return Actor(policy, str(path), env_id)
     run = Run.open(path)
     if env_id is None:
         env_id = run.plan.environment
@@ -68,7 +71,9 @@ def _trained(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
     if env_id is None:
         raise ConfigError(f"{path}: was trained without a simulator; name one with --env ID")
     seed = run.plan.seeds[0] if seed is None else seed
-    return Actor(run.policy(seed), f"{run.plan.algorithm}, seed {seed} of {path}", env_id)
+    policy = run.policy(seed)
+    check_spaces(gymnasium_id(env_id), policy.arrays, policy.action_dim, policy.discrete)
+    return Actor(policy, f"{run.plan.algorithm}, seed {seed} of {path}", env_id)
 
 
 def _behaviour(name: str, env_id: str) -> Act:

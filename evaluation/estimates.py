@@ -1,0 +1,58 @@
+"""What a page shows of training itself, and of runs that no simulator judged: losses and fitted-Q estimates."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from surefoot.evaluation import names, plots
+from surefoot.evaluation.runs import RunData
+from surefoot.evaluation.tables import format_bounds
+
+MOST_PANELS = 12
+"""Metrics that are drawn; the others are in metrics.jsonl."""
+
+
+def estimate_rows(group: Sequence[RunData]) -> tuple[list[tuple[str, str]], list[tuple[list[str], bool]], str] | None:
+    """Head, rows and note of a table of validation losses and estimates; None where no run has any."""
+    known = [
+        (label, run) for label, run in zip(names.labels(group), group, strict=True) if run.validation or run.fitted_q
+    ]
+    if not known:
+        return None
+    losses = sorted({name for _, run in known for name in run.validation})
+    head = [("algorithm", "left"), *((f"validation {name}", "right") for name in losses)]
+    estimated = any(run.fitted_q for _, run in known)
+    if estimated:
+        head += [("estimated return [95 %]", "right"), ("still moving by", "right"), ("data: mean", "right")]
+        head += [("data: best", "right")]
+    body = []
+    for label, run in known:
+        cells = [label, *(f"{run.validation[name]:.4g}" if name in run.validation else "-" for name in losses)]
+        if estimated:
+            data = run.data_discounted_return or {}
+            drift = (run.fitted_q or {}).get("drift")
+            cells += [format_bounds(run.fitted_q), "-" if drift is None else f"{drift:.3g}"]
+            cells += [f"{data[key]:.1f}" if key in data else "-" for key in ("mean", "best")]
+        body.append((cells, False))
+    discount = next((run.data_discounted_return["discount"] for _, run in known if run.data_discounted_return), None)
+    note = "Validation: each loss, averaged over seeds, on the tenth of the episodes that training never saw."
+    if estimated:
+        note += (
+            f" Estimated return: fitted-Q evaluation of the discounted return (discount {discount:g}) of the policy in "
+            "the data's initial states, beside the data's own. It is an estimate by extrapolation: where it still "
+            "moves, or lies far above the best episode, do not rely on it."
+        )
+    return head, body, note
+
+
+def training_figure(run: RunData) -> str:
+    """Small multiples of a run's losses and metrics along training, as SVG; empty where none was logged."""
+    curves = {name: points for name, points in run.training_curves().items() if len(points) > 1}
+    if not curves:
+        return ""
+    shown = dict(sorted(curves.items(), key=lambda pair: ("loss" not in pair[0], pair[0]))[:MOST_PANELS])
+    figure = plots.small_multiples(shown, run.steps_of)
+    more = "" if len(shown) == len(curves) else f" {len(curves) - len(shown)} more are in metrics.jsonl."
+    caption = f"Losses and metrics of training, mean over seeds.{more}"
+    return f"<figure>{plots.to_svg(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>"
