@@ -1,0 +1,188 @@
+"""NeoRL-2's own files beside its nine published methods: one setting per algorithm for all tasks, nothing tuned.
+
+The environments are those of polixir/NeoRL2, a checkout of which must be importable; Simglucose also needs pandas, and a
+module that newer setuptools lack:
+
+PYTHONPATH=CHECKOUT:benchmarks/peers/shims python benchmarks/neorl2_scores.py   # compute what is missing, then the table
+python benchmarks/neorl2_scores.py --table                                      # only the table
+python benchmarks/neorl2_scores.py --quick                                      # one small cell, for CI; without the checkout
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import importlib
+import importlib.util
+from typing import Any, NamedTuple
+
+import numpy as np
+from cells import Results
+from study import SHARED, Cell, git_commit, shared, study_main, training_cell
+
+from surefoot.data import normalized_score, reference_scores
+from surefoot.evaluation import hierarchical_interval
+
+UPDATES, SEEDS = 30_000, 3
+
+
+class Task(NamedTuple):
+    """A file, its simulator, and what of the state its observations hide."""
+
+    name: str
+    episodes: int
+    wanted: float
+    """The score to reach: of the best published method, or of the data where that is better."""
+
+    @property
+    def dataset(self) -> str:
+        """Stem of the file."""
+        return f"neorl2-{self.name.lower()}-high-train"
+
+    @property
+    def environment(self) -> str:
+        """Gymnasium id."""
+        return f"neorl2:{self.name}"
+
+
+TASKS = (Task("DMSD", 50, 78.7), Task("SafetyHalfCheetah", 10, 73.6), Task("Simglucose", 20, 75.1))
+METHODS: dict[str, dict[str, Any]] = {
+    "bc": {},
+    "td3bc": {},
+    "iql": {"preset": "corl"},
+    "rebrac": {"normalization": "observations", "learning_rate": 3e-4},
+    "cql": {},
+    "edac": {},
+}
+PUBLISHED = ("bc", "cql", "edac", "mcq", "td3bc", "mopo", "combo", "rambo", "mobile")
+
+
+def cell(task: Task, method: str, seed: int) -> dict[str, Any]:
+    """Train one seed without looking at the simulator, and evaluate its last policy."""
+    _need_simulators()
+    data = functools.partial(shared, task.dataset)
+    return training_cell(method, METHODS[method], data, task.environment, seed, UPDATES, task.episodes, evaluations=1)
+
+
+def validation(task: Task) -> dict[str, Any]:
+    """The simulator against the file: each recorded state is set and its recorded action taken, 500 times."""
+    _need_simulators()
+    import gymnasium
+
+    importlib.import_module("neorl2")
+    data = shared(task.dataset)
+    env = gymnasium.make(task.name).unwrapped
+    env.reset(seed=0)
+    states, rewards, actions = [], [], []
+    rows = np.random.default_rng(0).choice(np.flatnonzero(~(data.terminations | data.truncations)), 500, replace=False)
+    for row in rows:
+        _set(env, task.name, data.observations[row].astype(np.float64), data.next_observations[row])
+        found, reward, *_ = env.step(data.actions[row])
+        states.append(np.abs(found - data.next_observations[row]).max() / np.abs(data.observations).std())
+        rewards.append(abs(reward - data.rewards[row]))
+        actions.append(np.abs(data.actions[row]).max())
+    return {
+        "task": task.name,
+        "rows": len(rows),
+        "state_error": [float(np.quantile(states, q)) for q in (0.5, 0.99)],
+        "reward_error": [float(np.quantile(rewards, q)) for q in (0.5, 0.99)],
+        "reward_scale": float(data.rewards.std()),
+        "git": git_commit(),
+    }
+
+
+def _set(env: Any, name: str, observation: np.ndarray, following: np.ndarray) -> None:
+    """Put the simulator into a recorded state."""
+    if name == "DMSD":  # positions, velocities, targets; the targets of the next step are in the next observation
+        env.t = 0
+        env.state = observation[:4].copy()
+        env.obs = observation
+        env.set_target(following[4:6])
+    else:
+        env.set_state(observation[:9], observation[9:])
+        env.pre_observation = observation
+
+
+def _need_simulators() -> None:
+    if importlib.util.find_spec("neorl2") is None:
+        raise SystemExit("put a checkout of polixir/NeoRL2 on PYTHONPATH")
+
+
+def cells() -> list[Cell]:
+    """All cells: DMSD first, one seed of everything before the next."""
+    checks = [Cell(f"{task.name}-validation", functools.partial(validation, task)) for task in TASKS[:2]]
+    return checks + [
+        Cell(f"{task.name}-{method}-s{seed}", functools.partial(cell, task, method, seed))
+        for task in TASKS
+        for seed in range(SEEDS)
+        for method in METHODS
+    ]
+
+
+def published() -> dict[str, dict[str, str]]:
+    """Task -> method -> score of NeoRL-2's table; empty where it is not there."""
+    path = SHARED / "results" / "neorl2_task_score.csv"
+    if not path.is_file():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row[""]: row for row in csv.DictReader(file)}
+
+
+def table(found: Results) -> list[str]:
+    """Ours, the nine published ones, and the checks of the simulators."""
+    theirs = published()
+    lines = [
+        "# NeoRL-2",
+        "",
+        f"The very files of NeoRL-2, {UPDATES:,} updates, {SEEDS} seeds, one setting per algorithm for all tasks (the "
+        "library's defaults, with observations normalised), the last policy; nothing was chosen by a simulator. Scores "
+        "100 (return - low) / (high - low) with 95 % intervals over seeds and initial states. The published ones are of "
+        "NeoRL-2's own table, tuned by task in the simulator, mean and standard deviation over 3 seeds. Written by "
+        "`python benchmarks/neorl2_scores.py` on one core of an x86 server CPU.",
+        "",
+        f"| task | the data | {' | '.join(METHODS)} | wanted | reached |",
+        f"|---|---|{'---|' * len(METHODS)}---|---|",
+    ]
+    for task in TASKS:
+        entries = {method: _score(found, task, method) for method in METHODS}
+        data = theirs.get(task.name, {}).get("data")
+        reached = [method for method, (mean, _) in entries.items() if mean is not None and mean >= task.wanted]
+        answer = "no" if any(mean is not None for mean, _ in entries.values()) else ""
+        shown = " | ".join(text for _, text in entries.values())
+        lines.append(
+            f"| {task.name} | {'' if data is None else f'{float(data):.1f}'} | {shown} | {task.wanted} | "
+            f"{', '.join(reached) or answer} |"
+        )
+    lines += ["", "Published, of the same files:", "", f"| task | {' | '.join(PUBLISHED)} |"]
+    lines.append(f"|---|{'---|' * len(PUBLISHED)}")
+    lines += [
+        f"| {task.name} | {' | '.join(theirs[task.name][m] for m in PUBLISHED)} |"
+        for task in TASKS
+        if task.name in theirs
+    ]
+    lines += ["", "The simulators against the files, 500 recorded steps each taken again from the recorded state:", ""]
+    lines += ["| task | state error / deviation: median, 99 % | reward error: median, 99 % | deviation of rewards |"]
+    lines += ["|---|---|---|---|"]
+    for task in TASKS:
+        check = found.get(f"{task.name}-validation")
+        if check is not None:
+            pair = [", ".join(f"{value:.1g}" for value in check[key]) for key in ("state_error", "reward_error")]
+            lines.append(f"| {task.name} | {pair[0]} | {pair[1]} | {check['reward_scale']:.3g} |")
+    lines += ["", "Simglucose's state can't be set from its observations: there BC beside the data is the check."]
+    return lines
+
+
+def _score(found: Results, task: Task, method: str) -> tuple[float | None, str]:
+    rows = [found[name] for s in range(SEEDS) if (name := f"{task.name}-{method}-s{s}") in found]
+    reference = reference_scores(task.environment)
+    if not rows or reference is None:
+        return None, "missing"
+    interval = hierarchical_interval([normalized_score(np.asarray(row["returns"]), reference) for row in rows])
+    text = f"{interval.estimate:.1f} [{interval.low:.1f}, {interval.high:.1f}]"
+    return interval.estimate, text if len(rows) == SEEDS else f"{text} ({len(rows)} of {SEEDS} seeds)"
+
+
+if __name__ == "__main__":
+    data = functools.partial(shared, "pendulum-mixed-sb3")
+    quick = Cell("quick", functools.partial(training_cell, "rebrac", {}, data, "Pendulum-v1", 0, 200, 2))
+    study_main(__doc__, "neorl2_scores", cells(), table, quick)
