@@ -235,6 +235,40 @@ def reference_scores(name: str) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
+def task_facts(name: str) -> dict[str, Any]:
+    """What is known of NeoRL-2's task of a dataset id or environment id; empty of others.
+
+    Keys `observed`, `hidden`, `delay` in words, `steps`, and `published`: method -> score in NeoRL-2's own table, with
+    `data` for the data themselves.
+    """
+    family = family_of(name)
+    return dict(FACTS["neorl2"]["families"].get(family) or {}) if family is not None else {}
+
+
+def neorl2_rows() -> list[dict[str, Any]]:
+    """One row a task of NeoRL-2 for `surefoot datasets list`."""
+    rows = []
+    for name, facts in FACTS["neorl2"]["families"].items():
+        scores = {method: score for method, score in facts.get("published", {}).items() if method != "data"}
+        best = max(scores, key=lambda method: scores[method], default=None)
+        note = f"observed: {facts['observed']}; hidden: {facts['hidden']}; delay: {facts['delay']}"
+        if best is not None:
+            data = facts["published"]["data"]
+            note += f"; published: the data {data:.1f}, best {best} {scores[best]:.1f}"
+        low, high = facts["reference"]
+        rows.append(
+            {
+                "id": f"neorl2 {name} (files of polixir/NeoRL2)",
+                "environment": f"neorl2:{name}",
+                "reference_low": low,
+                "reference_high": high,
+                "minari": None,
+                "note": note,
+            }
+        )
+    return rows
+
+
 def normalized_score(returns: float | np.ndarray[Any, Any], reference: tuple[float, float]) -> Any:
     """100 (return - low) / (high - low), D4RL's score."""
     low, high = reference

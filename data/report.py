@@ -9,20 +9,20 @@ from typing import Any
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.spec import in_words
-from surefoot.data.catalogue import normalized_score, reference_scores
+from surefoot.data.catalogue import normalized_score, task_facts
+from surefoot.data.conventions import success
 from surefoot.data.dataset import Dataset
 from surefoot.data.download import sidecar_sha256
 from surefoot.data.files import sha256_of
 from surefoot.data.load import load
+from surefoot.data.measures import measures, reference_of
 
 
 def info(dataset: Dataset) -> dict[str, Any]:
-    """Facts for people: sizes, episodes, returns and their normalised mean, costs, oddities, origin."""
+    """Facts for people: sizes, episodes, returns and their normalised mean, success, costs, oddities, origin."""
     returns, lengths = dataset.episode_returns, dataset.episode_lengths
     costs = dataset.episode_costs
-    reference = reference_scores(dataset.name)
-    if reference is None and dataset.env_id is not None:
-        reference = reference_scores(dataset.env_id)
+    reference, solved = reference_of(dataset), success(dataset)
     facts: dict[str, Any] = {
         "name": dataset.name,
         "env_id": dataset.env_id,
@@ -39,6 +39,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "return_min": float(returns.min()),
         "return_max": float(returns.max()),
         "normalized_mean": None if reference is None else float(normalized_score(returns.mean(), reference)),
+        "success_share": None if solved is None else float(solved.mean()),
         "action_min": float(dataset.actions.min()),
         "action_max": float(dataset.actions.max()),
         "cost_mean": None if costs is None else float(costs.mean()),
@@ -48,7 +49,15 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "warnings": dict(dataset.warnings),
         "sha256": dataset.sha256,
     }
+    task = task_facts(dataset.env_id or dataset.name)
+    facts |= {f"task_{key}": task.get(key) for key in ("observed", "hidden", "delay")}
+    facts["published_scores"] = task.get("published")
     return facts | {key: dataset.attributes.get(key) for key in ("source", "licence", "kind")}
+
+
+def measured(dataset: Dataset, against: Dataset | None = None) -> dict[str, Any]:
+    """`data.measures.measures` of data that are one vector; empty of images and several arrays."""
+    return {} if dataset.observation_dim == 0 else measures(dataset, against)
 
 
 @dataclasses.dataclass(frozen=True)

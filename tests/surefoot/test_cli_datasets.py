@@ -12,6 +12,7 @@ from small_runs import small_dataset
 from surefoot import data
 from surefoot.cli import main
 from surefoot.core.errors import ConfigError
+from surefoot.data.catalogue import neorl2_rows
 from surefoot.tools import generate, suites
 
 Capture = pytest.CaptureFixture[str]
@@ -31,7 +32,12 @@ def shown(capsys: Capture, *arguments: str) -> object:
 
 def test_list_has_the_embedded_datasets_and_the_catalogue(capsys: Capture) -> None:
     rows = shown(capsys, "list")
-    assert {row["id"] for row in rows} == {*generate.EMBEDDED, *suites.names(), *data.CATALOGUE}
+    assert {row["id"] for row in rows} == {
+        *generate.EMBEDDED,
+        *suites.names(),
+        *data.CATALOGUE,
+        *(row["id"] for row in neorl2_rows()),
+    }
     (hopper,) = shown(capsys, "list", "hopper-medium-v2")[:1]
     assert hopper["reference_high"] == 3234.3
 
@@ -169,3 +175,26 @@ def test_the_environment_is_the_one_asked_for_else_the_datasets_else_an_error() 
     assert generate.environment_of(dataset, "none") is None
     with pytest.raises(ConfigError, match="env=none"):
         generate.environment_of(dataset.replace(env_id=None), None)
+
+
+def test_info_measures_and_the_map_draws(small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
+    half = tmp_path / "half.hdf5"
+    data.save(data.load(small).select_episodes(np.array([0])), half)
+    facts = shown(capsys, "info", str(half), "--reference", str(small))
+    assert facts["cells_of_rows"] == 200
+    assert 0 < facts["saco"] <= 1.5
+    assert facts["tq"] == pytest.approx(facts["normalized_mean"] / 100)
+    picture = tmp_path / "map.png"
+    found = shown(capsys, "map", str(half), str(small), "-o", str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert max(row["saco"] for row in found["rows"]) == 1
+    assert main(["datasets", "map", str(half), "-o", str(tmp_path / "map.svg")]) == 2
+    assert "drawn as a .png" in capsys.readouterr().err
+
+
+def test_the_tasks_of_neorl2_are_listed_with_what_they_hide(capsys: Capture) -> None:
+    rows = shown(capsys, "list", "neorl2")
+    assert len(rows) == 8
+    (damper,) = [row for row in rows if row["environment"] == "neorl2:DMSD"]
+    assert "hidden: each mass's second target" in damper["note"]
+    assert "best edac 78.7" in damper["note"]

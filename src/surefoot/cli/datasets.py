@@ -1,4 +1,4 @@
-"""`surefoot datasets list | info | verify | convert | generate | relabel | corrupt`."""
+"""`surefoot datasets list | info | map | verify | convert | generate | relabel | corrupt`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Register the command and its own commands."""
     parser = commands.add_parser(
-        "datasets", help="list, inspect, check, convert, generate, relabel and corrupt datasets"
+        "datasets", help="list, inspect, map, check, convert, generate, relabel and corrupt datasets"
     )
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -26,6 +26,13 @@ def add_parser(commands: Any) -> None:
 
     made = _add(own, "info", info, "what a dataset holds")
     made.add_argument("source", help="path or id")
+    made.add_argument("--reference", metavar="FILE", help="dataset of the same task against which coverage is counted")
+    _add_loading(made)
+
+    made = _add(own, "map", draw_map, "draw datasets by the quality of their episodes and by what they cover")
+    made.add_argument("sources", metavar="FILE", nargs="+", help="paths or ids; those of one environment are compared")
+    made.add_argument("-o", "--output", default="map.png", help="the picture (default map.png)")
+    made.add_argument("--reference", metavar="FILE", help="of all of them (default: of each task the widest)")
     _add_loading(made)
 
     made = _add(own, "verify", verify, "check files and compare them with their SHA-256; exit code 2 if one is bad")
@@ -87,22 +94,25 @@ def _add_loading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--view", default="corrected", help="corrected, or d4rl for qlearning_dataset's rows")
 
 
-def _load(arguments: argparse.Namespace) -> Dataset:
+def _load(arguments: argparse.Namespace, source: str | None = None) -> Dataset:
     from surefoot.tools.generate import load
 
     with output.download_bar() as progress:
-        return load(arguments.source, strict=arguments.strict, view=arguments.view, progress=progress)
+        source = source or arguments.source
+        return load(source, strict=arguments.strict, view=arguments.view, progress=progress)
 
 
 def list_all(arguments: argparse.Namespace) -> int:
     """Embedded datasets and the catalogue."""
     from surefoot.data import CATALOGUE
+    from surefoot.data.catalogue import neorl2_rows
     from surefoot.tools import suites
     from surefoot.tools.generate import embedded_facts
 
     rows = (
         embedded_facts()
         + suites.facts()
+        + neorl2_rows()
         + [
             {
                 "id": entry.id,
@@ -128,8 +138,35 @@ def list_all(arguments: argparse.Namespace) -> int:
 def info(arguments: argparse.Namespace) -> int:
     """Facts of one dataset."""
     from surefoot import data
+    from surefoot.data.report import measured
 
-    _show(data.info(_load(arguments)), arguments.json)
+    dataset = _load(arguments)
+    reference = None if arguments.reference is None else _load(arguments, arguments.reference)
+    _show(data.info(dataset) | measured(dataset, reference), arguments.json)
+    return 0
+
+
+def draw_map(arguments: argparse.Namespace) -> int:
+    """Datasets as points: trajectory quality against coverage."""
+    from surefoot.evaluation.dataset_map import mapped, picture
+    from surefoot.evaluation.plots import save_png
+
+    if pathlib.Path(arguments.output).suffix.lower() != ".png":
+        raise ConfigError(f"-o {arguments.output}: the map is drawn as a .png")
+    datasets = [_load(arguments, source) for source in arguments.sources]
+    reference = None if arguments.reference is None else _load(arguments, arguments.reference)
+    rows = mapped(datasets, reference)
+    save_png(picture(rows), arguments.output)
+    if arguments.json:
+        output.print_json({"output": arguments.output, "rows": rows})
+        return 0
+    shown = [{**row, "dataset": pathlib.Path(row["dataset"]).name, "limits_of": pathlib.Path(row["limits_of"]).name}
+             for row in rows]  # fmt: skip
+    columns = ["dataset", "environment", "tq", "saco", "unique_cells", "projected_coverage", "limits_of"]
+    output.print_rows(shown, columns)
+    if any(row["cells_saturated"] for row in rows):
+        output.say("Where nine rows of ten are in cells of their own, SACo says little: see projected coverage.")
+    output.say(f"map: {output.short(arguments.output)}")
     return 0
 
 

@@ -25,6 +25,7 @@ from surefoot.core.errors import (
 from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
+from surefoot.data import conventions
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
@@ -180,7 +181,7 @@ def _begin(plan: Plan, folder: pathlib.Path, dataset: Dataset | None, listen: Li
         "dataset": None,
     }
     if dataset is not None:
-        for text in agent.notes(dataset):
+        for text in [*agent.notes(dataset), *conventions.notes(dataset, plan.config)]:
             notify({"kind": "note", "text": text})
         for oddity, rows in dataset.warnings.items():
             text = f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"

@@ -1,0 +1,75 @@
+"""How D4RL's tasks of sparse success are scored: rewards, success, time-outs.
+
+| task | rewards in the file | trained on | an episode's success | score |
+|---|---|---|---|---|
+| AntMaze | 1 at the goal, else 0 | r - 1 | a reward of 1 in it | 100 times the share of successes |
+| Kitchen | sub-tasks done | as they are | all four sub-tasks | 25 times the sub-tasks of an episode |
+| Adroit | dense | as they are | its own flag, where stored | by the reference returns |
+
+Source: Fu, Kumar, Nachum, Tucker and Levine, "D4RL: datasets for deep data-driven reinforcement learning" (2020); for
+r - 1: Kostrikov, Nair and Levine, "Offline reinforcement learning with implicit Q-learning" (2022). An AntMaze episode
+of D4RL ends at the goal. gymnasium-robotics' tasks of those names go on there, so that their returns are other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from surefoot.data.catalogue import family_of
+from surefoot.data.dataset import Array, Dataset
+
+SUB_TASKS = 4
+"""Of a kitchen episode."""
+SUCCESS = "success"
+"""Name of the extra column in which a file may say at which steps the task is solved."""
+
+
+def family(dataset: Dataset) -> str | None:
+    """antmaze, kitchen or adroit, from the dataset's D4RL id or name; None of others."""
+    named = str(dataset.attributes.get("d4rl_env_id") or dataset.name)
+    found = family_of(named) or family_of(dataset.env_id or "") or ""
+    if found in ("pen", "hammer", "door", "relocate"):
+        return "adroit"
+    return next((name for name in ("antmaze", "kitchen") if found.startswith(name)), None)
+
+
+def success(dataset: Dataset) -> Array | None:
+    """(E,) bool: which episodes were solved, by the task's own rule; None where neither rule nor column says it."""
+    starts = dataset.episode_starts[:-1]
+    if SUCCESS in dataset.extras:
+        solved = np.asarray(dataset.extras[SUCCESS]).reshape(len(dataset), -1).any(1)
+        return np.logical_or.reduceat(solved, starts)
+    kind = family(dataset)
+    if kind == "antmaze":
+        return np.maximum.reduceat(dataset.rewards, starts) > dataset.rewards.min() if _two_valued(dataset) else None
+    if kind == "kitchen":
+        return dataset.episode_returns >= SUB_TASKS
+    return None
+
+
+def _two_valued(dataset: Dataset) -> bool:
+    """Whether rewards are 0 and 1, or -1 and 0: of an antmaze's."""
+    values = np.unique(dataset.rewards)
+    return len(values) == 2 and float(np.ptp(values)) == 1
+
+
+def notes(dataset: Dataset, options: Mapping[str, Any]) -> list[str]:
+    """What an algorithm with these options should be told about the task's conventions.
+
+    Args:
+        dataset: to train on.
+        options: of the algorithm; those without `rewards` are told nothing.
+    """
+    found = []
+    raw = family(dataset) == "antmaze" and _two_valued(dataset) and dataset.rewards.min() == 0
+    if raw and options.get("rewards", "minus_one") != "minus_one":
+        found.append(
+            f"{dataset.name}: AntMaze's rewards are 0 and 1, and published scores are of r - 1, without which most "
+            "algorithms stay near 0: algo.rewards=minus_one"
+        )
+    if family(dataset) == "antmaze" and str(dataset.attributes.get("d4rl_env_id", "")).endswith("-v0"):
+        found.append(f"{dataset.name}: the time-outs of this version are unreliable; prefer the v2 file")
+    return found

@@ -1,0 +1,89 @@
+"""Datasets as points in a plane: how good their episodes are, and how much of state and action space they cover."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from surefoot.core.errors import ConfigError
+from surefoot.data import measures
+from surefoot.data.dataset import Dataset
+from surefoot.evaluation import plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> list[dict[str, Any]]:
+    """The measures of each dataset, against a reference of its task.
+
+    Args:
+        datasets: of one task or of several, told apart by environment and sizes.
+        reference: of all of them; None: of each task the one among them that visits most cells, all being cut by the
+            range that they span together.
+
+    Raises:
+        ConfigError: none given.
+        DataError: observations that are not one vector, or a reference of another task.
+    """
+    if not datasets:
+        raise ConfigError("a map needs at least one dataset")
+    groups: dict[Any, list[Dataset]] = {}
+    for dataset in datasets:
+        key = (dataset.env_id, dataset.observation_dim, dataset.action_dim)
+        groups.setdefault(None if reference is not None else key, []).append(dataset)
+    found: dict[int, dict[str, Any]] = {}
+    for members in groups.values():
+        bounds = measures.limits(*([reference] if reference is not None else members))
+        rows = min(measures.ROWS, *(len(one) for one in members), *([len(reference)] if reference is not None else []))
+        counts = {id(one): measures.coverage(one, reference, rows=rows, bounds=bounds) for one in members}
+        widest = max(members, key=lambda one: counts[id(one)].unique)
+        against = reference or widest
+        most = measures.coverage(against, rows=rows, bounds=bounds).unique
+        for one in members:
+            found[id(one)] = {
+                "dataset": one.name,
+                "environment": one.env_id,
+                "tq": measures.trajectory_quality(one),
+                "return_mean": float(one.episode_returns.mean()),
+                "saco": counts[id(one)].unique / most,
+                "unique_cells": counts[id(one)].unique,
+                "cells_of_rows": rows,
+                "cells_saturated": counts[id(one)].saturated,
+                "edges": measures.EDGES,
+                "limits_of": against.name,
+                "projected_coverage": measures.projected_coverage(one, bounds, rows),
+            }
+    return [found[id(dataset)] for dataset in datasets]
+
+
+def picture(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Trajectory quality against coverage: left SACo, right the projected coverage, a point a dataset."""
+    known = all(row["tq"] is not None for row in rows)
+    height, label = ("tq", "TQ: 0 random, 1 expert") if known else ("return_mean", "mean return")
+    tasks = list(dict.fromkeys(row["environment"] for row in rows))
+    figure, axes = plots.beside("Map of datasets", (9.6, 4.2), 2)
+    sides = (
+        ("saco", "SACo: cells visited, of the reference's"),
+        ("projected_coverage", "share of random planes visited"),
+    )
+    for one, (key, words) in zip(axes, sides, strict=True):
+        for row in rows:
+            colour = plots.COLOURS[tasks.index(row["environment"]) % len(plots.COLOURS)]
+            x, y = row[key], row[height]
+            one.plot([x], [y], "o", color=colour, markersize=6, alpha=0.8, clip_on=False)
+            name = pathlib.Path(str(row["dataset"])).stem
+            right = x > 0.6 * max(other[key] for other in rows)
+            place = {"ha": "right" if right else "left", "va": "bottom" if rows.index(row) % 2 else "top"}
+            offset = (-5 if right else 5, 3 if rows.index(row) % 2 else -3)
+            one.annotate(name, (x, y), offset, textcoords="offset points", fontsize=7, color=colour, **place)
+        if known:
+            for level in (0, 1):
+                one.axhline(level, color=plots.GREY, linestyle=":", linewidth=0.8)
+        one.set_xlim(left=0)
+        one.margins(x=0.25)
+        one.set_xlabel(words)
+        one.set_ylabel(label)
+        one.grid(alpha=0.25)
+    return figure
