@@ -6,6 +6,7 @@ from surefoot.model_based.combo import COMBO, COMBOConfig
 from surefoot.model_based.dreamer import Dreamer, DreamerConfig
 from surefoot.model_based.dynamics import DynamicsConfig, LearnedDynamics
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
+from surefoot.model_based.mac import MAC, MACConfig
 from surefoot.model_based.mbpo import MBPO, MBPOConfig
 from surefoot.model_based.mbrcsl import MBRCSL, MBRCSLConfig
 from surefoot.model_based.mobile import MOBILE, MOBILEConfig
@@ -17,13 +18,14 @@ from surefoot.model_based.ravl import RAVL, RAVLConfig
 from surefoot.model_based.tdmpc2 import TDMPC2, TDMPC2Config
 
 _AGENTS: tuple[type[Agent], ...] = (COMBO, ImaginedSAC, LearnedDynamics, MBPO, MBRCSL, MOBILE, MOPO, MOReL, RAMBO, RAVL)
-_AGENTS += (Dreamer, PETS, TDMPC2)
+_AGENTS += (Dreamer, MAC, PETS, TDMPC2)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
 __all__ = [
     "ALGORITHMS",
     "COMBO",
+    "MAC",
     "MBPO",
     "MBRCSL",
     "MOBILE",
@@ -41,6 +43,7 @@ __all__ = [
     "ImaginedSAC",
     "ImaginedSACConfig",
     "LearnedDynamics",
+    "MACConfig",
     "MBPOConfig",
     "MBRCSLConfig",
     "MOBILEConfig",
