@@ -55,6 +55,20 @@ class WindowSource(Drawn):
         return {**batch, "mask": window.mask.to(dtype)}
 
 
+class WeightedRows(Drawn):
+    """Single rows of a store, each drawn with a probability of its own."""
+
+    def __init__(self, store: Store, weights: Tensor, stream: str = MAIN) -> None:
+        """Draw rows of a store with (N,) `weights`, relative to each other."""
+        super().__init__(stream)
+        self.gather, self.workspace = store.gather, store.workspace
+        self.weighted = Weighted(weights.to(store.device))
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows) int64 rows of training step `step`."""
+        return self.weighted(self.drawn(step).contiguous())
+
+
 def chunk_source(stores: Stores, length: int) -> Source:
     """Rows of the data, drawn uniformly; of a length above 1, the windows that begin at them (`core.chunks`)."""
     if length == 1:

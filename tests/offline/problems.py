@@ -38,6 +38,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qam": ("qam", {"critics": 2, "chunk": 2, "flow_steps": 2}),
     "qam_e": ("qam_e", {"critics": 2, "flow_steps": 2}),
     "qam_f": ("qam_f", {"critics": 2, "flow_steps": 2}),
+    "edac": ("edac", {"critics": 3}),
+    "sac_n": ("sac_n", {"critics": 3}),
+    "msg": ("msg", {"critics": 3}),
+    "msg-shared": ("msg", {"critics": 3, "targets": "shared"}),
+    "xql-others": ("xql", {"random_actions": 2, "action_noise": 0.1, "value_updates": 2, "dropout": 0.25}),
+    "dvl-chi": ("dvl", {"divergence": "chi_square", "random_actions": 1}),
     "riql-k3": ("riql", {"critics": 3, "quantile": 0.1, "sigma": 0.5}),
 }
 """Every algorithm, and the variants of CQL, IQL and RIQL whose losses differ."""
@@ -71,6 +77,7 @@ def random_store(dtype: torch.dtype = torch.float32, rows: int = 200, device: st
         "terminations": (normal(rows) > 1).double(),
         "next_observations": normal(rows, 3),
         "returns_to_go": normal(rows),
+        "expert": (torch.arange(rows, dtype=torch.float64) % 21 < 7).double(),
         "timesteps": torch.arange(rows, dtype=torch.float64) % 7,
     }
     return Store.pack({**made, **columns}, device=device, dtype=dtype)

@@ -1,0 +1,116 @@
+"""ReCOIL: imitation of a few expert episodes among arbitrary other data, without rewards or a discriminator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.agent import Batch, Metrics, algorithm_of, require
+from surefoot.core.errors import DataError
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.value_learning import td_target
+from surefoot.data.dataset import Array, Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.sources import WeightedRows
+from surefoot.offline.dvl import DVL, DVLConfig
+
+EXPERT = "expert"
+"""Column of the data, 0 or 1: which rows an expert has shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReCOILConfig(DVLConfig):
+    """Settings of ReCOIL."""
+
+    fraction: float = 0.1  # of the episodes, best by return, that are the expert's where the data have no such column
+    share: float = 0.5  # beta: of the rows trained on that are the expert's, in the mean
+    rewards: str = "none"  # rewards are never read
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        name = algorithm_of(self)
+        require(0 < self.fraction < 1, name, "fraction", self.fraction, "in (0, 1)")
+        require(0 < self.share < 1, name, "share", self.share, "in (0, 1)")
+        require(self.rewards == "none", name, "rewards", self.rewards, "none: they are never read")
+
+
+class ReCOIL(DVL):
+    r"""ReCOIL of Sikchi, Zheng, Zhang and Niekum, "Dual RL" (ICLR 2024), its form with a state value and chi-square.
+
+    .. math::
+        L_Q &= \tfrac14 E_M (\gamma (1 - d) V(s') - Q_i(s, a))^2 - \beta\, E_E\, Q_i(s, a),
+            \quad M = \beta E + (1 - \beta) S \\
+        L_V, L_\pi &= \text{those of f-DVL, on } M
+
+    E are the expert's rows, S the others, M their mixture. Q rises where the expert is, and is held to gamma V(s')
+    everywhere: its minimiser is gamma V(s') + 2 beta e / m, with the densities e of E and m of M, so that the ratio of
+    densities takes the place of a reward without being estimated first. Sampled row by row it is TD learning with a
+    reward of 2 on the expert's rows and 0 on the others.
+
+    What the paper leaves open, or we know from its equations alone (there is no public code of it that we have seen),
+    was settled so: an episode that terminates is worth nothing afterwards, which is below what one that goes on among
+    the expert's rows is worth; the policy is cloned on M; targets and order are f-DVL's; Huber's loss is not used.
+    """
+
+    name = "recoil"
+    Config: ClassVar[type] = ReCOILConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"total_variation": {}, "chi_square": {"divergence": "chi_square"}}
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "terminations", "next_observations", EXPERT)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions, normalise observations, say which rows are the expert's.
+
+        Raises:
+            DataError: the column has other numbers than 0 and 1, or all its rows are of one kind.
+        """
+        ready = prepare(self, dataset, normalization=self.config.normalization)
+        return ready.replace(extras={**ready.extras, EXPERT: expert_rows(dataset, self.config.fraction)})
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """Whom it imitates."""
+        rows, known = expert_rows(dataset, self.config.fraction), EXPERT in dataset.extras
+        how = "the data's column 'expert'" if known else f"the best {100 * self.config.fraction:g} % of the episodes"
+        return [f"recoil: the expert's are {int(rows.sum()):,} of {len(rows):,} rows, by {how}; rewards are not read"]
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows of which in the mean a share is the expert's."""
+        expert = stores.data[EXPERT] > 0
+        of_expert, share = expert.double().mean(), self.config.share
+        weights = torch.where(expert, share / of_expert, (1 - share) / (1 - of_expert))
+        return {MAIN: WeightedRows(stores.data, weights)}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """A quarter of the squared distance to V(s'), less the values of the expert's rows."""
+        following = self.value(batch["next_observations"])
+        expert = batch[EXPERT]
+        held_to = td_target(torch.zeros_like(following), batch["terminations"], following, self.config.discount)
+        q = self.critic(batch["observation_actions"])
+        loss = (0.25 * (held_to - q).square() - expert * q).mean(-1).sum()
+        return loss, {"q": q, "expert_q": (expert * q).mean() / expert.mean().clamp(min=1e-6)}
+
+
+def expert_rows(dataset: Dataset, fraction: float) -> Array:
+    """(N,) float32, 1 on the expert's rows: by the column, or else of the best episodes by undiscounted return.
+
+    Raises:
+        DataError: the column has other numbers than 0 and 1, or all its rows are of one kind.
+    """
+    given = dataset.extras.get(EXPERT)
+    if given is None:
+        returns = dataset.episode_returns
+        best = np.zeros(len(returns), np.float32)
+        best[np.argsort(-returns, kind="stable")[: max(1, int(len(returns) * fraction))]] = 1
+        given = best[dataset.episode_ids]
+    rows = np.asarray(given, np.float32)
+    if rows.shape != (len(dataset),) or not np.isin(rows, (0.0, 1.0)).all():
+        raise DataError(f"{dataset.name}: the column {EXPERT!r} must be 0 or 1 in each row")
+    if rows.all() or not rows.any():
+        kind = "all" if rows.all() else "none"
+        raise DataError(f"{dataset.name}: {kind} of its rows are the expert's; recoil needs both kinds: clone it by bc")
+    return rows

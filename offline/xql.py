@@ -1,0 +1,180 @@
+"""XQL: implicit Q-learning whose values are soft maxima, found by Gumbel regression."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core import ensembles
+from surefoot.core.actors import GaussianActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.implicit_maxima import gumbel_loss
+from surefoot.core.networks import Critic, Value
+from surefoot.core.random import Noise
+from surefoot.core.value_learning import advantage_weights, huber_loss, td_target
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+
+
+@dataclasses.dataclass(frozen=True)
+class ImplicitConfig:
+    """Settings that XQL and dual RL's f-DVL share."""
+
+    random_actions: int = 0  # uniform actions beside each of the data's, at which the value is regressed too
+    action_noise: float = 0.0  # standard deviation of noise, clipped at 0.5, on the actions it is regressed at
+    value_updates: int = 1  # steps of the value in each training step, on rows of their own
+    huber: float = 20.0  # where the critics' loss turns linear
+    temperature: float = 3.0  # beta of the actor: multiplies the advantage, so it is an inverse temperature
+    discount: float = 0.99
+    target_rate: float = 0.005  # of the critics' average, every step
+    learning_rate: float = 3e-4  # of all three networks; the actor's falls to 0 along a cosine
+    actor_schedule: str = "cosine"  # cosine or constant
+    hidden: tuple[int, ...] = (256, 256)
+    log_std_min: float = -5.0  # of the actor
+    dropout: float = 0.0  # of the actor's hidden units
+    rewards: str = "return_range"  # none, return_range or minus_one
+    normalization: str = "none"  # of observations: none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = algorithm_of(self)
+        require(self.random_actions >= 0, name, "random_actions", self.random_actions, ">= 0")
+        require(self.action_noise >= 0, name, "action_noise", self.action_noise, ">= 0")
+        require(self.value_updates >= 1, name, "value_updates", self.value_updates, ">= 1")
+        require(self.huber > 0, name, "huber", self.huber, "> 0")
+        require(self.temperature >= 0, name, "temperature", self.temperature, ">= 0")
+        require(0 <= self.dropout < 1, name, "dropout", self.dropout, "in [0, 1)")
+
+
+@dataclasses.dataclass(frozen=True)
+class XQLConfig(ImplicitConfig):
+    """Settings of XQL; the defaults are the authors' one setting for Gym-MuJoCo ("consistent")."""
+
+    gumbel_temperature: float = 2.0  # T of the soft maximum, in units of the values; nearer 0 is nearer the maximum
+    clip: float | None = 7.0  # of (Q - V) / T; rows above have no gradient; None: no clip
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        name = algorithm_of(self)
+        require(self.gumbel_temperature > 0, name, "gumbel_temperature", self.gumbel_temperature, "> 0")
+        require(self.clip is None or self.clip > 0, name, "clip", self.clip, "> 0 or null")
+
+
+ANTMAZE: dict[str, Any] = {"temperature": 10.0, "rewards": "minus_one", "actor_schedule": "constant"}
+KITCHEN: dict[str, Any] = {"temperature": 0.5, "rewards": "none", "dropout": 0.1}
+
+
+class XQL(Agent):
+    r"""XQL of Garg, Hejna, Geist and Ermon, "Extreme Q-Learning: MaxEnt RL without Entropy" (ICLR 2023).
+
+    .. math::
+        L_V &= E\, [e^z - z - 1]\, e^{-m}, \quad z = \min((\min_i \hat Q_i(s, a) - V(s)) / T,\, c),
+            \quad m = \max(\max z, -1) \\
+        L_Q &= E \textstyle\sum_i h_{20}(r + \gamma (1 - d) V(s') - Q_i(s, a)) \\
+        L_\pi &= -E \min(e^{\beta (\min_i \hat Q_i(s, a) - V(s))}, 100) \log \pi(a | s)
+
+    V is T log E exp(Q / T) over the data's actions; the clip c biases it low, and the factor exp(-m) is the authors'
+    stabiliser. h is Huber's loss. As in their code the value is stepped first and actor and critics see the new one,
+    and of all networks only the value has layer norms. Where theirs differs: several steps of the value there see the
+    same rows. With random actions theirs adds noise to the data's actions alone, here to all.
+    """
+
+    name = "xql"
+    Config: ClassVar[type] = XQLConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "official": {},
+        "antmaze": {**ANTMAZE, "gumbel_temperature": 0.6},
+        "kitchen": {**KITCHEN, "gumbel_temperature": 5.0},
+        "halfcheetah-medium": {"gumbel_temperature": 1.0, "action_noise": 0.1},
+        "halfcheetah": {"gumbel_temperature": 1.0},
+        "hopper-medium": {"gumbel_temperature": 5.0},
+        "hopper-medium-expert": {"gumbel_temperature": 2.0, "random_actions": 1},
+        "walker2d-medium": {"gumbel_temperature": 10.0},
+        "walker2d-medium-replay": {"gumbel_temperature": 5.0},
+        "antmaze-umaze": {**ANTMAZE, "gumbel_temperature": 2.0},
+        "antmaze-umaze-diverse": {**ANTMAZE, "gumbel_temperature": 5.0, "random_actions": 1},
+        "antmaze-medium-play": {**ANTMAZE, "gumbel_temperature": 0.8},
+        "antmaze-medium-diverse": {**ANTMAZE, "gumbel_temperature": 0.6, "value_updates": 4},
+        "antmaze-large-diverse": {**ANTMAZE, "gumbel_temperature": 0.55},
+    }
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: Any
+
+    def build(self) -> None:
+        """Value with layer norms, twin critics with targets, actor."""
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        self.value = Value(sizes[0], c.hidden, "orthogonal", layer_norm=True, norm_epsilon=1e-6)
+        self.critic = Critic(*sizes, c.hidden, 2, "orthogonal")
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor: GaussianActor = GaussianActor(*sizes, c.hidden, "orthogonal", (c.log_std_min, 2.0))
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and rewards, normalise observations."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Add min Q of the target critics at the data's actions."""
+        return {**batch, "target_q": ensembles.minimum(self.target_critic(batch["observation_actions"]))}
+
+    def implicit(self, advantage: Tensor) -> Tensor:
+        """Loss per row whose minimum over V is a soft maximum of Q, for (..., B) Q - V."""
+        return gumbel_loss(advantage, self.config.gumbel_temperature, self.config.clip)
+
+    def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Regression of V(s) on the target critics' minimum, at the data's actions and, where asked, others."""
+        c, seen = self.config, batch["observations"]
+        value = self.value(seen)
+        if c.random_actions or c.action_noise:
+            pairs, repeats = self._regressed_at(batch, noise)
+            target, value = ensembles.minimum(self.target_critic(pairs)), value.repeat(repeats)
+        else:
+            target = batch["target_q"]
+        advantage = target - value
+        return self.implicit(advantage).mean(), {"value": value, "advantage": advantage}
+
+    def _regressed_at(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, int]:
+        """Pairs ((1 + random_actions) B, O + A), the data's first, and how often each observation is among them."""
+        c, actions = self.config, [batch["actions"]]
+        if c.random_actions:
+            uniform = 2 * noise["uniform_action"] - 1
+            actions += list(uniform.unflatten(-1, (c.random_actions, -1)).unbind(-2))
+        chosen = torch.cat(actions)
+        if c.action_noise:
+            moved = (c.action_noise * noise["action_noise"]).clamp(-0.5, 0.5)
+            chosen = (chosen + moved.unflatten(-1, (len(actions), -1)).transpose(0, 1).flatten(0, 1)).clamp(-1, 1)
+        return torch.cat([batch["observations"].repeat(len(actions), 1), chosen], -1), len(actions)
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Negative log-density of the data's actions, weighted by exp(advantage)."""
+        advantage = batch["target_q"] - self.value(batch["observations"])
+        weight = advantage_weights(advantage, self.config.temperature)
+        density = self.actor.log_density(batch["observations"], batch["actions"], masks=noise.get("dropout"))
+        return -(weight * density).mean(), {"weight": weight}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Huber's loss of both critics against V(s')."""
+        following = self.value(batch["next_observations"])
+        target = td_target(batch["rewards"], batch["terminations"], following, self.config.discount)
+        q = self.critic(batch["observation_actions"])
+        bound = self.config.huber
+        return bound * huber_loss(q - target, bound).mean(-1).sum(), {"q": q}
+
+    def updates(self) -> list[Update]:
+        """Value, actor, critics, each seeing what those before it made."""
+        c, size = self.config, self.spec.action_dim
+        adam, actor_adam = Adam(c.learning_rate), Adam(c.learning_rate, schedule=c.actor_schedule)
+        keep = {"dropout": Noise("keep", sum(c.hidden), 1 - c.dropout)} if c.dropout > 0 else {}
+        others = {"uniform_action": Noise("uniform", c.random_actions * size)} if c.random_actions else {}
+        if c.action_noise:
+            others["action_noise"] = Noise("normal", (1 + c.random_actions) * size)
+        targets = {"target_critic": ("critic", c.target_rate)}
+        return [
+            Update(self.value_loss, ("value",), adam, repeat=c.value_updates, noise=others),
+            Update(self.actor_loss, ("actor",), actor_adam, noise=keep),
+            Update(self.critic_loss, ("critic",), adam, then=targets),
+        ]
