@@ -23,8 +23,8 @@ import torch
 from surefoot.core.files import write_json
 from surefoot.llm import Prompt, TrainConfig, method
 from surefoot.llm.characters import character_policy
+from surefoot.llm.loop import Loop
 from surefoot.llm.policy import LMPolicy
-from surefoot.llm.train import Loop
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 PROMPTS, GROUP, NEW, WARM = 32, 8, 6, 2

@@ -47,8 +47,10 @@ from surefoot.core.regressions import (
     distribution_weights,
     optimal_advantage_terms,
     optimal_value,
+    preference_terms,
     ranking_terms,
     reward_weights,
+    step_label_terms,
 )
 from surefoot.core.reward_shaping import (
     combined_advantages,
@@ -132,6 +134,7 @@ __all__ = [
     "outcome_rewards",
     "overlong_penalty",
     "pairwise_baseline",
+    "preference_terms",
     "probability_reward",
     "process_reward",
     "ranking_terms",
@@ -148,6 +151,7 @@ __all__ = [
     "spurious_mask",
     "stage_clip",
     "stage_weights",
+    "step_label_terms",
     "step_rewards_to_go",
     "token_gae",
     "token_returns",

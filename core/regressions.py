@@ -173,3 +173,28 @@ def distribution_weights(
     Source: Khalifa et al., "A Distributional Approach to Controlled Text Generation" (GDC, KL-adaptive DPG).
     """
     return (target_log_prob - behaviour_log_prob - log_normaliser).exp()
+
+
+def preference_terms(better: Tensor, worse: Tensor, centre: float = 0.0) -> Tensor:
+    """-log sigmoid(r_w - r_l) of each pair, and `centre` (r_w + r_l)^2, which holds the scores' free level at 0.
+
+    Args:
+        better: (P,) scores of the preferred answers.
+        worse: (P,) of the others.
+        centre: at least 0.
+
+    Returns:
+        (P,) with gradient.
+
+    Source: Bradley and Terry (1952), as in Stiennon et al., "Learning to Summarize with Human Feedback", section 3.4;
+    the second term: Eisenstein et al., "Helping or Herding?", section 3.
+    """
+    return -F.logsigmoid(better - worse) + centre * (better + worse).square()
+
+
+def step_label_terms(scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of whether each reasoning step is right: (P,), for (P,) logits and labels in [0, 1].
+
+    Source: Lightman et al., "Let's Verify Step by Step", section 2.6; Uesato et al. (2022).
+    """
+    return F.binary_cross_entropy_with_logits(scores, labels, reduction="none")

@@ -4,17 +4,19 @@
 """
 
 from surefoot.llm.evaluate import Report, evaluate, pass_at
+from surefoot.llm.loop import Loop, TrainConfig
 from surefoot.llm.losses import Batch, Method
 from surefoot.llm.methods import METHODS, method
 from surefoot.llm.policy import LMPolicy, Rollout, load_policy
 from surefoot.llm.prompts import Prompt, read_prompts
 from surefoot.llm.rewards import load_reward, scores
-from surefoot.llm.train import TrainConfig, train
+from surefoot.llm.train import train
 
 __all__ = [
     "METHODS",
     "Batch",
     "LMPolicy",
+    "Loop",
     "Method",
     "Prompt",
     "Report",

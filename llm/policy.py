@@ -8,6 +8,7 @@ dropped out; and no truncation (top-k, top-p) of a model's own generation settin
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -259,9 +260,12 @@ class LMPolicy:
         return torch.equal(head(hidden), self._inner(**inputs).logits)
 
     def save(self, folder: str | pathlib.Path) -> None:
-        """Write model and tokenizer as transformers does, weights as safetensors."""
+        """Write model and tokenizer as transformers does, weights as safetensors; adapters are added to the weights."""
+        model = self.model
+        if hasattr(model, "merge_and_unload"):
+            model = copy.deepcopy(model).merge_and_unload()
         with quiet():
-            self.model.save_pretrained(folder)
+            model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
 

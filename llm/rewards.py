@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,15 +21,27 @@ from surefoot.llm.prompts import Prompt
 RewardFunction = Callable[..., Sequence[float | None]]
 
 
-def load_reward(name: str) -> RewardFunction:
-    """The function that "module:function" names, the module being one that python finds.
+def text_of(completion: Any) -> str:
+    """Of an answer that is a text, or a list of one message."""
+    return str(completion if isinstance(completion, str) else completion[-1]["content"])
+
+
+def load_reward(name: str, device: str = "cpu") -> RewardFunction:
+    """The function that "module:function" names, the module being one that python finds, or a folder's reward model.
 
     Raises:
+        CheckpointError: a reward model that is damaged.
         ConfigError: the name is not of that form, or there is no such module or function.
     """
+    if (pathlib.Path(name).expanduser() / "config.json").is_file():
+        from surefoot.llm.reward_models import load_reward_model
+
+        return load_reward_model(name, device)
     module, colon, function = name.partition(":")
     if not colon or not module or not function:
-        raise ConfigError(f"reward={name!r} is not of the form module:function, as in my_rewards:exact")
+        raise ConfigError(
+            f"reward={name!r} is not of the form module:function, as in my_rewards:exact, nor a reward model's folder"
+        )
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:

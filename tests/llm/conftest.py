@@ -5,5 +5,13 @@ import importlib.util
 collect_ignore = (
     []
     if importlib.util.find_spec("transformers")
-    else ["test_policy.py", "test_train.py", "test_runs.py", "test_conformance.py"]
+    else [
+        "test_policy.py",
+        "test_train.py",
+        "test_runs.py",
+        "test_conformance.py",
+        "test_reward_models.py",
+        "test_adapters.py",
+        "test_tasks.py",
+    ]
 )

@@ -14,8 +14,9 @@ import torch
 from surefoot.core.errors import CheckpointError, ConfigError, DataError
 from surefoot.llm import METHODS, LMPolicy, Prompt, TrainConfig, evaluate, method, train
 from surefoot.llm.characters import character_policy
+from surefoot.llm.loop import Loop
 from surefoot.llm.supervised import supervise
-from surefoot.llm.train import CHECKPOINT, METRICS, Loop
+from surefoot.llm.train import CHECKPOINT, METRICS
 
 PROMPTS = [Prompt(text) for text in ("1=", "23=", "4=", "567=")]
 SMALL = TrainConfig(

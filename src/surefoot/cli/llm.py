@@ -26,6 +26,13 @@ def add_parsers(commands: Any) -> None:
     train.add_argument("--json", action="store_true", help="the result as JSON")
     train.set_defaults(run=_train)
 
+    reward = parts.add_parser("reward", help="train a reward model on pairs or labelled steps", add_help=False)
+    reward.add_argument("-h", "--help", nargs=0, action=_RewardHelp, help="show this, and all settings")
+    reward.add_argument("settings", nargs="*", metavar="name=value", help="settings, below")
+    reward.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+    reward.add_argument("--json", action="store_true", help="the result as JSON")
+    reward.set_defaults(run=_reward)
+
     judge = parts.add_parser("evaluate", help="greedy, pass@1 and pass@k of a model or run on prompts")
     judge.add_argument("model", metavar="MODEL", help="folder of a model, or of a run")
     judge.add_argument("prompts", metavar="PROMPTS", help=".jsonl")
@@ -59,6 +66,22 @@ class _Help(argparse.Action):
         parser.exit()
 
 
+class _RewardHelp(argparse.Action):
+    """The options, and the settings of reward models."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
+        """Print and end."""
+        from surefoot.cli import config
+        from surefoot.llm.reward_models import RewardTraining
+        from surefoot.tools.language import RewardPlan
+
+        rows = [row for kind in (RewardPlan, RewardTraining) for row in config.described(kind)]
+        shown = [(f"{row['name']}={row['default']}".replace("\n", "\\n"), row["what"]) for row in rows]
+        lines = [f"  {setting:<24}{what}" for setting, what in shown]
+        print("\n".join([parser.format_help(), "settings:", *lines]))
+        parser.exit()
+
+
 def _settings() -> str:
     from surefoot.cli import config
     from surefoot.llm import METHODS, Method, TrainConfig
@@ -86,6 +109,29 @@ def _train(arguments: argparse.Namespace) -> int:
             words = dict(_word(text) for text in arguments.settings)
             folder = begin(*plan(words), show)
     _present(folder, arguments.json)
+    return 0
+
+
+def _reward(arguments: argparse.Namespace) -> int:
+    from surefoot.tools.language import train_reward
+
+    def show(line: dict[str, Any]) -> None:
+        if line["step"] == 1 or line["step"] % 20 == 0:
+            said = f"step {line['step']:.0f}: loss {line['loss']:.3f}, accuracy {line['accuracy']:.3f}"
+            print(said, file=sys.stderr, flush=True)
+
+    facts = train_reward(dict(_word(text) for text in arguments.settings), None if arguments.quiet else show)
+    if arguments.json:
+        output.print_json(facts)
+        return 0
+    what = "pairs" if facts["kind"] == "pairs" else "steps"
+    output.print_facts(
+        {
+            "reward model": output.short(pathlib.Path(facts["folder"])),
+            "trained on": f"{facts['trained']} lines of {what}; loss {facts['loss']:.3f} in the last 20 steps",
+            "held out": f"{facts['held_out_accuracy']:.3f} of {facts['held_out_compared']} {what} told right",
+        }
+    )
     return 0
 
 

@@ -25,7 +25,10 @@ from surefoot.experiment import trust
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
 from surefoot.experiment.run import describe_machine
 from surefoot.llm import TrainConfig, load_policy, load_reward, method, read_prompts, train
+from surefoot.llm.adapters import with_lora
+from surefoot.llm.feedback import Pair, read_feedback
 from surefoot.llm.losses import Method
+from surefoot.llm.reward_models import Kind, RewardModel, RewardTraining, accuracy, train_reward_model
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -36,12 +39,15 @@ class Plan:
 
     model: str = ""  # folder of a model, as transformers' save_pretrained writes it
     prompts: str = ""  # .jsonl, each line {"prompt": text or messages, more columns for the reward}
-    reward: str = ""  # module:function, by TRL's convention
+    reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model
     held_out: str = ""  # .jsonl of prompts to evaluate on; none without it
     method: str = "grpo"  # `surefoot llm methods` lists them
     temperature: float = 1.0  # of sampling
     device: str = "cpu"  # or cuda
     dtype: str = "float32"  # or bfloat16
+    lora: int = 0  # rank of adapters, which alone are trained (extra `lora`); 0 for the whole model
+    lora_alpha: float = 0.0  # scale of the adapters; 0 for twice their rank
+    lora_targets: str = "all-linear"  # layers that get one, with commas between
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # method.NAME=value
     loop: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
@@ -81,6 +87,8 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
     for name in ("model", "prompts", "held_out"):
         if first.get(name):
             first[name] = str(pathlib.Path(first[name]).expanduser().resolve())
+    if (pathlib.Path(first["reward"]).expanduser() / "config.json").is_file():
+        first["reward"] = str(pathlib.Path(first["reward"]).expanduser().resolve())
     made = Plan(**first, changes=changes, loop=TrainConfig(**second))
     method(made.method, **changes)
     return made, words.get("out")
@@ -100,6 +108,56 @@ def _value(name: str, text: str, kind: str) -> Any:
     if not math.isfinite(number) or (kind == "int" and not number.is_integer()):
         raise ConfigError(f"{name}={text!r} must be {'a whole' if kind == 'int' else 'a finite'} number")
     return int(number) if kind == "int" else number
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardPlan:
+    """Everything that decides a reward model."""
+
+    model: str = ""  # folder of a model, as transformers' save_pretrained writes it
+    data: str = ""  # .jsonl; lines of prompt, chosen and rejected, or of prompt, completions (its steps) and labels
+    out: str = ""  # folder for the reward model, which reward= takes
+    separator: str = "\n"  # that ends each step of an answer; in a shell, separator=$'\n' is a line's end
+    device: str = "cpu"  # or cuda
+    dtype: str = "float32"  # of the weights
+
+
+def train_reward(words: Mapping[str, str], progress: Progress | None = None) -> dict[str, Any]:
+    """Train a reward model on pairs or labelled steps by NAME=value words; the last tenth of the lines is held out.
+
+    Returns:
+        Its folder, kind, numbers of lines, and share of held-out pairs (steps) that it tells right.
+
+    Raises:
+        ConfigError: an unknown name or value, or one of model, data and out is missing.
+    """
+    own = {field.name: field for field in dataclasses.fields(RewardPlan)}
+    loop = {field.name: field for field in dataclasses.fields(RewardTraining)}
+    first: dict[str, Any] = {}
+    second: dict[str, Any] = {}
+    for name, text in words.items():
+        if name not in own and name not in loop:
+            raise ConfigError(f"unknown setting {name!r}: {nearest(name, [*own, *loop])}")
+        (first if name in own else second)[name] = _value(name, text, str((own | loop)[name].type))
+    for name in ("model", "data", "out"):
+        if not first.get(name):
+            raise ConfigError(f"{name}= is missing; `surefoot llm reward --help` says what it takes")
+    made, training = RewardPlan(**first), RewardTraining(**second)
+    data: list[Any] = [*read_feedback(made.data)]
+    held = data[len(data) - len(data) // 10 :]
+    if not held:
+        raise ConfigError(f"{made.data}: has {len(data)} lines; ten or more are needed, so that some can be held out")
+    kind: Kind = "pairs" if isinstance(data[0], Pair) else "steps"
+    with claim_new(made.out) as claim:
+        policy = load_policy(made.model, device=made.device, dtype=made.dtype, seed=training.seed)
+        model = RewardModel(policy, kind, made.separator)
+        last = train_reward_model(model, data[: len(data) - len(held)], training, progress)
+        right, count = accuracy(model, held)
+        model.save(claim.folder)
+        facts = {"folder": str(claim.folder), "kind": kind, "trained": len(data) - len(held), **last}
+        facts |= {"held_out": len(held), "held_out_accuracy": right, "held_out_compared": count}
+        write_json(claim.folder / "training.json", facts | {"training": dataclasses.asdict(training)})
+    return facts
 
 
 def begin(made: Plan, out: str | None, progress: Progress | None = None) -> pathlib.Path:
@@ -132,9 +190,11 @@ def resume(folder: str | os.PathLike[str], trusted: bool = False, progress: Prog
 
 def _train(made: Plan, claim: Claim, progress: Progress | None, new: bool) -> pathlib.Path:
     folder = claim.folder
-    reward, prompts = load_reward(made.reward), read_prompts(made.prompts)
+    reward, prompts = load_reward(made.reward, made.device), read_prompts(made.prompts)
     held_out = read_prompts(made.held_out) if made.held_out else None
     policy = load_policy(made.model, made.temperature, made.device, made.dtype, made.loop.seed)
+    if made.lora:
+        policy = with_lora(policy, made.lora, made.lora_alpha, made.lora_targets, made.loop.seed)
     if new:
         write_json(folder / "environment.json", describe_machine())
         write_json(folder / "config.json", made.to_json())

@@ -1,0 +1,329 @@
+"""The loop: answers are sampled, scored and compared, and the policy takes its steps. One process, one device.
+
+All random numbers follow from the seed and the number of the step, so that a run that was killed goes on as if it had
+not been: weights, optimiser and counters are the whole of its state.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pathlib
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core import checkpoint
+from surefoot.core import policy_gradient as pg
+from surefoot.core.errors import ConfigError, DataError, DivergenceError
+from surefoot.llm import losses
+from surefoot.llm.losses import Batch, Method
+from surefoot.llm.policy import LMPolicy, Rollout, joined
+from surefoot.llm.prompts import Prompt
+from surefoot.llm.rewards import RewardFunction, scores
+
+LARGEST_GAP = 1e-2
+"""In nats, between log-probabilities when a token was sampled and when it is trained, by the same float32 weights."""
+Forward = tuple[Tensor, Tensor]
+"""Log-probabilities and entropies of answers, (B, C) each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Settings of the loop."""
+
+    steps: int = 200  # batches of answers
+    prompts_per_step: int = 32  # prompts of each
+    group: int = 8  # answers to each prompt
+    max_new_tokens: int = 64  # the most tokens of an answer
+    epochs: int = 1  # times that a batch is gone through
+    minibatches: int = 1  # optimiser steps of each time
+    learning_rate: float = 1e-6  # of AdamW
+    weight_decay: float = 0.0  # of AdamW
+    max_gradient_norm: float = 1.0  # gradients longer than this are shortened
+    rows_at_once: int = 256  # answers whose activations are held at once
+    refills: int = 2  # times that more prompts are drawn where groups are dropped
+    reference_every: int = 0  # steps after which the reference becomes the policy of now; 0 for never
+    reference_share: float = 1.0  # the policy's share in the new reference; below 1 the rest is the old one's
+    lag: int = 0  # steps after which the sampler becomes the policy of now; 0 for always
+    oldest: int = 1_000_000  # updates that a sample may be behind; older ones count for nothing
+    checkpoint_every: int = 50  # steps
+    evaluate_every: int = 50  # steps, with prompts that were held out
+    samples: int = 8  # k of pass@k
+    seed: int = 0  # of all random numbers
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigError: names the field.
+        """
+        zero = ("weight_decay", "refills", "reference_every", "lag", "oldest", "seed")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in zero and not value >= 0:
+                raise ConfigError(f"{field.name}={value} must not be below 0")
+            if field.name not in zero and not value > 0:
+                raise ConfigError(f"{field.name}={value} must be above 0")
+        if self.reference_share > 1:
+            raise ConfigError(f"reference_share={self.reference_share} must be at most 1")
+        if self.prompts_per_step % self.minibatches:
+            raise ConfigError(
+                f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}"
+            )
+
+
+class Loop:
+    """A run in progress."""
+
+    def __init__(
+        self, policy: LMPolicy, prompts: Sequence[Prompt], reward: RewardFunction, method: Method, config: TrainConfig
+    ) -> None:
+        """Begin one.
+
+        Raises:
+            ConfigError: a prompt is longer than the model's context allows.
+        """
+        self.policy, self.prompts, self.reward, self.method, self.config = policy, prompts, reward, method, config
+        self.encoded = policy.encode([prompt.text for prompt in prompts])
+        policy.check_lengths(self.encoded, config.max_new_tokens)
+        self.parameters = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+        self.adam = torch.optim.AdamW(
+            self.parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        self.reference = _copy(policy) if method.kl != "none" and method.kl_coefficient else None
+        self.sampler = _copy(policy) if config.lag else policy
+        self.entropy_gradient = method.entropy_coefficient > 0
+        self.step = self.drawn = self.version = self.sampler_version = 0
+
+    # -- one batch ---------------------------------------------------------------------------------------------
+
+    def _draw(self, count: int) -> list[int]:
+        """The next prompts; all come once in random order before any comes again."""
+        found: list[int] = []
+        for _ in range(count):
+            epoch, place = divmod(self.drawn, len(self.prompts))
+            found.append(int(_order(self.config.seed, epoch, len(self.prompts))[place]))
+            self.drawn += 1
+        return found
+
+    def collect(self) -> tuple[Rollout, Tensor, dict[str, float]]:
+        """Answers, their rewards, and what the log shows of both. Groups without a difference may be drawn again."""
+        config, method = self.config, self.method
+        kept: list[tuple[Rollout, Tensor]] = []
+        drawn, same, wanted, seconds = 0, 0, config.prompts_per_step, time.perf_counter()
+        rewards_seen: list[Tensor] = []
+        for refill in range(config.refills + 1 if method.mixed_groups else 1):
+            numbers = self._draw(config.prompts_per_step)
+            seed = int(np.random.SeedSequence([config.seed, self.step, refill]).generate_state(1)[0])
+            rollout = self.sampler.generate(
+                [self.encoded[n] for n in numbers],
+                config.group,
+                config.max_new_tokens,
+                seed,
+                at_once=config.rows_at_once,
+            )
+            rows = [self.prompts[n] for n in numbers for _ in range(config.group)]
+            found = scores(self.reward, rows, self.policy.decode(rollout), rollout.answers()).to(
+                rollout.log_prob.device
+            )
+            rewards_seen.append(found)
+            mixed = pg.mixed_groups(found, config.group).view(-1, config.group)[:, 0] != 0
+            drawn, same = drawn + len(mixed), same + int((~mixed).sum())
+            for group in range(len(numbers)):
+                if (mixed[group] or not method.mixed_groups) and len(kept) < wanted:
+                    part = slice(group * config.group, (group + 1) * config.group)
+                    kept.append((rollout.rows(part), found[part]))
+            if len(kept) == wanted:
+                break
+        if not kept:  # nothing differs anywhere: the step will be empty
+            kept = [(rollout.rows(slice(0, config.group)), found[: config.group])]
+        rollout, found = joined([part for part, _ in kept], self.policy.pad), torch.cat([part for _, part in kept])
+        seen, mask = torch.cat(rewards_seen), rollout.completion_mask
+        if bool(seen.isnan().all()):
+            raise DataError(
+                f"step {self.step}: the reward function could score none of {len(seen)} answers (it gave None)"
+            )
+        metrics = {
+            "reward": float(seen.nanmean()),
+            "same": same / drawn,
+            "length": float(mask.sum(-1).mean()),
+            "finished": float(rollout.finished.float().mean()),
+            "groups": len(kept),
+            "sampling_seconds": time.perf_counter() - seconds,
+        }
+        return rollout, found, metrics
+
+    def prepare(self, rollout: Rollout, returns: Tensor, log_prob: Tensor, entropy: Tensor) -> Batch:
+        """What stays fixed while a batch is gone through: advantages, the proximal policy and the reference.
+
+        Args:
+            rollout: B answers.
+            returns: (B,).
+            log_prob: (B, C) of the policy before its updates.
+            entropy: (B, C).
+        """
+        method, config, mask = self.method, self.config, rollout.completion_mask
+        if method.overlong_share:
+            buffer = max(1, round(method.overlong_share * config.max_new_tokens))
+            returns = returns + pg.overlong_penalty(mask.sum(-1), config.max_new_tokens, buffer)
+        groups = torch.arange(len(returns), device=returns.device) // config.group
+        reference = None if self.reference is None else self._forward(self.reference, rollout)[0]
+        kl = pg.kl_k1(rollout.log_prob, reference, mask) if method.kl == "reward" and reference is not None else None
+        advantages = losses.advantages(method, returns, groups, mask, kl)
+        versions = torch.full_like(groups, self.sampler_version)
+        mask = mask * pg.fresh_mask(versions, self.version, config.oldest).unsqueeze(-1)
+        batch = Batch(log_prob, log_prob, rollout.log_prob, mask, mask, advantages, returns, groups, entropy, reference)
+        return dataclasses.replace(batch, units=losses.selected(method, batch, rollout.finished))
+
+    @torch.no_grad()
+    def _forward(self, policy: LMPolicy, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        size = self.config.rows_at_once
+        parts = [policy.log_probs(rollout.rows(slice(k, k + size))) for k in range(0, len(rollout.finished), size)]
+        return torch.cat([logs for logs, _ in parts]), torch.cat([entropies for _, entropies in parts])
+
+    def take(self, rollout: Rollout, batch: Batch, forward: Forward | None) -> dict[str, float]:
+        """All optimiser steps on one batch; metrics of the last. With `forward` there is one, of these numbers."""
+        config, group = self.config, self.config.group
+        count = len(batch.returns) // group
+        metrics: dict[str, float] = {}
+        for epoch in range(config.epochs):
+            order = _order(config.seed, epoch, count, self.step) if config.minibatches > 1 else np.arange(count)
+            for part in np.array_split(order, min(config.minibatches, count)):
+                rows = torch.as_tensor((part[:, None] * group + np.arange(group)).ravel(), device=batch.mask.device)
+                metrics = self._update(rollout, batch, rows, forward)
+        return metrics
+
+    def _update(self, rollout: Rollout, batch: Batch, rows: Tensor, forward: Forward | None) -> dict[str, float]:
+        """One optimiser step, its gradient in parts that are divided by what the whole minibatch counts."""
+        config = self.config
+        tokens, answers = losses.denominators(self.method, batch.rows(rows))
+        parts = rows.split(max(1, config.rows_at_once // config.group) * config.group)
+        total, shown = torch.zeros((), device=batch.mask.device), dict[str, Tensor]()
+        self.adam.zero_grad()
+        for part in parts:
+            log_prob, entropy = forward or self.policy.log_probs(rollout.rows(part), self.entropy_gradient)
+            now = dataclasses.replace(batch.rows(part), log_prob=log_prob, entropy=entropy)
+            loss, found = losses.loss(self.method, now, config.max_new_tokens, tokens, answers)
+            loss.backward()
+            total += loss.detach()
+            for name, value in found.items():
+                old = shown.get(name, torch.zeros_like(value))
+                shown[name] = torch.maximum(old, value) if name.endswith("max") else old + value / len(parts)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), config.max_gradient_norm)
+        if not torch.isfinite(norm) or not torch.isfinite(total):
+            raise DivergenceError(
+                f"step {self.step}: the loss or its gradient stopped being finite; the last checkpoint is kept. Lower "
+                "learning_rate, or max_gradient_norm"
+            )
+        self.adam.step()
+        self.version += 1
+        return {name: float(value) for name, value in shown.items()} | {
+            "loss": float(total),
+            "gradient_norm": float(norm),
+        }
+
+    def advance(self) -> dict[str, float]:
+        """One step: a batch is sampled and learned from."""
+        self.refresh()
+        return self.learn(*self.collect())
+
+    def refresh(self) -> None:
+        """Bring copies up to date that are to be, before a batch is sampled."""
+        if self.config.lag and self.step % self.config.lag == 0:
+            _overwrite(self.sampler, self.policy)
+            self.sampler_version = self.version
+
+    def learn(self, rollout: Rollout, returns: Tensor, metrics: dict[str, float]) -> dict[str, float]:
+        """All updates on a batch of answers, whoever sampled it; `metrics` with those of learning added.
+
+        Args:
+            rollout: B answers, `config.group` in a row being a group.
+            returns: (B,), NaN where an answer could not be scored.
+            metrics: of the batch.
+
+        Raises:
+            ConfigError: at the first step the model gives other log-probabilities than it sampled with.
+            DivergenceError: the loss stopped being finite.
+        """
+        began = time.perf_counter()
+        single = self.config.epochs * self.config.minibatches == 1 and len(returns) <= self.config.rows_at_once
+        forward = self.policy.log_probs(rollout, self.entropy_gradient) if single else None  # of the one update, too
+        log_prob, entropy = forward or self._forward(self.policy, rollout)
+        batch = self.prepare(rollout, returns, log_prob.detach(), entropy.detach())
+        gap = pg.weight_metrics(batch.proximal, batch.behaviour, batch.mask)
+        if self.step == 0 and self.policy.model.dtype == torch.float32 and float(gap["gap_max"]) > LARGEST_GAP:
+            raise ConfigError(
+                f"a token's log-probability differs by {float(gap['gap_max']):.2g} nats between sampling and training: "
+                "the model depends on something else than tokens and positions (dropout, generation of its own), and "
+                "would learn from wrong ratios"
+            )
+        metrics |= {name: float(value) for name, value in gap.items()}
+        metrics["entropy"] = float((batch.entropy * batch.mask).sum() / batch.mask.sum().clamp(min=1))
+        metrics |= self.take(rollout, batch, forward)
+        metrics |= {"training_seconds": time.perf_counter() - began, "tokens": float(rollout.completion_mask.sum())}
+        self.step += 1
+        if self.reference is not None and self.config.reference_every and self.step % self.config.reference_every == 0:
+            _overwrite(self.reference, self.policy, self.config.reference_share)
+            if self.config.reference_share == 1:
+                self.adam.state.clear()  # a hard reset begins with a fresh optimiser (ProRL)
+        return metrics
+
+    # -- its state ---------------------------------------------------------------------------------------------
+
+    def save(self, path: pathlib.Path) -> None:
+        """Write the whole state."""
+        tensors = {f"model/{name}": value.detach() for name, value in self.parameters.items()}
+        for name, parameter in self.parameters.items():
+            for key, value in self.adam.state.get(parameter, {}).items():
+                tensors[f"adam/{key}/{name}"] = value
+        for kind, other in (("reference", self.reference), ("sampler", self.sampler)):
+            if other is not None and other is not self.policy:
+                own = dict(other.model.named_parameters())
+                tensors |= {f"{kind}/{name}": own[name].detach() for name in self.parameters}
+        counters = {name: getattr(self, name) for name in ("step", "drawn", "version", "sampler_version")}
+        checkpoint.save(path, tensors, {"kind": "language training", **counters})
+
+    def load(self, path: pathlib.Path) -> None:
+        """Go on from what `save` wrote.
+
+        Raises:
+            CheckpointError: the file is damaged, or of another model.
+        """
+        tensors, meta = checkpoint.load(path, "language training")
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                if f"model/{name}" not in tensors or tensors[f"model/{name}"].shape != parameter.shape:
+                    raise checkpoint.CheckpointError(f"{path}: is of another model, it has no {name} of this shape")
+                parameter.copy_(tensors[f"model/{name}"])
+                state = {key: tensors.get(f"adam/{key}/{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
+                if state["step"] is not None:
+                    self.adam.state[parameter] = state
+            for kind, other in (("reference", self.reference), ("sampler", self.sampler)):
+                if other is not None and other is not self.policy:
+                    own = dict(other.model.named_parameters())
+                    for name in self.parameters:
+                        own[name].copy_(tensors[f"{kind}/{name}"])
+        for name in ("step", "drawn", "version", "sampler_version"):
+            setattr(self, name, int(meta[name]))
+
+
+def _order(seed: int, epoch: int, count: int, *more: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch, count, *more]).permutation(count)
+
+
+def _copy(policy: LMPolicy) -> LMPolicy:
+    """Its own weights, which are not trained; those that no training changes (under adapters) are shared."""
+    shared = {id(p): p for p in policy.model.parameters() if not p.requires_grad}
+    model = copy.deepcopy(policy.model, shared).requires_grad_(False)
+    return LMPolicy(model, policy.tokenizer, policy.temperature)
+
+
+@torch.no_grad()
+def _overwrite(there: LMPolicy, here: LMPolicy, share: float = 1.0) -> None:
+    for old, new in zip(there.model.parameters(), here.model.parameters(), strict=True):
+        if old is not new:
+            old.lerp_(new, share)
