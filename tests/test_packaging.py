@@ -30,7 +30,13 @@ PACKAGES: dict[str, str] = PROJECT["tool"]["scikit-build"]["wheel"]["packages"]
 ROOMS = {folder for folder in PACKAGES.values() if "/" not in folder}
 CODE_FOLDERS = [*sorted(PACKAGES.values()), "tests", "benchmarks", "examples"]
 CUDA_BUILD = ("nvidia", "triton", "cuda")  # what torch's CUDA build brings; its versions follow from torch's
-NOT_PINNED = {"wandb"}  # an account is needed to test it: the extra exists, no tested version does
+NOT_PINNED = {  # extras without a tested version: those of an account, and those that bring a platform of their own
+    "wandb",
+    "mlflow",
+    "ray",
+    "hydra-submitit-launcher",
+    "submitit",
+}
 
 
 def bare_imports(source: str) -> list[str]:

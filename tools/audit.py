@@ -26,6 +26,10 @@ NOT_PINNED = {
     "setuptools": "the same",
     "surefoot": "this package",
     "wandb": "an extra that needs an account, not part of the tested set",
+    "mlflow-skinny": "an extra that brings a platform of its own, not part of the tested set",
+    "ray": "likewise",
+    "hydra-submitit-launcher": "likewise",
+    "submitit": "likewise",
 }
 CUDA = ("nvidia-", "triton", "cuda-")
 """Beginnings of names that torch's CUDA build brings; their versions follow from torch's."""

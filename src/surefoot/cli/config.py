@@ -74,8 +74,12 @@ class Request:
 
 @functools.cache
 def register() -> None:
-    """Put the primary config and one config per algorithm (group `algo`) into Hydra's store."""
+    """Put the primary config, one config per algorithm (group `algo`), and our launchers into Hydra's store."""
     from hydra.core.config_store import ConfigStore
+
+    from surefoot.cli import launchers
+
+    launchers.register()
 
     store = ConfigStore.instance()
     for name, agent in ALGORITHMS.items():

@@ -1,29 +1,42 @@
-"""`surefoot train -m`: Hydra's own multirun, each job one run in a folder of its own inside the sweep's."""
+"""`surefoot train -m`: Hydra's own multirun, each job one run in a folder of its own inside the sweep's.
+
+`sweep.json` says what was asked for. Where a job's folder is follows from its number and its overrides alone, so that a
+job that is begun again, by `surefoot train --resume SWEEP` or by a queue, goes on where it stood.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import pathlib
 import re
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
 
-from surefoot.cli import config, grammar, output
+from surefoot.cli import config, grammar, launchers, output
 from surefoot.cli.train import Style, train_one
 from surefoot.core.errors import ConfigError, SurefootError
 from surefoot.core.files import read_json, write_json
-from surefoot.experiment.folders import claim_named, claim_new
+from surefoot.core.schema import Many, Number, Record, Text
+from surefoot.experiment.folders import FolderInUseError, claim_begun, claim_named, claim_new
+from surefoot.experiment.training import resume as resume_run
+from surefoot.experiment.trust import demand
 
 FAILED = "-failed.json"
 """Behind a job's number: the name of the file that says why it failed."""
 IN_THE_LABEL = ("algo", "dataset")
 """What the name of every run's folder says."""
+FILE = "sweep.json"
+SWEEP = Record({"format": Number(1, 1, whole=True), "overrides": Many(Text(10_000)), "folder": Text(10_000)})
+"""What sweep.json holds: what was said, and where."""
 # Job folders are the run folders that we make ourselves, and the log is ours too.
 HYDRA_SETTINGS = (
     "hydra.sweep.subdir=.",
@@ -41,8 +54,36 @@ def run(overrides: Sequence[str], style: Style, trust: bool = False) -> int:
     """
     config.register()
     out, rest = sweep_out(overrides)
+    launchers.check(rest)
     check_combinations(rest)
     with claim_named("", "multirun") if out is None else claim_new(out) as claim:
+        write_json(claim.folder / FILE, {"format": 1, "overrides": list(rest), "folder": os.getcwd()})
+        return _carry_out(rest, claim.folder, style, trust)
+
+
+def resume(folder: pathlib.Path, style: Style, trust: bool = False) -> int:
+    """Go on with a sweep that was interrupted: jobs that were begun or never begun, and those that failed, again.
+
+    Raises:
+        ConfigError: its jobs were chosen by a sweeper other than Hydra's, or it names a module and `trust` is false.
+        SurefootError: as `run`.
+    """
+    config.register()
+    asked = read_json(folder / FILE, SWEEP)
+    rest = list(asked["overrides"])
+    if any(item.key.startswith("hydra/sweeper") for item in grammar.parse(rest)):
+        raise ConfigError(
+            f"{folder}: its jobs were chosen by a sweeper that does not say which are missing; go on with each run in "
+            "it that is not complete: surefoot train --resume RUN"
+        )
+    for item in grammar.parse(rest):
+        if item.key in ("algo", "env"):  # a file names them, and not who resumes
+            for value in item.values:
+                demand(value.replace("\\:", ":"), folder / FILE, trust)
+    launchers.check(rest)
+    with claim_begun(folder) as claim, contextlib.chdir(asked["folder"]):
+        for path in claim.folder.glob(f"*{FAILED}"):
+            path.unlink()
         return _carry_out(rest, claim.folder, style, trust)
 
 
@@ -51,11 +92,12 @@ def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style, trust: b
 
     beside = any(item.key == "hydra/launcher" for item in grammar.parse(rest))
     job_style = Style(style.quiet, style.json, bars=False if beside else style.bars)
+    sweep = os.getpid()
 
     varied = tuple(item.key for item in grammar.parse(rest) if item.sweep and item.key not in IN_THE_LABEL)
 
     def job(cfg: DictConfig) -> str:
-        return train_job(cfg, folder, job_style, trust, varied)
+        return train_job(cfg, folder, job_style, trust, varied, sweep)
 
     application = hydra.main(version_base=config.VERSION_BASE, config_path=None, config_name=config.PRIMARY)(job)
     arguments = [*_swept(rest), f"hydra.sweep.dir={grammar.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
@@ -71,10 +113,15 @@ def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style, trust: b
     finished = sorted(path.parent for path in folder.glob("*/summary.json"))
     if finished or failed:
         show(folder, finished, failed, style)
-    if any(job["unexpected"] for job in failed) or not isinstance(ended_early, SurefootError | None):
-        if not failed:
-            raise ended_early or AssertionError
+    if any(job["unexpected"] for job in failed):
         return 1
+    if not isinstance(ended_early, SurefootError | None):
+        first = (str(ended_early).strip().splitlines() or ["no message"])[0]
+        raise SurefootError(
+            f"{folder}: the process of a job, or what launched it, ended before the job did "
+            f"({type(ended_early).__name__}: {first}); "
+            f"{len(finished)} are finished; go on with: surefoot train --resume {output.typed(folder)}"
+        ) from ended_early
     if ended_early is not None:
         raise ended_early
     return 0
@@ -94,20 +141,50 @@ def _swept(overrides: Sequence[str]) -> list[str]:
 
 
 def train_job(
-    cfg: DictConfig, folder: pathlib.Path, style: Style, trust: bool = False, varied: Sequence[str] = ()
+    cfg: DictConfig,
+    folder: pathlib.Path,
+    style: Style,
+    trust: bool = False,
+    varied: Sequence[str] = (),
+    sweep: int = 0,
 ) -> str:
-    """One job, as a Hydra launcher calls it, maybe in another process; the run folder, named by what is varied."""
+    """One job, as a Hydra launcher calls it, maybe in another process; the run folder, named by what is varied.
+
+    A run that is there already is gone on with. Where another process holds it, such as the first copy of a job that a
+    queue or a resumed sweep has begun twice, its end is waited for.
+
+    Args:
+        cfg: what Hydra composed.
+        folder: of the sweep.
+        style: how to talk.
+        trust: as of `surefoot train`.
+        varied: options that the sweep varies.
+        sweep: process of the sweep; one that it has started itself ends with it.
+    """
     from hydra.core.hydra_config import HydraConfig
 
+    if os.getppid() == sweep:
+        _end_with(sweep)
     settings = HydraConfig.get()
     number = int(settings.job.num)
     try:
         task = list(settings.overrides.task)
         request = config.resolve(cfg, task)
         told = told_apart(task, [key for key in varied if key != "env" or request.fields["dataset"] is not None])
-        with claim_new(folder / "-".join([f"{number:02}", request.label, *told])) as claim:
-            label = f"#{number} " + (f"({', '.join(told)}) " if told else "")
-            return str(train_one(request, style, claim, label=label, trust=trust).folder)
+        place = folder / "-".join([f"{number:02}", request.label, *told])
+        label, waits = f"#{number} " + (f"({', '.join(told)}) " if told else ""), False
+        while True:
+            try:
+                if (place / "config.json").is_file():
+                    with style.watcher(label) as watcher:
+                        return str(resume_run(place, listener=watcher, trust=trust).folder)
+                with claim_new(place) as claim:
+                    return str(train_one(request, style, claim, label=label, trust=trust).folder)
+            except FolderInUseError as error:
+                if not waits:
+                    output.say(f"job {number} waits: {error}", stderr=True)
+                waits = True
+                time.sleep(1)
     except Exception as error:
         unexpected = not isinstance(error, SurefootError)
         if unexpected:
@@ -116,6 +193,18 @@ def train_job(
         output.say(f"surefoot: job {number} failed: {text}", stderr=True)
         write_json(folder / f"{number:02}{FAILED}", {"job": number, "error": text, "unexpected": unexpected})
         raise SurefootError(f"job {number} of the sweep in {folder}: {text}") from None  # plain: it may be pickled
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent has ended, however that ended; its workers then end with it."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(3)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def told_apart(overrides: Sequence[str], varied: Sequence[str]) -> list[str]:

@@ -189,6 +189,10 @@ def _resume(text: str, style: Style, trust: bool) -> int:
     from surefoot.experiment.training import resume
 
     folder = pathlib.Path(text)
+    from surefoot.cli import sweep
+
+    if (folder / sweep.FILE).is_file():
+        return sweep.resume(folder, style, trust)
     with style.watcher() as watcher:
         finished = resume(folder, listener=watcher, trust=trust)
     _present([finished.folder], finished, style)
