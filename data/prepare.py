@@ -11,6 +11,7 @@ import torch
 from surefoot.core.actions import to_agent
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.histories import history_of, windows
 from surefoot.core.spec import VECTOR, in_words
 from surefoot.data.dataset import Array, Dataset
 
@@ -113,12 +114,12 @@ def _vectors(dataset: Dataset, name: str) -> Array:
 
 
 def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewards: str = "none") -> Dataset:
-    """Actions, rewards and observations of `dataset` as `agent` trains on them.
+    """Actions, rewards and observations of `dataset` as `agent` trains on them; with a history, windows of them.
 
     Raises:
         DataError: the dataset's sizes are not those that the agent was built for.
     """
-    have, want = (dataset.arrays, dataset.action_dim), (dict(agent.spec.observations), agent.spec.action_dim)
+    have, want = (dataset.arrays, dataset.action_dim), (dict(agent.problem.observations), agent.problem.action_dim)
     if have != want:
         raise DataError(
             f"{dataset.name}: observations are {in_words(have[0])} and actions have {have[1]} dimensions, but this "
@@ -126,7 +127,11 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
         )
     low, high = agent.action_low.cpu().numpy(), agent.action_high.cpu().numpy()
     dataset = scale_rewards(scale_actions(dataset, low, high), agent, rewards)
-    return normalise_observations(dataset, agent, normalization)
+    dataset, length = normalise_observations(dataset, agent, normalization), history_of(agent.config)
+    if length == 1:
+        return dataset
+    wide = windows(dataset.observations, dataset.next_observations, dataset.episode_ids, length)
+    return dataset.replace(observations=wide[0], next_observations=wide[1])
 
 
 def best_episodes(dataset: Dataset, fraction: float, discount: float = 0.99) -> Dataset:

@@ -11,6 +11,7 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import UnboundedGaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import advantage_weights, td_target
@@ -19,7 +20,7 @@ from surefoot.data.prepare import prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class AWACConfig:
+class AWACConfig(HistoryConfig):
     """Settings of AWAC; the defaults are CORL's for Gym-MuJoCo."""
 
     temperature: float = 3.0  # 1 / lambda: multiplies the advantage, so it is an inverse temperature

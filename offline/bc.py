@@ -9,12 +9,13 @@ from torch import Tensor
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.features import EncoderConfig
+from surefoot.core.histories import HistoryConfig
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_episodes, prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class BCConfig(EncoderConfig):
+class BCConfig(EncoderConfig, HistoryConfig):
     """Settings of behaviour cloning (CORL's any_percent_bc)."""
 
     fraction: float = 1.0  # of the episodes that is cloned, best first; 0.1 is 10%BC

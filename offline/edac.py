@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.temperature import Temperature
@@ -21,7 +22,7 @@ from surefoot.data.prepare import prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class EDACConfig:
+class EDACConfig(HistoryConfig):
     """Settings of EDAC; the defaults are the authors' for HalfCheetah and Walker2d."""
 
     critics: int = 10  # N

@@ -11,6 +11,7 @@ from torch import Tensor
 from surefoot.core.actors import Actor, DeterministicActor, GaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.features import EncoderConfig
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, Value
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import advantage_weights, expectile_loss, td_target
@@ -19,7 +20,7 @@ from surefoot.data.prepare import prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class IQLConfig(EncoderConfig):
+class IQLConfig(EncoderConfig, HistoryConfig):
     """Settings of IQL; the defaults are the official ones for Gym-MuJoCo."""
 
     expectile: float = 0.7  # tau of the value loss; nearer 1 is nearer the best action in the data

@@ -14,6 +14,7 @@ from surefoot.core import ensembles
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
 from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
@@ -23,7 +24,7 @@ from surefoot.offline import chunked
 
 
 @dataclasses.dataclass(frozen=True)
-class ReBRACConfig:
+class ReBRACConfig(HistoryConfig):
     """Settings of ReBRAC; the defaults are those of CORL's code, the penalties its ones for Hopper and medium data."""
 
     actor_penalty: float = 0.01  # beta_1: of the squared distance to the data's action, against the normalised value

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, Value
 from surefoot.core.value_learning import advantage_weights, expectile_loss, huber_loss, linear_quantile, td_target
 from surefoot.data.dataset import Dataset
@@ -16,7 +17,7 @@ from surefoot.data.prepare import prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class RIQLConfig:
+class RIQLConfig(HistoryConfig):
     """Settings of RIQL; the defaults are the authors' shared ones."""
 
     sigma: float = 1.0  # the Huber loss turns linear at 1 / sigma^2: a large sigma is near absolute error

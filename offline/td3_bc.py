@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import smoothed_actions, td_target
@@ -18,7 +19,7 @@ from surefoot.data.prepare import prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class TD3BCConfig:
+class TD3BCConfig(HistoryConfig):
     """Settings of TD3+BC; the defaults are the paper's."""
 
     alpha: float = 2.5  # weight of Q against cloning; 0 is behaviour cloning

@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import GaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.implicit_maxima import gumbel_loss
 from surefoot.core.networks import Critic, Value
 from surefoot.core.random import Noise
@@ -21,7 +22,7 @@ from surefoot.data.prepare import prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class ImplicitConfig:
+class ImplicitConfig(HistoryConfig):
     """Settings that XQL and dual RL's f-DVL share."""
 
     random_actions: int = 0  # uniform actions beside each of the data's, at which the value is regressed too

@@ -109,7 +109,7 @@ def test_a_dataset_becomes_a_table_whose_policy_acts_on_observations() -> None:
 def test_what_makes_no_table_is_refused() -> None:
     dataset = corridor()
     numbers = np.random.default_rng(1).normal(size=(200, 1)).astype(np.float32)
-    with pytest.raises(DataError, match="has 204 different observations .* too many for a table of 100 numbers"):
+    with pytest.raises(DataError, match=r"has 204 different observations .* too many for a table of 100 numbers"):
         tabulated(dataset.replace(observations=numbers), most=100)
     with pytest.raises(DataError, match="action of row 1 is 2, must be in 0 to 1"):
         Counts.of(*(np.array(c) for c in ([0, 0], [0, 2], [0.0, 0.0], [True, True], [0, 0])), (1, 2))

@@ -96,13 +96,13 @@ def fit(
     )
     with claim_new(out) if out is not None else claim_named(plan.label) as claim:
         if listener is not None or not progress:
-            return train(plan, claim, dataset=dataset, listener=listener, built_for=agent.spec, trust=trust)
+            return train(plan, claim, dataset=dataset, listener=listener, built_for=agent.problem, trust=trust)
         from rich.console import Console
 
         from surefoot.cli.progress import Watcher
 
         with Watcher(Console()) as watcher:
-            return train(plan, claim, dataset=dataset, listener=watcher, built_for=agent.spec, trust=trust)
+            return train(plan, claim, dataset=dataset, listener=watcher, built_for=agent.problem, trust=trust)
 
 
 def _source(dataset: Dataset) -> str:
