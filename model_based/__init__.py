@@ -16,9 +16,11 @@ from surefoot.model_based.pets import PETS, PETSConfig
 from surefoot.model_based.rambo import RAMBO, RAMBOConfig
 from surefoot.model_based.ravl import RAVL, RAVLConfig
 from surefoot.model_based.tdmpc2 import TDMPC2, TDMPC2Config
+from surefoot.model_based.token_dynamics import LearnedTokenDynamics, TokenDynamicsConfig
+from surefoot.model_based.trajectory_transformer import TrajectoryTransformer, TTConfig
 
 _AGENTS: tuple[type[Agent], ...] = (COMBO, ImaginedSAC, LearnedDynamics, MBPO, MBRCSL, MOBILE, MOPO, MOReL, RAMBO, RAVL)
-_AGENTS += (Dreamer, MAC, PETS, TDMPC2)
+_AGENTS += (Dreamer, LearnedTokenDynamics, MAC, PETS, TDMPC2, TrajectoryTransformer)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -43,6 +45,7 @@ __all__ = [
     "ImaginedSAC",
     "ImaginedSACConfig",
     "LearnedDynamics",
+    "LearnedTokenDynamics",
     "MACConfig",
     "MBPOConfig",
     "MBRCSLConfig",
@@ -54,4 +57,7 @@ __all__ = [
     "RAMBOConfig",
     "RAVLConfig",
     "TDMPC2Config",
+    "TTConfig",
+    "TokenDynamicsConfig",
+    "TrajectoryTransformer",
 ]

@@ -97,7 +97,7 @@ class MAC(Agent):
         c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
         self.velocity = PlainVelocity(width, size, c.hidden)
         self.student = OneStepActor(width, size, c.hidden)
-        self.model = ChunkModel(width, size, c.hidden)
+        self.chunk_model = ChunkModel(width, size, c.hidden)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
         self.value = Value(width, c.hidden, "xavier", "after", "gelu_tanh")
         self.target_value = copy.deepcopy(self.value).requires_grad_(False)
@@ -114,7 +114,7 @@ class MAC(Agent):
 
     def world(self) -> Dynamics:
         """Where paths are imagined."""
-        return self.model
+        return self.chunk_model
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """As Q-chunking's; notes what the data's rewards allow values to be, for the alarm."""
@@ -141,7 +141,7 @@ class MAC(Agent):
 
     def model_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Of the chunk model."""
-        return self.model.loss(batch)
+        return self.chunk_model.loss(batch)
 
     def chosen(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(B, C A) the best of N chunks of the student, from (B, N C A) noise."""
@@ -200,7 +200,7 @@ class MAC(Agent):
         return [
             Update(self.flow_loss, ("velocity",), adam, noise=cloning_noise(size)),
             Update(self.student_loss, ("student",), adam, noise={"student": Noise("normal", size)}, together=True),
-            Update(self.model_loss, ("model",), adam, together=True),
+            Update(self.model_loss, ("chunk_model",), adam, together=True),
             Update(self.critic_loss, ("critic",), adam, together=True),
             Update(self.value_loss, ("value",), adam, rows=c.rollouts, noise=paths, then=average),
         ]

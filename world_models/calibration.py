@@ -17,8 +17,9 @@ from torch import Tensor
 from surefoot.core.errors import DataError
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import segment_ids
-from surefoot.world_models.dynamics import StepNoise
+from surefoot.world_models.dynamics import Dynamics, StepNoise
 from surefoot.world_models.ensemble import GaussianEnsemble, Prediction, mixture
+from surefoot.world_models.token_dynamics import TokenDynamics
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 """Of the intervals whose coverage is measured."""
@@ -95,7 +96,7 @@ def windows(dataset: Dataset, most_steps: int = MOST_STEPS, most_starts: int = M
     return rows[starts[:, None] + np.arange(steps)]  # type: ignore[no-any-return]
 
 
-def open_loop(model: GaussianEnsemble, dataset: Dataset) -> dict[str, Any]:
+def open_loop(model: Dynamics, dataset: Dataset) -> dict[str, Any]:
     """Errors of predictions of k steps ahead, along recorded actions: the mean of each member, fed back to it.
 
     Args:
@@ -144,11 +145,52 @@ def calibration(model: GaussianEnsemble, dataset: Dataset) -> dict[str, Any]:
         model: learned.
         dataset: whole episodes that it never saw, with actions in [-1, 1] and observations in the environment's units.
     """
+    costs = ["costs"] if model.costs else []
+    return {**one_step(model, held_out_rows(dataset, *costs)), "open_loop": open_loop(model, dataset)}
+
+
+def held_out_rows(dataset: Dataset, *others: str) -> dict[str, Tensor]:
+    """The columns that a model is judged on, and `others`, of at most `MOST_ROWS` rows, evenly spread."""
     rows = np.flatnonzero(dataset.valid)
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(np.int64)]
-    names = ["observations", "actions", "rewards", "next_observations", *(["costs"] if model.costs else [])]
-    batch = {name: torch.from_numpy(getattr(dataset, name)[rows]) for name in names}
-    return {**one_step(model, batch), "open_loop": open_loop(model, dataset)}
+    names = ("observations", "actions", "rewards", "next_observations", *others)
+    return {name: torch.from_numpy(getattr(dataset, name)[rows]) for name in names}
+
+
+@torch.no_grad()
+def token_calibration(model: TokenDynamics, dataset: Dataset) -> dict[str, Any]:
+    """As `calibration`, of a model of tokens: each number given those before it, its density even within a bin.
+
+    Likelihoods and errors are in units of the deviations of reward and of the state's change, as an ensemble's are; an
+    interval of level c has the numbers whose distribution function is within c / 2 of a half.
+    """
+    batch = held_out_rows(dataset)
+    values = model.numbers(batch)
+    tokens, given = model.bins.encode(values), model.given
+    changes = torch.cat([batch["rewards"].unsqueeze(-1), batch["next_observations"] - batch["observations"]], -1)
+    scale = changes.std(0, correction=0)
+    scale = torch.where(scale > 1e-6 * changes.abs().amax(0).clamp(min=1e-6), scale, torch.ones_like(scale))
+    borders, scores, errors, places = (model.bins.widths, model.bins.centres), [], [], []
+    for part, numbers in zip(tokens.split(1024), values.split(1024), strict=True):
+        logits, _ = model.transformer(part[:, :-1])
+        odds, own = logits[:, given - 1 :].softmax(-1), part[:, given:].unsqueeze(-1)
+        chance = odds.gather(-1, own).squeeze(-1)
+        width, centre = (table[torch.arange(given, given + model.noise_dim), part[:, given:]] for table in borders)
+        scores.append(-(chance.clamp(min=1e-30) / width.clamp(min=1e-6 * scale) * scale).log())
+        mean = torch.stack([model.bins.expected(odds[:, i], given + i) for i in range(model.noise_dim)], -1)
+        errors.append((mean - numbers[:, given:]) / scale)
+        within_bin = ((numbers[:, given:] - centre) / width.clamp(min=1e-12) + 0.5).clamp(0, 1)
+        below = odds.cumsum(-1).gather(-1, own).squeeze(-1) - chance * (1 - within_bin)
+        places.append((2 * below - 1).abs())
+    place = torch.cat(places)
+
+    def within(level: float) -> float:
+        return float((place <= level).double().mean())
+
+    score, error = float(torch.cat(scores).double().mean()), float(torch.cat(errors).square().mean().sqrt())
+    judged = {"nll": _finite(score), "error": _finite(error), "coverage_50": within(0.5), "coverage_90": within(0.9)}
+    found = {"rows": len(tokens), "members": [judged], "elites": [0], "mixture": judged, "levels": list(LEVELS)}
+    return {**found, "observed": [within(level) for level in LEVELS], "open_loop": open_loop(model, dataset)}
 
 
 def _finite(value: float) -> float:

@@ -33,7 +33,7 @@ NETWORKS = ("velocity", "student", "critic", "value", "target_value")
 def test_full_updates_equal_the_second_implementation() -> None:
     agent = MAC(SPEC, **SMALL, trace=0.8, discount=0.9).fresh(3).double()
     nets = {name: Plain(module.mlp) for name, module in agent.named_children() if name in NETWORKS}  # type: ignore[union-attr, arg-type]
-    nets |= {name: Plain(getattr(agent.model, name)) for name in ("motion", "reward", "ending")}
+    nets |= {name: Plain(getattr(agent.chunk_model, name)) for name in ("motion", "reward", "ending")}
     batches = windows(3, 2)
     given = iter(batches)
     source = Uniform(lambda rows: next(given), 6)
@@ -58,7 +58,7 @@ def test_full_updates_equal_the_second_implementation() -> None:
         value_adam.step(second_value_loss(nets, rows.s, noise["imagined"]))
         target.follow(value, 0.005)
         for name in (*NETWORKS, "motion", "reward", "ending"):
-            home = agent.model if name in ("motion", "reward", "ending") else agent
+            home = agent.chunk_model if name in ("motion", "reward", "ending") else agent
             module = getattr(home, name)
             found = list((module.mlp if name in NETWORKS else module).parameters())
             for ours, theirs in zip(found, nets[name].tensors, strict=True):
