@@ -8,7 +8,7 @@ call; elsewhere it is stepped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ Block = dict[str, Tensor]
 
 class Blocks:
     """Fills blocks from a contract environment of S * N rows; row s * N + e is environment e of seed s."""
+
+    meanwhile: Callable[[int], None] | None = None
+    """Called while a block is filled step by step, with the environment steps of each seed that it has."""
 
     def __init__(self, env: Any, learner: Learner, horizon: int, device: torch.device) -> None:
         """Begin the first episodes.
@@ -168,6 +171,8 @@ class Blocks:
         noise, held = self._noise(number), self.agent.config.held
         seen = self.normalised(acting.rows(acting.received))
         for time in range(self.horizon):
+            if self.meanwhile is not None:
+                self.meanwhile(time * self.num_envs)
             features = self.encoded(seen)
             actions, kept = self.learner.apply("sample", features, noise[time // held])
             done = acting.act(actions.flatten(0, 1))

@@ -45,7 +45,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(run: Run, groups: list[list[int]], tell: Listener, lock: int) -> None:
         for seeds in groups:
             for seed in seeds:
-                run.seed_folder(seed).mkdir(parents=True)
+                run.seed_folder(seed).mkdir(parents=True, exist_ok=True)
             trainer = seed_trainer(run, seeds, tell)
             trainer.train()
             trainer.finish()

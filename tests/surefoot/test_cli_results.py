@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import pathlib
 
@@ -168,6 +167,7 @@ def events() -> list[dict[str, object]]:
     progress = {"kind": "progress", "seed": 0, "steps": 100, "rate": 50.0}
     return [
         {"kind": "start", "plan": plan, "device": "cpu"},
+        {"kind": "ready", "seeds": [0], "step": 0},
         {"kind": "note", "text": "3 rows [odd]"},
         {**progress, "step": 10},
         {**progress, "step": 20},
@@ -183,31 +183,33 @@ def test_progress_is_lines_where_there_is_no_terminal(tmp_path: pathlib.Path) ->
             watch(event)
     text = (tmp_path / "log").read_text(encoding="utf-8")
     assert "note: 3 rows [odd]" in text
-    assert "seed 0: step 10 of 100, 50 steps/s, 0:02 left" in text
-    assert "step 20 of 100" not in text  # within ten seconds of the line before
+    assert "seed 0: begins\n" in text
+    assert "seed 0: step 10 of 100\n" in text  # the first rate is that of a start
+    assert "step 20 of 100" not in text  # so soon after the line before
     assert "seed 0: step 50, return -12.5" in text
     assert "\x1b" not in text
 
 
-def test_time_left_is_not_told_by_the_speed_of_a_warm_up(tmp_path: pathlib.Path) -> None:
-    first, second = (
-        {"kind": "progress", "seed": 0, "step": step, "steps": 100, "rate": rate, "warming_up": step < 20}
-        for step, rate in ((10, 9000.0), (60, 10.0))
-    )
+def test_time_left_is_told_by_the_steps_that_follow_the_first_and_the_warm_up(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def at(seconds: float, step: int, rate: float, warming_up: bool = False) -> dict[str, object]:
+        clock[0] = 100.0 + seconds
+        return {"kind": "progress", "seed": 0, "step": step, "steps": 100, "rate": rate, "warming_up": warming_up}
+
     with open(tmp_path / "log", "w", encoding="utf-8") as file, Watcher(Console(file=file, width=200)) as watch:
-        watch(first)
-        watch._last_line.clear()  # as after ten seconds
-        watch(second)
+        watch(at(0, 10, 9000.0, True))
+        watch(at(20, 20, 0.5))  # the first steps after it take long, and say nothing of the others
+        watch(at(24, 40, 5.0))
+        watch(at(34, 90, 5.0))
     text = (tmp_path / "log").read_text(encoding="utf-8")
     assert "seed 0: step 10 of 100, 9,000 steps/s, warming up\n" in text
-    assert "seed 0: step 60 of 100, 10 steps/s, 0:04 left\n" in text
-    with Watcher(Console(file=io.StringIO(), force_terminal=True)) as watch:
-        watch(first)
-        watch({**first, "step": 15})
-        task = watch._progress.tasks[0]
-        assert (task.completed, task.time_remaining) == (15, None)
-        watch(second)
-        assert (task.completed, task.speed) == (60, None)  # of the steps since the warm-up there is none yet
+    assert "seed 0: step 20 of 100\n" in text
+    assert "seed 0: step 40 of 100, 5 steps/s, 0:12 left\n" in text
+    assert "seed 0: step 90 of 100, 5 steps/s, 0:02 left\n" in text
 
 
 def test_progress_is_a_bar_with_rate_eta_and_return_on_a_terminal(tmp_path: pathlib.Path) -> None:
@@ -217,7 +219,7 @@ def test_progress_is_a_bar_with_rate_eta_and_return_on_a_terminal(tmp_path: path
             for event in events():
                 watch(event)
     text = (tmp_path / "log").read_text(encoding="utf-8")
-    assert all(piece in text for piece in ("seed 0", "20/100", "50 steps/s", "ETA", "return -12.5"))
+    assert all(piece in text for piece in ("seed 0", "20/100", "50 steps/s", "return -12.5"))
 
 
 def test_a_quiet_watcher_shows_nothing(tmp_path: pathlib.Path) -> None:
@@ -243,6 +245,13 @@ def test_tensorboard_gets_the_numbers_of_each_seed(tmp_path: pathlib.Path) -> No
     stored = EventAccumulator(str(tmp_path / "tensorboard" / "seed0")).Reload()
     assert [(point.step, point.value) for point in stored.Scalars("eval/return_mean")] == [(50, -12.5)]
     assert [point.step for point in stored.Scalars("progress/rate")] == [10, 20]
+    line = {"seed": 0, "step": 20, "kind": "train", "values": {"value_loss": 0.25}}  # after a checkpoint at step 10
+    again = make_logger("tensorboard", tmp_path, resumed=True)
+    again({"kind": "metrics", "seed": 0, "step": 20, "line": line})
+    again({"kind": "done", "seed": 0})
+    stored = EventAccumulator(str(tmp_path / "tensorboard" / "seed0")).Reload()
+    assert [(point.step, point.value) for point in stored.Scalars("train/value_loss")] == [(20, 0.25)]
+    assert [point.step for point in stored.Scalars("progress/rate")] == [10]
 
 
 def test_a_logger_that_is_not_installed_is_told_before_training(

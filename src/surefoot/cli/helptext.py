@@ -15,13 +15,13 @@ WIDTH = 110
 
 USAGE = """\
 usage: surefoot train [-m] [--trust] [--quiet] [--json] [name=value ...]
-       surefoot train --resume RUN [--trust]
+       surefoot train --resume RUN [steps=MORE] [--trust]
 
 Trains an algorithm on a dataset from several seeds, evaluates it and keeps the policies. Without arguments: the main
 job, IQL and BC on an embedded dataset. Values follow Hydra's grammar: steps=1000, seeds=[0,5], algo.expectile=0.8.
 
   -m, --multirun  a list of values trains once for each: -m algo=bc,iql seeds=5; hydra/launcher=joblib: side by side
-  --resume RUN    go on with a run that was interrupted
+  --resume RUN    go on with a run that was interrupted; with steps=MORE also with one that is complete
   --trust         execute modules outside of surefoot and gymnasium that a run or dataset names (SECURITY.md)
   -q, --quiet     no progress, only the result
   --json          the result as JSON

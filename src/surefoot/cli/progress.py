@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-LINE_SECONDS = 10.0  # between log lines of one seed
+LINE_SECONDS = 10.0
+"""Between log lines of one seed."""
+SECOND_LINE = 3.0
+"""The second follows the first sooner: only then is anything known of the time left."""
+WINDOW = 30.0
+"""Seconds over which the time left is measured."""
+LEAST = 1.0
+"""Seconds of steps that must have been seen before it is told."""
 
 
 class Watcher:
@@ -31,6 +39,8 @@ class Watcher:
         self.bars = console.is_terminal if bars is None else bars
         self._began = time.monotonic()
         self._last_line: dict[int, float] = {}
+        self._lines: dict[int, int] = {}
+        self._seen: dict[int, collections.deque[tuple[float, int]]] = {}
         self._returns: dict[int, float] = {}
         self._tasks: dict[int, TaskID] = {}
         self._progress = Progress(
@@ -38,8 +48,7 @@ class Watcher:
             BarColumn(bar_width=28),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
-            TextColumn("ETA"),
-            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[score]}"),
             console=console,
             disable=quiet or not self.bars,
@@ -65,6 +74,8 @@ class Watcher:
                 self.console.print(f"{self.label}{text}", markup=False)  # also where it is to be quiet
             else:
                 self.say(f"note: {text}")
+        elif kind == "ready":
+            self._show_ready(event["seeds"], event["step"])
         elif kind == "progress":
             self._show_progress(seed, event)
         elif kind == "eval":
@@ -88,25 +99,54 @@ class Watcher:
             for seed in plan["seeds"]:
                 self._task(seed, plan["steps"])
 
+    def _show_ready(self, seeds: Any, step: int) -> None:
+        for seed in seeds:
+            if self.bars and seed in self._tasks:
+                self._progress.update(self._tasks[seed], rate="first steps")
+            elif not self.bars:
+                self._line(f"seed {seed}: {f'goes on at step {step:,}' if step else 'begins'}")
+
     def _show_progress(self, seed: Any, event: dict[str, Any]) -> None:
         step, steps, rate, warming_up = event["step"], event["steps"], event["rate"], event.get("warming_up", False)
-        speed = f"{rate:,.0f} steps/s"
-        for name, words in (("episode_return", ", training episodes"), ("episode_cost", " at cost")):
+        now = time.monotonic()
+        left = self._left(seed, step, steps, now, warming_up)
+        known = len(self._seen[seed]) > 1 or warming_up  # the first rate has all in it that happens only once
+        words = [f"{rate:,.0f} steps/s"] if known else []
+        for name, said in (("episode_return", "training episodes"), ("episode_cost", "at cost")):
             met = event.get(name)
             if met is None or math.isnan(met):
                 break
-            speed += f"{words} {met:,.1f}"
+            words.append(f"{said} {met:,.1f}")
         if self.bars:
-            task = self._task(seed, steps)
-            if warming_up:
-                self._progress.reset(task, completed=step)  # so that its speed does not enter the ETA
-            self._progress.update(task, completed=step, total=steps, rate=speed)
-        now = time.monotonic()
-        if self.bars or now - self._last_line.get(seed, -LINE_SECONDS) < LINE_SECONDS:
+            told = f"ETA {left}" if left and not warming_up else left
+            self._progress.update(
+                self._task(seed, steps), completed=step, total=steps, rate=", ".join(words), left=told
+            )
+        lines = self._lines.get(seed, 0)
+        wait = (0.0, SECOND_LINE, LINE_SECONDS)[min(lines, 2)]
+        if self.bars or now - self._last_line.get(seed, -LINE_SECONDS) < wait:
             return
-        self._last_line[seed] = now
-        left = "warming up" if warming_up else f"{duration((steps - step) / max(rate, 1e-9))} left"
-        self._line(f"seed {seed}: step {step:,} of {steps:,}, {speed}, {left}")
+        self._last_line[seed], self._lines[seed] = now, 0 if warming_up else lines + 1
+        if left:
+            words.append(left if warming_up else f"{left} left")
+        self._line(f"seed {seed}: {', '.join([f'step {step:,} of {steps:,}', *words])}")
+
+    def _left(self, seed: Any, step: int, steps: int, now: float, warming_up: bool) -> str:
+        """The time left by the steps of the last half minute, "" where too little is known to tell it.
+
+        What came before the first event, such as compiling and filling buffers, happens only once, and is not counted.
+        """
+        seen = self._seen.setdefault(seed, collections.deque())
+        if warming_up:
+            seen.clear()
+            return "warming up"
+        seen.append((now, step))
+        while len(seen) > 2 and now - seen[1][0] > WINDOW:
+            seen.popleft()
+        (first, begun), elapsed = seen[0], now - seen[0][0]
+        if elapsed < LEAST or step <= begun or first == now:
+            return ""
+        return duration((steps - step) * elapsed / (step - begun))
 
     def _show_score(self, seed: Any, step: int, score: float, solved: float | None) -> None:
         self._returns[seed] = score
@@ -126,7 +166,7 @@ class Watcher:
     def _task(self, seed: Any, steps: int) -> TaskID:
         if seed not in self._tasks:
             description = f"{self.label}seed {seed}"
-            self._tasks[seed] = self._progress.add_task(description, total=steps, rate="", score="")
+            self._tasks[seed] = self._progress.add_task(description, total=steps, rate="starting", left="", score="")
         return self._tasks[seed]
 
 

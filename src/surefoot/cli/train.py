@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
@@ -55,9 +55,13 @@ def run(arguments: Sequence[str]) -> int:
     known = parser().parse_intermixed_args(list(arguments))
     style = Style(known.quiet, known.json)
     if known.resume is not None:
-        if known.overrides or known.multirun:
-            raise ConfigError("--resume goes on with the run's own settings: leave out the others")
-        return _resume(known.resume, style, known.trust)
+        steps = _more_steps(known.overrides)
+        if known.multirun or (known.overrides and steps is None):
+            raise ConfigError(
+                "--resume goes on with the run's own settings: leave out the others; steps=MORE alone, which extends "
+                "it, may stand there"
+            )
+        return _resume(known.resume, style, known.trust, steps)
     from surefoot.cli import config, grammar
 
     overrides = grammar.readable(known.overrides, known.multirun)
@@ -128,23 +132,8 @@ def train_one(
     if plan.gap is not None:
         place += f" (acting with gap {plan.gap})"
     title = f"{request.algorithm} on {place if dataset is None else f'{describe(dataset)}, {place}'}"
-    listeners: list[Callable[[dict[str, Any]], None]] = []
-    if fields["logger"] is not None:
-        from surefoot.experiment.loggers import make_logger
-
-        listeners.append(make_logger(fields["logger"], claim.folder))
     with style.watcher(label, title) as watcher:
-        return train(plan, claim, dataset=dataset, listener=to_all([watcher, *listeners]), trust=trust)
-
-
-def to_all(listeners: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
-    """One listener that hands events to several."""
-
-    def notify(event: dict[str, Any]) -> None:
-        for listener in listeners:
-            listener(event)
-
-    return notify
+        return train(plan, claim, dataset=dataset, listener=watcher, trust=trust, logger=fields["logger"])
 
 
 def load(request: Request, style: Style) -> Dataset:
@@ -185,7 +174,20 @@ def claimed(request: Request) -> Claim:
     return claim_named(request.label) if asked is None else claim_new(asked)
 
 
-def _resume(text: str, style: Style, trust: bool) -> int:
+def _more_steps(overrides: Sequence[str]) -> int | None:
+    """What a single `steps=` says; None for anything else."""
+    from surefoot.cli import grammar
+
+    if len(overrides) != 1 or not overrides[0].startswith("steps="):
+        return None
+    value = grammar.readable(overrides)[0].removeprefix("steps=")
+    if not value.isdigit():
+        raise ConfigError(f"steps={value}: must be a whole number, as in steps=200000")
+    return int(value)
+
+
+def _resume(text: str, style: Style, trust: bool, steps: int | None = None) -> int:
+    from surefoot.experiment.extending import extend
     from surefoot.experiment.training import resume
 
     folder = pathlib.Path(text)
@@ -194,7 +196,10 @@ def _resume(text: str, style: Style, trust: bool) -> int:
     if (folder / sweep.FILE).is_file():
         return sweep.resume(folder, style, trust)
     with style.watcher() as watcher:
-        finished = resume(folder, listener=watcher, trust=trust)
+        if steps is None:
+            finished = resume(folder, listener=watcher, trust=trust)
+        else:
+            finished = extend(folder, steps, listener=watcher, trust=trust)
     _present([finished.folder], finished, style)
     return 0
 

@@ -12,6 +12,7 @@ from surefoot.experiment.initialise import take_moments
 from surefoot.experiment.inputs import training_environment
 from surefoot.experiment.trainer import SeedTrainer
 from surefoot.online.loop import Loop, make_loop
+from surefoot.online.on_policy import OnPolicyLoop
 
 
 class ActingTrainer(SeedTrainer):
@@ -35,6 +36,8 @@ class ActingTrainer(SeedTrainer):
     def advance(self, steps: int) -> dict[str, list[float]]:
         """Act and learn for at least `steps` environment steps."""
         self.loop.pause = self.pause
+        if isinstance(self.loop, OnPolicyLoop):  # whose pauses are a block apart
+            self.loop.blocks.meanwhile = lambda taken: self.teller.within(self.step + taken)
         return self.loop.run(steps)
 
     def state(self, position: int) -> dict[str, Tensor]:

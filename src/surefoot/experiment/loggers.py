@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from surefoot.core.errors import ConfigError, MissingExtraError, nearest
@@ -13,34 +14,40 @@ Event = Mapping[str, Any]
 
 
 class TensorBoardListener:
-    """Writes progress and evaluations of each seed under RUN/tensorboard."""
+    """Writes progress, losses and evaluations of each seed under RUN/tensorboard."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        """Prepare to write; raises MissingExtraError without tensorboard."""
+    def __init__(self, folder: pathlib.Path, resumed: bool = False) -> None:
+        """Prepare to write; raises MissingExtraError without tensorboard.
+
+        Args:
+            folder: of the run.
+            resumed: what an interrupted run wrote after its last checkpoint is replaced.
+        """
         require("tensorboard", "tensorboard", "logger=tensorboard")
-        self.folder = folder / "tensorboard"
+        self.folder, self._resumed = folder / "tensorboard", resumed
         self._writers: dict[int, Any] = {}
 
     def __call__(self, event: Event) -> None:
         """Write the numbers of one event."""
         for name, value in numbers(event):
-            self._writer(int(event["seed"])).add_scalar(name, value, int(event["step"]))
+            self._writer(int(event["seed"]), int(event["step"])).add_scalar(name, value, int(event["step"]))
         if event["kind"] == "done" and int(event["seed"]) in self._writers:
             self._writers.pop(int(event["seed"])).close()
 
-    def _writer(self, seed: int) -> Any:
+    def _writer(self, seed: int, step: int) -> Any:
         if seed not in self._writers:  # not before the run folder exists
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writers[seed] = SummaryWriter(str(self.folder / f"seed{seed}"))  # type: ignore[no-untyped-call]
+            place, purge = str(self.folder / f"seed{seed}"), step if self._resumed else None
+            self._writers[seed] = SummaryWriter(place, purge_step=purge)  # type: ignore[no-untyped-call]
         return self._writers[seed]
 
 
 class WandbListener:
-    """Sends progress and evaluations to Weights & Biases, one run there per run folder."""
+    """Sends progress, losses and evaluations to Weights & Biases, one run there per run folder."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        """Prepare to send; raises MissingExtraError without wandb."""
+    def __init__(self, folder: pathlib.Path, resumed: bool = False) -> None:
+        """Prepare to send; raises MissingExtraError without wandb. A run that is resumed goes on in the one it has."""
         require("wandb", "wandb", "logger=wandb")
         self.folder = folder
         self._run: Any = None
@@ -50,7 +57,9 @@ class WandbListener:
         if event["kind"] == "start":
             wandb = importlib.import_module("wandb")
             config = dict(event["plan"])
-            self._run = wandb.init(project="surefoot", name=self.folder.name, dir=str(self.folder), config=config)
+            place = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12]
+            name = {"name": self.folder.name, "id": f"surefoot-{place}", "resume": "allow"}
+            self._run = wandb.init(project="surefoot", dir=str(self.folder), config=config, **name)
         found = {f"seed{event.get('seed')}/{name}": value for name, value in numbers(event)}
         if found and self._run is not None:
             self._run.log({**found, "step": int(event["step"])})
@@ -58,14 +67,14 @@ class WandbListener:
             self._run.finish()
 
 
-LOGGERS: dict[str, Callable[[pathlib.Path], Callable[[Event], None]]] = {
+LOGGERS: dict[str, Callable[[pathlib.Path, bool], Callable[[Event], None]]] = {
     "tensorboard": TensorBoardListener,
     "wandb": WandbListener,
 }
 """Word after logger= -> listener of a run folder's events."""
 
 
-def make_logger(name: str, folder: pathlib.Path) -> Callable[[Event], None]:
+def make_logger(name: str, folder: pathlib.Path, resumed: bool = False) -> Callable[[Event], None]:
     """The listener of this name.
 
     Raises:
@@ -74,7 +83,22 @@ def make_logger(name: str, folder: pathlib.Path) -> Callable[[Event], None]:
     """
     if name not in LOGGERS:
         raise ConfigError(f"logger={name!r} is unknown: {nearest(name, list(LOGGERS))}")
-    return LOGGERS[name](folder)
+    return LOGGERS[name](folder, resumed)
+
+
+def loggers(name: str | None, folder: pathlib.Path, resumed: bool = False) -> list[Callable[[Event], None]]:
+    """The listener of this name in a list; an empty one where none is named."""
+    return [] if name is None else [make_logger(name, folder, resumed)]
+
+
+def to_all(listeners: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
+    """One listener that hands events to several."""
+
+    def notify(event: dict[str, Any]) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return notify
 
 
 def require(package: str, extra: str, purpose: str) -> None:
@@ -89,6 +113,10 @@ def numbers(event: Event) -> Iterator[tuple[str, float]]:
     """(name, value) of every number of an event that belongs to a seed's step."""
     if "seed" not in event or "step" not in event:
         return
+    if event["kind"] == "metrics":  # losses; evaluations have events of their own
+        event = {**event["line"], "kind": event["line"]["kind"]}
+        if event["kind"] != "train":
+            return
     values = {**event, **(event.get("values") or {})}
     for name, value in values.items():
         if name not in ("seed", "step", "steps") and isinstance(value, int | float) and not isinstance(value, bool):

@@ -29,6 +29,7 @@ from surefoot.experiment.initialise import initialise_from
 from surefoot.experiment.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.experiment.run import RESULT_FORMAT, Run, read_columns
 from surefoot.experiment.stopping import Stopped
+from surefoot.experiment.telling import Teller
 from surefoot.experiment.watch import Watch
 from surefoot.streaming.agent import StreamingAgent
 
@@ -97,6 +98,7 @@ class SeedTrainer:
         """Whether an evaluation and a checkpoint come before the next training step."""
         self._said: dict[str, Any] = {}
         self.watch = Watch(run, seeds)
+        self.teller = Teller(run.plan, seeds, send)
         self.begin()
         self._restore()
         self.watch.hear_again(self.metrics)
@@ -145,6 +147,7 @@ class SeedTrainer:
         """Raise `Stopped` if the run is asked to stop; to be called where `state` may be."""
         if self.asked_to_stop():
             raise Stopped
+        self.teller.within(self.step)
 
     def engine(self) -> dict[str, Any]:
         """How training steps were repeated, and which ran as they stand instead, with the reason."""
@@ -248,7 +251,6 @@ class SeedTrainer:
     def _train(self) -> None:
         plan = self.plan
         chunk = min(5000, max(50, plan.steps // 200))
-        warm_up = int(plan.config.get("initial_steps") or 0)  # much quicker than what follows
         if plan.init is not None and plan.environment is not None and self.step == 0:
             self._evaluate()  # so that curves begin where the other run ended
         if self.due:
@@ -257,11 +259,11 @@ class SeedTrainer:
             self.pause()
             before = self.step
             upto = min(plan.steps, *((before // k + 1) * k for k in (chunk, plan.interval)))
+            self.teller.begin(before)
             start = time.perf_counter()
             values = self.advance(upto - before)
             elapsed = time.perf_counter() - start
             self.seconds += elapsed
-            rate = (self.step - before) / max(elapsed, 1e-9)
             for position, seed in enumerate(self.seeds):
                 told = {name: value[position] for name, value in values.items()}
                 heard = {name: v for name, v in told.items() if not math.isnan(v)}
@@ -270,18 +272,7 @@ class SeedTrainer:
                     self.record(seed, "alarm", {ring.signal: ring.value})
                     self.send({"kind": "note", "text": f"seed {seed}: {ring}"})
                     print(ring, file=sys.stderr)
-                self.send(
-                    {
-                        "kind": "progress",
-                        "seed": seed,
-                        "step": min(self.step, plan.steps),
-                        "steps": plan.steps,
-                        "rate": rate,
-                        "warming_up": before < warm_up,
-                        "episode_return": told.get("episode_return"),
-                        "episode_cost": told.get("episode_cost"),
-                    }
-                )
+                self.teller.end(self.step, seed, elapsed, told)
             self._say_engine()
             if self.step // plan.interval > before // plan.interval or self.step >= plan.steps:
                 self.due = True
@@ -307,8 +298,9 @@ class SeedTrainer:
                 self.send({"kind": "note", "text": f"slower than need be: {names} not repeated from a tape, {why}"})
 
     def record(self, seed: int, kind: str, values: dict[str, Any]) -> None:
-        """Keep a line of metrics."""
+        """Keep a line of metrics, and tell it."""
         self.metrics.append({"seed": seed, "step": self.step, "kind": kind, "values": values})
+        self.send({"kind": "metrics", "seed": seed, "step": self.step, "line": self.metrics[-1]})
 
     def _policies(self) -> list[Policy]:
         return [self.policy(position) for position in range(len(self.seeds))]
@@ -380,6 +372,7 @@ class SeedTrainer:
             result: dict[str, Any] = {
                 "format": RESULT_FORMAT,
                 "seed": seed,
+                "steps": self.step,
                 "seconds": self.seconds,
                 "updates_per_second": self.updates * len(self.seeds) / max(self.seconds, 1e-9),
                 "steps_per_second": self.step * len(self.seeds) / max(self.seconds, 1e-9),

@@ -31,6 +31,8 @@ from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.experiment.initialise import settled, start_notes
 from surefoot.experiment.inputs import dataset_of, inputs_of, training_environment
+from surefoot.experiment.live import LiveMetrics
+from surefoot.experiment.loggers import loggers, to_all
 from surefoot.experiment.plan import Plan, name_of, seeds_of
 from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, write_columns
 from surefoot.experiment.stopping import resumable
@@ -54,6 +56,7 @@ def fit(
     progress: bool = True,
     listener: Listener | None = None,
     trust: bool = False,
+    logger: str | None = None,
     **options: Any,
 ) -> Run:
     """Train copies of `agent` from several seeds and evaluate them.
@@ -69,6 +72,7 @@ def fit(
         progress: show bars, or lines where the output is not a terminal.
         listener: called with each event (progress, evaluations, notes) instead.
         trust: import the module of an environment that the dataset's file names, or of the agent in init=RUN.
+        logger: tensorboard or wandb, beside the run folder's own metrics.jsonl.
         options: further fields of `Plan`, e.g. episodes=100.
 
     Raises:
@@ -95,14 +99,15 @@ def fit(
         **options,
     )
     with claim_new(out) if out is not None else claim_named(plan.label) as claim:
+        given: dict[str, Any] = {"dataset": dataset, "built_for": agent.problem, "trust": trust, "logger": logger}
         if listener is not None or not progress:
-            return train(plan, claim, dataset=dataset, listener=listener, built_for=agent.problem, trust=trust)
+            return train(plan, claim, listener=listener, **given)
         from rich.console import Console
 
         from surefoot.cli.progress import Watcher
 
         with Watcher(Console()) as watcher:
-            return train(plan, claim, dataset=dataset, listener=watcher, built_for=agent.problem, trust=trust)
+            return train(plan, claim, listener=watcher, **given)
 
 
 def _source(dataset: Dataset) -> str:
@@ -118,6 +123,7 @@ def train(
     listener: Listener | None = None,
     built_for: Spec | None = None,
     trust: bool = False,
+    logger: str | None = None,
 ) -> Run:
     """Carry out a plan in a new folder. Errors as in `fit`; a bad plan leaves no folder behind.
 
@@ -128,6 +134,7 @@ def train(
         listener: called with each event.
         built_for: sizes that the environment or dataset must have; None: any.
         trust: import the module of the agent in init=RUN.
+        logger: tensorboard or wandb, which hears the events too, also where the run is resumed.
     """
     for name in (*plan.imports, plan.environment):  # the caller's
         allow(name)
@@ -136,18 +143,26 @@ def train(
             demand(name, plan.init, trust)
     with contextlib.ExitStack() as stack:
         claim = folder if isinstance(folder, Claim) else stack.enter_context(claim_new(folder))
-        listen = listener or _silent
+        listen = to_all([listener or silent, *loggers(logger, claim.folder)])
         stack.enter_context(resumable(claim.folder))
-        run = _begin(plan, claim.folder, dataset, listen, built_for)
+        run = _begin(plan, claim.folder, dataset, listen, built_for, logger)
         try:
             return _carry_out(run, listen, claim)
         except (ConfigError, DataError):  # that only a worker could see
             if not any(run.checkpoint_path(seed).is_file() for seed in plan.seeds):
+                (run.folder / "metrics.jsonl").unlink(missing_ok=True)
                 claim.take_back()
             raise
 
 
-def _begin(plan: Plan, folder: pathlib.Path, dataset: Dataset | None, listen: Listener, built_for: Spec | None) -> Run:
+def _begin(
+    plan: Plan,
+    folder: pathlib.Path,
+    dataset: Dataset | None,
+    listen: Listener,
+    built_for: Spec | None,
+    logger: str | None = None,
+) -> Run:
     """Check everything that can be checked before the first step, and write what the workers read."""
     notes: list[str] = []
 
@@ -179,7 +194,10 @@ def _begin(plan: Plan, folder: pathlib.Path, dataset: Dataset | None, listen: Li
         "plan": plan.to_json(),
         "spec": inputs.spec.to_json(),
         "dataset": None,
+        "logger": logger,
     }
+    for text in _blocks_note(plan, agent):
+        notify({"kind": "note", "text": text})
     if dataset is not None:
         for text in [*agent.notes(dataset), *conventions.notes(dataset, plan.config)]:
             notify({"kind": "note", "text": text})
@@ -236,6 +254,17 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
         )
 
 
+def _blocks_note(plan: Plan, agent: Agent) -> list[str]:
+    """What on-policy algorithms make of a number of steps that no number of blocks is."""
+    if not isinstance(agent, OnPolicyAgent) or agent.chunk > 1:
+        return []
+    block = agent.config.rows
+    taken = -(-plan.steps // block) * block
+    if taken == plan.steps:
+        return []
+    return [f"{agent.name} acts in blocks of {block:,} steps: {taken:,} are taken and counted, not {plan.steps:,}"]
+
+
 def resume(folder: str | os.PathLike[str], listener: Listener | None = None, trust: bool = False) -> Run:
     """Go on with a run that was interrupted; the numbers are those of an uninterrupted one.
 
@@ -250,20 +279,23 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
         CheckpointError: not a run folder, another dataset than it began with, or another machine.
     """
     run = Run.open(pathlib.Path(folder).resolve())
-    notify = listener or _silent
+    notify = listener or silent
     if not run.complete:
         refuse_links(run.folder, trust)
         for name in names_in(run.plan):
             demand(name, run.folder / "config.json", trust)
         with claim_begun(run.folder) as claim, resumable(run.folder):
             if not run.complete:  # nor made so by whoever held it until now
-                return _go_on(run, notify, claim)
+                return go_on(run, notify, claim)
     remove_lock_of_the_dead(run.folder)
     notify({"kind": "note", "text": f"{run.folder} is complete already"})
     return run
 
 
-def _go_on(run: Run, notify: Listener, claim: Claim) -> Run:
+def go_on(run: Run, notify: Listener, claim: Claim) -> Run:
+    """Train the seeds that have no result yet, heard by the logger that the run began with."""
+    logger = read_json(run.folder / "config.json", CONFIG).get("logger")
+    notify = to_all([notify, *loggers(logger, run.folder, resumed=True)])
     if run.plan.dataset is not None and not run.columns_path.is_file():
         began = read_json(run.folder / "config.json", CONFIG).get("dataset") or {}
         dataset = dataset_of(run.plan, None, notify)
@@ -316,6 +348,7 @@ def victim(folder: str | os.PathLike[str], seed: int | None = None, trust: bool 
 
 def _carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     """Train all seeds that have no result yet, then sum up."""
+    notify = to_all([LiveMetrics(run.folder), notify])
     waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
     on_gpu = resolve_device(run.plan.device).type == "cuda"
     groups = [waiting] if on_gpu and waiting else [[seed] for seed in waiting]
@@ -327,5 +360,5 @@ def _carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     return run
 
 
-def _silent(event: Event) -> None:
+def silent(event: Event) -> None:
     """Listen to nothing."""

@@ -1,0 +1,123 @@
+"""Runs that are watched while they train, that are extended, and that take more steps than they were told."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from small_runs import metrics, small_dataset
+
+from surefoot.core.errors import ConfigError
+from surefoot.experiment.extending import extend
+from surefoot.experiment.live import LiveMetrics, read_live
+from surefoot.experiment.plan import Plan
+from surefoot.experiment.run import IN_MEMORY, Run
+from surefoot.experiment.training import resume, train
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+
+def plan(steps: int, **changes: Any) -> Plan:
+    config = {"hidden": [8, 8], **changes.pop("config", {})}
+    given = {"seeds": (0, 3), "batch_size": 8, "episodes": 2, "evaluate_every": 10, "evaluate_episodes": 1, **changes}
+    algorithm = given.pop("algorithm", "bc")
+    data = IN_MEMORY if algorithm == "bc" else None
+    return Plan(algorithm=algorithm, config=config, steps=steps, dataset=data, environment="native/pendulum", **given)
+
+
+def bits(run: Run) -> dict[str, Any]:
+    return {name: value.tolist() for seed in run.plan.seeds for name, value in run.policy(seed).state_dict().items()}
+
+
+def test_an_extended_run_ends_as_one_that_was_told_so_at_once(tmp_path: pathlib.Path) -> None:
+    data = small_dataset()
+    whole = train(plan(40, seeds=(3,)), tmp_path / "whole", dataset=data)
+    begun = train(plan(20, seeds=(3,)), tmp_path / "begun", dataset=data)
+    assert bits(begun) != bits(whole)
+    notes: list[dict[str, Any]] = []
+    longer = extend(begun.folder, 40, listener=notes.append)
+    assert bits(longer) == bits(whole)
+    assert metrics(longer) == metrics(whole)
+    assert longer.summary["returns"] == whole.summary["returns"]
+    assert longer.summary["steps"] == 40
+    config = json.loads((longer.folder / "config.json").read_text())
+    assert [(entry["from"], entry["to"]) for entry in config["extended"]] == [(20, 40)]
+    assert not [note for note in notes if "schedule" in str(note.get("text"))]
+    with pytest.raises(ConfigError, match=r"takes 40 already.*steps=80"):
+        extend(longer.folder, 40)
+
+
+def test_an_extension_that_was_interrupted_leaves_a_run_that_can_be_resumed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = small_dataset()
+    begun = train(plan(20, seeds=(0,)), tmp_path / "begun", dataset=data)
+    before = bits(begun)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "surefoot.experiment.extending.write_json", lambda *unused: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            extend(begun.folder, 40)
+    assert bits(resume(begun.folder)) == before
+    assert Run.open(begun.folder).plan.steps == 20
+
+
+def test_losses_can_be_read_while_a_run_trains(tmp_path: pathlib.Path) -> None:
+    seen: list[int] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["kind"] == "eval":
+            seen.append(sum(line["kind"] == "train" for line in read_live(tmp_path / "run")))
+
+    run = train(plan(20, seeds=(0,)), tmp_path / "run", dataset=small_dataset(), listener=listen)
+    assert seen == sorted(seen)
+    assert seen[0] > 0
+    losses = [line["values"] for line in metrics(run) if line["kind"] == "train"]
+    assert all("actor_loss" in values for values in losses)
+
+
+def test_a_line_that_a_crash_has_cut_is_passed_over(tmp_path: pathlib.Path) -> None:
+    def line(step: int, loss: float) -> dict[str, Any]:
+        return {"kind": "metrics", "line": {"seed": 0, "step": step, "kind": "train", "values": {"loss": loss}}}
+
+    live = LiveMetrics(tmp_path)
+    for event in (line(10, 1.0), line(20, 2.0)):
+        live(event)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    again = LiveMetrics(tmp_path)
+    for event in (line(20, 3.0), line(30, 4.0)):
+        again(event)
+    assert [(found["step"], found["values"]["loss"]) for found in read_live(tmp_path)] == [
+        (10, 1.0),
+        (20, 3.0),
+        (30, 4.0),
+    ]
+
+
+def test_a_resumed_run_is_heard_by_the_logger_that_it_began_with(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[str, bool]] = []
+
+    def make(folder: pathlib.Path, resumed: bool = False) -> Any:
+        return lambda event: heard.append((event["kind"], resumed))
+
+    monkeypatch.setitem(__import__("surefoot.experiment.loggers", fromlist=["LOGGERS"]).LOGGERS, "tensorboard", make)
+    run = train(plan(20, seeds=(0,)), tmp_path / "run", dataset=small_dataset(), logger="tensorboard")
+    assert {resumed for _, resumed in heard} == {False}
+    extend(run.folder, 40)
+    assert ("metrics", True) in heard
+
+
+def test_steps_that_fill_no_block_are_told_and_counted_as_they_are_taken(tmp_path: pathlib.Path) -> None:
+    heard: list[dict[str, Any]] = []
+    config = {"num_envs": 4, "horizon": 16, "epochs": 1}
+    given = plan(100, algorithm="ppo", config=config, seeds=(0,), evaluate_every=0)
+    run = train(given, tmp_path / "run", listener=heard.append)
+    notes = [event["text"] for event in heard if event["kind"] == "note"]
+    assert any("blocks of 64 steps: 128 are taken and counted, not 100" in text for text in notes)
+    assert run.summary["steps"] == 128
