@@ -16,7 +16,7 @@ from surefoot.envs.check_vector import Finding, Findings, check_vector
 from surefoot.envs.interface import Array
 from surefoot.envs.returned import AGREE, FLAGS, NUMBERS, kind, reset_parts, step_parts
 from surefoot.envs.spaces import ADVICE, arrays_of
-from surefoot.envs.vector import DISCRETE_SPACES, make_vec
+from surefoot.envs.vector import BOUND, DISCRETE_SPACES, make_vec
 
 STEPS = 300
 ROWS = 3  # of a vector environment made from an id
@@ -119,15 +119,20 @@ class Checker(Findings):
         elif observation.dtype == np.float64:
             self.say("warning", "observations are float64, and surefoot stores and learns from float32",
                      "declare and return float32 unless the environment needs more digits")  # fmt: skip
-        if isinstance(action, DISCRETE_SPACES):
-            self.say("error", f"actions are discrete ({action}), and the algorithms here choose continuous ones",
-                     "offer a version with a Box action space")  # fmt: skip
+        if isinstance(action, gymnasium.spaces.Discrete):
+            self.say("warning", f"actions are numbered choices ({action}), which not all algorithms learn",
+                     "take one that acts by policy gradients, such as ppo, or a streaming one, such as stream_q; for "
+                     "the others offer a version with a Box action space")  # fmt: skip
+        elif isinstance(action, DISCRETE_SPACES):
+            self.say("error", f"actions are several choices at once ({action}), and agents give one, or real numbers",
+                     "offer a version with a Discrete or a Box action space")  # fmt: skip
         elif not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
             self.say("error", f"actions are {action}, and surefoot sends vectors (a one-dimensional Box)",
                      "flatten them to one vector")  # fmt: skip
         elif not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
             self.say("error", f"the action space {action} has no finite bounds to scale a policy by",
-                     "declare the lowest and highest action that the system takes")  # fmt: skip
+                     "declare the lowest and highest action that the system takes, or bound it from outside: "
+                     f"{BOUND}")  # fmt: skip
         elif not (action.low < action.high).all():
             at = int(np.flatnonzero(action.low >= action.high)[0])
             self.say("error", f"action {at} has low {action.low[at]} and high {action.high[at]}",

@@ -30,6 +30,8 @@ Array = np.ndarray[Any, Any]
 # The order in which `data.formats.minari` concatenates them too; a test compares the two.
 GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
 
+BOUND = "gymnasium.wrappers.TransformAction(env, lambda a: a, gymnasium.spaces.Box(low, high, dtype=np.float32))"
+"""What gives an environment bounds that it does not declare; RescaleAction needs some already."""
 DISCRETE_SPACES = (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete, gymnasium.spaces.MultiBinary)
 
 
@@ -224,8 +226,8 @@ def check_actions(name: str, space: gymnasium.Space[Any]) -> int:
         )
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise EnvironmentMismatchError(
-            f"{name}: its action space {space} has no finite bounds to scale a policy by: declare them, or wrap the "
-            "environment in gymnasium.wrappers.RescaleAction"
+            f"{name}: its action space {space} has no finite bounds to scale a policy by: declare them, or bound it "
+            f"from outside: {BOUND}"
         )
     return int(space.shape[0])
 
@@ -233,8 +235,8 @@ def check_actions(name: str, space: gymnasium.Space[Any]) -> int:
 def _action_bounds(name: str, space: gymnasium.Space[Any]) -> tuple[Array, Array]:
     if isinstance(space, DISCRETE_SPACES):
         raise EnvironmentMismatchError(
-            f"{name}: actions are discrete ({space}), and the algorithms here choose continuous ones; "
-            "choose an environment with a Box action space"
+            f"{name}: actions are discrete ({space}), and this algorithm chooses continuous ones; take one that learns "
+            "numbered choices, such as ppo or stream_q, or an environment with a Box action space"
         )
     check_actions(name, space)
     assert isinstance(space, gymnasium.spaces.Box)

@@ -3,10 +3,15 @@
 python examples/python_system.py
 """
 
+import importlib.util
 import math
+import sys
 
 from surefoot.envs.native_rollout import rollout
 from surefoot.envs.python_system import PythonSystem
+
+if importlib.util.find_spec("numba") is None:
+    sys.exit("this example needs numba, which compiles its functions: pip install 'surefoot[numba]'")
 
 
 def derivative(y, heading, rate, rudder, speed, current):

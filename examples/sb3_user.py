@@ -7,9 +7,13 @@ import sys
 
 import gymnasium
 import numpy as np
-from stable_baselines3 import PPO
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecMonitor
+
+try:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import VecMonitor
+except ImportError:
+    sys.exit("this example needs stable-baselines3: pip install 'surefoot[sb3]'")
 
 from surefoot.envs.adapters import to_sb3
 

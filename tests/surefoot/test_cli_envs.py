@@ -32,6 +32,20 @@ def test_list_has_every_native_system_and_the_mujoco_tasks(capsys: Capture) -> N
     assert "native/bicycle" in capsys.readouterr().out
 
 
+def test_the_list_is_kept_until_the_code_changes_and_is_not_believed_when_damaged(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path))
+    assert main(["envs", "list", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr("surefoot.cli.envs._rows", lambda: [])  # not asked again
+    assert main(["envs", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    (kept,) = (tmp_path / "listings").iterdir()
+    kept.write_text('[{"name": 1}]')
+    assert main(["envs", "list"]) == 2  # made anew: of nothing now
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_info_tells_all_of_a_system(name: str, capsys: Capture) -> None:
     known = SYSTEMS[name]()

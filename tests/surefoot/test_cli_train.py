@@ -214,6 +214,11 @@ def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture) ->
     from surefoot.tools.generate import EMBEDDED
 
     assert main(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) <= 80
+    assert max(map(len, short.splitlines())) <= 120
+    assert set(ALGORITHMS) <= set(short.replace(",", " ").split())
+    assert main(["train", "--help", "all"]) == 0
     words = set(capsys.readouterr().out.replace("=", " ").split())
     embedded = {word for system, behaviour in EMBEDDED.values() for word in (f"{system.alias}-...", behaviour)}
     assert set(ALGORITHMS) | set(config.FIELDS) | embedded <= words
@@ -286,3 +291,54 @@ def test_a_failing_job_of_a_multirun_is_told_and_does_not_stop_the_others(
     assert "unknown environment 'Pendulm-v1'" in captured.err
     assert "Pendulum-v1" in captured.out
     assert len(list(folder.glob("*/summary.json"))) == 1
+
+
+def test_a_file_says_what_a_command_says_and_what_is_typed_wins(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from surefoot.cli import config, configfile, grammar
+
+    monkeypatch.chdir(tmp_path)
+    text = (
+        f"algo:\n  name: iql\n  expectile: 0.9\n  hidden: [8, 8]\ndataset: {dataset_path}\nsteps: 1e5\nseeds: [0, 5]\n"
+    )
+    pathlib.Path("mine.yaml").write_text(text)
+    typed = ["algo.expectile=0.8"]
+    found = config.compose(grammar.readable([*configfile.overrides_of("mine.yaml", typed), *typed]))
+    assert (found.algorithm, found.options["expectile"], found.options["hidden"]) == ("iql", 0.8, [8, 8])
+    assert (found.fields["seeds"], found.fields["steps"]) == ((0, 5), 100_000)
+    pathlib.Path("presets").mkdir()
+    pathlib.Path("presets/maze.yaml").write_text("run: {steps: 70}\niql: {temperature: 10.0}\n")
+    for said in (["algo=iql", "preset=maze"], ["algo=iql", "preset=presets/maze.yaml"]):
+        found = config.compose(configfile.with_own_presets(said, "presets"))
+        assert (found.options["temperature"], found.fields["steps"]) == (10.0, 70)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("- 1\n", ["--config", "mine.yaml"], "must hold names and values"),
+        ("a: [\n", ["--config", "mine.yaml"], "mine.yaml, line 2: is no YAML"),
+        ("stps: 3\n", ["--config", "mine.yaml"], "did you mean 'steps'"),
+        ("steps: {a: 1}\n", ["--config", "mine.yaml"], "steps is {'a': 1}"),
+        ("algo: evil:Agent\n", ["--config", "mine.yaml"], "add --trust"),
+        ("a: !!python/object/apply:os.system [ls]\n", ["--config", "mine.yaml"], "is no YAML"),
+        ("bc: {}\n", ["algo=iql", "preset=mine.yaml"], "no settings for iql"),
+        ("", ["--config", "nowhere.yaml"], "can't be read"),
+        ("", ["--config-dir", "nowhere", "preset=x"], "is no folder"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(
+    text: str,
+    arguments: list[str],
+    message: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("mine.yaml").write_text(text)
+    assert main(["train", *arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]

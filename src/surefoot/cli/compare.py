@@ -119,7 +119,8 @@ def _print_means(scores: dict[str, list[float]], metric: str) -> None:
     width = max(map(len, scores))
     for name, values in scores.items():
         spread = f", standard deviation {np.std(values, ddof=1):.4g}" if len(values) > 1 else ""
-        output.say(f"{name.ljust(width)}  mean {metric} {np.mean(values):.4g} over {len(values)} seeds{spread}")
+        many = output.counted(len(values), "seed")
+        output.say(f"{name.ljust(width)}  mean {metric} {np.mean(values):.4g} over {many}{spread}")
 
 
 def _looks(arguments: argparse.Namespace, pairs: int) -> LookPlan:
@@ -160,7 +161,8 @@ def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
         return run
 
     def tell(first: str, second: str, look: Look) -> None:
-        style.say(f"look {look.stage}, {look.seeds} seeds each: {look.sentence(first, second, fixed.metric)}")
+        many = output.counted(look.seeds, "seed")
+        style.say(f"look {look.stage}, {many} each: {look.sentence(first, second, fixed.metric)}")
 
     found = comparing.carry_out(fixed, arms, folder, tell, train_seeds)
     if arguments.json:
@@ -172,6 +174,8 @@ def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
         output.say(f"  {seen[-1].sentence(first, second, fixed.metric)}")
     if any(seen[-1].stage < looks.stages or rule == "anytime" for seen in found.values()):
         output.say("  (a difference after an early stop is too far from 0 on average; its interval allows for that)")
-    steps = ", ".join(f"{trained[arm.label]} seeds of {arm.label}, {arm.plan.steps:,} steps each" for arm in arms)
+    steps = ", ".join(
+        f"{output.counted(trained[arm.label], 'seed')} of {arm.label}, {arm.plan.steps:,} steps each" for arm in arms
+    )
     output.say(f"\nadded for it: {steps}\ncomparison: {output.short(folder)}")
     return 0

@@ -222,9 +222,16 @@ def read_preset(name: str, algorithm: str) -> tuple[dict[str, Any], dict[str, An
     Raises:
         ConfigError: no such preset, or it says nothing about the algorithm.
     """
+    from surefoot.cli import configfile
+
+    if configfile.is_own(name):
+        return configfile.read_own_preset(name, algorithm)
     known = presets()
     if name not in known:
-        raise ConfigError(f"preset={name!r} is unknown: {nearest(name, list(known))}")
+        raise ConfigError(
+            f"preset={name!r} is unknown: {nearest(name, list(known))}. One of your own is a file: preset=mine.yaml, "
+            "or its name with --config-dir FOLDER"
+        )
     if algorithm not in known[name]:
         others = sorted(set(known[name]) - {"run"})
         raise ConfigError(f"preset={name} has no settings for {algorithm}; it has some for {', '.join(others)}")

@@ -38,14 +38,9 @@ def _add(commands: Any, name: str, function: Any, what: str) -> argparse.Argumen
 
 def list_all(arguments: argparse.Namespace) -> int:
     """Native systems, then the other ids that surefoot registers, then those of benchmarks."""
-    from surefoot.envs.names import PIXELS, native_ids
-    from surefoot.envs.systems import SYSTEMS
+    from surefoot.cli import listing
 
-    rows = [_row(known()) for known in SYSTEMS.values()]
-    drawn = {gym_id: name for name, (gym_id, *_) in PIXELS.items()}
-    others = [env_id for env_id in _registered() if env_id not in native_ids().values()]
-    rows += [_pixel_row(drawn[env_id]) if env_id in drawn else _mujoco_row(env_id) for env_id in others]
-    rows += _benchmark_rows()
+    rows = listing.kept(_rows)
     rows = [row for row in rows if arguments.pattern in row["name"] or arguments.pattern in row["gymnasium_id"]]
     if arguments.json:
         output.print_json(rows)
@@ -54,6 +49,18 @@ def list_all(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"no environment's name contains {arguments.pattern!r}; `surefoot envs list` shows all")
     output.print_rows(rows, ["name", "gymnasium_id", "what", "observations", "actions", "steps", "constraint"])
     return 0
+
+
+def _rows() -> list[dict[str, Any]]:
+    """Of all environments; to make them takes the seconds that torch takes to be imported."""
+    from surefoot.envs.names import PIXELS, native_ids
+    from surefoot.envs.systems import SYSTEMS
+
+    rows = [_row(known()) for known in SYSTEMS.values()]
+    drawn = {gym_id: name for name, (gym_id, *_) in PIXELS.items()}
+    others = [env_id for env_id in _registered() if env_id not in native_ids().values()]
+    rows += [_pixel_row(drawn[env_id]) if env_id in drawn else _mujoco_row(env_id) for env_id in others]
+    return rows + _benchmark_rows()
 
 
 def _registered() -> list[str]:
@@ -230,6 +237,8 @@ def check(arguments: argparse.Namespace) -> int:
         for finding in findings:
             output.say(finding)
         output.say(
-            f"{arguments.env_id}: {len(findings)} findings" if findings else f"{arguments.env_id}: nothing is wrong"
+            f"{arguments.env_id}: {output.counted(len(findings), 'finding')}"
+            if findings
+            else f"{arguments.env_id}: nothing is wrong"
         )
     return 2 if any(finding.level == "error" for finding in findings) else 0

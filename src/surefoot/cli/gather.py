@@ -58,7 +58,15 @@ def gather(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         output.print_table(tables.rows(found.runs), details=True)
         output.say()
-    output.say(f"{len(found.runs):,} runs, {len(found.numbers):,} numbers, {len(found.left_out):,} folders left out")
+    output.say(
+        ", ".join(
+            [
+                output.counted(len(found.runs), "run"),
+                output.counted(len(found.numbers), "number"),
+                f"{output.counted(len(found.left_out), 'folder')} left out",
+            ]
+        )
+    )
     for what, path in written.items():
         if path is not None:
             output.say(f"{what}: {output.short(path)}")

@@ -22,10 +22,28 @@ job, IQL and BC on an embedded dataset. Values follow Hydra's grammar: steps=100
 
   -m, --multirun  a list of values trains once for each: -m algo=bc,iql seeds=5; hydra/launcher=joblib: side by side
   --resume RUN    go on with a run that was interrupted; with steps=MORE also with one that is complete
+  --config FILE   a YAML file with the same names and values (algo: iql, steps: 20000); what is typed here wins
+  --config-dir F  a folder of presets of your own, NAME.yaml each, for preset=NAME
   --trust         execute modules outside of surefoot and gymnasium that a run or dataset names (SECURITY.md)
   -q, --quiet     no progress, only the result
   --json          the result as JSON
 """
+MORE = """\
+more:
+  surefoot algorithms           what each algorithm is         surefoot algorithms iql   its options and presets
+  surefoot datasets list        names after dataset=           surefoot envs list        names after env=
+  surefoot train --help all     fields, options of all algorithms, presets and datasets in one text
+"""
+
+
+def short_help() -> str:
+    """What fits on a screen or two: usage, fields, names of algorithms, and where the rest is."""
+    rooms: dict[str, list[str]] = {}
+    for name, agent in sorted(ALGORITHMS.items()):
+        parts = agent.__module__.split(".")
+        rooms.setdefault(parts[1] if len(parts) > 2 else parts[0], []).append(name)
+    named = columns([(room.replace("_", " "), ", ".join(names)) for room, names in sorted(rooms.items())])
+    return "\n".join([USAGE, section("fields", fields()), section("algorithms (algo=NAME)", named), MORE]).rstrip()
 
 
 def train_help() -> str:

@@ -126,6 +126,15 @@ def print_table(rows: Sequence[Row], details: bool = False) -> None:
         say(tables.to_text(rows, details))
 
 
+def counted(count: int, what: str) -> str:
+    """A number and what is counted, in the singular where it is one.
+
+    >>> counted(1, "seed"), counted(2_000, "episode")
+    ('1 seed', '2,000 episodes')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def rows_json(folders: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
     """The same table as JSON values."""
     from surefoot.evaluation import load_runs, tables

@@ -94,7 +94,8 @@ class Watcher:
         if plan["dataset"] is not None:
             place = f"{plan['dataset']}, {place}"
         what = self.title or f"{plan['algorithm']} on {place}"
-        self.say(f"{what}; {plan['steps']:,} steps of seeds {seeds} on {device}")
+        of = f"seed{'s' if len(plan['seeds']) > 1 else ''} {seeds}"
+        self.say(f"{what}; {plan['steps']:,} steps of {of} on {device}")
         if self.bars:
             for seed in plan["seeds"]:
                 self._task(seed, plan["steps"])

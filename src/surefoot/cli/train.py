@@ -48,9 +48,9 @@ class Style:
 def run(arguments: Sequence[str]) -> int:
     """Read the arguments and train; the exit code."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        from surefoot.cli.helptext import train_help
+        from surefoot.cli.helptext import short_help, train_help
 
-        output.say(train_help())
+        output.say(train_help() if "all" in arguments else short_help())
         return 0
     known = parser().parse_intermixed_args(list(arguments))
     style = Style(known.quiet, known.json)
@@ -62,9 +62,12 @@ def run(arguments: Sequence[str]) -> int:
                 "it, may stand there"
             )
         return _resume(known.resume, style, known.trust, steps)
-    from surefoot.cli import config, grammar
+    from surefoot.cli import config, configfile, grammar
 
-    overrides = grammar.readable(known.overrides, known.multirun)
+    given = known.overrides
+    if known.config is not None:
+        given = [*configfile.overrides_of(known.config, given, known.trust), *given]
+    overrides = grammar.readable(configfile.with_own_presets(given, known.config_dir), known.multirun)
     config.check_overrides(overrides, known.multirun)
     if known.multirun:
         from surefoot.cli import sweep
@@ -85,6 +88,8 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(prog="surefoot train", add_help=False)
     made.add_argument("overrides", nargs="*")
     made.add_argument("-m", "--multirun", action="store_true")
+    made.add_argument("--config", metavar="FILE")
+    made.add_argument("--config-dir", metavar="FOLDER")
     made.add_argument("--resume", metavar="RUN")
     made.add_argument("--trust", action="store_true")
     made.add_argument("-q", "--quiet", action="store_true")
@@ -194,6 +199,8 @@ def _resume(text: str, style: Style, trust: bool, steps: int | None = None) -> i
     from surefoot.cli import sweep
 
     if (folder / sweep.FILE).is_file():
+        if steps is not None:
+            raise ConfigError(f"{text}: is a sweep; extend the runs in it one by one, with --resume RUN steps={steps}")
         return sweep.resume(folder, style, trust)
     with style.watcher() as watcher:
         if steps is None:
