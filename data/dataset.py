@@ -14,6 +14,8 @@ from surefoot.core.errors import DataError
 Array = np.ndarray[Any, Any]
 NAMED = f"{spec.VECTOR}/"
 """What names of extras begin with that are parts of an observation."""
+REWARDS, NO_REWARDS = "rewards", "none: the log has none"
+"""Attribute that says what rewards are, and what it says of data recorded without, whose rewards are 0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Dataset:
             key.removeprefix(NAMED): spec.Array(tuple(int(size) for size in value.shape[1:]), str(value.dtype))
             for key, value in named.items()
         }
+
+    @property
+    def has_rewards(self) -> bool:
+        """Whether rewards were recorded or computed; else all are 0, and only cloning can learn from the data."""
+        return self.attributes.get(REWARDS) != NO_REWARDS
 
     @property
     def observation_dim(self) -> int:

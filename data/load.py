@@ -7,13 +7,16 @@ import pathlib
 from collections.abc import Callable
 
 from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.data import logs
 from surefoot.data.catalogue import CATALOGUE, has_unit_actions
 from surefoot.data.dataset import Dataset
 from surefoot.data.download import fetch
 from surefoot.data.files import sha256_of
-from surefoot.data.formats import csv, d4rl, minari, npz
+from surefoot.data.formats import bags, csv, d4rl, lerobot, minari, npz, parquet
 from surefoot.data.formats.flat import VIEWS, Source
 from surefoot.data.formats.hdf5 import is_hdf5
+from surefoot.data.formats.mapping import SUFFIXES
+from surefoot.data.rewards import Reward, name_of, rewarded
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
 
@@ -27,17 +30,25 @@ def load(
     view: str = "corrected",
     max_episode_steps: int | None = None,
     progress: Progress | None = None,
+    mapping: str | os.PathLike[str] | None = None,
+    reward: Reward | None = None,
+    keep: pathlib.Path | None = None,
+    files_done: logs.Done | None = None,
 ) -> Dataset:
     """The dataset in a file or folder, or of a catalogue id, which is downloaded at first use.
 
     Args:
-        source: any existing path (D4RL HDF5, NPZ, CSV, a Minari folder; recognised by content), else
-            `d4rl/<id>` such as `d4rl/hopper-medium-v2`, or `minari/<id>`.
+        source: any existing path (HDF5 of D4RL, robomimic or d3rlpy, NPZ, Parquet, CSV, a folder of Minari or LeRobot;
+            recognised by content; a mapping file, .yaml, which names its logs), else `d4rl/<id>` such as
+            `d4rl/hopper-medium-v2`, or `minari/<id>`.
         strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
         view: `corrected`, or `d4rl` for the rows of D4RL's `qlearning_dataset` (`formats.flat`).
         max_episode_steps: the time limit, for sources that don't mark time-outs; known for most catalogue
         ids.
         progress: called during a download with the bytes so far and in all.
+        mapping: YAML file that says what the columns of a log mean (docs/own_data.md); `source` is then the log.
+        reward: function that rewards all steps at once (`rewards.Reward`), in place of rewards in the data.
+        keep, files_done: as of `logs.read`, of logs that are read by a mapping.
 
     Raises:
         ConfigError: nothing of that name exists, or the view is unknown.
@@ -49,14 +60,21 @@ def load(
         raise ConfigError(f"view={view!r} is unknown: {nearest(view, VIEWS)}")
     text = os.fspath(source)
     path = pathlib.Path(text)
-    if _exists(path):
-        dataset = _load_path(path, Source(name=text, max_episode_steps=max_episode_steps), view)
+    known = Source(name=text, max_episode_steps=max_episode_steps)
+    if mapping is not None and _exists(path):
+        dataset = logs.read(pathlib.Path(mapping), known, view, log=path, keep=keep, done=files_done)
+    elif _exists(path) and path.suffix.lower() in SUFFIXES:
+        dataset = logs.read(path, known, view, keep=keep, done=files_done)
+    elif _exists(path):
+        dataset = _load_path(path, known, view)
     elif text in CATALOGUE:
         dataset = _load_d4rl(text, view, max_episode_steps, progress)
     elif text.startswith(MINARI_PREFIX):
         dataset = minari.read_id(text.removeprefix(MINARI_PREFIX), Source(name=text), view)
     else:
         raise ConfigError(_unknown(text))
+    if reward is not None:
+        dataset = rewarded(dataset, reward, name_of(reward))
     if strict and dataset.warnings:
         listed = ", ".join(f"{count} {what}" for what, count in dataset.warnings.items())
         raise DataError(f"{text}: refused because strict is set: {listed}")
@@ -72,6 +90,8 @@ def _exists(path: pathlib.Path) -> bool:
 
 def _load_path(path: pathlib.Path, source: Source, view: str) -> Dataset:
     """Choose the reader by what the path holds."""
+    if path.is_dir() and lerobot.is_lerobot(path):
+        return lerobot.read(path, source, view)
     if path.is_dir():
         return minari.read_folder(path, source, view)
     if not path.is_file():
@@ -90,12 +110,18 @@ def _load_file(path: pathlib.Path, source: Source, view: str) -> Dataset:
         return d4rl.read(path, known, view)
     if npz.is_npz(path):
         return npz.read(path, known, view)
+    if parquet.is_parquet(path):
+        return parquet.read(path, known, view)
+    if bags.is_recording(path):
+        raise DataError(
+            f"{path}: is a recording of messages, which needs a mapping: `surefoot datasets draft {path}` begins one "
+            "(docs/own_data.md)"
+        )
     if csv.is_csv(path):
         return csv.read(path, known, view)
     raise DataError(
-        f"{path}: is not HDF5, NPZ or CSV (its first bytes are none of theirs): damaged, or of another "
-        "format; "
-        "fetch it again or convert it"
+        f"{path}: is not HDF5, NPZ or CSV, nor Parquet or MCAP (its first bytes are none of theirs): damaged, or of "
+        "another format; fetch it again or convert it"
     )
 
 
@@ -121,6 +147,9 @@ def _unknown(text: str) -> str:
         ".h5",
         ".npz",
         ".csv",
+        ".parquet",
+        ".mcap",
+        *SUFFIXES,
     )
     if looks_like_path:
         if not _exists(folder):

@@ -139,6 +139,8 @@ def best_episodes(dataset: Dataset, fraction: float, discount: float = 0.99) -> 
 
     Source: %BC as in CORL's any_percent_bc, but split at the true episode ends.
     """
+    if fraction < 1 and not dataset.has_rewards:
+        raise ConfigError(f"{dataset.name} has no rewards, by which the best of its episodes could be found")
     if fraction >= 1:
         return dataset
     returns = discounted_returns(dataset, discount)

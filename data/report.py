@@ -11,7 +11,7 @@ from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.spec import in_words
 from surefoot.data.catalogue import normalized_score, task_facts
 from surefoot.data.conventions import success
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import REWARDS, Dataset
 from surefoot.data.download import sidecar_sha256
 from surefoot.data.files import sha256_of
 from surefoot.data.load import load
@@ -35,10 +35,13 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "length_max": int(lengths.max()),
         "terminated_episodes": int(dataset.terminations.sum()),
         "truncated_episodes": int(dataset.truncations.sum()),
-        "return_mean": float(returns.mean()),
-        "return_min": float(returns.min()),
-        "return_max": float(returns.max()),
-        "normalized_mean": None if reference is None else float(normalized_score(returns.mean(), reference)),
+        "rewards": dataset.attributes.get(REWARDS),
+        "return_mean": float(returns.mean()) if dataset.has_rewards else None,
+        "return_min": float(returns.min()) if dataset.has_rewards else None,
+        "return_max": float(returns.max()) if dataset.has_rewards else None,
+        "normalized_mean": None
+        if reference is None or not dataset.has_rewards
+        else float(normalized_score(returns.mean(), reference)),
         "success_share": None if solved is None else float(solved.mean()),
         "action_min": float(dataset.actions.min()),
         "action_max": float(dataset.actions.max()),

@@ -7,52 +7,65 @@ import pathlib
 from collections.abc import Callable
 
 from surefoot.core.errors import ConfigError, nearest
+from surefoot.data import logs
 from surefoot.data.dataset import Dataset
-from surefoot.data.formats import csv, d4rl, dppo, minari, npz, ogbench
+from surefoot.data.formats import csv, d4rl, dppo, lerobot_write, minari, npz, ogbench, parquet, robomimic
+from surefoot.data.formats.mapping import SUFFIXES as MAPPINGS
 from surefoot.data.load import MINARI_PREFIX, load
+from surefoot.data.rewards import Reward
 
 WRITERS: dict[str, Callable[[Dataset, pathlib.Path], None]] = {
     ".hdf5": d4rl.write,
     ".h5": d4rl.write,
     ".npz": npz.write,
     ".csv": csv.write,
+    ".parquet": parquet.write,
 }
 
-LAYOUTS: dict[str, Callable[[Dataset, pathlib.Path], None]] = {"ogbench": ogbench.write, "dppo": dppo.write}
-"""Other layouts of NPZ files than ours."""
+LAYOUTS: dict[str, tuple[tuple[str, ...], Callable[[Dataset, pathlib.Path], None]]] = {
+    "ogbench": ((".npz",), ogbench.write),
+    "dppo": ((".npz",), dppo.write),
+    "robomimic": ((".hdf5", ".h5"), robomimic.write),
+    "lerobot": (("",), lerobot_write.write),
+}
+"""Layouts of other projects -> the endings of their files, and what writes them; a LeRobot dataset is a folder."""
 
 
 def save(dataset: Dataset, path: str | os.PathLike[str], layout: str | None = None) -> None:
-    """Write the dataset as `.hdf5` (D4RL layout with a checksum), `.npz` or `.csv`; whole or not at all.
+    """Write the dataset as `.hdf5` (D4RL layout with a checksum), `.npz`, `.parquet` or `.csv`; whole or not at all.
 
     Args:
         dataset: to write.
-        path: of the file.
-        layout: of an `.npz` file that another project is to read: `ogbench`, or `dppo`, which writes a second file,
-            `normalization.npz`, beside it.
+        path: of the file, or of the folder of `lerobot`.
+        layout: of another project that is to read it: `ogbench`; `dppo`, which writes a second file,
+            `normalization.npz`, beside it; `robomimic`; or `lerobot`, of version 3, which is a folder.
 
     Raises:
         ConfigError: the suffix names no format, or there is no such layout.
         DataError: the dataset breaks its invariants, or the file can't be written.
+        MissingExtraError: a package that the format needs is not installed.
     """
-    path = pathlib.Path(path)
-    writer = WRITERS.get(path.suffix.lower())
-    if writer is None:
-        raise ConfigError(f"{path}: the suffix {path.suffix!r} names no format: {nearest(path.suffix, list(WRITERS))}")
-    check_layout(path, layout)
-    (writer if layout is None else LAYOUTS[layout])(dataset, path)
+    writer_of(pathlib.Path(path), layout)(dataset, pathlib.Path(path))
 
 
-def check_layout(path: pathlib.Path, layout: str | None) -> None:
-    """Refuse a layout that is not known, or not of NPZ files.
+def writer_of(path: pathlib.Path, layout: str | None) -> Callable[[Dataset, pathlib.Path], None]:
+    """What writes a file of this name in this layout.
 
     Raises:
-        ConfigError: names those that are.
+        ConfigError: the ending names no format, or there is no such layout, or it is not of such files.
     """
-    if layout is not None and layout not in LAYOUTS:
-        raise ConfigError(f"there is no layout {layout!r}: {nearest(layout, list(LAYOUTS))}")
-    if layout is not None and path.suffix.lower() != ".npz":
-        raise ConfigError(f"{path}: the layout {layout} is of .npz files")
+    suffix = path.suffix.lower()
+    if layout is not None:
+        if layout not in LAYOUTS:
+            raise ConfigError(f"there is no layout {layout!r}: {nearest(layout, list(LAYOUTS))}")
+        endings, writer = LAYOUTS[layout]
+        if suffix not in endings and layout != "lerobot":
+            raise ConfigError(f"{path}: the layout {layout} is of {' and '.join(endings)} files")
+        return writer
+    if suffix in WRITERS:
+        return WRITERS[suffix]
+    hint = ", or a folder by --layout lerobot" if not suffix else ""
+    raise ConfigError(f"{path}: the suffix {suffix!r} names no format: {nearest(suffix, list(WRITERS))}{hint}")
 
 
 def convert(
@@ -62,28 +75,49 @@ def convert(
     strict: bool = False,
     view: str = "corrected",
     layout: str | None = None,
+    mapping: str | os.PathLike[str] | None = None,
+    reward: Reward | None = None,
+    fps: float | None = None,
+    files_done: logs.Done | None = None,
 ) -> Dataset:
-    """Load `source` and store it as `destination`: a file, or `minari/<id>`; gives what was loaded.
+    """Load `source` and store it as `destination`: a file or folder, or `minari/<id>`; gives what was loaded.
+
+    Logs of several files that a mapping reads are kept, file by file, in a folder beside the destination until all are
+    read: a conversion that was stopped goes on there, if files and mapping are as they were.
+
+    Args:
+        source: as of `load`.
+        destination: must not exist.
+        strict, view, mapping, reward: as of `load`.
+        layout: as of `save`.
+        fps: steps a second that the data were recorded at, which LeRobot's layout holds.
+        files_done: called with the number of log files that are read, and of all.
 
     Raises:
         ConfigError: the source is unknown, or the destination exists or names no format.
         DataError: the source can't be loaded or the destination can't be written.
+        MissingExtraError: a package that one of the formats needs is not installed.
     """
     text = os.fspath(destination)
-    check_layout(pathlib.Path(text), layout)
-    to_minari = text.startswith(MINARI_PREFIX) and pathlib.Path(text).suffix.lower() not in WRITERS
+    path = pathlib.Path(text)
+    to_minari = text.startswith(MINARI_PREFIX) and path.suffix.lower() not in WRITERS
     if not to_minari:
-        path = pathlib.Path(text)
         if path.exists():
             raise ConfigError(f"{path}: exists already; delete it or choose another name")
-        if path.suffix.lower() not in WRITERS:
-            raise ConfigError(
-                f"{path}: the suffix {path.suffix!r} names no format: {nearest(path.suffix, list(WRITERS))}, "
-                "or minari/<id>"
-            )
-    dataset = load(source, strict=strict, view=view)
+        writer_of(path, layout)
+    elif layout is not None:
+        raise ConfigError(f"{text}: a Minari dataset has a layout of its own; leave out --layout")
+    keep = None
+    if not to_minari and (mapping is not None or pathlib.Path(os.fspath(source)).suffix.lower() in MAPPINGS):
+        keep = logs.parts_folder(path)
+    options = {"mapping": mapping, "reward": reward, "keep": keep, "files_done": files_done}
+    dataset = load(source, strict=strict, view=view, **options)  # type: ignore[arg-type]
+    if fps is not None:
+        dataset = dataset.replace(attributes={**dataset.attributes, "fps": fps})
     if to_minari:
         minari.write(dataset, text.removeprefix(MINARI_PREFIX))
     else:
-        save(dataset, text, layout)
+        save(dataset, path, layout)
+    if keep is not None:
+        logs.remove_parts(keep)
     return dataset

@@ -1,14 +1,16 @@
 """CSV: one line per step, for data that come from a spreadsheet or a robot's log.
 
 Columns, found by their names in the first line, in any order:
-`observation_0`, `observation_1`, ...; `action_0`, ...; `reward`; `termination` (0 or 1); and optionally
+`observation_0`, `observation_1`, ...; `action_0`, ...; and optionally `reward`, `termination` (0 or 1),
 `truncation` (0 or 1), `episode` (a number that changes with each episode), `cost`, `margin`,
 `next_observation_0`, .... Without `truncation` and `episode`, an episode ends at a termination, at a jump of
-the observations where next observations are given, and at the end of the file. No other columns.
+the observations where next observations are given, and at the end of the file. Data without `reward` can be cloned.
+Logs with other columns are read by a mapping (`formats.mapping`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pathlib
 import re
@@ -20,7 +22,8 @@ import numpy as np
 from surefoot.core.errors import DataError, nearest
 from surefoot.core.files import written_aside
 from surefoot.data.checks import validate
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.formats.columns import DELIMITERS
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.formats.named import need_one_vector
 
@@ -37,15 +40,17 @@ SINGLES = {
 }
 
 
-def is_csv(path: pathlib.Path) -> bool:
-    """Whether the first line is text with commas."""
+def is_csv(path: pathlib.Path, alone: bool = False) -> bool:
+    """Whether the first line is text with commas, semicolons or tabs; with `alone` also of a single column."""
     with open(path, "rb") as file:
         first = file.read(1 << 16).split(b"\n", 1)[0]
     try:
         text = first.decode("utf-8-sig")
     except UnicodeDecodeError:
         return False
-    return "," in text and all(char.isprintable() or char in "\t\r" for char in text)
+    return (alone or any(mark in text for mark in DELIMITERS)) and all(
+        char.isprintable() or char in "\t\r" for char in text
+    )
 
 
 def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
@@ -58,14 +63,16 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     """
     try:
         with open(path, encoding="utf-8-sig") as file:
-            header = [name.strip().strip('"') for name in file.readline().split(",")]
+            line = file.readline()
+            delimiter = max(DELIMITERS, key=line.count)
+            header = [name.strip().strip('"') for name in line.split(delimiter)]
             _check_header(path, header)
             first = file.readline()
             if not first.strip():
                 raise DataError(f"{path}: is empty: no row follows the first line")
             table = np.loadtxt(
                 _lines(itertools.chain([first], file)),
-                delimiter=",",
+                delimiter=delimiter,
                 dtype=np.float64,
                 comments=None,
                 ndmin=2,
@@ -83,7 +90,32 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
                 f"{path}: {table[bad[0], index]} in row {bad[0]} of column {name!r} ({len(bad)} such cells); "
                 "every cell must be a finite number"
             )
-    return dataset_from_arrays(_arrays(path, header, table), source.with_attributes({}), view)
+    return from_table(path, header, table, source.with_attributes({}), view)
+
+
+def from_table(path: pathlib.Path, header: list[str], table: Array, source: Source, view: str) -> Dataset:
+    """The dataset of an (N, C) table whose columns are named; without rewards, they are 0 and the attributes say so.
+
+    Raises:
+        DataError: a column is missing or unknown, or the episodes are inconsistent.
+    """
+    _check_header(path, header)
+    arrays = _arrays(path, header, table)
+    if "rewards" not in arrays:
+        arrays["rewards"] = np.zeros(len(table))
+        source = dataclasses.replace(source, attributes={**source.attributes, REWARDS: NO_REWARDS})
+    return dataset_from_arrays(arrays, source, view)
+
+
+def number(path: pathlib.Path, name: str, column: Array) -> Array:
+    """(N,) float64 of a column with one number a row.
+
+    Raises:
+        DataError: it has several.
+    """
+    if column.ndim != 1:
+        raise DataError(f"{path}: column {name!r} has lists, and those beside `observation_0` hold one number each")
+    return column.astype(np.float64)
 
 
 def _lines(file: Iterable[str]) -> Iterator[str]:
@@ -98,10 +130,13 @@ def _check_header(path: pathlib.Path, header: list[str]) -> None:
     for name in header:
         match = re.fullmatch(r"(\w+)_(\d+)", name)
         if name not in known and not (match and match[1] in GROUPS):
-            raise DataError(f"{path}: column {name!r} is unknown: {nearest(name, known)}")
+            raise DataError(
+                f"{path}: column {name!r} is unknown: {nearest(name, known)}. A log with columns of its own is read by "
+                f"a mapping, which `surefoot datasets draft {path}` begins (docs/own_data.md)"
+            )
         if header.count(name) > 1:
             raise DataError(f"{path}: column {name!r} occurs more than once")
-    for name in ("observation_0", "action_0", "reward", "termination"):
+    for name in ("observation_0", "action_0"):
         if name not in header:
             raise DataError(f"{path}: column {name!r} is missing (the first line names: {', '.join(header[:12])})")
 
@@ -109,6 +144,7 @@ def _check_header(path: pathlib.Path, header: list[str]) -> None:
 def _arrays(path: pathlib.Path, header: list[str], table: Array) -> dict[str, Array]:
     """The columns as arrays under D4RL's names."""
     arrays = {SINGLES[name]: table[:, index] for index, name in enumerate(header) if name in SINGLES}
+    arrays.setdefault("terminals", np.zeros(len(table)))
     for prefix, key in GROUPS.items():
         count = sum(bool(re.fullmatch(rf"{prefix}_\d+", name)) for name in header)
         if not count:
@@ -136,10 +172,13 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     """
     need_one_vector(dataset, "a CSV file")
     validate(dataset)
-    blocks = [dataset.observations, dataset.actions, dataset.rewards[:, None], dataset.next_observations]
+    blocks = [dataset.observations, dataset.actions, dataset.next_observations]
     names = [f"observation_{i}" for i in range(dataset.observation_dim)]
-    names += [f"action_{i}" for i in range(dataset.action_dim)] + ["reward"]
+    names += [f"action_{i}" for i in range(dataset.action_dim)]
     names += [f"next_observation_{i}" for i in range(dataset.observation_dim)]
+    if dataset.has_rewards:
+        blocks.append(dataset.rewards[:, None])
+        names.append("reward")
     if dataset.costs is not None:
         blocks.append(dataset.costs[:, None])
         names.append("cost")

@@ -22,6 +22,7 @@ from surefoot.core.errors import DataError
 from surefoot.core.files import written_aside
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
+from surefoot.data.formats import d3rlpy, robomimic
 from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import SEAL_BYTES, read_hdf5, seal
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
@@ -40,6 +41,9 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     contents = read_hdf5(path, KEYS, prefixes=[EXTRAS, *PREFIXES])
     if any(name.startswith("episode_0/") for name in contents.names):
         raise DataError(f"{path}: is the inside of a Minari dataset; give the dataset's folder (two levels up) instead")
+    for kind in (robomimic, d3rlpy):
+        if kind.fits(contents.names):
+            return kind.read(path, source.with_attributes(contents.attributes), view)
     arrays, named = take_named(contents.arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, contents.names)
     extras = named | {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}

@@ -58,9 +58,14 @@ def is_hdf5(path: pathlib.Path) -> bool:
 
 
 def read_hdf5(
-    path: pathlib.Path, keys: list[str], *, prefixes: list[str] | None = None, seconds: float | None = None
+    path: pathlib.Path,
+    keys: list[str],
+    *,
+    prefixes: list[str] | None = None,
+    pattern: str = "",
+    seconds: float | None = None,
 ) -> Contents:
-    """Read those of the named datasets that the file has, and those whose names begin with a prefix.
+    """Read those of the named datasets that the file has, those whose names begin with a prefix or are like a pattern.
 
     Raises:
         DataError: the file is damaged, changed since surefoot wrote it, too large for the memory, or took
@@ -74,6 +79,7 @@ def read_hdf5(
     request = {
         "keys": keys,
         "prefixes": prefixes or [],
+        "pattern": pattern,
         "file_bytes": size,
         "limit": limit,
         "seconds": deadline,

@@ -8,6 +8,7 @@ after the other in the header's order. Usage: `python hdf5_worker.py REQUEST_JSO
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any, BinaryIO
 
@@ -15,7 +16,7 @@ import h5py
 import numpy as np
 
 MAX_EXPANSION = 1100  # deflate can't shrink below 1/1032 of the data; more was never stored in the file
-MAX_NAMES = 2000
+MAX_NAMES = 100_000
 MAX_ATTRIBUTES = 200
 WORKING_MEMORY = 512 << 20  # for the HDF5 library itself, beside the arrays
 
@@ -103,7 +104,9 @@ def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
     with h5py.File(path, "r") as file:
         names = dataset_names(file)
         prefixes = tuple(request["prefixes"])
-        wanted = [name for name in names if name in request["keys"] or name.startswith(prefixes)]
+        pattern = re.compile(request["pattern"])
+        keys = set(request["keys"])
+        wanted = [name for name in names if name in keys or name.startswith(prefixes) or pattern.fullmatch(name)]
         sizes = [declared_bytes(key, file[key], request["file_bytes"]) for key in wanted]
         needed = sum(size * max(1, 4 // file[key].dtype.itemsize) for key, size in zip(wanted, sizes))  # as float32
         if needed > request["limit"]:

@@ -215,7 +215,6 @@ def test_a_csv_column_margin_is_read(tmp_path: pathlib.Path) -> None:
             {"line_0": "observation_1,observation_0,action_0,rewad,termination,episode"},
             "'rewad' is unknown: did you mean 'reward'",
         ),
-        ({"line_0": "observation_1,observation_0,action_0,cost,termination,episode"}, "'reward' is missing"),
         (
             {"line_0": "observation_2,observation_0,action_0,reward,termination,episode"},
             "'observation_1' is missing",

@@ -25,6 +25,7 @@ from surefoot.experiment.training import fit, resume
 from surefoot.offline import BC
 
 TRAP = "import pathlib\npathlib.Path(__file__).with_name('EXECUTED').touch()\n"
+NAMES = {"algorithm": "trap:Own", "environment": "trap_env:Trap-v0", "reward": "trap:reward"}
 OWN = "from surefoot.offline import BC\nclass Own(BC):\n    name = 'own'\n"
 FAST: dict[str, Any] = {"steps": 4, "seeds": 1, "episodes": 1, "evaluate_episodes": 1, "batch_size": 8}
 Capture = pytest.CaptureFixture[str]
@@ -49,13 +50,15 @@ def rename(folder: pathlib.Path, **changes: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("field", ["algorithm", "environment"])
+@pytest.mark.parametrize("field", ["algorithm", "environment", "reward"])
 def test_no_command_executes_a_module_that_a_received_run_names(
     field: str, received: pathlib.Path, finished_run: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename(received, **{field: {"algorithm": "trap:Own", "environment": "trap_env:Trap-v0"}[field]})
+    rename(received, **{field: NAMES[field]})
     commands = [["train", "--resume", "."], ["evaluate", ".", "--episodes", "1"]]
-    if field == "environment":
+    if field == "reward":
+        commands = commands[:1]  # policies are evaluated without it
+    elif field == "environment":
         commands += [["certify", ".", "--episodes", "10"], ["rollout", ".", "--envs", "2"]]
     else:
         commands += [["train", "algo=iql", "env=Pendulum-v1", "dataset=native/pendulum-mixed", "init=.", "out=new"]]

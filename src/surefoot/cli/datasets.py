@@ -1,4 +1,4 @@
-"""`surefoot datasets list | info | map | verify | convert | generate | relabel | corrupt`."""
+"""`surefoot datasets list | info | map | verify | convert | draft | generate | relabel | corrupt`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Register the command and its own commands."""
     parser = commands.add_parser(
-        "datasets", help="list, inspect, map, check, convert, generate, relabel and corrupt datasets"
+        "datasets", help="list, inspect, map, check, convert, generate, relabel and corrupt datasets, and read your own"
     )
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -41,9 +41,16 @@ def add_parser(commands: Any) -> None:
 
     made = _add(own, "convert", convert, "store a dataset in another format")
     made.add_argument("source", help="path or id")
-    made.add_argument("destination", help="a new .hdf5, .npz or .csv file, or minari/<id>")
-    made.add_argument("--layout", help="of an .npz file for another project: ogbench or dppo")
+    made.add_argument("destination", help="a new .hdf5, .npz, .parquet or .csv file, a folder, or minari/<id>")
+    made.add_argument(
+        "--layout", help="of another project: ogbench, dppo (.npz), robomimic (.hdf5) or lerobot (a folder)"
+    )
+    made.add_argument("--fps", type=float, help="steps a second that it was recorded at, for LeRobot's layout")
     _add_loading(made)
+
+    made = _add(own, "draft", draft, "begin a mapping: what the columns of a log of your own mean")
+    made.add_argument("source", help="a CSV, Parquet, NPZ, HDF5 or MCAP file, a ROS 2 bag or a LeRobot dataset")
+    made.add_argument("-o", "--output", help="a new .yaml file (default: it is printed)")
 
     made = _add(own, "generate", generate, "record a dataset by scripted behaviours")
     made.add_argument(
@@ -92,14 +99,31 @@ def _add(commands: Any, name: str, function: Any, what: str) -> argparse.Argumen
 def _add_loading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="refuse oddities that are otherwise counted")
     parser.add_argument("--view", default="corrected", help="corrected, or d4rl for qlearning_dataset's rows")
+    parser.add_argument(
+        "--mapping", metavar="FILE", help="mapping that says what a log's columns mean (docs/own_data.md)"
+    )
+    parser.add_argument(
+        "--reward", metavar="MODULE:FUNCTION", help="rewards all steps at once, in place of recorded ones"
+    )
 
 
 def _load(arguments: argparse.Namespace, source: str | None = None) -> Dataset:
     from surefoot.tools.generate import load
 
+    options: dict[str, Any] = {"mapping": arguments.mapping, "reward": _reward(arguments.reward)}
     with output.download_bar() as progress:
         source = source or arguments.source
-        return load(source, strict=arguments.strict, view=arguments.view, progress=progress)
+        return load(source, strict=arguments.strict, view=arguments.view, progress=progress, **options)
+
+
+def _reward(name: str | None) -> Any:
+    """The function of a name that the user typed, whose module may be in the working directory."""
+    from surefoot.experiment.trust import allow, function_of
+
+    if name is None:
+        return None
+    allow(name)
+    return function_of(name, "--reward")
 
 
 def list_all(arguments: argparse.Namespace) -> int:
@@ -204,10 +228,45 @@ def convert(arguments: argparse.Namespace) -> int:
             arguments.source = str(generate.cached(arguments.source))
         elif is_benchmark(arguments.source):
             arguments.source = str(suites.recorded(arguments.source))
-    dataset = data.convert(
-        arguments.source, arguments.destination, strict=arguments.strict, view=arguments.view, layout=arguments.layout
-    )
+    if arguments.layout == "lerobot" and arguments.fps is None:
+        output.say("note: without --fps, the steps a second are those that the data name, else 50", stderr=True)
+    with output.episodes_bar(arguments.json, what="files") as files_done:
+        dataset = data.convert(
+            arguments.source,
+            arguments.destination,
+            strict=arguments.strict,
+            view=arguments.view,
+            layout=arguments.layout,
+            mapping=arguments.mapping,
+            reward=_reward(arguments.reward),
+            fps=arguments.fps,
+            files_done=files_done,
+        )
     _report_written(arguments.destination, dataset, arguments.json)
+    return 0
+
+
+def draft(arguments: argparse.Namespace) -> int:
+    """A mapping to begin with, printed or into a file."""
+    from surefoot.core.files import written_aside
+    from surefoot.data import logs
+
+    source = pathlib.Path(arguments.source)
+    if not source.exists():
+        raise ConfigError(f"{source}: no such file or folder")
+    path = None if arguments.output is None else pathlib.Path(arguments.output)
+    if path is not None and path.exists():
+        raise ConfigError(f"{path}: exists already; delete it or choose another name")
+    text = logs.draft(source, None if path is None else path.parent)
+    if path is None:
+        output.print_json({"mapping": text}) if arguments.json else output.say(text.rstrip())
+        return 0
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+    if arguments.json:
+        output.print_json({"output": str(path)})
+    else:
+        output.say(f"{output.short(path)}: correct it, then: surefoot datasets info {output.typed(path)}")
     return 0
 
 
@@ -345,9 +404,8 @@ def _report_written(path: Any, dataset: Dataset, as_json: bool) -> None:
         output.print_json({"output": str(path), **facts})
         return
     mean = facts["return_mean"]
-    output.say(
-        f"{output.short(path)}: {len(dataset):,} transitions, {facts['episodes']:,} episodes, mean return {mean:.1f}"
-    )
+    returns = "no rewards: it can be cloned" if mean is None else f"mean return {mean:.1f}"
+    output.say(f"{output.short(path)}: {len(dataset):,} transitions, {facts['episodes']:,} episodes, {returns}")
     for oddity, rows in dataset.warnings.items():
         output.say(f"  accepted: {rows:,} rows with {oddity}")
 

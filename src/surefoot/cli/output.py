@@ -189,7 +189,9 @@ LINE_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def episodes_bar(quiet: bool = False, lines: bool = True) -> Iterator[Callable[[int, int], None]]:
+def episodes_bar(
+    quiet: bool = False, lines: bool = True, what: str = "episodes"
+) -> Iterator[Callable[[int, int], None]]:
     """A bar of finished episodes on standard error; gives the function to call with (finished, all).
 
     Where that is no terminal, a line now and then, unless `lines` is false.
@@ -197,7 +199,7 @@ def episodes_bar(quiet: bool = False, lines: bool = True) -> Iterator[Callable[[
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     terminal = sys.stderr.isatty()
-    columns = ("episodes", BarColumn(), MofNCompleteColumn(), "ETA", TimeRemainingColumn())
+    columns = (what, BarColumn(), MofNCompleteColumn(), "ETA", TimeRemainingColumn())
     told = time.monotonic()
     with Progress(*columns, console=console(stderr=True), disable=quiet or not terminal) as bar:
         task = bar.add_task("", total=None)
@@ -207,6 +209,6 @@ def episodes_bar(quiet: bool = False, lines: bool = True) -> Iterator[Callable[[
             bar.update(task, completed=done, total=total)
             if lines and not quiet and not terminal and time.monotonic() - told > LINE_SECONDS:
                 told = time.monotonic()
-                say(f"{done:,} of {total:,} episodes", stderr=True)
+                say(f"{done:,} of {total:,} {what}", stderr=True)
 
         yield show

@@ -163,8 +163,8 @@ def describe(dataset: Dataset) -> str:
     """A dataset in a few words."""
     name = pathlib.Path(dataset.name).name
     episodes = len(dataset.episode_lengths)
-    mean = dataset.episode_returns.mean()
-    return f"{name} ({len(dataset):,} transitions, {episodes:,} episodes, mean return {mean:.1f})"
+    returns = f"mean return {dataset.episode_returns.mean():.1f}" if dataset.has_rewards else "no rewards"
+    return f"{name} ({len(dataset):,} transitions, {episodes:,} episodes, {returns})"
 
 
 def claimed(request: Request) -> Claim:

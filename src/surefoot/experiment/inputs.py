@@ -9,8 +9,9 @@ import re
 import numpy as np
 
 from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import DataError, SurefootError
+from surefoot.core.errors import ConfigError, DataError, SurefootError
 from surefoot.data.dataset import Array, Dataset
+from surefoot.data.rewards import rewarded
 from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.names import gymnasium_id
@@ -19,7 +20,7 @@ from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.experiment.algorithms import check_parts
 from surefoot.experiment.margins import with_margins
 from surefoot.experiment.plan import Plan, agent_class
-from surefoot.experiment.trust import module_of
+from surefoot.experiment.trust import demand, function_of, module_of
 from surefoot.experiment.workers import Listener, at_once, cores
 from surefoot.tools.generate import load
 from surefoot.tools.suites import with_rewards
@@ -89,14 +90,32 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     """
     if dataset is None:
         dataset = load(str(plan.dataset), strict=plan.strict, view=plan.view)
+    if plan.reward is not None:
+        demand(plan.reward, "the option reward")
+        dataset = rewarded(dataset, function_of(plan.reward, "reward"), plan.reward)
     dataset, notes = with_rewards(dataset, plan.environment)
     for text in notes:
         notify({"kind": "note", "text": text})
+    refuse_without_rewards(agent_class(plan.algorithm), dataset)
     if agent_class(plan.algorithm).reads_margins:
         dataset, notes = with_margins(dataset, plan.environment)
         for text in notes:
             notify({"kind": "note", "text": text})
     return dataset
+
+
+def refuse_without_rewards(kind: type[Agent], dataset: Dataset) -> None:
+    """Refuse to learn what to prefer from a log that says nothing of it: only cloning needs no rewards.
+
+    Raises:
+        ConfigError: the algorithm reads rewards, which the data do not have.
+    """
+    if dataset.has_rewards or not {"rewards", "returns_to_go"} & set(kind.reads):
+        return
+    raise ConfigError(
+        f"{dataset.name} has no rewards, which {kind.name} learns from; give them by a function of yours, "
+        "reward=module:function (docs/own_data.md), or clone what was done: algo=bc"
+    )
 
 
 def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Array, Array]:

@@ -66,9 +66,11 @@ class DataTrainer(SeedTrainer):
         return found if not agent.has_policy else {**found, **self.estimated(agent.policy(), self.seeds[position])}
 
     def estimated(self, policy: Policy, seed: int) -> dict[str, Any]:
-        """A fitted-Q estimate, of policies of one vector without memory."""
+        """A fitted-Q estimate, of policies of one vector without memory, from data with rewards."""
         assert self.dataset is not None
-        if policy.has_memory or policy.encoder is not None:  # fitted Q needs an action for one vector alone
+        if (
+            not self.dataset.has_rewards or policy.has_memory or policy.encoder is not None
+        ):  # fitted Q needs an action for one vector alone
             return {}
         estimate = fitted_q_estimate(policy, self.dataset, min(self.plan.steps, FITTED_Q_STEPS), seed)
         return {"fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}

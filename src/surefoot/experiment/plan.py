@@ -49,6 +49,7 @@ class Settings:
     strict: bool = False  # refuse oddities in the data that are otherwise counted and told
     view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
     init: str | None = None  # run folder whose trained networks are the start
+    reward: str | None = None  # module:function that rewards the dataset's steps, in place of its own rewards
     gap: str | None = None  # altered dynamics of what it acts in, as gravity2; it is evaluated without
     kernels: bool = True  # networks and updates in the native module, on a CPU; false: plain PyTorch
     compiled: bool = False  # torch.compile
@@ -104,14 +105,14 @@ class Plan(Settings):
     @property
     def imports(self) -> tuple[str, ...]:
         """Names that may be of modules, which to build its agents would import."""
-        word = self.config.get("termination")
-        return (self.algorithm, word) if isinstance(word, str) else (self.algorithm,)
+        words = (self.algorithm, self.config.get("termination"), self.reward)
+        return tuple(word for word in words if isinstance(word, str))
 
     def agent(self, spec: Spec) -> Agent:
         """An agent of this plan; which weights it has does not matter until `Agent.fresh` draws them."""
         kind = agent_class(self.algorithm)
         for name in self.imports[1:]:
-            demand(name, "the option algo.termination")
+            demand(name, f"the option {'reward' if name == self.reward else 'algo.termination'}")
         return kind(spec, kind.configure(**options_from_json(kind, self.config)))
 
     def to_json(self) -> dict[str, Any]:

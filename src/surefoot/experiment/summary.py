@@ -108,7 +108,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "per_seed_returns": [],
         "returns": None,
         "normalized": None,
-        "behaviour": None if dataset is None else behaviour(dataset, reference),
+        "behaviour": None if dataset is None or not dataset.has_rewards else behaviour(dataset, reference),
         "cost": None,
         "per_seed_costs": [],
         "success": None,

@@ -6,12 +6,13 @@ module is to execute it. A name that the user types is his decision; one that co
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import importlib.util
 import os
 import pathlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from surefoot.core.errors import CheckpointError, ConfigError
@@ -56,6 +57,24 @@ def demand(name: str | None, source: object, trust: bool = False) -> None:
             "(trust=True in python), or import the module beforehand"
         )
     allow(name)
+
+
+def function_of(name: str, what: str) -> Callable[..., Any]:
+    """The function that `module:function` names, once its module may be imported.
+
+    Raises:
+        ConfigError: it can't be imported, or is no function.
+    """
+    module, _, attribute = name.rpartition(":")
+    if not module:
+        raise ConfigError(f"{what}={name!r} names no function; give module:function, as in my_rewards:height")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{what}={name}: can't be imported: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"{what}={name}: is a {type(found).__name__}, not a function")
+    return found  # type: ignore[no-any-return]
 
 
 def refuse_links(folder: pathlib.Path, trust: bool = False) -> None:

@@ -16,6 +16,7 @@ from surefoot.data.catalogue import CATALOGUE
 from surefoot.data.files import cache_folder
 from surefoot.data.load import Progress
 from surefoot.data.load import load as load_source
+from surefoot.data.rewards import Reward, name_of, rewarded
 from surefoot.envs.names import PIXELS, PREFIX
 from surefoot.envs.suites import is_benchmark
 from surefoot.envs.systems import SYSTEMS, System
@@ -151,6 +152,8 @@ def load(
     strict: bool = False,
     view: str = "corrected",
     progress: Progress | None = None,
+    mapping: str | os.PathLike[str] | None = None,
+    reward: Reward | None = None,
 ) -> Dataset:
     """`surefoot.data.load` that also knows embedded and benchmarks' datasets; an existing path of that name wins.
 
@@ -158,13 +161,14 @@ def load(
         ConfigError, DataError, DownloadError, MissingExtraError: as `surefoot.data.load`.
     """
     text = os.fspath(source)
-    if not exists(text) and text in EMBEDDED:
-        return _load_cached(text, strict, view)
-    if not exists(text) and is_benchmark(text):
-        return suites.load(text, strict)
+    if not exists(text) and (text in EMBEDDED or is_benchmark(text)):
+        if mapping is not None:
+            raise ConfigError(f"{text}: its columns are known; a mapping is of logs of your own")
+        found = _load_cached(text, strict, view) if text in EMBEDDED else suites.load(text, strict)
+        return found if reward is None else rewarded(found, reward, name_of(reward))
     looks_like_path = not text.startswith(("d4rl/", PREFIX)) and ("/" in text or "." in text)
     if exists(text) or text in CATALOGUE or looks_like_path:  # minari/<id> too
-        return load_source(source, strict=strict, view=view, progress=progress)
+        return load_source(source, strict=strict, view=view, progress=progress, mapping=mapping, reward=reward)
     close = difflib.get_close_matches(text, [*EMBEDDED, *CATALOGUE], n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     raise ConfigError(

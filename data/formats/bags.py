@@ -1,0 +1,275 @@
+"""Recordings of messages, MCAP files and ROS 2 bags of them, sampled into steps at a mapping's rate.
+
+A column is a field of a topic's messages, `/joint_states.position` or `/joint_states.position[2]`. A step k stands at
+time t_k: observations are what the last message by then said, and actions, rewards and flags what the last message
+before t_(k+1) said, since a command that answers an observation comes after it. Without a `rate` there is a step for
+each message of the first action's topic, whose own content is the action. Steps begin when every topic has spoken.
+Messages are of ROS 2 (cdr) or JSON; what they mean stands in the file, so no ROS is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefoot.core.errors import DataError, MissingExtraError
+from surefoot.core.unpacking import too_much, unpack_limit
+from surefoot.data.formats import pictures
+from surefoot.data.formats.columns import Table
+
+if TYPE_CHECKING:
+    from surefoot.data.formats.mapping import LogMapping
+
+Array = np.ndarray[Any, Any]
+
+SIGNATURE = b"\x89MCAP0\r\n"
+PICTURES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+ENCODINGS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4, "8UC1": 1, "8UC3": 3}
+"""Of raw pictures -> their channels."""
+
+
+@dataclasses.dataclass
+class Track:
+    """What one column's messages said: times in nanoseconds, and values."""
+
+    times: list[int] = dataclasses.field(default_factory=list)
+    values: list[Any] = dataclasses.field(default_factory=list)
+
+
+def is_recording(path: pathlib.Path) -> bool:
+    """Whether a path is an MCAP file, or the folder of a ROS 2 bag."""
+    if path.is_dir():
+        return ((path / "metadata.yaml").is_file() and any(path.glob("*.mcap"))) or any(path.glob("*.db3"))
+    with open(path, "rb") as file:
+        return file.read(len(SIGNATURE)) == SIGNATURE
+
+
+def table(path: pathlib.Path, mapping: LogMapping | None = None) -> Table:
+    """The fields of a recording's messages; without a mapping only their names can be read.
+
+    Raises:
+        DataError: it is damaged, or of a storage or encoding that is not read.
+        MissingExtraError: the packages that read it are not installed.
+    """
+    files = _files(path)
+    names = _names(files)
+
+    def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
+        if mapping is None:
+            raise DataError(f"{path}: messages become steps only by a mapping (docs/own_data.md)")
+        size = sum(file.stat().st_size for file in files)
+        tracks = _tracks(files, wanted, mapping.image_size, unpack_limit(size))
+        return _sampled(path, tracks, mapping, wanted)
+
+    return Table(path, names, read)
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    if not path.is_dir():
+        return [path]
+    if any(path.glob("*.db3")):
+        raise DataError(
+            f"{path}: is a ROS 2 bag in SQLite, which does not say what its messages mean; store it as MCAP: "
+            "ros2 bag convert, or record with `-s mcap`"
+        )
+    return sorted(path.glob("*.mcap"), key=lambda file: (len(file.name), file.name))
+
+
+def _packages(path: pathlib.Path) -> tuple[Any, Any]:
+    """The reader of MCAP and the decoder of ROS 2 messages."""
+    try:
+        from mcap.reader import make_reader
+        from mcap_ros2.decoder import DecoderFactory
+    except ImportError as error:
+        raise MissingExtraError(str(error.name or "mcap"), "ros", f"reading {path.name}") from error
+    return make_reader, DecoderFactory
+
+
+def _messages(path: pathlib.Path, topics: set[str] | None) -> Iterator[tuple[str, str, int, Callable[[], Any]]]:
+    """(topic, type, time in ns, the message decoded when it is asked for) in the order of time."""
+    make_reader, factory = _packages(path)
+    decoders: dict[int, Callable[[bytes], Any]] = {}
+    ros = factory()
+    try:
+        with open(path, "rb") as file:
+            reader = make_reader(file, validate_crcs=True)
+            for schema, channel, message in reader.iter_messages(topics=None if topics is None else sorted(topics)):
+                if channel.id not in decoders:
+                    decoders[channel.id] = _decoder(path, ros, schema, channel)
+                kind = "" if schema is None else schema.name
+                decode, data = decoders[channel.id], message.data
+                yield channel.topic, kind, message.log_time, lambda decode=decode, data=data: decode(data)
+    except DataError:
+        raise
+    except Exception as error:  # mcap raises its own kinds, struct.error, and those of lz4 and zstandard
+        raise DataError(
+            f"{path}: is a damaged recording ({type(error).__name__}: {error}); `mcap recover` may help"
+        ) from error
+
+
+def _decoder(path: pathlib.Path, ros: Any, schema: Any, channel: Any) -> Callable[[bytes], Any]:
+    if channel.message_encoding == "json":
+        return lambda data: json.loads(data)
+    found = ros.decoder_for(channel.message_encoding, schema)
+    if found is None:
+        raise DataError(
+            f"{path}: messages of {channel.topic} are encoded as {channel.message_encoding!r}; "
+            "ROS 2's cdr and json are read"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _names(files: Sequence[pathlib.Path]) -> dict[str, str]:
+    """Each topic's fields, from its first message."""
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    for path in files:
+        make_reader, _ = _packages(path)
+        try:
+            with open(path, "rb") as file:
+                summary = make_reader(file).get_summary()
+        except Exception as error:
+            raise DataError(f"{path}: is a damaged recording ({type(error).__name__}: {error})") from error
+        topics = None if summary is None else {one.topic for one in summary.channels.values()}
+        for topic, kind, _, message in _messages(path, None):
+            if topic in seen:
+                continue
+            seen.add(topic)
+            if kind in PICTURES:
+                found[topic] = f"pictures ({kind})"
+            else:
+                found |= {f"{topic}{place}": what for place, what in _fields(message())}
+            if topics is not None and seen >= topics:
+                break
+    if not found:
+        raise DataError(f"{files[0] if files else 'the bag'}: holds no message: it is damaged, or empty")
+    return found
+
+
+def _fields(message: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """(`.field.inner`, what it is) of the numbers in a message."""
+    if isinstance(message, bool | int | float):
+        yield place, "a number"
+    elif isinstance(message, list | tuple | np.ndarray | bytes | memoryview):
+        held = list(message[:1])
+        if not held or isinstance(held[0], bool | int | float):
+            yield place, f"{len(message)} numbers"
+    else:
+        for name, value in _parts(message):
+            yield from _fields(value, f"{place}.{name}")
+
+
+def _parts(message: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(message, Mapping):
+        yield from message.items()
+    elif hasattr(message, "__slots__"):
+        yield from ((name, getattr(message, name)) for name in message.__slots__ if not name.startswith("_"))
+    elif hasattr(message, "__dict__"):
+        yield from ((name, value) for name, value in vars(message).items() if not name.startswith("_"))
+
+
+def _tracks(
+    files: Sequence[pathlib.Path], wanted: Sequence[str], size: pictures.Size | None, limit: int
+) -> dict[str, Track]:
+    """What the messages said of each wanted column."""
+    places: dict[str, list[tuple[str, list[str]]]] = {}
+    for name in wanted:
+        topic, _, rest = name.partition(".")
+        places.setdefault(topic, []).append((name, rest.split(".") if rest else []))
+    tracks = {name: Track() for name in wanted}
+    used = 0
+    for path in files:
+        for topic, kind, time, message in _messages(path, set(places)):
+            decoded = message()
+            for name, fields in places[topic]:
+                value = (
+                    _picture(path, topic, decoded, size) if kind in PICTURES else _value(path, name, decoded, fields)
+                )
+                used += value.nbytes + 64
+                if used > limit:
+                    raise DataError(f"{path}: {too_much(used, limit)}")
+                tracks[name].times.append(time)
+                tracks[name].values.append(value)
+    return tracks
+
+
+def _value(path: pathlib.Path, name: str, message: Any, fields: Sequence[str]) -> Array:
+    for field in fields:
+        message = message[field] if isinstance(message, Mapping) else getattr(message, field)
+    array = np.asarray(message, np.float64)
+    if array.ndim > 1:
+        raise DataError(f"{path}: {name!r} is {array.shape}, must be a number or a list of them")
+    return array
+
+
+def _picture(path: pathlib.Path, topic: str, message: Any, size: pictures.Size | None) -> Array:
+    """(H, W, 3) of a message of `sensor_msgs`."""
+    if not hasattr(message, "encoding"):
+        return pictures.decoded(f"{path}, {topic}", bytes(message.data), size)
+    if message.encoding not in ENCODINGS:
+        raise DataError(f"{path}: pictures of {topic} are {message.encoding!r}; {', '.join(ENCODINGS)} are read")
+    channels, height, width = ENCODINGS[message.encoding], int(message.height), int(message.width)
+    rows = np.frombuffer(bytes(message.data), np.uint8)
+    if int(message.step) < width * channels or len(rows) < height * int(message.step):
+        raise DataError(f"{path}: a picture of {topic} has fewer bytes than {height} x {width} need")
+    cells = rows[: height * message.step].reshape(height, message.step)[:, : width * channels]
+    picture = cells.reshape(height, width, channels)
+    if message.encoding.startswith("bgr"):
+        picture = picture[..., [2, 1, 0]]
+    return pictures.scaled(np.ascontiguousarray(np.repeat(picture, 3, -1) if channels == 1 else picture[..., :3]), size)
+
+
+def _sampled(
+    path: pathlib.Path, tracks: Mapping[str, Track], mapping: LogMapping, wanted: Sequence[str]
+) -> dict[str, Array]:
+    """Each column at each step."""
+    from surefoot.data.formats.mapping import split
+
+    for name, track in tracks.items():
+        if not track.times:
+            raise DataError(f"{path}: no message of {name!r}")
+    before = {split(name)[0] for name in (*mapping.observations, *mapping.images.values())}
+    clock = np.asarray(tracks[split(mapping.actions[0])[0]].times, np.int64)
+    times = {name: np.maximum.accumulate(np.asarray(track.times, np.int64)) for name, track in tracks.items()}
+    begin = max(int(times[name][0]) for name in wanted if name in before)
+    end = int(clock[-1])
+    if mapping.rate is None:
+        ticks = clock[clock >= begin]
+        upper = ticks
+    else:
+        period = 1e9 / mapping.rate
+        begin = max(begin, int(clock[0] - period))
+        ticks = begin + (np.arange(int((end - begin) / period) + 1) * period).astype(np.int64)
+        upper = ticks + int(period) - 1
+    if not len(ticks):
+        raise DataError(f"{path}: no step: {split(mapping.actions[0])[0]!r} ends before every observation has come")
+    found: dict[str, Array] = {}
+    for name in wanted:
+        places = np.searchsorted(times[name], ticks if name in before else upper, side="right") - 1
+        found[name] = _stacked(path, name, [tracks[name].values[place] for place in np.maximum(places, 0)])
+        if (places < 0).any():
+            raise DataError(
+                f"{path}: {name!r} has no message by the first step; its first comes "
+                f"{(times[name][0] - ticks[0]) / 1e9:.2f} s later. Cut the recording, or leave the column out"
+            )
+        if mapping.gap is not None and name in before:
+            silent = ticks - times[name][places] > mapping.gap * 1e9
+            if silent.any():
+                raise DataError(
+                    f"{path}: {name!r} is silent for more than {mapping.gap:g} s (gap) at {int(silent.sum())} "
+                    f"steps, the first at {(ticks[silent][0] - ticks[0]) / 1e9:.2f} s; cut the recording there"
+                )
+    return found
+
+
+def _stacked(path: pathlib.Path, name: str, values: list[Array]) -> Array:
+    if values[0].size == 0:
+        raise DataError(f"{path}: messages of {name!r} hold no number")
+    if len({value.shape for value in values}) > 1:
+        raise DataError(f"{path}: messages of {name!r} have {sorted({value.shape for value in values})} numbers")
+    return np.stack(values)

@@ -1,0 +1,269 @@
+"""Columns of a log by name, whatever kind of file they stand in: what a mapping chooses from (`formats.mapping`).
+
+A table knows the names of its columns and reads those that are wanted, as arrays with a row for each step: numbers and
+truth values. A column that tells episodes apart may hold texts, which become numbers that stand for them.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.errors import DataError, MissingExtraError, nearest
+from surefoot.core.unpacking import read_npz, too_much, unpack_limit
+
+Array = np.ndarray[Any, Any]
+
+WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
+CHUNK = 65_536
+"""Lines of a text file that are turned into numbers at once."""
+DELIMITERS = ",;\t"
+TEXT = "text"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A file's columns: name -> what it holds, in words, and a function that reads some of them."""
+
+    path: pathlib.Path
+    names: Mapping[str, str]
+    reader: Callable[[Sequence[str], str | None], dict[str, Array]]
+
+    def read(self, wanted: Sequence[str], text: str | None = None) -> dict[str, Array]:
+        """Name -> (N, ...) of these columns, all of one length.
+
+        Args:
+            wanted: names of columns.
+            text: the one of them that may hold texts.
+
+        Raises:
+            DataError: a column is missing, or is no array of numbers, texts or truth values with a row a step.
+        """
+        for name in wanted:
+            if name not in self.names:
+                raise DataError(f"{self.path}: has no column {name!r}: {nearest(name, list(self.names))}")
+        found = self.reader(list(dict.fromkeys(wanted)), text)
+        rows = {name: len(array) if array.ndim else 0 for name, array in found.items()}
+        if len(set(rows.values())) > 1:
+            raise DataError(f"{self.path}: columns of different lengths: {rows}; each needs a row for each step")
+        if not rows or not next(iter(rows.values())):
+            raise DataError(f"{self.path}: holds no step")
+        return found
+
+
+def csv_table(path: pathlib.Path) -> Table:
+    """The columns of a text file with a first line of names, separated by comma, semicolon or tab."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            line = file.readline()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text at byte {error.start}") from error
+    delimiter = max(DELIMITERS, key=line.count)
+    header = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
+    if doubled := [name for name in header if header.count(name) > 1]:
+        raise DataError(f"{path}: column {doubled[0]!r} occurs more than once")
+
+    def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter=delimiter)
+            next(rows)
+            return _text_columns(path, rows, header, wanted, text)
+
+    return Table(path, _kinds(path, header, delimiter), read)
+
+
+def _kinds(path: pathlib.Path, header: list[str], delimiter: str) -> dict[str, str]:
+    """What each column of a text file holds, by its first row."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, delimiter=delimiter)
+        try:
+            next(rows)
+            first = next(rows, [])
+        except (csv.Error, UnicodeDecodeError, StopIteration):
+            first = []
+    held = dict(zip(header, first, strict=False))
+    return {name: TEXT if _number(held.get(name, "0").strip()) is None else "numbers" for name in header}
+
+
+def _text_columns(
+    path: pathlib.Path, rows: Iterator[list[str]], header: list[str], wanted: Sequence[str], text: str | None
+) -> dict[str, Array]:
+    """The cells of these columns as numbers; a column of texts as the places of its texts among the different ones."""
+    places = [header.index(name) for name in wanted]
+    parts: list[list[Array]] = [[] for _ in wanted]
+    texts: dict[str, int] = {}
+    line = 2
+    try:
+        while lines := list(itertools.islice(rows, CHUNK)):
+            lines = [one for one in lines if one]
+            for one, cells in enumerate(lines):
+                if len(cells) != len(header):
+                    raise DataError(f"{path}: line {line + one} has {len(cells)} cells, and the first {len(header)}")
+            for index, place in enumerate(places):
+                cells = [one[place] for one in lines]
+                if header[place] == text:
+                    parts[index].append(np.array([texts.setdefault(cell, len(texts)) for cell in cells], np.float64))
+                else:
+                    parts[index].append(_numbers(path, header[place], cells, line))
+            line += len(lines)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: is not readable as text with columns near line {line} ({error})") from error
+    if not all(parts):
+        raise DataError(f"{path}: is empty: no row follows the first line")
+    return {name: np.concatenate(part) for name, part in zip(wanted, parts, strict=True)}
+
+
+def _numbers(path: pathlib.Path, name: str, cells: list[str], line: int) -> Array:
+    """Cells as float64: numbers, truth values, or dates as seconds."""
+    try:
+        return np.array(cells, np.float64)
+    except ValueError:
+        found = [_number(cell.strip()) for cell in cells]
+    if None in found:
+        bad = found.index(None)
+        raise DataError(f"{path}: {cells[bad]!r} in line {line + bad} of column {name!r} is not a number")
+    return np.array(found, np.float64)
+
+
+def _number(text: str) -> float | None:
+    """A number, a truth value, or a date and time of ISO 8601 as seconds."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    for meaning in (float, lambda one: datetime.fromisoformat(one).timestamp()):
+        try:
+            return float(meaning(text))
+        except ValueError:
+            continue
+    return None
+
+
+def npz_table(path: pathlib.Path) -> Table:
+    """The arrays of a NumPy archive."""
+    _, names = read_npz(path, lambda name: False, DataError)
+
+    def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
+        found = read_npz(path, set(wanted).__contains__, DataError)[0]
+        for name, array in found.items():
+            if array.dtype.kind == "U" and name == text:
+                found[name] = np.unique(array, return_inverse=True)[1]
+        return found
+
+    return Table(path, dict.fromkeys(names, "an array"), read)
+
+
+def hdf5_table(path: pathlib.Path) -> Table:
+    """The datasets of an HDF5 file, by their whole names, such as `observations/qpos`."""
+    from surefoot.data.formats.hdf5 import read_hdf5
+
+    names = read_hdf5(path, []).names
+    return Table(path, dict.fromkeys(names, "an array"), lambda wanted, _: read_hdf5(path, list(wanted)).arrays)
+
+
+def parquet_table(path: pathlib.Path) -> Table:
+    """The columns of a Parquet file: numbers, lists of one length, fields of structures by `column.field`, texts."""
+    with parquet_errors(path):
+        file = parquet().ParquetFile(path)
+        schema = file.schema_arrow
+        limit, rows = unpack_limit(path.stat().st_size), file.metadata.num_rows
+        size = sum(file.metadata.row_group(k).total_byte_size for k in range(file.metadata.num_row_groups))
+        if max(size, 4 * rows) > limit:
+            raise DataError(f"{path}: {too_much(max(size, 4 * rows), limit)}")
+    names: dict[str, str] = {}
+    for field in schema:
+        inner = {f"{field.name}.{part.name}": str(part.type) for part in field.type} if _is_struct(field.type) else {}
+        names |= inner or {field.name: str(field.type)}
+
+    def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
+        found = {}
+        with parquet_errors(path):
+            for name in wanted:
+                column, _, part = (name, "", "") if name in schema.names else name.partition(".")
+                values = file.read([column]).column(0).combine_chunks()
+                found[name] = arrow_array(path, name, values.field(part) if part else values, name == text)
+        return found
+
+    return Table(path, names, read)
+
+
+def parquet() -> Any:
+    """The module `pyarrow.parquet`.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet", "a Parquet file or a LeRobot dataset") from error
+    return pyarrow.parquet
+
+
+class parquet_errors:
+    """Where Arrow can't read a file, a DataError that names it."""
+
+    def __init__(self, path: object) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        """Nothing to begin."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Raise a DataError in place of what Arrow raises: a ValueError, an OSError or a NotImplementedError."""
+        arrow = error is not None and type(error).__module__.startswith("pyarrow")
+        if arrow or isinstance(error, OSError | ValueError | NotImplementedError):
+            reason = (str(error).splitlines() or [""])[0]
+            raise DataError(f"{self.path}: is a damaged Parquet file, or no Parquet file ({reason})") from error
+
+
+def _is_struct(kind: Any) -> bool:
+    import pyarrow.types
+
+    return bool(pyarrow.types.is_struct(kind))
+
+
+def arrow_array(path: object, name: str, values: Any, texts: bool = False) -> Array:
+    """(N, ...) of an Arrow array: numbers, truth values, lists of one length, times as seconds.
+
+    Args:
+        path: of the file, for messages.
+        name: of the column, for messages.
+        values: the array.
+        texts: whether it may hold texts, which become numbers that stand for the different ones.
+
+    Raises:
+        DataError: there are gaps, lists of different lengths, or values of another type.
+    """
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = values.storage
+    if values.null_count:
+        raise DataError(f"{path}: column {name!r} has {values.null_count} rows without a value; repair or remove them")
+    kind = values.type
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        lengths = np.unique(np.asarray(values.value_lengths()))
+        if len(lengths) > 1:
+            raise DataError(
+                f"{path}: column {name!r} has lists of {lengths[0]} to {lengths[-1]} entries, and needs one length"
+            )
+        flat = arrow_array(path, name, values.flatten())
+        return flat.reshape(len(values), len(flat) // max(1, len(values)), *flat.shape[1:])
+    if types.is_timestamp(kind):
+        per_second = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[kind.unit]
+        return np.asarray(values.cast(pa.int64())) / float(per_second)
+    if texts and (types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)):
+        coded = values if types.is_dictionary(kind) else values.dictionary_encode()
+        return np.asarray(coded.indices, np.float64)
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    raise DataError(f"{path}: column {name!r} is of type {kind}, which is not numbers")

@@ -1,0 +1,211 @@
+"""LeRobot datasets of version 3, read: a folder of Parquet files with a row a frame, and videos beside them.
+
+`meta/info.json` names the features. What `load` takes without a mapping: `observation.state` and
+`observation.environment_state` joined, `action`, `next.reward`. An episode ends with a termination where
+`next.terminated` says so, which surefoot writes, or where its last frame is a `next.success`; else it is cut off, since
+`next.done` marks every last frame. Source: huggingface/lerobot, docs/source/lerobot-dataset-v3.mdx.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefoot.core.errors import CheckpointError, DataError, nearest
+from surefoot.core.files import read_json
+from surefoot.core.schema import Many, Number, Record, Table, Text
+from surefoot.core.unpacking import too_much, unpack_limit
+from surefoot.data.checks import flags, matrix, vector
+from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.formats import columns, pictures
+from surefoot.data.formats.flat import Source, dataset_from_arrays
+
+if TYPE_CHECKING:
+    from surefoot.data.formats.mapping import LogMapping
+
+Array = np.ndarray[Any, Any]
+
+STATE, ENVIRONMENT, ACTION, NEXT = (
+    "observation.state",
+    "observation.environment_state",
+    "action",
+    "next.observation.state",
+)
+REWARD, DONE, SUCCESS, TERMINATED, COST = "next.reward", "next.done", "next.success", "next.terminated", "next.cost"
+EXTRAS = "extras."
+UNKNOWN_ENDS = "episode ends taken as cut off"
+_SHAPE = Many(Number(1, 2**31, whole=True), 0, 5)
+INFO = Record(
+    {
+        "codebase_version": Text(40),
+        "features": Table(Record({"dtype": Text(40), "shape": _SHAPE}, others=True)),
+        "fps": Number(1e-3, 1e6),
+    },
+    others=True,
+)
+_KEY = re.compile(r"[\w.\-]+")
+
+
+def is_lerobot(folder: pathlib.Path) -> bool:
+    """Whether a folder holds a LeRobot dataset."""
+    return (folder / "meta" / "info.json").is_file()
+
+
+def info_of(folder: pathlib.Path) -> dict[str, Any]:
+    """What `meta/info.json` says, checked.
+
+    Raises:
+        DataError: it is damaged, or of another version than 3.
+    """
+    try:
+        info: dict[str, Any] = read_json(folder / "meta" / "info.json", INFO)
+    except CheckpointError as error:
+        raise DataError(str(error)) from error
+    version = info["codebase_version"]
+    if not version.startswith("v3."):
+        raise DataError(
+            f"{folder}: is a LeRobot dataset of version {version}, and v3 is read; convert it by LeRobot's own "
+            "lerobot.datasets.v30.convert_dataset_v21_to_v30"
+        )
+    if odd := [key for key in info["features"] if not _KEY.fullmatch(key)]:
+        raise DataError(f"{folder}: the feature {odd[0]!r} has a name that is no column's")
+    return info
+
+
+def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Table:
+    """The features of a dataset by name; pictures are decoded, and scaled as the mapping says."""
+    info = info_of(folder)
+    size = None if mapping is None else mapping.image_size
+    names = {key: f"{one['dtype']} {one['shape']}" for key, one in info["features"].items()}
+
+    def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
+        plain = [key for key in wanted if info["features"][key]["dtype"] not in ("image", "video")]
+        found = _numbers(folder, [*plain, "index"] if "index" in names and "index" not in plain else plain)
+        rows = len(next(iter(found.values()))) if found else 0
+        for key in wanted:
+            if key not in found:
+                video = info["features"][key]["dtype"] == "video"
+                taken = _from_videos(folder, key, info, size) if video else _from_cells(folder, key, size)
+                inside = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+                found[key] = pictures.stack(f"{folder}, {key!r}", taken, rows, inside)
+        return {key: found[key] for key in wanted}
+
+    return columns.Table(folder, names, read)
+
+
+def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
+    """The dataset in a folder, its states and actions; pictures come by a mapping (docs/own_data.md).
+
+    Raises:
+        DataError: the folder is damaged, of another version, or lacks states or actions.
+        MissingExtraError: pyarrow is not installed.
+    """
+    info, held = info_of(folder), table(folder)
+    features = {key: one for key, one in info["features"].items() if one["dtype"] not in ("image", "video", "string")}
+    states = [key for key in (STATE, ENVIRONMENT) if key in features]
+    if not states or ACTION not in features:
+        missing = ACTION if states else STATE
+        raise DataError(
+            f"{folder}: has no feature {missing!r} of numbers: {nearest(missing, list(info['features']))}; a mapping "
+            "can name others (docs/own_data.md)"
+        )
+    wanted = [key for key in (REWARD, DONE, SUCCESS, TERMINATED, COST, NEXT, "valid") if key in features]
+    extras = [key for key in features if key.startswith(EXTRAS)]
+    got = held.read([*states, ACTION, "episode_index", *wanted, *extras])
+    name = str(folder)
+    observations = [matrix(name, key, got[key]) for key in states]
+    arrays = {"observations": np.concatenate(observations, 1) if len(observations) > 1 else observations[0]}
+    arrays[ACTION + "s"] = got[ACTION]
+    if NEXT in got and len(states) == 1:
+        arrays["next_observations"] = got[NEXT]
+    for key, column in ((COST, "costs"), ("valid", "valid")):
+        if key in got:
+            arrays[column] = got[key]
+    attributes: dict[str, Any] = {"kind": "lerobot", "fps": info["fps"], "lerobot_version": info["codebase_version"]}
+    if isinstance(info.get("surefoot_attributes"), dict):
+        kept = info["surefoot_attributes"]
+        attributes = {key: one for key, one in kept.items() if isinstance(one, str | int | float | bool)} | attributes
+    arrays["rewards"] = vector(name, REWARD, got[REWARD]) if REWARD in got else np.zeros(len(got[ACTION]), np.float32)
+    if REWARD not in got:
+        attributes[REWARDS] = NO_REWARDS
+    ids = got["episode_index"]
+    last = np.append(np.diff(ids) != 0, True)
+    named = TERMINATED if TERMINATED in got else SUCCESS if SUCCESS in got else None
+    ended = last & flags(name, named, got[named]) if named is not None else np.zeros(len(ids), bool)
+    arrays |= {"terminals": ended, "timeouts": last & ~ended}
+    known = source.with_attributes(attributes)
+    if known.sha256 is None:
+        known = dataclasses.replace(known, sha256=None)
+    made = dataset_from_arrays(arrays, known, view, {key.removeprefix(EXTRAS): got[key] for key in extras})
+    if named is None and DONE in got:
+        made = made.replace(warnings={**made.warnings, UNKNOWN_ENDS: int(last.sum())})
+    return made
+
+
+def _files(folder: pathlib.Path, within: str) -> list[pathlib.Path]:
+    """The Parquet files of a part of the dataset, in their order."""
+    found = sorted((folder / within).glob("chunk-*/file-*.parquet"), key=lambda path: (path.parent.name, path.name))
+    if not found:
+        raise DataError(f"{folder}: has no file {within}/chunk-*/file-*.parquet; fetch it again")
+    return found
+
+
+def _numbers(folder: pathlib.Path, keys: Sequence[str]) -> dict[str, Array]:
+    """Columns of all data files, frames in the order of their index."""
+    files = _files(folder, "data")
+    parts: dict[str, list[Array]] = {key: [] for key in keys}
+    for path in files:
+        with columns.parquet_errors(path):
+            file = columns.parquet().ParquetFile(path)
+            limit, needed = unpack_limit(path.stat().st_size), 4 * file.metadata.num_rows * max(1, len(keys))
+            if needed > limit:
+                raise DataError(f"{path}: {too_much(needed, limit)}")
+            if missing := [key for key in keys if key not in file.schema_arrow.names]:
+                raise DataError(f"{path}: the column {missing[0]!r} is missing, which meta/info.json names")
+            held = file.read(list(keys))
+        for key in keys:
+            parts[key].append(columns.arrow_array(path, key, held.column(key)))
+    found = {key: part[0] if len(part) == 1 else np.concatenate(part) for key, part in parts.items()}
+    if "index" in found and (np.diff(found["index"]) != 1).any():
+        raise DataError(
+            f"{folder}: 'index' does not count the frames through all files: one is missing, or there twice"
+        )
+    return found
+
+
+def _from_cells(folder: pathlib.Path, key: str, size: pictures.Size | None) -> Iterator[Array]:
+    """Pictures that stand in the Parquet files themselves."""
+    for path in _files(folder, "data"):
+        with columns.parquet_errors(path):
+            batches = columns.parquet().ParquetFile(path).iter_batches(batch_size=64, columns=[key])
+            for batch in batches:
+                for cell in batch.column(0).to_pylist():
+                    content = cell.get("bytes") if isinstance(cell, dict) else None
+                    if content is None:
+                        raise DataError(f"{path}: a picture of {key!r} is not in the file; fetch the dataset whole")
+                    yield pictures.decoded(f"{path}, {key!r}", content, size)
+
+
+def _from_videos(folder: pathlib.Path, key: str, info: dict[str, Any], size: pictures.Size | None) -> Iterator[Array]:
+    """Pictures of videos, in which episodes stand one after another."""
+    prefix = f"videos/{key}/"
+    wanted = ["episode_index", "length", *(f"{prefix}{one}" for one in ("chunk_index", "file_index", "from_timestamp"))]
+    episodes: dict[str, list[Array]] = {name: [] for name in wanted}
+    for path in _files(folder, "meta/episodes"):
+        held = columns.parquet_table(path).read(wanted)
+        for name in wanted:
+            episodes[name].append(held[name])
+    _, lengths, chunks, numbers, starts = (np.concatenate(episodes[name]) for name in wanted)
+    if not np.isfinite(starts).all() or math.isnan(float(info["fps"])):
+        raise DataError(f"{folder}: meta/episodes has a time of {key!r} that is not finite")
+    for chunk, number in dict.fromkeys(zip(chunks.tolist(), numbers.tolist(), strict=True)):
+        held_here = np.flatnonzero((chunks == chunk) & (numbers == number))
+        seconds = np.concatenate([starts[k] + np.arange(int(lengths[k])) / info["fps"] for k in held_here])
+        path = folder / "videos" / key / f"chunk-{int(chunk):03d}" / f"file-{int(number):03d}.mp4"
+        yield from pictures.frames(path, seconds.tolist(), 0.5 / info["fps"], size)

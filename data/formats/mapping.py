@@ -1,0 +1,323 @@
+"""Mapping files: which columns of a log are observations, actions, rewards and ends of episodes (docs/own_data.md).
+
+A mapping is a small YAML file. It is a dataset by itself where it names its `files`, and otherwise goes with one. Logs
+may be CSV, Parquet, NPZ, HDF5, MCAP, a ROS 2 bag or a LeRobot dataset; each file begins an episode of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import glob
+import hashlib
+import pathlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.core.schema import Many, Number, Record, Text, check
+from surefoot.core.schema import Table as Object
+from surefoot.core.spec import IMAGE, VECTOR
+from surefoot.data.checks import check_finite, flags, vector
+from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.formats.columns import Table
+from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.formats.named import PREFIXES
+
+Array = np.ndarray[Any, Any]
+
+SUFFIXES = (".yaml", ".yml")
+MOST_BYTES = 1 << 20
+STATE = "state"
+"""Key of the vector beside images."""
+_NAMES = Many(Text(500), 1)
+_NAME, _POSITIVE = Text(500), Number(1e-9)
+KIND = Record(
+    {"actions": _NAMES},
+    {
+        "observations": _NAMES,
+        "files": _NAMES,
+        "next_observations": _NAMES,
+        "images": Object(_NAME),
+        "image_size": Many(Number(1, 4096, whole=True), 2, 2),
+        "reward": _NAME,
+        "cost": _NAME,
+        "termination": _NAME,
+        "truncation": _NAME,
+        "episode": _NAME,
+        "time": _NAME,
+        "gap": _POSITIVE,
+        "rate": _POSITIVE,
+        "environment": _NAME,
+        "max_episode_steps": Number(1, 2**31 - 1, whole=True),
+    },
+)
+LISTS = ("observations", "actions", "next_observations", "files")
+
+
+@dataclasses.dataclass(frozen=True)
+class LogMapping:
+    """What a mapping file says; columns as `name`, `name[2]`, `name[0:3]`, or with `*` for several."""
+
+    path: str
+    actions: tuple[str, ...]
+    observations: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    next_observations: tuple[str, ...] = ()
+    images: Mapping[str, str] = dataclasses.field(default_factory=dict)  # key of an observation -> column
+    image_size: tuple[int, int] | None = None  # height and width that pictures are scaled to
+    reward: str | None = None
+    cost: str | None = None
+    termination: str | None = None
+    truncation: str | None = None
+    episode: str | None = None  # a column that changes with each episode
+    time: str | None = None  # a column of seconds
+    gap: float | None = (
+        None  # seconds without a row that end an episode; of a topic without a message, that are refused
+    )
+    rate: float | None = None  # steps per second that messages are sampled at
+    environment: str | None = None
+    max_episode_steps: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that it names, as it names them."""
+        single = (self.reward, self.cost, self.termination, self.truncation, self.episode, self.time)
+        named = (*self.observations, *self.actions, *self.next_observations, *self.images.values())
+        return (*named, *(name for name in single if name is not None))
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only, and no references: those can make a small text grow without end."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):  # type: ignore[no-untyped-call]
+            raise yaml.YAMLError("it has references (*name), which are not read")
+        return super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+
+
+def read_mapping(path: pathlib.Path) -> LogMapping:
+    """The mapping in a YAML file.
+
+    Raises:
+        DataError: it can't be read, is no YAML, or has a key that is unknown, missing or of another kind.
+    """
+    try:
+        text = path.read_bytes()[: MOST_BYTES + 1]
+        if len(text) > MOST_BYTES:
+            raise DataError(f"{path}: has more than {MOST_BYTES >> 20} MiB, too much for a mapping")
+        value = yaml.load(text, Loader=_Loader)
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror or error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: is not readable as YAML ({' '.join(str(error).split())[:200]})") from error
+    if isinstance(value, dict):
+        value = {key: [one] if key in LISTS and isinstance(one, str) else one for key, one in value.items()}
+        if isinstance(value.get("images"), str):
+            value["images"] = {IMAGE: value["images"]}
+        if isinstance(value.get("image_size"), int):
+            value["image_size"] = [value["image_size"]] * 2
+    try:
+        check(value, KIND, path, ConfigError)
+    except ConfigError as error:
+        raise DataError(f"{error} (docs/own_data.md has the keys of a mapping)") from error
+    if "observations" not in value and not value.get("images"):
+        raise DataError(f"{path}: names no columns under 'observations', nor any under 'images'; add one of them")
+    value = {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
+    return LogMapping(path=str(path), **value)
+
+
+def files_of(mapping: LogMapping) -> list[pathlib.Path]:
+    """The files that it names, relative to its own folder, with `*` for several; in the order of their names.
+
+    Raises:
+        DataError: it names none, or one that is not there.
+    """
+    if not mapping.files:
+        raise DataError(
+            f"{mapping.path}: names no files; add `files: [log.csv]`, or give it with a log: "
+            "surefoot datasets convert LOG OUT --mapping MAPPING"
+        )
+    folder, found = pathlib.Path(mapping.path).parent, []
+    for name in mapping.files:
+        matched = (
+            [folder / name] if (folder / name).exists() else sorted(map(pathlib.Path, glob.glob(str(folder / name))))
+        )
+        if not matched:
+            raise DataError(f"{mapping.path}: 'files' names {name}, and {folder / name} does not exist")
+        found += matched
+    return found
+
+
+def fingerprint(mapping: LogMapping, path: pathlib.Path) -> str:
+    """Changes whenever the mapping, the file or what lies in the folder does; by names, sizes and times of change."""
+    inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+    facts = [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in inside if one.is_file()]
+    told = dataclasses.replace(mapping, path="", files=())
+    return hashlib.sha256(repr((told, facts)).encode()).hexdigest()
+
+
+_PLACE = re.compile(r"(.+?)\[(-?\d+)?(:)?(-?\d+)?\]")
+
+
+def split(name: str) -> tuple[str, int | slice | None]:
+    """A column's name and the place in it: None, a number, or a slice.
+
+    >>> split("q[2]"), split("q[0:3]"), split("/joints.position")
+    (('q', 2), ('q', slice(0, 3, None)), ('/joints.position', None))
+    """
+    found = _PLACE.fullmatch(name)
+    if found is None or (found[2] is None and found[3] is None):
+        return name, None
+    if found[3] is None:
+        return found[1], int(found[2])
+    return found[1], slice(*(None if one is None else int(one) for one in (found[2], found[4])))
+
+
+def expanded(mapping: LogMapping, table: Table) -> LogMapping:
+    """The mapping with the columns of the table in place of names with `*`, in the table's order.
+
+    Raises:
+        DataError: no column has such a name.
+    """
+
+    def names(patterns: Iterable[str]) -> tuple[str, ...]:
+        found: list[str] = []
+        for pattern in patterns:
+            plain = split(pattern)[0]
+            if plain in table.names or "*" not in plain:
+                found.append(pattern)
+                continue
+            matched = [name + pattern[len(plain) :] for name in table.names if fnmatch.fnmatchcase(name, plain)]
+            if not matched:
+                raise DataError(f"{table.path}: no column is like {pattern!r}: {nearest(plain, list(table.names))}")
+            found += matched
+        return tuple(found)
+
+    lists = {key: names(getattr(mapping, key)) for key in ("observations", "actions", "next_observations")}
+    return dataclasses.replace(mapping, **lists)
+
+
+def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
+    """One file's steps under D4RL's names, its last one an end; images as `observations/KEY`.
+
+    Raises:
+        DataError: a column is missing or has the wrong shape; names file and column.
+    """
+    mapping = expanded(mapping, table)
+    if mapping.gap is not None and mapping.time is None and mapping.rate is None:
+        raise DataError(f"{mapping.path}: 'gap' needs 'time', the column of seconds")
+    held = table.read([split(name)[0] for name in mapping.columns], mapping.episode)
+
+    def column(name: str) -> Array:
+        plain, place = split(name)
+        array = held[plain]
+        if place is None:
+            return array
+        try:
+            return array[:, place]
+        except IndexError as error:
+            raise DataError(f"{table.path}: {name!r} is beyond column {plain!r} of shape {array.shape}") from error
+
+    def joined(names: Sequence[str]) -> Array:
+        parts = []
+        for name in names:
+            part = column(name)
+            if part.dtype.kind not in "biuf" or part.ndim > 2:
+                raise DataError(
+                    f"{table.path}: column {name!r} is {part.dtype} of shape {part.shape}; a vector's part is numbers, "
+                    "one or several a step (name pictures under `images`)"
+                )
+            parts.append(part[:, None] if part.ndim == 1 else part)
+        return np.concatenate(parts, axis=1)
+
+    found = {"actions": joined(mapping.actions)}
+    if mapping.observations:
+        found["observations"] = joined(mapping.observations)
+    if mapping.next_observations:
+        found["next_observations"] = joined(mapping.next_observations)
+    for key, name in (("rewards", mapping.reward), ("costs", mapping.cost)):
+        if name is not None:
+            found[key] = vector(str(table.path), name, column(name))
+    found |= _ends(mapping, column, len(found["actions"]), str(table.path))
+    if mapping.images:
+        _add_images(found, {key: column(name) for key, name in mapping.images.items()}, str(table.path))
+    return found
+
+
+def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, Array]:
+    """Where the task ends and where an episode is cut off: by flags, a column that changes, or a gap in time."""
+    terminals = np.zeros(rows, bool)
+    if mapping.termination is not None:
+        terminals = flags(name, mapping.termination, column(mapping.termination))
+    cut = np.zeros(rows, bool)
+    if mapping.truncation is not None:
+        cut |= flags(name, mapping.truncation, column(mapping.truncation))
+    if mapping.episode is not None:
+        ids = column(mapping.episode)
+        cut[:-1] |= (ids[1:] != ids[:-1]) if ids.ndim == 1 else (ids[1:] != ids[:-1]).any(1)
+    if mapping.time is not None:
+        seconds = np.asarray(column(mapping.time), np.float64).reshape(rows)  # float32 is too coarse for a clock
+        check_finite(name, mapping.time, seconds)
+        steps = np.diff(seconds)
+        cut[:-1] |= (steps < 0) | (steps > (np.inf if mapping.gap is None else mapping.gap))
+    cut[-1] = True
+    return {"terminals": terminals, "timeouts": cut & ~terminals}
+
+
+def _add_images(found: dict[str, Array], images: Mapping[str, Array], name: str) -> None:
+    """Put pictures and the vector under keys of their own, each with what followed it inside its episode."""
+    for key, array in images.items():
+        if array.dtype != np.uint8 or array.ndim < 3:
+            raise DataError(
+                f"{name}: the picture {key!r} is {array.dtype} of shape {array.shape}, must be uint8 pictures"
+            )
+    ends = found["terminals"] | found["timeouts"]
+    states = {STATE: found.pop("observations").astype(np.float32)} if "observations" in found else {}
+    parts = {**states, **images}
+    after = {STATE: found.pop("next_observations", None)}
+    for key, array in parts.items():
+        found[f"{VECTOR}/{key}"] = array
+        following = after.get(key)
+        found[f"next_{VECTOR}/{key}"] = _following(array, ends) if following is None else following.astype(np.float32)
+    found["valid"] = ~ends | found["terminals"]
+
+
+def _following(array: Array, ends: Array) -> Array:
+    """The next row's, and at an end the row's own."""
+    rows = np.arange(len(array)) + ~ends
+    return array[rows]
+
+
+def dataset_of(
+    mapping: LogMapping, parts: Sequence[dict[str, Array]], source: Source, view: str = "corrected"
+) -> Dataset:
+    """The dataset of the steps of several files.
+
+    Raises:
+        DataError: files differ in their columns or shapes, or the data are inconsistent or not finite.
+    """
+    for part in parts[1:]:
+        for key, array in part.items():
+            if key not in parts[0] or array.shape[1:] != parts[0][key].shape[1:]:
+                raise DataError(
+                    f"{source.name}: {key!r} has {array.shape[1:]} numbers a step in one file and "
+                    f"{parts[0].get(key, array).shape[1:]} in another; map them by two mappings"
+                )
+    arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name}
+    if "rewards" not in arrays:
+        arrays["rewards"] = np.zeros(len(arrays["actions"]), np.float32)
+        attributes[REWARDS] = NO_REWARDS
+    extras = {key: arrays.pop(key) for key in list(arrays) if key.startswith(PREFIXES)}
+    if extras:
+        empty = np.zeros((len(arrays["actions"]), 0), np.float32)
+        arrays |= {VECTOR: empty, f"next_{VECTOR}": empty}
+    facts: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
+    known = source.with_attributes({key: value for key, value in facts.items() if value is not None})
+    known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
+    return dataset_from_arrays(arrays, known, view, extras)

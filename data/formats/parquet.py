@@ -1,0 +1,128 @@
+"""Parquet: a row for each step, vectors and images as lists of one length; read and written by pyarrow.
+
+Columns are those of NPZ files, as `observations` (a list of numbers), `rewards`, `terminals`, `timeouts`; or numbered
+as in CSV files (`observation_0`). The shape of an image stands in its field's metadata. Attributes are in the file's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.errors import DataError, nearest
+from surefoot.core.files import written_aside
+from surefoot.core.schema import Many, Number, check, parse
+from surefoot.data.checks import require_keys, validate
+from surefoot.data.dataset import Dataset
+from surefoot.data.formats import csv
+from surefoot.data.formats.columns import parquet, parquet_errors, parquet_table
+from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
+from surefoot.data.formats.named import PREFIXES, file_columns, take_named
+
+Array = np.ndarray[Any, Any]
+
+SIGNATURE = b"PAR1"
+ALIASES = {"terminations": "terminals", "truncations": "timeouts"}
+ATTRIBUTES, EXTRAS, SHAPE = b"surefoot", "extras/", b"shape"
+_SHAPE = Many(Number(0, 2**31, whole=True), 1, 5)
+
+
+def is_parquet(path: pathlib.Path) -> bool:
+    """Whether the file begins as Parquet files do."""
+    with open(path, "rb") as file:
+        return file.read(len(SIGNATURE)) == SIGNATURE
+
+
+def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
+    """The dataset in a Parquet file.
+
+    Raises:
+        DataError: the file is damaged, holds a column that is not known, or is inconsistent; names file and column.
+        MissingExtraError: pyarrow is not installed.
+    """
+    table = parquet_table(path)
+    names = {name: ALIASES.get(name, name) for name in table.names}
+    known = {name for name, key in names.items() if key in KEYS or key.startswith((EXTRAS, *PREFIXES))}
+    if "observation_0" in table.names:
+        columns = table.read(list(table.names), "episode")
+        held = np.stack([csv.number(path, name, column) for name, column in columns.items()], 1)
+        return csv.from_table(path, list(columns), held, source.with_attributes({}), view)
+    if unknown := [name for name in table.names if name not in known]:
+        raise DataError(
+            f"{path}: column {unknown[0]!r} is unknown: {nearest(unknown[0], [*KEYS, *ALIASES])}; say by a mapping "
+            "which columns are what (docs/own_data.md)"
+        )
+    attributes, shapes = _kept(path)
+    arrays = {names[name]: array for name, array in table.read(list(table.names)).items()}
+    for name, shape in shapes.items():
+        key = names.get(name, name)
+        if key not in arrays or math.prod(shape) != math.prod(arrays[key].shape[1:]):
+            raise DataError(f"{path}: column {name!r} says that it has the shape {shape} and holds others")
+        arrays[key] = arrays[key].reshape(len(arrays[key]), *shape)
+    arrays, named = take_named(arrays, str(path))
+    require_keys(str(path), arrays, REQUIRED, arrays)
+    extras = named | {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
+    return dataset_from_arrays(arrays, source.with_attributes(attributes), view, extras)
+
+
+def _kept(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """The attributes, and the shapes of columns that are not vectors."""
+    with parquet_errors(path):
+        schema = parquet().read_schema(path)
+    text = (schema.metadata or {}).get(ATTRIBUTES)
+    held = {} if text is None else parse(text, f"{path}, its attributes", DataError)
+    if not isinstance(held, dict):
+        raise DataError(f"{path}: its attributes must be a JSON object")
+    shapes = {}
+    for field in schema:
+        if field.metadata and SHAPE in field.metadata:
+            shape = parse(field.metadata[SHAPE], f"{path}, column {field.name!r}", DataError)
+            shapes[field.name] = tuple(check(shape, _SHAPE, f"{path}, column {field.name!r}", DataError))
+    return {key: value for key, value in held.items() if isinstance(value, str | int | float | bool)}, shapes
+
+
+def write(dataset: Dataset, path: pathlib.Path) -> None:
+    """Write the dataset compressed; the file appears whole or not at all.
+
+    Raises:
+        DataError: the dataset breaks its invariants, or the file can't be written.
+        MissingExtraError: pyarrow is not installed.
+    """
+    validate(dataset)
+    columns: dict[str, Array] = {
+        "observations": dataset.observations,
+        "actions": dataset.actions,
+        "rewards": dataset.rewards,
+        "terminals": dataset.terminations,
+        "timeouts": dataset.truncations,
+        "next_observations": dataset.next_observations,
+        "valid": dataset.valid,
+    }
+    if dataset.costs is not None:
+        columns["costs"] = dataset.costs
+    attributes = {**dataset.attributes, OWN_MARK: LAYOUT_VERSION}
+    if dataset.env_id is not None:
+        attributes["env_id"] = dataset.env_id
+    made = arrow_table(file_columns(columns, dataset, EXTRAS), {ATTRIBUTES: json.dumps(attributes, default=str)})
+    with written_aside(path, DataError) as aside:
+        parquet().write_table(made, aside, compression="zstd")
+
+
+def arrow_table(columns: dict[str, Array], metadata: dict[bytes, str]) -> Any:
+    """An Arrow table: arrays of several numbers a row as lists of one length, with their shape if no vector."""
+    parquet()
+    import pyarrow as pa
+
+    fields, arrays = [], []
+    for name, column in columns.items():
+        values = pa.array(np.ascontiguousarray(column).reshape(-1))
+        if column.ndim > 1:
+            values = pa.FixedSizeListArray.from_arrays(values, math.prod(column.shape[1:]))
+        told = {SHAPE: json.dumps(column.shape[1:])} if column.ndim > 2 else None
+        fields.append(pa.field(name, values.type, metadata=told))
+        arrays.append(values)
+    return pa.table(arrays, schema=pa.schema(fields, metadata=metadata))

@@ -1,0 +1,119 @@
+"""Pictures and videos as uint8 arrays: PNG and JPEG by pillow, which matplotlib brings, videos by av, an extra."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.errors import DataError, MissingExtraError
+from surefoot.core.unpacking import too_much, unpack_limit
+
+Array = np.ndarray[Any, Any]
+Size = tuple[int, int]
+
+
+def decoded(name: str, content: bytes, size: Size | None = None) -> Array:
+    """(H, W, 3) uint8 of a PNG or JPEG file's bytes, scaled to `size` (H, W) where it is given.
+
+    Raises:
+        DataError: the bytes are no picture.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content), formats=["PNG", "JPEG"]) as image:
+            return np.asarray(_scaled(image.convert("RGB"), size))
+    except Exception as error:  # pillow raises many kinds on damaged files, and on pictures of absurd sizes
+        raise DataError(f"{name}: is no PNG or JPEG picture ({type(error).__name__}: {error})") from error
+
+
+def scaled(picture: Array, size: Size | None) -> Array:
+    """An (H, W, 3) uint8 picture scaled to `size` (H, W)."""
+    from PIL import Image
+
+    return picture if size is None or picture.shape[:2] == size else np.asarray(_scaled(Image.fromarray(picture), size))
+
+
+def _scaled(image: Any, size: Size | None) -> Any:
+    from PIL import Image
+
+    wanted = None if size is None else size[::-1]
+    return image if wanted is None or image.size == wanted else image.resize(wanted, Image.Resampling.BOX)
+
+
+def encoded(picture: Array) -> bytes:
+    """A PNG file's bytes, without loss, of an (H, W), (H, W, C) or (C, H, W) uint8 picture of 1 or 3 channels."""
+    from PIL import Image
+
+    if picture.ndim == 3 and picture.shape[0] < picture.shape[-1]:
+        picture = np.moveaxis(picture, 0, -1)
+    if picture.ndim == 3 and picture.shape[-1] == 1:
+        picture = picture[..., 0]
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def stack(name: str, pictures: Iterator[Array], rows: int, file_bytes: int) -> Array:
+    """(N, H, W, 3) of as many pictures of one size.
+
+    Raises:
+        DataError: they differ in size, are fewer or more, or take more memory than `core.unpacking` allows.
+    """
+    found: Array | None = None
+    index = -1
+    for index, picture in enumerate(pictures):
+        if found is None:
+            needed, limit = rows * picture.size, unpack_limit(file_bytes)
+            if 2 * needed > limit:  # each is also the one that followed another
+                raise DataError(
+                    f"{name}: {too_much(2 * needed, limit)}, or scale pictures by `image_size` in a mapping"
+                )
+            found = np.empty((rows, *picture.shape), np.uint8)
+        if index >= rows or picture.shape != found.shape[1:]:
+            raise DataError(f"{name}: picture {index} is one too many, or of another size than the first")
+        found[index] = picture
+    if found is None or index != rows - 1:
+        raise DataError(f"{name}: has {index + 1} pictures for {rows} steps")
+    return found
+
+
+def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size: Size | None = None) -> Iterator[Array]:
+    """The (H, W, 3) uint8 pictures of a video that are shown at these times, which increase.
+
+    Args:
+        path: of the video.
+        seconds: from its beginning.
+        tolerance: how far from a time its picture may stand, in seconds.
+        size: (H, W) to scale to.
+
+    Raises:
+        DataError: the video is damaged, or ends before.
+        MissingExtraError: av is not installed.
+    """
+    try:
+        import av
+    except ImportError as error:
+        raise MissingExtraError("av", "video", f"decoding {path.name}") from error
+    wanted = iter(seconds)
+    target = next(wanted, None)
+    try:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            for frame in container.decode(stream):
+                picture = None
+                while target is not None and frame.time is not None and abs(frame.time - target) <= tolerance:
+                    if picture is None:
+                        picture = scaled(frame.to_ndarray(format="rgb24"), size)
+                    yield picture
+                    target = next(wanted, None)
+                if target is None:
+                    return
+    except (OSError, IndexError, ValueError) as error:  # av's errors are OSError or ValueError
+        raise DataError(f"{path}: is a damaged video, or none ({error})") from error
+    if target is not None:
+        raise DataError(f"{path}: has no picture at {target:.3f} s")

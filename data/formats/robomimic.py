@@ -1,0 +1,161 @@
+"""robomimic's HDF5 layout, read and written: a group `data/demo_K` for each episode.
+
+A demonstration holds `actions` (T, A), `obs/KEY` and `next_obs/KEY` (T, ...), and mostly `rewards` and `dones` (T,).
+Source: robomimic's documentation, "Dataset Contents and Structure" (Mandlekar et al., "What Matters in Learning from
+Offline Human Demonstrations for Robot Manipulation").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+
+from surefoot.core.errors import DataError
+from surefoot.core.files import written_aside
+from surefoot.data.checks import flags, matrix, validate, vector
+from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.formats.hdf5 import read_hdf5
+from surefoot.data.formats.named import need_one_vector
+
+Array = np.ndarray[Any, Any]
+
+USUAL = ("object", "robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
+"""The observations that robomimic's own configurations read, in their order."""
+DONES = "surefoot_dones"
+"""Attribute of files that we wrote: their `dones` are terminations and nothing else."""
+ALONE = "flat"
+"""Key of an observation that is one vector, as robomimic's gym environments give it."""
+_ROW = re.compile(r"data/demo_(\d+)/(?:(obs|next_obs)/)?([^/]+)")
+
+
+def fits(names: Iterable[str]) -> bool:
+    """Whether a file with these datasets is of this layout."""
+    return any(re.fullmatch(r"data/demo_\d+/actions", name) for name in names)
+
+
+def read(path: pathlib.Path, source: Source, view: str = "corrected", keys: Sequence[str] | None = None) -> Dataset:
+    """The dataset in a robomimic file.
+
+    Observations are vectors joined in the order of `keys`. A demonstration ends with a termination where its last step
+    is done with a reward above 0, as success is; else it is cut off. Without rewards the data can only be cloned.
+
+    Args:
+        path: of the file.
+        source: what is known of it.
+        view: as `formats.flat`.
+        keys: of observations; None: those that robomimic's configurations read, or else all vectors in alphabetical
+            order. Pictures are left out: a mapping can name them (docs/own_data.md).
+
+    Raises:
+        DataError: a demonstration lacks something that others have, or is inconsistent; names it.
+    """
+    names = read_hdf5(path, []).names
+    first = min(int(match[1]) for match in map(_ROW.fullmatch, names) if match)
+    held = sorted(name.split("/")[-1] for name in names if name.startswith(f"data/demo_{first}/obs/"))
+    if not held:
+        raise DataError(
+            f"{path}: 'data/demo_{first}' has no observations ('obs'); extract them with robomimic's scripts"
+        )
+    if keys is None:
+        shapes = read_hdf5(path, [f"data/demo_{first}/obs/{key}" for key in held if not key.endswith("_image")]).arrays
+        vectors = [name.split("/")[-1] for name, array in shapes.items() if array.ndim <= 2 and array.dtype != np.uint8]
+        keys = USUAL if set(USUAL) <= set(vectors) else sorted(vectors)
+    escaped = "|".join(map(re.escape, keys))
+    wanted = rf"data/demo_\d+/(actions|rewards|dones|costs|valid|(next_)?obs/({escaped}))"
+    contents = read_hdf5(path, [], pattern=wanted)
+    demonstrations: dict[int, dict[str, Array]] = {}
+    for name, array in contents.arrays.items():
+        match = _ROW.fullmatch(name)
+        assert match is not None
+        demonstrations.setdefault(int(match[1]), {})[f"{match[2]}/{match[3]}" if match[2] else match[3]] = array
+    exact = DONES in contents.attributes
+    parts = [_episode(f"{path}, data/demo_{k}", one, keys, exact) for k, one in sorted(demonstrations.items())]
+    shared = set.intersection(*(set(part) for part in parts))
+    for k, part in zip(sorted(demonstrations), parts, strict=True):
+        if odd := set(part) - shared:
+            raise DataError(f"{path}: 'data/demo_{k}' has {min(odd)!r}, and another demonstration has not")
+    arrays = {key: np.concatenate([part[key] for part in parts]) for key in shared}
+    attributes: dict[str, Any] = {"kind": "robomimic", "observation_keys": ",".join(keys)}
+    if "rewards" not in arrays:
+        arrays["rewards"], attributes[REWARDS] = np.zeros(len(arrays["actions"]), np.float32), NO_REWARDS
+    known = dataclasses.replace(source, attributes={**source.attributes, **attributes})
+    return dataset_from_arrays(arrays, known, view)
+
+
+def _episode(name: str, held: dict[str, Array], keys: Sequence[str], exact: bool) -> dict[str, Array]:
+    """One demonstration's columns under D4RL's names."""
+    missing = [key for key in ("actions", *(f"obs/{key}" for key in keys)) if key not in held]
+    if missing:
+        raise DataError(f"{name}: {missing[0]!r} is missing")
+    found = {"actions": matrix(name, "actions", held["actions"])}
+    for prefix, key in (("obs", "observations"), ("next_obs", "next_observations")):
+        if all(f"{prefix}/{one}" in held for one in keys):
+            parts = [matrix(name, f"{prefix}/{one}", held[f"{prefix}/{one}"]) for one in keys]
+            if odd := [one for one, part in zip(keys, parts, strict=True) if len(part) != len(found["actions"])]:
+                raise DataError(f"{name}: '{prefix}/{odd[0]}' has another number of rows than 'actions'")
+            found[key] = np.concatenate(parts, 1)
+    rows = len(found["actions"])
+    for key in ("rewards", "costs"):
+        if key in held:
+            found[key] = vector(name, key, held[key])
+    done = flags(name, "dones", held["dones"]) if "dones" in held else np.zeros(rows, bool)
+    if any(len(array) != rows for array in (done, *found.values())):
+        raise DataError(f"{name}: its arrays have different numbers of rows: each step has one in each")
+    last = np.arange(rows) == rows - 1
+    found["terminals"] = last & done & (exact | (found.get("rewards", np.zeros(rows)) > 0))
+    found["timeouts"] = last & ~found["terminals"]
+    if "valid" in held:
+        found["valid"] = flags(name, "valid", held["valid"])
+    return found
+
+
+def write(dataset: Dataset, path: pathlib.Path) -> None:
+    """Write the dataset with its observations under the key `flat`; the file appears whole or not at all.
+
+    Raises:
+        DataError: the dataset breaks its invariants, is of images, or the file can't be written.
+    """
+    validate(dataset)
+    need_one_vector(dataset, "robomimic's layout as we write it")
+    image = io.BytesIO()
+    starts = dataset.episode_starts
+    with h5py.File(image, "w") as file:
+        group = file.create_group("data")
+        group.attrs["total"] = len(dataset)
+        made = {"env_name": dataset.env_id or "", "type": 2, "env_kwargs": {}}  # 2: robomimic's gym environments
+        group.attrs["env_args"] = json.dumps(made)
+        file.attrs[DONES] = "terminations"
+        if dataset.env_id is not None:
+            file.attrs["env_id"] = dataset.env_id
+        for k, (start, stop) in enumerate(itertools.pairwise(starts)):
+            rows = slice(int(start), int(stop))
+            columns = {
+                "actions": dataset.actions,
+                f"obs/{ALONE}": dataset.observations,
+                f"next_obs/{ALONE}": dataset.next_observations,
+                "dones": dataset.terminations.astype(np.uint8),
+                "valid": dataset.valid.astype(np.uint8),
+            }
+            if dataset.has_rewards:
+                columns["rewards"] = dataset.rewards
+            if dataset.costs is not None:
+                columns["costs"] = dataset.costs
+            one = group.create_group(f"demo_{k}")
+            one.attrs["num_samples"] = int(stop - start)
+            for key, column in columns.items():
+                one.create_dataset(key, data=column[rows])
+    with written_aside(path, DataError) as aside, open(aside, "wb") as raw:
+        raw.write(image.getbuffer())
+        raw.flush()
+        os.fsync(raw.fileno())

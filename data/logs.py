@@ -1,0 +1,181 @@
+"""Logs of several files read by a mapping, part by part, so that a long conversion goes on where it was stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.errors import DataError
+from surefoot.core.files import remove_asides, written_aside
+from surefoot.core.unpacking import read_npz
+from surefoot.data.dataset import Dataset
+from surefoot.data.files import sha256_of
+from surefoot.data.formats import columns, csv, lerobot, npz, parquet
+from surefoot.data.formats.flat import Source
+from surefoot.data.formats.hdf5 import is_hdf5
+from surefoot.data.formats.mapping import LogMapping, arrays_of, dataset_of, files_of, fingerprint, read_mapping
+
+Array = np.ndarray[Any, Any]
+Done = Callable[[int, int], None]
+"""Called with the number of files that are read, and of all."""
+
+
+def table_of(path: pathlib.Path, mapping: LogMapping | None = None) -> columns.Table:
+    """The columns of a log, chosen by what the path holds.
+
+    Args:
+        path: a file, a ROS 2 bag's folder, or that of a LeRobot dataset.
+        mapping: how its messages are sampled, where it is a recording of messages.
+
+    Raises:
+        DataError: it is of no kind that is known, or damaged.
+        MissingExtraError: the packages that read it are not installed.
+    """
+    if path.is_dir() and lerobot.is_lerobot(path):
+        return lerobot.table(path, mapping)
+    from surefoot.data.formats import bags  # the packages that read messages are an extra
+
+    if bags.is_recording(path):
+        return bags.table(path, mapping)
+    if not path.is_file():
+        raise DataError(f"{path}: is no log: neither a file, nor a ROS 2 bag or LeRobot dataset")
+    if is_hdf5(path):
+        return columns.hdf5_table(path)
+    if npz.is_npz(path):
+        return columns.npz_table(path)
+    if parquet.is_parquet(path):
+        return columns.parquet_table(path)
+    if csv.is_csv(path, alone=True):
+        return columns.csv_table(path)
+    raise DataError(f"{path}: is no log of a known kind: CSV, Parquet, NPZ, HDF5, MCAP, a ROS 2 bag or LeRobot dataset")
+
+
+def read(
+    mapping: pathlib.Path,
+    source: Source,
+    view: str = "corrected",
+    *,
+    log: pathlib.Path | None = None,
+    keep: pathlib.Path | None = None,
+    done: Done | None = None,
+) -> Dataset:
+    """The dataset that a mapping makes of logs.
+
+    Args:
+        mapping: a YAML file.
+        source: what is known of it.
+        view: as `formats.flat`.
+        log: to read; None: the files that the mapping names.
+        keep: folder in which the arrays of files that are read are kept, until all are; what it holds of the same files
+            and mapping is taken from there. None: nothing is kept.
+        done: called after each file.
+
+    Raises:
+        DataError: the mapping or a log can't be read, or they do not fit; names file, column and row.
+        MissingExtraError: the packages that read a log are not installed.
+    """
+    known = read_mapping(mapping)
+    logs = files_of(known) if log is None else [log]
+    if log is None and source.sha256 is None and len(logs) == 1 and logs[0].is_file():
+        source = Source(**{**vars(source), "sha256": sha256_of(logs[0])})
+    parts = []
+    for index, one in enumerate(logs):
+        parts.append(_part(known, one, keep))
+        if done is not None:
+            done(index + 1, len(logs))
+    return dataset_of(known, parts, source, view)
+
+
+def _part(mapping: LogMapping, log: pathlib.Path, keep: pathlib.Path | None) -> dict[str, Array]:
+    """One file's arrays, from those that are kept where they are of the same file and mapping."""
+    path = None if keep is None else keep / f"{fingerprint(mapping, log)[:40]}.npz"
+    if path is not None and path.is_file():
+        with contextlib.suppress(DataError):  # half a file, as of a disk that was full: it is made again
+            return read_npz(path, lambda name: True, DataError)[0]
+    try:
+        found = arrays_of(mapping, table_of(log, mapping))
+    except OSError as error:
+        raise DataError(f"{log}: can't be read: {error.strerror or error}") from error
+    if path is not None:
+        with written_aside(path, DataError) as aside, open(aside, "wb") as file:
+            np.savez(file, allow_pickle=False, **found)  # type: ignore[arg-type]
+    return found
+
+
+def parts_folder(destination: pathlib.Path) -> pathlib.Path:
+    """Where a conversion keeps what it has read: beside its destination."""
+    return destination.with_name(f".{destination.name}.parts")
+
+
+def remove_parts(folder: pathlib.Path) -> None:
+    """Remove what a conversion kept."""
+    if folder.is_dir():
+        remove_asides(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
+    """The text of a mapping to begin with: guesses by the names of a log's columns, all of them listed.
+
+    Args:
+        path: of the log.
+        beside: folder that the mapping is to lie in; None: this one.
+
+    Raises:
+        DataError, MissingExtraError: as `table_of`.
+    """
+    table = table_of(path)
+    names = list(table.names)
+    guessed: dict[str, list[str]] = {"observations": [], "actions": []}
+    single: dict[str, str] = {}
+    for name in names:
+        low = name.lower().replace("/", "_").strip("_")
+        for key, words in SINGLE.items():
+            if key not in single and low.split(".")[-1] in words:
+                single[key] = name
+                break
+        else:
+            if any(word in low for word in ("image", "camera", "_index")) or table.names[name].startswith(LEFT_OUT):
+                continue
+            acts = any(word in low for word in ACTIONS)
+            guessed["actions" if acts else "observations"].append(name)
+    lines = [
+        "# What the columns of a log mean (docs/own_data.md). Guessed from their names: correct it before you use it.",
+        f"files: [{_quoted(os.path.relpath(path.resolve(), (beside or pathlib.Path()).resolve()))}]",
+    ]
+    lines += [f"{key}: [{', '.join(map(_quoted, held))}]" for key, held in guessed.items()]
+    lines += [f"{key}: {_quoted(name)}" for key, name in single.items()]
+    if "time" in single:
+        lines.append("# gap: 0.5  # seconds without a row that end an episode")
+    lines += ["# reward, cost, termination, truncation, episode, time: a column each, where there is one"]
+    lines += ["#", "# All columns:", *(f"#   {name}: {what}" for name, what in table.names.items())]
+    return "\n".join(lines) + "\n"
+
+
+LEFT_OUT = ("text", "string", "pictures", "image", "video")
+"""What columns hold that are no numbers."""
+SINGLE = {
+    "time": ("time", "timestamp", "t", "stamp", "seconds", "time_s", "datetime"),
+    "reward": ("reward", "rewards", "next.reward", "next_reward"),
+    "cost": ("cost", "costs"),
+    "termination": ("termination", "terminal", "terminals", "terminated", "fallen", "success"),
+    "truncation": ("truncation", "truncated", "timeout", "timeouts"),
+    "episode": ("episode", "episode_index", "episode_id", "trial", "run", "run_id", "demo"),
+}
+ACTIONS = ("action", "command", "cmd", "control", "torque", "tau", "setpoint", "target", "ctrl", "input", "u_")
+"""Parts of names that mean what was done, not what was measured."""
+
+
+def _quoted(name: str) -> str:
+    plain = name.isascii() and name.replace("_", "").replace(".", "").replace("-", "").isalnum() and name[0].isalpha()
+    return (
+        name
+        if plain and name.lower() not in ("true", "false", "yes", "no", "null", "on", "off", "y", "n")
+        else repr(name)
+    )

@@ -1,0 +1,137 @@
+"""Recordings of messages become steps: what was known at each, and what was commanded after."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from surefoot.core.errors import DataError
+from surefoot.data import load
+
+MCAP = "the extra ros (mcap, mcap-ros2-support) is not installed"
+MAPPING = "observations: [/joints.position, '/joints.velocity[0]']\nactions: /command.data\nrate: 10\n"
+SECOND = 10**9
+JOINTS = (
+    "std_msgs/Header header\nstring[] name\nfloat64[] position\nfloat64[] velocity\nfloat64[] effort\n"
+    + "=" * 80
+    + "\nMSG: std_msgs/Header\nbuiltin_interfaces/Time stamp\nstring frame_id\n"
+    + "=" * 80
+    + "\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec\n"
+)
+IMAGE = (
+    "std_msgs/Header header\nuint32 height\nuint32 width\nstring encoding\nuint8 is_bigendian\nuint32 step\n"
+    "uint8[] data\n" + JOINTS.split("\n", 5)[5]
+)
+
+
+def recorded(path: pathlib.Path, pictures: bool = False, joints_from: float = 0.0) -> pathlib.Path:
+    """Joints at 50 Hz whose position is the time, commands at 10 Hz that are the time of the tick that they answer."""
+    writer_module = pytest.importorskip("mcap_ros2.writer", reason=MCAP)
+    with open(path, "wb") as file:
+        writer = writer_module.Writer(file)
+        joints = writer.register_msgdef("sensor_msgs/msg/JointState", JOINTS)
+        number = writer.register_msgdef("std_msgs/msg/Float64", "float64 data\n")
+        picture = writer.register_msgdef("sensor_msgs/msg/Image", IMAGE)
+
+        def write(topic: str, schema: Any, message: Any, seconds: float) -> None:
+            time = round(seconds * SECOND)
+            writer.write_message(topic=topic, schema=schema, message=message, log_time=time, publish_time=time)
+
+        header = {"stamp": {"sec": 0, "nanosec": 0}, "frame_id": ""}
+        for k in range(50):
+            t = k / 50
+            if t >= joints_from:
+                values = {"position": [t, 2 * t], "velocity": [-t, 7.0], "effort": [], "name": []}
+                write("/joints", joints, {"header": header, **values}, t)
+            if pictures and k % 5 == 0:
+                data = np.full((4, 2, 3), [k, 100, 200], np.uint8).tobytes()
+                facts = {"height": 4, "width": 2, "encoding": "bgr8", "is_bigendian": 0, "step": 6}
+                write("/camera", picture, {"header": header, **facts, "data": data}, t)
+            if k % 5 == 0:
+                write("/command", number, {"data": t}, t + 0.03)  # 30 ms after what it answers
+        writer.finish()
+    return path
+
+
+def test_steps_hold_what_was_known_and_what_was_commanded_before_the_next(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "m.yaml").write_text("files: a.mcap\n" + MAPPING)
+    recorded(tmp_path / "a.mcap")
+    data = load(tmp_path / "m.yaml")
+    ticks = data.actions[:, 0]
+    np.testing.assert_allclose(ticks, np.arange(10) / 10, atol=1e-6)
+    np.testing.assert_allclose(data.observations, np.stack([ticks, 2 * ticks, -ticks], 1), atol=1e-6)
+    assert data.episode_lengths.tolist() == [10]
+    assert not data.has_rewards
+
+
+def test_without_a_rate_there_is_a_step_for_each_command(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "m.yaml").write_text(MAPPING.replace("rate: 10\n", ""))
+    data = load(recorded(tmp_path / "a.mcap", joints_from=0.25), mapping=tmp_path / "m.yaml")
+    np.testing.assert_allclose(data.actions[:, 0], np.arange(3, 10) / 10, atol=1e-6)  # after the joints have spoken
+    np.testing.assert_allclose(data.observations[:, 0], np.arange(3, 10) / 10 + 0.02, atol=1e-6)
+
+
+def test_pictures_are_put_the_right_way_round_and_scaled(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "m.yaml").write_text(MAPPING + "images: {top: /camera}\nimage_size: [2, 2]\n")
+    data = load(recorded(tmp_path / "a.mcap", pictures=True), mapping=tmp_path / "m.yaml")
+    pictures = data.extras["observations/top"]
+    assert pictures.shape == (10, 2, 2, 3)
+    np.testing.assert_array_equal(pictures[4, 0, 0], [200, 100, 20])
+
+
+def test_messages_of_json_are_read(tmp_path: pathlib.Path) -> None:
+    writing = pytest.importorskip("mcap.writer", reason=MCAP)
+    with open(tmp_path / "a.mcap", "wb") as file:
+        writer = writing.Writer(file)
+        writer.start()
+        schema = writer.register_schema(name="log", encoding="jsonschema", data=b"{}")
+        channel = writer.register_channel(topic="/log", message_encoding="json", schema_id=schema)
+        for k in range(5):
+            text = json.dumps({"pose": {"xy": [k, k + 1]}, "u": 0.5 * k}).encode()
+            writer.add_message(channel, log_time=k * SECOND, publish_time=k * SECOND, data=text)
+        writer.finish()
+    (tmp_path / "m.yaml").write_text("observations: /log.pose.xy\nactions: /log.u\n")
+    data = load(tmp_path / "a.mcap", mapping=tmp_path / "m.yaml")
+    np.testing.assert_array_equal(data.observations, [[k, k + 1] for k in range(5)])
+    np.testing.assert_array_equal(data.actions[:, 0], np.arange(5) / 2)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "sentence"),
+    [
+        (MAPPING.replace("position", "positions"), r"no column '/joints.positions'.*did you mean '/joints.position'"),
+        (MAPPING.replace("10", "33") + "gap: 0.001\n", r"'/joints.position' is silent for more than 0.001 s"),
+        (MAPPING.replace("/joints.velocity[0]", "/joints.velocity[5]"), r"'/joints.velocity\[5\]' is beyond column"),
+        (MAPPING.replace("/command.data", "/joints.effort"), r"'/joints.effort' hold no number"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_the_messages_is_refused(
+    tmp_path: pathlib.Path, mapping: str, sentence: str
+) -> None:
+    (tmp_path / "m.yaml").write_text(mapping)
+    with pytest.raises(DataError, match=sentence):
+        load(recorded(tmp_path / "a.mcap"), mapping=tmp_path / "m.yaml")
+
+
+def test_a_damaged_recording_and_one_without_a_mapping_are_refused(tmp_path: pathlib.Path) -> None:
+    recorded(tmp_path / "a.mcap")
+    with pytest.raises(DataError, match=r"a.mcap: is a recording of messages, which needs a mapping"):
+        load(tmp_path / "a.mcap")
+    (tmp_path / "m.yaml").write_text(MAPPING)
+    content = (tmp_path / "a.mcap").read_bytes()
+    for damaged in (content[:700], content[:200] + bytes(400) + content[600:]):
+        (tmp_path / "b.mcap").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"b.mcap: (is a damaged recording|holds no message: it is damaged)"):
+            load(tmp_path / "b.mcap", mapping=tmp_path / "m.yaml")
+
+
+def test_a_bag_in_sqlite_is_refused_with_what_to_do(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "bag").mkdir()
+    (tmp_path / "bag" / "bag_0.db3").write_bytes(b"SQLite format 3\0")
+    (tmp_path / "m.yaml").write_text(MAPPING)
+    with pytest.raises(DataError, match=r"is a ROS 2 bag in SQLite.*ros2 bag convert"):
+        load(tmp_path / "bag", mapping=tmp_path / "m.yaml")

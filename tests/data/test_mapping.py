@@ -1,0 +1,155 @@
+"""Logs of one's own: columns by a mapping, data without rewards, rewards by a function, files read once."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from surefoot.core.errors import ConfigError, DataError
+from surefoot.data import convert, load, logs, save
+from surefoot.data.formats import mapping as mappings
+from surefoot.data.formats.columns import csv_table
+
+LOG = "time;trial;q;dq;torque;mode\n0.0;a;1;10;-1;auto\n0.1;a;2;20;-2;auto\n0.2;b;3;30;-3;auto\n5.0;b;4;40;-4;hand\n"
+
+
+def written(folder: pathlib.Path, mapping: str, log: str = LOG) -> pathlib.Path:
+    (folder / "log.csv").write_text(log)
+    (folder / "log.yaml").write_text(mapping)
+    return folder / "log.yaml"
+
+
+def test_columns_of_a_log_become_transitions_of_its_episodes(tmp_path: pathlib.Path) -> None:
+    data = load(written(tmp_path, "files: log.csv\nobservations: [q, dq]\nactions: torque\nepisode: trial\n"))
+    np.testing.assert_array_equal(data.observations, [[1, 10], [2, 20], [3, 30], [4, 40]])
+    np.testing.assert_array_equal(data.actions[:, 0], [-1, -2, -3, -4])
+    np.testing.assert_array_equal(data.episode_ids, [0, 0, 1, 1])
+    np.testing.assert_array_equal(data.truncations, [False, True, False, True])
+    np.testing.assert_array_equal(data.valid, [True, False, True, False])  # nothing says what followed a last row
+    np.testing.assert_array_equal(data.next_observations[data.valid], [[2, 20], [4, 40]])
+    assert not data.has_rewards
+
+
+def test_a_gap_in_time_ends_an_episode(tmp_path: pathlib.Path) -> None:
+    text = "files: log.csv\nobservations: q\nactions: torque\ntime: time\ngap: 1\nreward: dq\n"
+    data = load(written(tmp_path, text))
+    np.testing.assert_array_equal(data.episode_ids, [0, 0, 0, 1])
+    np.testing.assert_array_equal(data.rewards, [10, 20, 30, 40])
+
+
+def test_parts_of_array_columns_and_patterns_are_chosen(tmp_path: pathlib.Path) -> None:
+    arrays = {"obs/joint_pos": np.arange(12.0).reshape(3, 4), "obs/joint_vel": np.ones((3, 2)), "cmd": np.eye(3)}
+    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+    (tmp_path / "m.yaml").write_text("observations: ['obs/joint_pos[1:3]', 'obs/joint_v*']\nactions: 'cmd[2]'\n")
+    data = load(tmp_path / "episode_0.hdf5", mapping=tmp_path / "m.yaml")
+    np.testing.assert_array_equal(data.observations, [[1, 2, 1, 1], [5, 6, 1, 1], [9, 10, 1, 1]])
+    np.testing.assert_array_equal(data.actions[:, 0], [0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("mapping", "sentence"),
+    [
+        ("files: log.csv\nobservations: [qq]\nactions: torque", r"log.csv: has no column 'qq': did you mean 'q'"),
+        ("files: log.csv\nobservations: [mode]\nactions: torque", r"'auto' in line 2 of column 'mode' is not a number"),
+        ("files: log.csv\nobservations: q", r"log.yaml: it has no key 'actions'"),
+        ("files: log.csv\nobservation: q\nactions: torque", r"'observation', which is not known; did you mean"),
+        ("files: none*.csv\nobservations: q\nactions: torque", r"'files' names none\*.csv.*does not exist"),
+        ("observations: q\nactions: torque", r"names no files"),
+        ("files: log.csv\nobservations: q\nactions: torque\ngap: 1", r"'gap' needs 'time'"),
+        ("files: log.csv\nobservations: q\nactions: torque\ntermination: dq", r"'dq' holds 10.0 in row 0"),
+        ("a: &b [c]\nd: *b", r"log.yaml: is not readable as YAML \(it has references"),
+        ("{{{", r"log.yaml: is not readable as YAML"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_is_refused_in_a_sentence(
+    tmp_path: pathlib.Path, mapping: str, sentence: str
+) -> None:
+    with pytest.raises(DataError, match=sentence):
+        load(written(tmp_path, mapping))
+
+
+def test_a_cell_that_is_missing_is_named_by_line_and_column(tmp_path: pathlib.Path) -> None:
+    path = written(tmp_path, "files: log.csv\nobservations: q\nactions: torque", LOG.replace("b;4", "b;"))
+    with pytest.raises(DataError, match=r"log.csv: '' in line 5 of column 'q' is not a number"):
+        load(path)
+
+
+def test_a_function_rewards_all_steps_at_once_and_what_it_gives_is_checked(tmp_path: pathlib.Path) -> None:
+    path = written(tmp_path, "files: log.csv\nobservations: [q, dq]\nactions: torque\nepisode: trial\n")
+    data = load(path, reward=lambda o, a, after: after[:, 0] - o[:, 0] + a[:, 0])
+    np.testing.assert_array_equal(data.rewards, [0, -2, -2, -4])
+    assert data.has_rewards
+    with pytest.raises(DataError, match=r"gave float32 of shape \(4, 1\) for 4 steps"):
+        load(path, reward=lambda o, a, after: a)
+    with pytest.raises(ConfigError, match=r"raised ZeroDivisionError"):
+        load(path, reward=lambda o, a, after: 1 / 0)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz", ".hdf5", ".parquet"])
+def test_that_data_have_no_rewards_survives_every_format(tmp_path: pathlib.Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    data = load(written(tmp_path, "files: log.csv\nobservations: [q, dq]\nactions: torque\nepisode: trial\n"))
+    save(data, tmp_path / f"a{suffix}")
+    back = load(tmp_path / f"a{suffix}")
+    assert not back.has_rewards
+    np.testing.assert_array_equal(back.observations, data.observations)
+
+
+def test_a_conversion_that_was_stopped_reads_only_the_files_that_are_left(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for k in range(3):
+        (tmp_path / f"run{k}.csv").write_text("q,u\n" + f"{k},0.5\n{k},0.25\n")
+    (tmp_path / "m.yaml").write_text("files: 'run*.csv'\nobservations: q\nactions: u\n")
+    opened: list[str] = []
+    real = logs.arrays_of
+
+    def stopping(mapping: Any, table: Any) -> Any:
+        opened.append(table.path.name)
+        if table.path.name == "run2.csv" and len(opened) == 3:
+            raise KeyboardInterrupt
+        return real(mapping, table)
+
+    monkeypatch.setattr(logs, "arrays_of", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        convert(tmp_path / "m.yaml", tmp_path / "out.npz")
+    assert not (tmp_path / "out.npz").exists()
+    told: list[tuple[int, int]] = []
+    data = convert(tmp_path / "m.yaml", tmp_path / "out.npz", files_done=lambda done, total: told.append((done, total)))
+    assert opened == ["run0.csv", "run1.csv", "run2.csv", "run2.csv"]
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    np.testing.assert_array_equal(data.observations[:, 0], [0, 0, 1, 1, 2, 2])
+    np.testing.assert_array_equal(data.episode_ids, [0, 0, 1, 1, 2, 2])
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_what_was_kept_of_a_file_that_changed_is_not_used(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("q,u\n1,0.5\n")
+    mapping = mappings.LogMapping(path="", actions=("u",), observations=("q",))
+    before = mappings.fingerprint(mapping, tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("q,u\n1,0.5\n2,1\n")
+    assert mappings.fingerprint(mapping, tmp_path / "a.csv") != before
+
+
+def test_a_draft_guesses_by_names_and_is_a_mapping_that_loads(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "log.csv").write_text(LOG)
+    (tmp_path / "draft.yaml").write_text(logs.draft(tmp_path / "log.csv", tmp_path))
+    found = mappings.read_mapping(tmp_path / "draft.yaml")
+    assert (found.observations, found.actions, found.time, found.episode) == (("q", "dq"), ("torque",), "time", "trial")
+    assert load(tmp_path / "draft.yaml").episode_lengths.tolist() == [2, 2]
+
+
+def test_dates_truth_values_and_quotes_in_a_text_file_are_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('when,"a, b",on\n2026-01-01T00:00:00,1.5,True\n2026-01-01T00:00:02,"2.5",false\n')
+    found = csv_table(path).read(["when", "a, b", "on"])
+    np.testing.assert_array_equal(np.diff(found["when"]), [2])
+    np.testing.assert_array_equal(found["a, b"], [1.5, 2.5])
+    np.testing.assert_array_equal(found["on"], [1, 0])

@@ -1,0 +1,184 @@
+"""Layouts of other projects: robomimic, d3rlpy, LeRobot and Parquet, read and written."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import h5py
+import numpy as np
+import pytest
+from make_files import random_walk, write_hdf5
+from test_formats import assert_same, made
+
+from surefoot.core.errors import ConfigError, DataError
+from surefoot.data import load, save
+from surefoot.data.formats import lerobot
+
+
+def test_robomimic_comes_back_bit_for_bit(tmp_path: pathlib.Path) -> None:
+    data = made(tmp_path)
+    save(data, tmp_path / "a.hdf5", layout="robomimic")
+    assert_same(load(tmp_path / "a.hdf5"), data)
+    with h5py.File(tmp_path / "a.hdf5") as file:  # as robomimic's own readers find it
+        assert file["data"].attrs["total"] == 300
+        assert json.loads(file["data"].attrs["env_args"])["env_name"] == "Hopper-v5"
+        assert file["data/demo_1"].attrs["num_samples"] == len(file["data/demo_1/obs/flat"]) == 50
+
+
+def robomimic_file(path: pathlib.Path) -> pathlib.Path:
+    """Two demonstrations, the tenth before the second by their names' letters; only one succeeds."""
+    with h5py.File(path, "w") as file:
+        for k, rows in ((2, 3), (10, 2)):
+            rewards, dones = np.zeros(rows), np.zeros(rows, np.int64)
+            rewards[-1], dones[-1] = k == 2, 1
+            group = file.create_group(f"data/demo_{k}")
+            group["actions"], group["rewards"], group["dones"] = np.full((rows, 2), k / 20), rewards, dones
+            for which in ("obs", "next_obs"):
+                for size, key in enumerate(("robot0_eef_pos", "object", "robot0_eef_quat", "robot0_gripper_qpos"), 1):
+                    group[f"{which}/{key}"] = np.full((rows, size), 10 * size + (which == "next_obs"))
+                group[f"{which}/agentview_image"] = np.zeros((rows, 4, 4, 3), np.uint8)
+    return path
+
+
+def test_robomimic_reads_the_usual_observations_and_takes_success_for_the_end(tmp_path: pathlib.Path) -> None:
+    data = load(robomimic_file(tmp_path / "a.hdf5"))
+    np.testing.assert_array_equal(data.observations[0], [20, 20, 10, 30, 30, 30, 40, 40, 40, 40])
+    np.testing.assert_array_equal(data.next_observations[0], data.observations[0] + 1)
+    np.testing.assert_allclose(data.actions[:, 0], [0.1, 0.1, 0.1, 0.5, 0.5])
+    np.testing.assert_array_equal(data.terminations, [False, False, True, False, False])
+    np.testing.assert_array_equal(data.truncations, [False, False, False, False, True])
+    assert data.valid.all()
+
+
+def test_a_demonstration_that_lacks_an_array_is_named(tmp_path: pathlib.Path) -> None:
+    path = robomimic_file(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["data/demo_10/obs/object"]
+    with pytest.raises(DataError, match=r"data/demo_10: 'obs/object' is missing"):
+        load(path)
+
+
+def test_d3rlpy_of_version_2_is_read(tmp_path: pathlib.Path) -> None:
+    arrays = {}
+    for k, rows in enumerate((3, 2)):
+        arrays |= {
+            f"observations_{k}": np.full((rows, 2), k),
+            f"actions_{k}": np.full((rows, 1), k / 2),
+            f"rewards_{k}": np.ones((rows, 1)),
+            f"terminated_{k}": np.asarray(k == 0),
+        }
+    path = write_hdf5(tmp_path / "a.h5", arrays | {"num_episodes": np.asarray(2)})
+    with h5py.File(path, "a") as file:
+        file["columns"], file["version"] = ["observations", "actions", "rewards", "terminated"], "2.1"
+    data = load(path)
+    np.testing.assert_array_equal(data.terminations, [False, False, True, False, False])
+    np.testing.assert_array_equal(data.valid, [True, True, True, True, False])
+    np.testing.assert_array_equal(data.episode_lengths, [3, 2])
+
+
+def test_d3rlpy_of_version_1_is_read_and_choices_are_refused(tmp_path: pathlib.Path) -> None:
+    arrays = random_walk() | {"episode_terminals": np.arange(300) % 50 == 49}
+    del arrays["timeouts"]
+    assert load(write_hdf5(tmp_path / "a.h5", arrays)).episode_lengths.tolist() == [50] * 6
+    arrays["actions"] = np.arange(300)[:, None] % 3
+    with pytest.raises(DataError, match=r"'actions' are whole numbers, as of discrete actions"):
+        load(write_hdf5(tmp_path / "b.h5", arrays))
+
+
+def test_parquet_comes_back_bit_for_bit_with_attributes_and_images(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    data = made(tmp_path, seed=7)
+    images = np.arange(300 * 12, dtype=np.uint8).reshape(300, 2, 2, 3)
+    extras = {"observations/camera": images, "next_observations/camera": images, "margins": np.arange(300.0)}
+    data = data.replace(
+        observations=np.zeros((300, 0), np.float32), next_observations=np.zeros((300, 0), np.float32), extras=extras
+    )
+    save(data, tmp_path / "a.parquet")
+    back = load(tmp_path / "a.parquet")
+    assert_same(back, data)
+    for key, value in extras.items():
+        np.testing.assert_array_equal(back.extras[key], value)
+    assert (back.env_id, back.attributes["seed"]) == ("Hopper-v5", 7)
+
+
+def test_a_damaged_or_strange_parquet_file_is_refused(tmp_path: pathlib.Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
+    import pyarrow as pa
+
+    save(made(tmp_path), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:5000])
+    with pytest.raises(DataError, match=r"b.parquet: is a damaged Parquet file"):
+        load(tmp_path / "b.parquet")
+    parquet.write_table(pa.table({"q": [1.0], "u": [0.5]}), tmp_path / "c.parquet")
+    with pytest.raises(DataError, match=r"c.parquet: column 'q' is unknown.*mapping"):
+        load(tmp_path / "c.parquet")
+    parquet.write_table(pa.table({"q": [[1.0], [1.0, 2.0]], "u": [0.5, None]}), tmp_path / "d.parquet")
+    for name, sentence in (("q", r"lists of 1 to 2 entries"), ("u", r"'u' has 1 rows without a value")):
+        (tmp_path / "m.yaml").write_text(f"observations: {name}\nactions: {name}\n")
+        with pytest.raises(DataError, match=sentence):
+            load(tmp_path / "d.parquet", mapping=tmp_path / "m.yaml")
+
+
+def test_a_lerobot_dataset_comes_back_bit_for_bit(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    data = made(tmp_path).replace(extras={"margins": np.arange(300, dtype=np.float32)})
+    save(data, tmp_path / "a", layout="lerobot")
+    back = load(tmp_path / "a")
+    assert_same(back, data)
+    assert back.env_id == "Hopper-v5"
+    np.testing.assert_array_equal(back.extras["margins"], data.extras["margins"])
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["data", "meta"]
+
+
+def test_pictures_of_a_lerobot_dataset_come_by_a_mapping(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    data, rng = made(tmp_path), np.random.default_rng(0)
+    images = rng.integers(0, 256, (300, 6, 8, 3), np.uint8)
+    vectors = {f"{which}/state": getattr(data, which) for which in ("observations", "next_observations")}
+    nothing = np.zeros((300, 0), np.float32)
+    data = data.replace(
+        observations=nothing,
+        next_observations=nothing,
+        extras=vectors | {"observations/camera": images, "next_observations/camera": images},
+    )
+    save(data, tmp_path / "a", layout="lerobot")
+    (tmp_path / "m.yaml").write_text(
+        "observations: observation.state\nimages: {top: observation.images.camera}\nactions: action\n"
+        "episode: episode_index\nreward: next.reward\n"
+    )
+    back = load(tmp_path / "a", mapping=tmp_path / "m.yaml")
+    np.testing.assert_array_equal(back.extras["observations/top"], images)
+    inside = back.valid & ~(back.truncations | back.terminations)
+    np.testing.assert_array_equal(back.extras["next_observations/top"][inside], images[np.flatnonzero(inside) + 1])
+    (tmp_path / "m.yaml").write_text("images: observation.images.camera\nimage_size: [3, 4]\nactions: action\n")
+    assert load(tmp_path / "a", mapping=tmp_path / "m.yaml").arrays["image"].shape == (3, 4, 3)
+
+
+def test_a_lerobot_dataset_of_another_version_or_without_a_file_is_refused(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    save(made(tmp_path), tmp_path / "a", layout="lerobot")
+    info = tmp_path / "a" / "meta" / "info.json"
+    held = json.loads(info.read_text())
+    info.write_text(json.dumps(held | {"codebase_version": "v2.1"}))
+    with pytest.raises(DataError, match=r"version v2.1, and v3 is read"):
+        load(tmp_path / "a")
+    del held["features"]["observation.state"]
+    info.write_text(json.dumps(held))
+    with pytest.raises(DataError, match=r"has no feature 'observation.state'"):
+        load(tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"no layout 'lerobo': did you mean 'lerobot'"):
+        save(made(tmp_path), tmp_path / "b", layout="lerobo")
+
+
+def test_an_end_whose_kind_lerobot_does_not_say_is_cut_off_and_counted(tmp_path: pathlib.Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
+    save(made(tmp_path), tmp_path / "a", layout="lerobot")
+    path, info = tmp_path / "a" / "data" / "chunk-000" / "file-000.parquet", tmp_path / "a" / "meta" / "info.json"
+    parquet.write_table(parquet.read_table(path).drop_columns(["next.terminated"]), path)
+    held = json.loads(info.read_text())
+    del held["features"]["next.terminated"]
+    info.write_text(json.dumps(held))
+    data = load(tmp_path / "a")
+    assert not data.terminations.any()
+    assert data.warnings[lerobot.UNKNOWN_ENDS] == 6

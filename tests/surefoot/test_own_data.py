@@ -1,0 +1,59 @@
+"""A log of one's own, from the command line: drafted, cloned without rewards, rewarded by a function of one's own."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from surefoot.cli import main
+from surefoot.data import load
+
+TINY = ["steps=4", "seeds=1", "batch_size=8", "algo.hidden=[8,8]", "env=none"]
+
+
+@pytest.fixture
+def log(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A log of 12 trials and its drafted mapping, in the folder where we are, with a module of rewards beside them."""
+    monkeypatch.chdir(tmp_path)
+    lines = ["t,trial,q,dq,torque"]
+    lines += [f"{k / 10},{k // 10},{np.cos(k):.4f},{np.sin(k):.4f},{-np.cos(k):.4f}" for k in range(120)]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "their_rewards.py").write_text("def upright(o, a, after):\n    return -after[:, 0] ** 2\n")
+    assert main(["datasets", "draft", "log.csv", "-o", "log.yaml"]) == 0
+    return tmp_path / "log.yaml"
+
+
+def test_a_log_without_rewards_is_cloned_and_nothing_is_said_of_returns(
+    log: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "algo=bc", "dataset=log.yaml", "out=run", *TINY]) == 0
+    printed = capsys.readouterr()
+    assert "no rewards" in printed.out + printed.err
+    assert "fitted-Q" not in printed.out
+    summary = json.loads(pathlib.Path("run/summary.json").read_text())
+    assert summary["behaviour"] is None
+    assert "fitted_q" not in summary
+
+
+def test_what_learns_from_rewards_says_how_to_give_them(log: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "algo=iql", "dataset=log.yaml", "out=run", *TINY]) == 2
+    assert "no rewards, which iql learns from; give them by a function of yours, reward=" in capsys.readouterr().err
+    assert not pathlib.Path("run").exists()
+    assert main(["train", "algo=bc", "algo.fraction=0.1", "dataset=log.yaml", "out=run", *TINY]) == 2
+    assert "no rewards, by which the best of its episodes" in capsys.readouterr().err
+
+
+def test_a_function_in_the_working_directory_rewards_what_is_trained_on(log: pathlib.Path) -> None:
+    options = [*TINY, "reward=their_rewards:upright"]
+    assert main(["train", "algo=iql", "dataset=log.yaml", "out=run", *options]) == 0
+    data = load(log)
+    summary = json.loads(pathlib.Path("run/summary.json").read_text())
+    expected = np.add.reduceat(-(data.next_observations[:, 0] ** 2), data.episode_starts[:-1]).mean()
+    assert summary["behaviour"]["mean"] == pytest.approx(float(expected), rel=1e-5)
+    assert main(["datasets", "convert", "log.yaml", "log.npz", "--reward", "their_rewards:upright"]) == 0
+    converted = load("log.npz")
+    np.testing.assert_allclose(converted.rewards, -(data.next_observations[:, 0] ** 2), rtol=1e-6)
+    assert converted.attributes["rewards"] == "their_rewards:upright"
