@@ -150,6 +150,49 @@ def mc_return(
 
 
 @torch.no_grad()
+def gae_off_policy(
+    log_ratios: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminations: Tensor,
+    truncations: Tensor,
+    discount: float,
+    trace: float,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Generalised advantages of steps that a slightly older policy took, for losses that weigh each step themselves.
+
+    :math:`A_t = r_t + \gamma ((1 - \lambda) V(s_{t+1}) + \lambda v_{t+1}) - V(s_t)` with V-trace's targets v, whose two
+    bars are 1: what follows a step is corrected, its own ratio is left to the loss. With ratios of 1 it is `gae`.
+
+    Args:
+        log_ratios: (T, ...) log pi(a_t|s_t) - log mu(a_t|s_t), mu being the policy that acted.
+        rewards: (T, ...); and the others as in `gae`.
+        values: (T, ...).
+        next_values: (T, ...).
+        terminations: (T, ...).
+        truncations: (T, ...).
+        discount: gamma in [0, 1].
+        trace: lambda in [0, 1].
+        mask: (T, ...); masked steps are passed over, and get 0.
+
+    Returns:
+        Advantages, and V-trace's targets of V, (T, ...) each, without gradient.
+
+    Source: Espeholt et al., "IMPALA", eq. (1) and section 4.2.
+    """
+    weights = keep(log_ratios, mask).clamp(-20, 20).exp().clamp(max=1)
+    alive = discount * (1 - terminations.to(values.dtype))
+    on = 1 - torch.maximum(terminations.to(values.dtype), truncations.to(values.dtype))
+    errors = torch.addcmul(rewards - values, alive, next_values)
+    corrections = _summed_backwards(keep(weights * errors, mask), keep(discount * trace * on * weights, mask, 1.0))
+    ahead = torch.zeros_like(corrections)  # v - V at the next step; a masked step holds what its successor has
+    ahead[:-1] = corrections[1:]
+    return keep(torch.addcmul(errors, discount * trace * on, ahead), mask), keep(values + corrections, mask)
+
+
+@torch.no_grad()
 def vtrace(
     log_ratios: Tensor,
     rewards: Tensor,

@@ -10,6 +10,7 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError
 from surefoot.core.masked import keep, masked_variance
 from surefoot.core.returns import gae as gae
+from surefoot.core.returns import gae_off_policy as gae_off_policy
 from surefoot.core.returns import lambda_returns as lambda_returns
 from surefoot.core.returns import mc_return as mc_return
 from surefoot.core.returns import shifted_values as shifted_values

@@ -303,7 +303,8 @@ class Blocks:
         """Go on from what `state` gave before block `number`; None, or a sentence that says what is lost."""
         for position, state in enumerate(states):
             self.moments.restore(position, under(state, "blocks/moments/"))
-            self.taken[position] = state.get("blocks/taken", state["loop/counters"][0])  # version 0.2.0 has no "taken"
+            older = "blocks/taken" not in state  # as version 0.2.0's is
+            self.taken[position] = state["loop/counters"][0] if older else state["blocks/taken"]
         self._warm = bool(states[0]["blocks/warm"])
         lost = self.acting.restore(states, "blocks/", "blocks/received")
         if lost is not None:

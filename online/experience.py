@@ -19,6 +19,8 @@ from surefoot.envs.acting import Acting, EpisodeMeans, bad_costs
 
 COLUMNS = ("observations", "actions", "rewards", "terminations", "next_observations", "costs", "returns_to_go")
 """What an environment can fill; the last at the end of an episode, and NaN until then."""
+RAW = "raw_rewards"
+"""Beside the columns of a step that a collector sends on: rewards as the environment gave them."""
 ReturnsToGo = Callable[[Tensor, Tensor], Tensor]
 """(L,) rewards and terminations of an episode -> (L,) what each step brought from there on."""
 
@@ -82,6 +84,8 @@ class Experience:
         """Mean and scale (S, 1, O) of observations, scale and shift (S, 1) of rewards; None where they do nothing."""
         self.taken = torch.zeros(len(seeds), dtype=torch.int64)
         """(S,) environment steps of each seed so far; unequal only where episodes cut chunks short."""
+        self.heard: list[dict[str, Any]] | None = None
+        """The steps since it was emptied, of a collector, which sends them on; None: they are not kept beside."""
         self._reads_costs = "costs" in reads
         self._newest = torch.zeros(0, dtype=torch.int64)  # rows of the last step
         self._returns_to_go = returns_to_go if "returns_to_go" in reads else None
@@ -148,23 +152,46 @@ class Experience:
                 self._check_costs(batch["costs"], valid, number)
         elif self._reads_costs:
             raise acting.no_costs("the agent")
+        acting.received = received
+        steps = acting.tensor(done.info["steps"]) if "steps" in done.info else None
+        diverged = acting.tensor(done.info["diverged"]) if "diverged" in done.info else None
+        self.store(batch, rewards, steps, diverged, over)
+        return terminations | truncations
+
+    def store(
+        self,
+        batch: dict[str, Any],
+        rewards: Tensor,
+        steps: Tensor | None = None,
+        diverged: Tensor | None = None,
+        over: Sequence[int] = (),
+    ) -> None:
+        """Take in one step of all rows.
+
+        Args:
+            batch: (S * N, ...) columns as they are stored, and `valid` where some rows are no transitions.
+            rewards: (S * N,) as the environment gave them.
+            steps: (S * N,) taken in the environment, where that is not one each.
+            diverged: (S * N,) whether the environment cut an episode, where it says so.
+            over: rows whose episode ended, where returns-to-go are read.
+        """
+        if self.heard is not None:
+            more = {"steps": steps, "diverged": diverged}
+            self.heard.append({**batch, RAW: rewards, **{n: v for n, v in more.items() if v is not None}})
+        acting, valid = self.acting, batch.get("valid")
         if self._returns_to_go is not None:
             batch["returns_to_go"] = torch.full_like(rewards, math.nan)
         self._newest = self.buffer.add(batch)
         if self._returns_to_go is not None:
             self._look_back(over, self.episodes.lengths.view(-1) + 1)
-        acting.received = received
-        steps = acting.tensor(done.info["steps"]) if "steps" in done.info else None
+        ended = batch["terminations"] | batch["truncations"]
         self.taken += self.num_envs if steps is None else acting.rows(steps).sum(1).long().cpu()
-        self.episodes.add_step(
-            rewards, terminations | truncations, valid if steps is None else steps, batch.get("costs")
-        )
+        self.episodes.add_step(rewards, ended, valid if steps is None else steps, batch.get("costs"))
         if acting.recent is not None:
-            acting.recent.add_step(batch["costs"], terminations, truncations, valid)
-            self._ended = acting.rows(terminations | truncations).any(1)
-        if "diverged" in done.info:
-            self._diverged += acting.tensor(done.info["diverged"]).sum()
-        return terminations | truncations
+            acting.recent.add_step(batch["costs"], batch["terminations"], batch["truncations"], valid)
+            self._ended = acting.rows(ended).any(1)
+        if diverged is not None:
+            self._diverged += diverged.sum()
 
     def _look_back(self, ended: Sequence[int], lengths: Tensor) -> None:
         """Write the returns-to-go of episodes that ended with the newest step, and of which that many rows are there.

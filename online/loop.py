@@ -63,6 +63,7 @@ def make_loop(
     mixed_precision: bool = False,
     dataset: Dataset | None = None,
     jacobian_penalty: float = 0.0,
+    collect_steps: int = 32,
 ) -> Loop:
     """The loop that agents of this kind are trained by.
 
@@ -78,6 +79,7 @@ def make_loop(
         mixed_precision: matrix products of the losses in bfloat16, of agents that learn from a replay buffer.
         dataset: prepared transitions, for agents that also learn from data.
         jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
+        collect_steps: vector steps that a team takes by one policy, of agents that learn from a replay buffer.
 
     Raises:
         ConfigError: agents that do not act; mixed precision of agents that learn from blocks.
@@ -90,7 +92,7 @@ def make_loop(
     if isinstance(agents[0], OffPolicyAgent):
         from surefoot.online.off_policy import OffPolicyLoop
 
-        shared["mixed_precision"] = mixed_precision
+        shared |= {"mixed_precision": mixed_precision, "collect_steps": collect_steps}
         return OffPolicyLoop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
     if mixed_precision:
         refuse_mixed_precision(agents[0])

@@ -21,6 +21,8 @@ from surefoot.envs.acting import check_spec
 from surefoot.envs.chunked import Chunked
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import Experience
+from surefoot.online.team import Elsewhere
+from surefoot.online.team_experience import TeamSteps, check_agent, store
 
 FEW_ROWS = 16
 """Below it the native MLP, which works on panels of 32 rows, is slower than plain PyTorch."""
@@ -51,6 +53,7 @@ class OffPolicyLoop:
         mixed_precision: bool = False,
         dataset: Dataset | None = None,
         jacobian_penalty: float = 0.0,
+        collect_steps: int = 32,
     ) -> None:
         """Take over the agents and begin the first episodes.
 
@@ -67,6 +70,7 @@ class OffPolicyLoop:
             mixed_precision: matrix products of the losses in bfloat16; acting stays in float32.
             dataset: what `agent.prepare` returned, for agents whose sources are made of data too.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
+            collect_steps: where `env` is a team's (`online.team`): vector steps that it takes by one policy.
 
         Raises:
             ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not keep, or
@@ -82,6 +86,10 @@ class OffPolicyLoop:
                 f"the environment has {env.num_envs}: set algo.num_envs, or make as many"
             )
         check_spec(env, self.agent.spec, self.agent.name)
+        self.team_steps = TeamSteps(env.team, collect_steps) if isinstance(env, Elsewhere) else None
+        """What collectors have met, where they act."""
+        if self.team_steps is not None:
+            check_agent(self.agent)
         chunk = self.agent.chunk
         self.in_chunks = self.agent.decides and chunk > 1
         if self.in_chunks:
@@ -128,7 +136,7 @@ class OffPolicyLoop:
         self.memory = self._begun() if self.agent.remembers else {}
         """Name -> (S, N, ...) what agents that `remembers` act by."""
         self._drawn: dict[str, tuple[int, Tensor]] = {}
-        self._read_transforms()
+        self.read_transforms()
 
     def run(self, steps: int) -> dict[str, list[float]]:
         """Go on until at least `steps` more environment steps of each seed are taken.
@@ -185,6 +193,10 @@ class OffPolicyLoop:
         if self.pause is not None:
             self.pause()
         number, agent = self.decisions // self.num_envs, self.agent
+        if self.team_steps is not None:
+            store(self.experience, self.team_steps.take(number, self.learner))
+            self._count()
+            return
         width = agent.decision_dim if self.in_chunks else agent.spec.action_dim
         if self.decisions < self.config.initial_steps and self.config.initial_actions == "uniform":
             actions = agent.first_actions(self._draw("initial_actions", number, width))
@@ -207,6 +219,10 @@ class OffPolicyLoop:
             flat = {name: value.flatten(0, 1) for name, value in self.memory.items()}
             begun = begun_anew(flat, agent.begin(1), over)
             self.memory = {name: value.view_as(self.memory[name]) for name, value in begun.items()}
+        self._count()
+
+    def _count(self) -> None:
+        """A vector step is taken."""
         self.decisions += self.num_envs
         self.step = int(self.experience.taken.min()) if self.in_chunks else self.decisions
         costs = self.experience.fresh_costs()
@@ -263,7 +279,7 @@ class OffPolicyLoop:
             held = self._drawn[purpose] = (block, torch.from_numpy(np.stack(drawn, 1)).to(self.device))
         return held[1][offset]
 
-    def _read_transforms(self) -> None:
+    def read_transforms(self) -> None:
         """Tell the buffer how the agents normalise observations and scale rewards."""
         found = [self.learner.agents_parameters(position) for position in range(len(self.seeds))]
         mean, scale, reward_scale, reward_shift = (
@@ -281,6 +297,8 @@ class OffPolicyLoop:
         """Everything that seed `position` needs to go on bit for bit: learner, replay buffer, environments, sums."""
         tensors = {**self.learner.state(position), **self.experience.state(position)}
         tensors["loop/decisions"] = torch.tensor(self.decisions)
+        if self.team_steps is not None:
+            tensors |= self.team_steps.state()
         if self.agent.plans:
             tensors |= {"loop/queue": self.queue[position].clone(), "loop/queued": self.queued[position].clone()}
         tensors |= {f"loop/memory/{name}": value[position].clone() for name, value in self.memory.items()}
@@ -304,8 +322,10 @@ class OffPolicyLoop:
         self.memory = {
             name: torch.stack([one[f"loop/memory/{name}"] for one in states]).to(self.device) for name in self.memory
         }
-        self._read_transforms()
+        self.read_transforms()
         lost = self.experience.restore(states, block=1 + step)
+        if self.team_steps is not None:
+            self.team_steps.restore(states[0])
         if lost is not None:
             self.queued.zero_()
             self.memory = self._begun() if self.memory else {}

@@ -24,6 +24,8 @@ from surefoot.envs.chunked import Chunked
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.minibatches import Minibatches, RewardScale, WholeBlock
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
+from surefoot.online.team import Elsewhere
+from surefoot.online.team_blocks import TeamBlocks
 
 
 class OnPolicyLoop:
@@ -73,7 +75,8 @@ class OnPolicyLoop:
                 f"environment has {env.num_envs}: set algo.num_envs, or make as many"
             )
         check_spec(env, self.agent.spec, self.agent.name)
-        if self.agent.chunk > 1:
+        elsewhere = isinstance(env, Elsewhere)
+        if self.agent.chunk > 1 and not elsewhere:
             env = Chunked(env, self.agent.chunk)
         if (dataset is None) == bool(self.agent.reads):
             does = "learns from data beside its blocks: give dataset=" if dataset is None else "reads no dataset"
@@ -107,7 +110,7 @@ class OnPolicyLoop:
             for optimizer in self.learner.optimizers:
                 optimizer.by_seed()
         self.rewards = RewardScale(len(seeds), c.num_envs, c.discount, c.reward_limit, self.device)
-        self.blocks = Blocks(env, self.learner, c.length, self.device)
+        self.blocks = (TeamBlocks if elsewhere else Blocks)(env, self.learner, c.length, self.device)
 
     def run(self, steps: int) -> dict[str, list[float]]:
         """Go on, a block at a time, until at least `steps` more environment steps of each seed are taken.

@@ -16,11 +16,13 @@ from surefoot.core.chunks import in_chunks
 from surefoot.core.networks import MLP, Value
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
-from surefoot.core.value_learning import gae
+from surefoot.core.value_learning import gae, gae_off_policy
 from surefoot.online.on_policy_config import OnPolicyConfig
 
 PART = 8192
 """Rows that a network is given at once on a CPU: their activations stay in the cache, and in the memory."""
+BEHAVIOUR = "behaviour_log_prob"
+"""Column of a block that an older policy took: its log-densities of the actions."""
 KEPT = "kept/"
 """What names of columns begin with that a head has kept of its actions."""
 
@@ -36,6 +38,8 @@ class OnPolicyAgent(Agent):
     chooses = True
     acts = True
     data = "refused"
+    corrects_staleness: ClassVar[bool] = False
+    """Whether it learns from blocks that an older policy took: by `behaviour_log_prob` and `advantages`."""
     anneals: ClassVar[bool] = False
     """Whether its blocks say how much of the run is over: `progress`, in [0, 1)."""
     actor: DistributionActor
@@ -93,7 +97,11 @@ class OnPolicyAgent(Agent):
         return self.actor.evaluate(batch["observations"], batch["actions"], kept_of(batch))
 
     def behaviour_log_prob(self, block: Mapping[str, Tensor]) -> Tensor:
-        """(T, N) log-densities of a block's actions under the policy that acted."""
+        """(T, N) log-densities of a block's actions under the policy that acted: as it is now, or as the block says."""
+        return block[BEHAVIOUR] if BEHAVIOUR in block else self.log_prob(block)
+
+    def log_prob(self, block: Mapping[str, Tensor]) -> Tensor:
+        """(T, N) log-densities of a block's actions under the policy as it is."""
         kept = kept_of(block)
 
         def of_rows(observations: Tensor, actions: Tensor, *more: Tensor) -> Tensor:
@@ -115,10 +123,19 @@ class OnPolicyAgent(Agent):
         return in_parts(lambda part: self.actor.to_rows(self.actor(part)), observations)
 
     def advantages(self, block: Mapping[str, Tensor]) -> Batch:
-        """Columns (T, N) of a block: values, advantages (generalised, eq. 16 of Schulman et al.) and returns."""
+        """Columns (T, N) of a block: values, advantages (generalised, eq. 16 of Schulman et al.) and returns.
+
+        Of a block that an older policy took they are corrected by V-trace.
+        """
         c, values = self.config, self.values(block["observations"])
         following = self.values(block["next_observations"])
         ends = (block["terminations"], block["truncations"])
+        if BEHAVIOUR in block:
+            advantages, returns = gae_off_policy(
+                self.log_prob(block) - block[BEHAVIOUR],
+                block["rewards"], values, following, *ends, c.discount, c.gae_lambda, block.get("mask"),
+            )  # fmt: skip
+            return {"values": values, "advantages": advantages, "returns": returns}
         advantages, returns = gae(
             block["rewards"], values, following, *ends, c.discount, c.gae_lambda, block.get("mask")
         )

@@ -78,6 +78,7 @@ class PPO(OnPolicyAgent):
 
     name = "ppo"
     Config = PPOConfig
+    corrects_staleness = True
     PRESETS = {  # noqa: RUF012
         "cleanrl": {"observation_limit": 10.0},
         "zoo-cartpole": {

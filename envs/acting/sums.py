@@ -84,6 +84,18 @@ class EpisodeMeans:
         names = SUMS if self._has_costs else SUMS[:2]
         return {f"episode_{n}": [row[i] / row[3] if row[3] else math.nan for row in sums] for i, n in enumerate(names)}
 
+    def take_ended(self) -> tuple[Tensor, bool]:
+        """(4, S) sums of return, length and cost over the episodes that ended since the last call or `take`, and their
+        number; and whether there are costs."""
+        sums = self._ended.clone()
+        self._ended.zero_()
+        return sums, self._has_costs
+
+    def add_ended(self, sums: Tensor, has_costs: bool) -> None:
+        """Take in what `take_ended` gave elsewhere."""
+        self._ended += sums.to(self._ended.device)
+        self._has_costs |= has_costs
+
     def state(self, position: int) -> dict[str, Tensor]:
         """The sums of one seed, copied."""
         return {"running": self._running[:, position].clone(), "ended": self._ended[:, position].clone()}

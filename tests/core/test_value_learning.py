@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from surefoot.core.value_learning import (
     expectile_loss,
     explained_variance,
     gae,
+    gae_off_policy,
     huber_loss,
     lambda_returns,
     linear_quantile,
@@ -450,3 +452,27 @@ def test_target_actions_are_smoothed_by_clipped_noise_and_stay_in_bounds() -> No
     torch.testing.assert_close(found, torch.tensor([[0.2, 1.0, -1.0]], dtype=torch.float64))
     found = smoothed_actions(torch.zeros_like(actions), noise, 0.2, 0.5)
     torch.testing.assert_close(found, torch.tensor([[0.2, 0.2, -0.5]], dtype=torch.float64))
+
+
+def test_off_policy_advantages_of_the_own_policy_are_gae_and_otherwise_their_definition() -> None:
+    source = np.random.default_rng(3)
+    rewards, values, following, logs = (torch.from_numpy(source.normal(size=(6, 2))) for _ in range(4))
+    over, cut = (torch.from_numpy(source.random((6, 2)) < 0.25) for _ in range(2))
+    data = (rewards, values, following, over, cut)
+    for found, wanted in zip(
+        gae_off_policy(torch.zeros_like(rewards), *data, 0.9, 0.8), gae(*data, 0.9, 0.8), strict=True
+    ):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    advantages, targets = gae_off_policy(logs, *data, 0.9, 0.8)
+    wanted_targets, _ = vtrace(logs, *data, 0.9, trace=0.8)
+    torch.testing.assert_close(targets, wanted_targets, rtol=0, atol=1e-12)
+    for e in range(2):
+        for t in range(6):
+            alive = 0.0 if over[t, e] else 0.9
+            ends = bool(over[t, e] | cut[t, e]) or t == 5
+            after = (
+                following[t, e]
+                if ends
+                else 0.2 * following[t, e] + 0.8 * (following[t, e] + targets[t + 1, e] - values[t + 1, e])
+            )
+            assert float(advantages[t, e]) == pytest.approx(float(rewards[t, e] + alive * after - values[t, e]))

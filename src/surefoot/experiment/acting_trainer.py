@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
 from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError
 from surefoot.data.dataset import Dataset
+from surefoot.envs.interface import VectorEnvironment
+from surefoot.experiment.collectors import team_environment
 from surefoot.experiment.initialise import take_moments
 from surefoot.experiment.inputs import training_environment
 from surefoot.experiment.trainer import SeedTrainer
 from surefoot.online.loop import Loop, make_loop
 from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.team import Elsewhere
 
 
 class ActingTrainer(SeedTrainer):
     """Trains agents on what they meet in an environment of their own, and on a dataset where they take one."""
 
     loop: Loop
+    elsewhere: Elsewhere | None = None
+    """The environments of collectors, where they act."""
 
     def begin(self) -> None:
         """Make the environments and the loop."""
@@ -59,7 +66,7 @@ class ActingTrainer(SeedTrainer):
         return make_loop(
             agents,
             self.seeds,
-            training_environment(self.plan, agents[0], len(self.seeds)),
+            self._environment(agents[0]),
             planned_steps=self.plan.steps,
             batch_size=self.plan.batch_size,
             device=self.device,
@@ -68,4 +75,32 @@ class ActingTrainer(SeedTrainer):
             mixed_precision=self.plan.mixed_precision,
             dataset=dataset,
             jacobian_penalty=self.plan.jacobian_penalty,
+            collect_steps=self.plan.collect_steps,
         )
+
+    def _environment(self, agent: Agent) -> VectorEnvironment:
+        """What the loop acts in: environments here, or those of collectors."""
+        if self.plan.collectors is None:
+            return training_environment(self.plan, agent, len(self.seeds))
+        if len(self.seeds) > 1:
+            raise ConfigError(
+                f"collectors={self.plan.collectors}: act for one seed, and {self.seeds} are trained together on this "
+                "GPU: train each by itself, as in seeds=[0]"
+            )
+        seed = self.seeds[0]
+        self.elsewhere = team_environment(
+            self.plan, agent, seed, lambda text: self.send({"kind": "note", "text": f"seed {seed}: {text}"})
+        )
+        return self.elsewhere
+
+    def extras(self, position: int) -> dict[str, Any]:
+        """What collectors did."""
+        return super().extras(position) | (
+            {} if self.elsewhere is None else {"collectors": self.elsewhere.team.facts()}
+        )
+
+    def finish(self) -> None:
+        """As for all; collectors have nothing more to do."""
+        if self.elsewhere is not None:
+            self.elsewhere.team.close()
+        super().finish()

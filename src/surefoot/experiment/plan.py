@@ -27,6 +27,9 @@ RANGES = {
     "episodes": (1, 10**7),
     "evaluate_every": (0, 10**12),
     "evaluate_episodes": (1, 10**7),
+    "workers": (1, 100_000),
+    "staleness": (0, 100),
+    "collect_steps": (1, 10**6),
 }
 """Whole numbers of a run -> the least and the most."""
 
@@ -55,6 +58,10 @@ class Settings:
     compiled: bool = False  # torch.compile
     mixed_precision: bool = False  # bfloat16 where it is safe
     jacobian_penalty: float = 0.0  # weight of |d mean action / d observation|^2 in the policy's loss: smoother actions
+    collectors: str | None = None  # processes or ray: who acts for one learner; none: the learner itself
+    workers: int = 1  # collectors of each seed, which share its environments
+    staleness: int = 0  # versions that the acting policy may be old; above 0 collectors act while the learner learns
+    collect_steps: int = 32  # steps of each environment by one policy, where collectors fill a replay buffer
     patience: float = 600.0  # seconds that one call of an environment may take before the run stops; 0: for ever
 
     def __post_init__(self) -> None:
@@ -72,6 +79,8 @@ class Settings:
             if getattr(self, name) not in words:
                 *others, last = words
                 raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: give {', '.join(others)} or {last}")
+        if self.collectors not in (None, "processes", "ray"):
+            raise ConfigError(f"collectors={self.collectors!r} is unknown: give processes or ray, or leave it out")
 
 
 SHARED: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Settings))

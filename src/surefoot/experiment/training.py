@@ -28,6 +28,7 @@ from surefoot.core.smoothness import check_penalty
 from surefoot.data import conventions
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
+from surefoot.experiment.collectors import check_plan
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.experiment.initialise import settled, start_notes
 from surefoot.experiment.inputs import dataset_of, inputs_of, training_environment
@@ -187,6 +188,7 @@ def _begin(
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
         for text in start_notes(agent, Run.open(str(plan.init)), plan):
             notify({"kind": "note", "text": text})
+    check_plan(plan, agent)
     if agent.acts:
         training_environment(plan, agent).close()
     config: dict[str, Any] = {

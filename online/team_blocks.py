@@ -1,0 +1,130 @@
+"""`TeamBlocks`: blocks of an on-policy agent that a team of collectors fills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError
+from surefoot.core.learner import Learner
+from surefoot.core.normalizer import RunningMoments
+from surefoot.online.blocks import Block, Blocks
+from surefoot.online.on_policy_agent import BEHAVIOUR
+from surefoot.online.team import MOMENTS, ROWS, STATE, Elsewhere, Tensors, packed, take_weights, under, weights
+
+PARTS = ("count", "mean", "squares")
+
+
+class TeamBlocks(Blocks):
+    """As `Blocks`; row e of the N environments is row e - w n of collector w, which has n = N / W.
+
+    Statistics of observations are those of all collectors' rows up to the block before, and of a collector's own rows
+    within a block.
+    """
+
+    env: Elsewhere
+
+    def __init__(self, env: Elsewhere, learner: Learner, horizon: int, device: torch.device) -> None:
+        """Arguments as `Blocks`, of one seed."""
+        agent: Any = learner.agent
+        if env.team.staleness and not agent.corrects_staleness:
+            raise ConfigError(f"{agent.name} learns from steps of its newest policy only: leave out staleness=")
+        if agent.chunk > 1 and agent.cost_window is not None:
+            raise ConfigError(f"{agent.name} decides in chunks and counts costs: leave out collectors=")
+        self._bases: dict[int, dict[str, Tensor]] = {}
+        super().__init__(env, learner, horizon, device)
+
+    def _begin(self, number: int) -> None:
+        """Nothing is observed here."""
+        self.acting.begin(number)
+
+    def warm_up(self) -> None:
+        """The collectors do it."""
+
+    def fill(self, number: int) -> Block:
+        """As `Blocks.fill`."""
+        team = self.env.team
+        before = team.ordered
+        answers = team.collect(number, self._order)
+        for ordered in range(before, team.ordered):
+            self._bases[ordered] = self.moments.state(0)
+        parts = [under(tensors, ROWS) for _, tensors in answers]
+        block = {name: torch.cat([part[name] for part in parts], 2).to(self.device) for name in parts[0]}
+        self.taken += sum(int(meta["taken"]) for meta, _ in answers)
+        for meta, tensors in answers:
+            self.episodes.add_ended(tensors["ended"], bool(meta["has_costs"]))
+        if self.learns_statistics:
+            self._merge([under(tensors, MOMENTS) for _, tensors in answers], self._bases.pop(number))
+        if self.recent is not None:
+            self.recent.add_block(block)
+        return block
+
+    def _order(self) -> tuple[dict[str, Any], Tensors]:
+        moments = {f"{MOMENTS}{name}": value for name, value in self.moments.state(0).items()}
+        return {"stale": bool(self.env.team.staleness)}, {**weights(self.learner), **moments}
+
+    def _merge(self, found: Sequence[Tensors], base: dict[str, Tensor]) -> None:
+        """Take in what the collectors observed since the statistics that they were given.
+
+        Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983), and its inverse.
+        """
+        if len(found) == 1 and all(torch.equal(base[part], self.moments.state(0)[part]) for part in PARTS):
+            self.moments.restore(0, found[0])
+        else:
+            for after in found:
+                fresh = _taken_from(after, base)
+                total = (self.moments.count[0] + fresh["count"]).clamp(min=1)
+                shift = fresh["mean"] - self.moments.mean[0]
+                self.moments.squares[0] += (
+                    fresh["squares"] + shift.square() * self.moments.count[0] * fresh["count"] / total
+                )
+                self.moments.mean[0] += shift * fresh["count"] / total
+                self.moments.count[0] += fresh["count"]
+        self.learner.buffers["normalizer.mean"].copy_(self.moments.mean)
+        self.learner.buffers["normalizer.scale"].copy_(self.moments.scale())
+
+
+def _taken_from(after: Tensors, base: dict[str, Tensor]) -> Tensors:
+    """The statistics of what was added to `base` to give `after`."""
+    count = after["count"] - base["count"]
+    some = count.clamp(min=1)
+    mean = (after["mean"] * after["count"] - base["mean"] * base["count"]) / some
+    shift = mean - base["mean"]
+    squares = after["squares"] - base["squares"] - shift.square() * base["count"] * count / after["count"].clamp(min=1)
+    return {"count": count, "mean": mean, "squares": squares.clamp(min=0)}
+
+
+def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
+    """A collector's answer to an order: its next block, its statistics and its state.
+
+    Args:
+        blocks: of the collector.
+        meta: of the order.
+        tensors: likewise.
+        told: sentences for the user.
+    """
+    take_weights(blocks.learner, tensors)
+    given = under(tensors, MOMENTS)
+    if blocks.learns_statistics and bool(given["count"].any()):
+        _use(blocks, given)
+    before = blocks.taken.clone()
+    blocks.warm_up()
+    block = blocks.fill(int(meta["number"]))
+    if meta["stale"]:
+        block[BEHAVIOUR] = blocks.learner.apply("behaviour_log_prob", block)
+    ended, has_costs = blocks.episodes.take_ended()
+    answer = {f"{ROWS}{name}": value for name, value in block.items()} | {"ended": ended}
+    answer |= {f"{MOMENTS}{name}": value for name, value in blocks.moments.state(0).items()}
+    answer |= {f"{STATE}{name}": value for name, value in blocks.state(0).items()}
+    taken = int((blocks.taken - before).sum())
+    return packed({"number": meta["number"], "taken": taken, "has_costs": has_costs, "told": told}, answer)
+
+
+def _use(blocks: Blocks, given: Tensors) -> None:
+    moments: RunningMoments = blocks.moments
+    moments.restore(0, given)
+    blocks.learner.buffers["normalizer.mean"].copy_(moments.mean)
+    blocks.learner.buffers["normalizer.scale"].copy_(moments.scale())

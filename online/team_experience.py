@@ -1,0 +1,121 @@
+"""What an off-policy agent's team of collectors meets, a vector step at a time; and a collector's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError
+from surefoot.core.learner import Learner
+from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.experience import RAW, Experience
+from surefoot.online.team import ROWS, STATE, Team, Tensors, packed, take_weights, under, weights
+
+
+def check_agent(agent: OffPolicyAgent) -> None:
+    """Refuse agents that act by more than weights and the observation of the moment.
+
+    Raises:
+        ConfigError: says why.
+    """
+    for name, why in (
+        ("plans", "plays chunks from a queue"),
+        ("decides", "decides on chunks"),
+        ("remembers", "acts by a memory"),
+    ):
+        if getattr(agent, name):
+            raise ConfigError(f"{agent.name} {why}, which collectors do not do for it: leave out collectors=")
+
+
+class TeamSteps:
+    """The steps that a team takes for one learner, in the order in which a learner alone would have taken them."""
+
+    def __init__(self, team: Team, steps: int) -> None:
+        """Ask for `steps` vector steps at a time, by one policy each."""
+        self.team, self.length = team, steps
+        self.rows: Tensors = {}
+        """(K, N, ...) the block that is being taken in."""
+        self.next = steps
+
+    def take(self, number: int, learner: Learner) -> Tensors:
+        """(N, ...) columns of vector step `number`, as `Experience.heard` keeps them."""
+        if self.next >= self.length:
+            answers = self.team.collect(number // self.length, lambda: ({"steps": self.length}, weights(learner)))
+            parts = [under(tensors, ROWS) for _, tensors in answers]
+            self.rows = {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
+            self.next = 0
+        found = {name: column[self.next].to(learner.device) for name, column in self.rows.items()}
+        self.next += 1
+        return found
+
+    def state(self) -> Tensors:
+        """What is left of the block that is being taken in."""
+        rows = {f"loop/collected/{name}": value.clone() for name, value in self.rows.items()}
+        return {**rows, "loop/next_collected": torch.tensor(self.next)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from it."""
+        self.rows, self.next = under(state, "loop/collected/"), int(state["loop/next_collected"])
+
+
+def store(experience: Experience, step: Tensors) -> None:
+    """Take a step that was taken elsewhere into the replay buffer."""
+    columns = {name: value for name, value in step.items() if name not in (RAW, "steps", "diverged")}
+    over = (step["terminations"] | step["truncations"]).nonzero()[:, 0].tolist()
+    experience.store(columns, step[RAW], step.get("steps"), step.get("diverged"), over)
+
+
+def steps_for(
+    experience: Experience,
+    learner: Learner,
+    act: Callable[[int], None],
+    reread: Callable[[], None],
+    meta: dict[str, Any],
+    tensors: Tensors,
+    told: list[str],
+) -> bytes:
+    """A collector's answer to an order: its next steps, and its state.
+
+    Args:
+        experience: of the collector.
+        learner: likewise.
+        act: takes vector step k.
+        reread: called when the weights are there.
+        meta: of the order.
+        tensors: likewise.
+        told: sentences for the user.
+    """
+    take_weights(learner, tensors)
+    reread()
+    experience.heard = []
+    first = int(meta["number"]) * int(meta["steps"])
+    for number in range(first, first + int(meta["steps"])):
+        act(number)
+    heard, experience.heard = experience.heard, None
+    kept = [name for name in heard[0] if name != "returns_to_go"]
+    valid = any("valid" in step for step in heard)
+    columns = {name: torch.stack([step[name] for step in heard]) for name in kept if name != "valid"}
+    if valid:
+        every = torch.ones_like(heard[0]["terminations"])
+        columns["valid"] = torch.stack([step.get("valid", every) for step in heard])
+    answer = {f"{ROWS}{name}": value for name, value in columns.items()}
+    answer |= {f"{STATE}{name}": value for name, value in acting_state(experience).items()}
+    return packed({"number": meta["number"], "told": told}, answer)
+
+
+def acting_state(experience: Experience) -> Tensors:
+    """What a collector needs to go on: its environments and what it observes; no buffer."""
+    acting = experience.acting
+    return {**acting.own("experience/observations", 0), **acting.environment_state(0, 1), "alive": torch.tensor(True),
+            **{f"experience/{name}": value for name, value in acting.state(0).items()}}  # fmt: skip
+
+
+def restore_acting(experience: Experience, state: Mapping[str, Tensor], block: int) -> str | None:
+    """Go on from it; None, or a sentence where the environments' state can't be had: new episodes begin then."""
+    lost = experience.acting.restore([state], "experience/", "experience/observations")
+    if lost is not None:
+        experience.acting.begin(block)
+    return lost

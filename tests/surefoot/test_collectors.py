@@ -1,0 +1,180 @@
+"""Collectors act for a learner elsewhere: one gives the run without, several train, and a lost one costs time only."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+
+from surefoot.cli import main
+from surefoot.core import checkpoint
+from surefoot.core.errors import SurefootError
+from surefoot.experiment import collectors
+from surefoot.experiment.run import Run
+from surefoot.online.team import LostError, Team
+
+SMALL = ["env=native/pendulum", "seeds=1", "episodes=2", "evaluate_episodes=1", "algo.hidden=[8,8]", "-q"]
+PPO = ["algo=ppo", "steps=256", "evaluate_every=128", "envs=2", "algo.horizon=32", "algo.minibatches=4", *SMALL]
+SAC = ["algo=sac", "steps=80", "evaluate_every=40", "envs=2", "algo.initial_steps=20", "batch_size=16", *SMALL]
+
+
+class Here:
+    """A collector in this process, which dies when it is told to: before answers with these numbers."""
+
+    dies: list[int] = []  # noqa: RUF012
+    begun = 0
+
+    def __init__(self) -> None:
+        type(self).begun += 1
+        self.collector, self.answers = collectors.Collector(), list[bytes]()
+
+    def send(self, message: bytes) -> None:
+        answer = self.collector.answer(message)
+        if answer is not None:
+            self.answers.append(answer)
+
+    def receive(self, patience: float | None) -> bytes:
+        from surefoot.online.team import unpacked
+
+        number = unpacked(self.answers[0])[0].get("number")
+        if number in self.dies:
+            self.dies.remove(number)
+            raise LostError("it was killed")
+        return self.answers.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> type[Here]:
+    def work(run: Run, groups: list[list[int]], tell: Any, lock: int) -> None:
+        from surefoot.experiment.trainer import seed_trainer
+
+        for seeds in groups:
+            run.seed_folder(seeds[0]).mkdir(parents=True, exist_ok=True)
+            trainer = seed_trainer(run, seeds, tell)
+            trainer.train()
+            trainer.finish()
+
+    monkeypatch.setattr("surefoot.experiment.training.work", work)
+    monkeypatch.setattr(collectors, "ProcessConnection", Here)
+    monkeypatch.setattr(Here, "dies", [])
+    monkeypatch.setattr(Here, "begun", 0)
+    return Here
+
+
+def state(folder: pathlib.Path) -> dict[str, torch.Tensor]:
+    """What a run learned: parameters and optimisers, at its end."""
+    tensors, _ = checkpoint.load(Run.open(folder).checkpoint_path(0), kind="checkpoint")
+    return {name: value for name, value in tensors.items() if name.startswith(("agent/", "adam/", "rewards/"))}
+
+
+def assert_same(one: pathlib.Path, other: pathlib.Path) -> None:
+    first, second = state(one), state(other)
+    assert first.keys() == second.keys()
+    assert [name for name, value in first.items() if not torch.equal(value, second[name])] == []
+    returns = [json.loads((f / "summary.json").read_text())["per_seed_returns"] for f in (one, other)]
+    assert returns[0] == returns[1]
+
+
+def facts(folder: pathlib.Path) -> dict[str, Any]:
+    return json.loads((folder / "seeds" / "0" / "result.json").read_text())["collectors"]
+
+
+@pytest.mark.parametrize(("settings", "more"), [(PPO, []), (SAC, ["collect_steps=1"])], ids=["ppo", "sac"])
+def test_one_collector_gives_the_local_run_to_the_bit_also_where_it_is_lost(
+    settings: list[str], more: list[str], tmp_path: pathlib.Path, here: type[Here], capsys: Any
+) -> None:
+    local, remote, lost = (tmp_path / name for name in ("local", "remote", "lost"))
+    assert main(["train", *settings, f"out={local}"]) == 0
+    assert main(["train", *settings, *more, "collectors=processes", f"out={remote}"]) == 0
+    assert_same(local, remote)
+    here.dies += [1, 2]
+    assert main(["train", *settings[:-1], *more, "collectors=processes", f"out={lost}"]) == 0
+    assert_same(local, lost)
+    assert facts(lost)["restarts"] == 2
+    assert here.dies == []
+    assert "collector 0 was lost (it was killed): begun again where it stood" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("settings", [PPO, SAC], ids=["ppo", "sac"])
+def test_two_collectors_train_while_the_learner_learns_and_a_killed_run_goes_on(
+    settings: list[str], tmp_path: pathlib.Path, here: type[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = ["collectors=processes", "workers=2"]
+    whole, killed, stale = (tmp_path / name for name in ("whole", "killed", "stale"))
+    assert main(["train", *settings, *team, f"out={whole}"]) == 0
+
+    saves = Run.checkpoint_path
+
+    class KilledError(Exception):
+        pass
+
+    def once_saved(self: Run, seed: int) -> pathlib.Path:
+        path = saves(self, seed)
+        if path.is_file() and self.folder == killed.resolve():
+            raise KilledError
+        return path
+
+    monkeypatch.setattr(Run, "checkpoint_path", once_saved)
+    with pytest.raises(KilledError):  # at its second checkpoint
+        main(["train", *settings, *team, f"out={killed}"])
+    monkeypatch.setattr(Run, "checkpoint_path", saves)
+    assert main(["train", "-q", "--resume", str(killed)]) == 0
+    assert_same(whole, killed)
+    assert main(["train", *settings, *team, "staleness=1", "collect_steps=4", f"out={stale}"]) == 0
+    ages = facts(stale)["staleness"]
+    assert set(ages) == {"0", "1"}
+    assert ages["0"] == 1
+    assert facts(whole)["staleness"].keys() == {"0"}
+    assert facts(whole)["bytes_received"] > 0
+
+
+def test_a_collector_that_is_lost_again_and_again_ends_the_run_with_a_sentence() -> None:
+    class Dead(Here):
+        def send(self, message: bytes) -> None:
+            raise LostError("no such process")
+
+    with pytest.raises(SurefootError, match=r"collector 0 was lost 6 times in a row without an answer \(no such proc"):
+        Team(lambda worker: Dead(), lambda worker: {}, 1).collect(0, lambda: ({}, {}))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["workers=2"], "who acts is not said"),
+        (["collectors=processes", "workers=3"], "can't be shared equally"),
+        (["collectors=threads"], "give processes or ray"),
+        (["collectors=processes", "dataset=native/pendulum-mixed", "algo=iql"], "does not learn from blocks"),
+        (["collectors=processes", "algo=a2c", "staleness=1"], "newest policy only"),
+    ],
+)
+def test_what_collectors_can_not_do_is_said(
+    more: list[str], said: str, tmp_path: pathlib.Path, here: type[Here], capsys: Any
+) -> None:
+    settings = [one for one in SAC if one.partition("=")[0] not in {m.partition("=")[0] for m in more}]
+    if any("a2c" in m or "iql" in m for m in more):
+        settings = [one for one in settings if not one.startswith(("algo.", "envs="))]
+    assert main(["train", *settings, *more, f"out={tmp_path / 'run'}"]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["processes", "ray"])
+def test_collectors_in_processes_and_on_ray_give_the_local_run(kind: str, tmp_path: pathlib.Path) -> None:
+    import subprocess
+    import sys
+
+    if kind == "ray":
+        pytest.importorskip("ray")
+    for name, more in (("local", []), (kind, [f"collectors={kind}"])):
+        command = [sys.executable, "-m", "surefoot", "train", *PPO, *more, f"out={tmp_path / name}"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        if "Ray did not begin" in done.stderr:
+            pytest.skip(f"Ray does not begin on this machine now: {done.stderr.strip().splitlines()[-1]}")
+        assert done.returncode == 0, done.stderr
+    assert_same(tmp_path / "local", tmp_path / kind)
