@@ -55,6 +55,7 @@ _HOMES = {
     "trajectory_planner": "surefoot.world_models.trajectory_planner",
     "latent_prior": "surefoot.world_models.latent",
     "recurrent": "surefoot.world_models.recurrent_actor",
+    "anchored": "surefoot.world_models.anchors",
 }
 """Kind of actor -> module that defines it, of those that are not in `core.actors`."""
 

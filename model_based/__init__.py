@@ -2,6 +2,7 @@
 
 from surefoot.core.agent import Agent
 from surefoot.model_based.alarm import Alarm, AlarmConfig
+from surefoot.model_based.cocoa import COCOACQL, COCOAIQL, COCOAMOBILE, COCOAMOPO
 from surefoot.model_based.combo import COMBO, COMBOConfig
 from surefoot.model_based.dreamer import Dreamer, DreamerConfig
 from surefoot.model_based.dynamics import DynamicsConfig, LearnedDynamics
@@ -20,12 +21,17 @@ from surefoot.model_based.token_dynamics import LearnedTokenDynamics, TokenDynam
 from surefoot.model_based.trajectory_transformer import TrajectoryTransformer, TTConfig
 
 _AGENTS: tuple[type[Agent], ...] = (COMBO, ImaginedSAC, LearnedDynamics, MBPO, MBRCSL, MOBILE, MOPO, MOReL, RAMBO, RAVL)
+_AGENTS += (COCOACQL, COCOAIQL, COCOAMOBILE, COCOAMOPO)
 _AGENTS += (Dreamer, LearnedTokenDynamics, MAC, PETS, TDMPC2, TrajectoryTransformer)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
 __all__ = [
     "ALGORITHMS",
+    "COCOACQL",
+    "COCOAIQL",
+    "COCOAMOBILE",
+    "COCOAMOPO",
     "COMBO",
     "MAC",
     "MBPO",
