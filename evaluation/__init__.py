@@ -25,6 +25,7 @@ from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, Scri
 from surefoot.evaluation.runs import CurvePoint, RunData, load_runs
 from surefoot.evaluation.safety import Safety, cost_interval, safety
 from surefoot.evaluation.selection import (
+    Bandit,
     doubly_robust,
     expected_maximum,
     rank_correlation,
@@ -51,6 +52,7 @@ from surefoot.evaluation.survival import kaplan_meier, median_steps, steps_to
 from surefoot.evaluation.until import evaluate_until
 
 __all__ = [
+    "Bandit",
     "Certificate",
     "CurvePoint",
     "DSRLScore",

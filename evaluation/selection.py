@@ -69,6 +69,52 @@ def doubly_robust(ratios: Array, rewards: Array, values: Array, q_values: Array,
     return result
 
 
+class Bandit:
+    """Upper confidence bounds over policies that are tried out one episode at a time (Auer et al., 2002).
+
+    The first tries are in the order given, so that an offline ranking is worth something where episodes are few; of the
+    policies that were tried, and of no others, the one with the best mean is the answer.
+
+    Args:
+        policies: how many, best guess first.
+        low, high: returns that count as 0 and 1, for the bound knows no units; they widen as returns come in.
+    """
+
+    def __init__(self, policies: int, low: float, high: float) -> None:
+        if policies < 1 or not (math.isfinite(low) and math.isfinite(high)) or low > high:
+            raise ConfigError(f"{policies} policies with returns from {low:g} to {high:g}: nothing to choose from")
+        self.returns: list[list[float]] = [[] for _ in range(policies)]
+        self.low, self.high = low, high
+
+    @property
+    def episodes(self) -> int:
+        """How many were told."""
+        return sum(map(len, self.returns))
+
+    def next(self) -> int:
+        """The policy to try next."""
+        untried = [i for i, seen in enumerate(self.returns) if not seen]
+        if untried:
+            return untried[0]
+        span = self.high - self.low or 1.0
+        bounds = [
+            (float(np.mean(seen)) - self.low) / span + math.sqrt(2 * math.log(self.episodes + 1) / len(seen))
+            for seen in self.returns
+        ]
+        return int(np.argmax(bounds))
+
+    def tell(self, policy: int, value: float) -> None:
+        """The return of one of its episodes."""
+        self.returns[policy].append(value)
+        self.low, self.high = min(self.low, value), max(self.high, value)
+
+    @property
+    def answer(self) -> int:
+        """The tried policy with the best mean."""
+        means = [float(np.mean(seen)) if seen else -math.inf for seen in self.returns]
+        return int(np.argmax(means))
+
+
 def tuning_curve(
     returns: Array, policies: int, pulls: int, trials: int, generator: np.random.Generator, scale: bool = True
 ) -> Array:

@@ -25,6 +25,7 @@ examples:
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
   surefoot compare 'runs/iql-*' 'runs/bc-*' --until decided
+  surefoot select runs/* --dataset held-out.hdf5
   surefoot results runs/ -o results.csv --plot
   surefoot tune algo=iql steps=20000 --trials 32 --space space.yaml
   surefoot bench offline-small
@@ -51,6 +52,7 @@ COMMANDS = (
     "report",
     "results",
     "rollout",
+    "select",
     "train",
     "tune",
 )
@@ -128,6 +130,7 @@ def build_parser() -> Parser:
         reach,
         results,
         rollouts,
+        select,
     )
 
     parser = Parser(
@@ -142,6 +145,7 @@ def build_parser() -> Parser:
     commands.add_parser("tune", help="search for options of an algorithm (surefoot tune --help)", add_help=False)
     results.add_parsers(commands)
     compare.add_parser(commands)
+    select.add_parser(commands)
     bench.add_parsers(commands)
     gather.add_parser(commands)
     rollouts.add_parsers(commands)

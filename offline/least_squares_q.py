@@ -1,0 +1,185 @@
+"""Fitted-Q evaluation in closed form: least squares on random features, with a bootstrap over blocks of episodes.
+
+Q(s, a) = w . phi(s, a), phi random Fourier features (Rahimi and Recht, "Random features for large-scale kernel
+machines", 2007). The fixed point of fitted-Q evaluation is then that of LSTD-Q (Lagoudakis and Parr, "Least-squares
+policy iteration", 2003), (Phi' D (Phi - gamma Phi_next) + l I) w = Phi' D r, and no number of steps has to be chosen.
+Both sides are sums over blocks of episodes, so that many weighted resamples of the blocks (a Bayesian bootstrap, Rubin,
+1981) cost one pass over the data. Features and resamples are those of the judge, whatever policy it judges: two
+policies are compared member by member.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from surefoot.core.actions import to_agent
+from surefoot.core.agent import require
+from surefoot.core.errors import DataError
+from surefoot.core.random import generator
+from surefoot.core.spec import in_words
+from surefoot.data.dataset import Array, Dataset
+
+PART = 8_192
+"""Rows whose features are made at once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LeastSquaresQConfig:
+    """Settings of least-squares fitted-Q evaluation."""
+
+    discount: float = 0.99
+    features: int = 512
+    draws: int = 2  # of the features: as many ensembles, together one
+    resamples: int = 12  # of the blocks of episodes, for each draw
+    blocks: int = 20
+    width: float = 1.0  # of the kernel, in medians of the distance between rows
+    ridge: float = 1e-3  # relative to the mean square of a feature
+    rows: int = 30_000  # of the data at most, in whole episodes
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(0 <= self.discount < 1, "least_squares_q", "discount", self.discount, "in [0, 1)")
+        for name in ("features", "draws", "blocks", "rows"):
+            require(getattr(self, name) >= 1, "least_squares_q", name, getattr(self, name), ">= 1")
+        require(self.resamples >= 2, "least_squares_q", "resamples", self.resamples, ">= 2")
+
+
+class LeastSquaresJudge:
+    """Fitted-Q evaluation of several policies on one dataset; the features and the resamples are shared by them.
+
+    Args:
+        dataset: transitions of one observation vector, rewards unscaled.
+        low, high: (A,) bounds of actions.
+        seed: of features and resamples.
+        config: of the method.
+
+    Raises:
+        DataError: observations are images or several arrays.
+    """
+
+    def __init__(
+        self, dataset: Dataset, low: Array, high: Array, seed: int = 0, config: LeastSquaresQConfig | None = None
+    ) -> None:
+        if dataset.observation_dim == 0:
+            raise DataError(
+                f"{dataset.name}: fitted Q learns from one vector, and observations are {in_words(dataset.arrays)}: "
+                "evaluate the policies in their environment"
+            )
+        self.config = c = config or LeastSquaresQConfig()
+        self.dataset = dataset = thinned(dataset, c.rows, seed)
+        self.low, self.high = low, high
+        self.mean, self.deviation = dataset.observations.mean(0), dataset.observations.std(0) + 1e-3
+        episodes = len(dataset.episode_lengths)
+        blocks = min(c.blocks, episodes)
+        self.block = generator(seed, "blocks").permutation(episodes) % blocks  # (E,)
+        drawn = generator(seed, "bootstrap").exponential(size=(blocks, c.resamples))
+        self.weights = drawn / drawn.mean(0)  # (G, R)
+        self.here = self._points(dataset.observations, dataset.actions)
+        self.maps = [self._map(seed, k) for k in range(c.draws)]
+        self.rows = np.flatnonzero(dataset.valid)
+
+    def _points(self, observations: Array, actions: Array) -> Array:
+        """(n, d) float32: normalised observations and actions in [-1, 1]."""
+        scaled = np.clip(to_agent(actions, self.low, self.high), -1, 1)
+        return np.concatenate([(observations - self.mean) / self.deviation, scaled], 1).astype(np.float32)
+
+    def _map(self, seed: int, k: int) -> tuple[Array, Array]:
+        """Frequencies (d, F) and phases (F,) of one draw of the features."""
+        drawn = generator(seed, "features", k)
+        some = self.here[drawn.integers(len(self.here), size=(2, 1_000))]
+        median = float(np.median(np.linalg.norm(some[0] - some[1], axis=1))) or 1.0
+        size = (self.here.shape[1], self.config.features)
+        frequencies = drawn.standard_normal(size) / (self.config.width * median)
+        return frequencies.astype(np.float32), drawn.uniform(0, 2 * np.pi, size[1]).astype(np.float32)
+
+    def _features(self, points: Array, k: int) -> Array:
+        """(n, F + 1) features, the last constant."""
+        frequencies, phases = self.maps[k]
+        waves = np.cos(points @ frequencies + phases) * np.float32(np.sqrt(2 / len(phases)))
+        return np.concatenate([waves, np.ones((len(points), 1), np.float32)], 1)
+
+    def fit(self, following: Array) -> Critics:
+        """The critics of a policy that does `following`, (N, A), at the next observations of `self.dataset`."""
+        d, c = self.dataset, self.config
+        after = self._points(d.next_observations, following)
+        going_on = (c.discount * ~d.terminations).astype(np.float32)[:, None]
+        groups, size = len(self.weights), c.features + 1
+        ridge = c.ridge * len(self.rows) * (1 - c.discount + 1 / c.features) * np.eye(size)
+        solved = []
+        for k in range(c.draws):
+            left, right = np.zeros((groups, size, size)), np.zeros((groups, size))
+            for g in range(groups):
+                mine = self.rows[self.block[d.episode_ids[self.rows]] == g]
+                for begin in range(0, len(mine), PART):
+                    rows = mine[begin : begin + PART]
+                    now = self._features(self.here[rows], k)
+                    left[g] += now.T @ (now - going_on[rows] * self._features(after[rows], k))
+                    right[g] += now.T @ d.rewards[rows]
+            solved.append([np.linalg.solve(np.tensordot(w, left, 1) + ridge, w @ right) for w in self.weights.T])
+        return Critics(self, np.asarray(solved))
+
+    def data(self) -> Critics:
+        """The critics of the data's own behaviour: the next action is that of the next row.
+
+        The last row of an episode that was cut off has no next action; its own stands in for it.
+        """
+        actions, last = self.dataset.actions, self.dataset.episode_starts[1:] - 1
+        following = np.concatenate([actions[1:], actions[-1:]])
+        following[last] = actions[last]
+        return self.fit(following)
+
+    def sampled(self, per_episode: Array) -> Array:
+        """(draws x resamples,) means of an (E,) quantity of the episodes, over the members' resamples."""
+        counts = np.bincount(self.block, minlength=len(self.weights))
+        sums = np.bincount(self.block, weights=per_episode, minlength=len(self.weights))
+        return np.tile((self.weights.T @ sums) / (self.weights.T @ counts), self.config.draws)
+
+    def cloned(self, targets: Array) -> Array:
+        """(N, A) ridge regression of (N, A) targets on features of the observations alone, at the data's rows."""
+        points = self.here.copy()
+        points[:, self.dataset.observation_dim :] = 0
+        size = self.config.features + 1
+        left, right = np.zeros((size, size)), np.zeros((size, targets.shape[1]))
+        for begin in range(0, len(points), PART):
+            now = self._features(points[begin : begin + PART], 0)
+            left += now.T @ now
+            right += now.T @ targets[begin : begin + PART]
+        weights = np.linalg.solve(left + 1e-4 * len(points) / self.config.features * np.eye(size), right)
+        parts = [self._features(points[b : b + PART], 0) @ weights for b in range(0, len(points), PART)]
+        return np.concatenate(parts)
+
+    @property
+    def firsts(self) -> Array:
+        """(E, d) first observation of each episode."""
+        return np.asarray(self.dataset.observations[self.dataset.episode_starts[:-1]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Critics:
+    """The members' values of one policy, in reward units."""
+
+    judge: LeastSquaresJudge
+    weights: Array  # (draws, resamples, F + 1)
+
+    def values(self, observations: Array, actions: Array) -> Array:
+        """(draws x resamples, n) of (n, d) observations and (n, A) actions, in the data's units."""
+        points = self.judge._points(observations, actions)
+        parts = [self.judge._features(points, k) @ weights.T for k, weights in enumerate(self.weights)]
+        return np.concatenate(parts, 1).T
+
+    def value(self, first_actions: Array) -> Array:
+        """Each member's mean from the first states, (draws x resamples,), where the policy does `first_actions`."""
+        judge, c = self.judge, self.judge.config
+        found = self.values(judge.firsts, first_actions)
+        return np.asarray([judge.sampled(found[m])[m] for m in range(c.draws * c.resamples)])
+
+
+def thinned(dataset: Dataset, rows: int, seed: int) -> Dataset:
+    """The dataset, or whole episodes of it drawn at random that have about this many rows."""
+    if len(dataset) <= rows:
+        return dataset
+    order = generator(seed, "episodes").permutation(len(dataset.episode_lengths))
+    kept = order[: max(2, int(np.searchsorted(np.cumsum(dataset.episode_lengths[order]), rows, side="right")))]
+    return dataset.select_episodes(np.sort(kept))

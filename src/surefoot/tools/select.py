@@ -1,0 +1,321 @@
+"""Choosing among trained policies from data alone, and saying so where the data can't tell.
+
+The method is fixed. Each policy is judged by least-squares fitted-Q evaluation (`offline.least_squares_q`), whose
+members share features and resamples over all policies. The data's own behaviour is judged in the same way; its true
+value is known, so the difference is taken off every estimate, and where it is larger than the members' spread allows,
+all intervals are widened by that factor. Policies whose whole interval lies above the best return in the data are set
+aside: nothing in the data supports them. The others are ranked by the lower end of their intervals. Doubly robust and
+self-normalised per-decision importance-sampling estimates stand beside, with the number of episodes that they rest on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from surefoot.core.actions import to_agent
+from surefoot.core.errors import ConfigError
+from surefoot.core.files import read_json
+from surefoot.core.policy import Policy
+from surefoot.data.dataset import Array, Dataset
+from surefoot.data.prepare import discounted_returns
+from surefoot.evaluation import off_policy
+from surefoot.evaluation.selection import rank_correlation, regret_at
+from surefoot.experiment.run import Run
+from surefoot.experiment.summary import RESULT
+from surefoot.offline.least_squares_q import Critics, LeastSquaresJudge, LeastSquaresQConfig
+
+KNOWN_DENSITY = "behaviour_log_density"
+"""Name of the extra column that holds the log-density of each recorded action, where the behaviour is known."""
+LEAST_EPISODES = 10
+"""Of data that can be judged on."""
+LEAST_EFFECTIVE = 5.0
+"""Episodes that importance sampling must rest on to be worth reading."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A policy to choose."""
+
+    label: str
+    group: str  # the algorithm and its options: seeds of one run share it
+    policy: Policy
+    returns: Array | None = None  # (E,) of its final evaluation in a simulator, where there was one
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What the data say of one policy: discounted returns from the data's first states."""
+
+    label: str
+    group: str
+    members: Array  # (M,) fitted-Q, calibrated
+    low: float
+    high: float
+    doubly_robust: float
+    importance: float  # self-normalised, per decision
+    effective_episodes: float
+    distance: float  # root mean square of policy minus recorded action, half ranges being 1
+    implausible: bool
+    truth: float | None
+
+    @property
+    def mean(self) -> float:
+        """The estimate."""
+        return float(self.members.mean())
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, without the members."""
+        value = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "members"}
+        return {"label": self.label, "mean": self.mean, **value}
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """All estimates, best first, and what can be said."""
+
+    estimates: list[Estimate]
+    data_value: float  # mean discounted return of the data, bootstrapped where episodes were cut off
+    data_estimate: float  # what the critics say of the same
+    factor: float  # by which intervals were widened
+    best_in_data: float
+    discount: float
+    members: int
+
+    @property
+    def best(self) -> Estimate:
+        """The first of the ranking."""
+        return self.estimates[0]
+
+    def difference(self, first: Estimate, second: Estimate) -> tuple[float, float, float]:
+        """Mean and interval of first minus second, member by member."""
+        return interval(first.members - second.members, self.factor)
+
+    @property
+    def tied(self) -> list[Estimate]:
+        """Those that can't be told from the best."""
+        rest = [one for one in self.estimates[1:] if not one.implausible]
+        return [one for one in rest if self.difference(self.best, one)[1] <= 0]
+
+    def sentence(self) -> str:
+        """The answer in words."""
+        if self.best.implausible:
+            return (
+                "cannot tell: every policy's estimate lies above the best return in the data, so none is supported; "
+                "evaluate a few episodes of each (--episodes), or take the behaviour's clone"
+            )
+        if not self.tied:
+            return f"{self.best.label} is the best of these by its estimate, and its interval excludes the others"
+        names = ", ".join(one.label for one in self.tied[:5]) + (", ..." if len(self.tied) > 5 else "")
+        return (
+            f"cannot tell: {self.best.label} has the highest lower bound, but {len(self.tied)} of "
+            f"{len(self.estimates) - 1} others are not separated from it ({names})"
+        )
+
+    def against_truth(self) -> dict[str, float] | None:
+        """Spearman's rho and regret of ranking and estimates, where the truth of all is known."""
+        if any(one.truth is None for one in self.estimates) or len(self.estimates) < 2:
+            return None
+        truth = np.array([one.truth for one in self.estimates], float)
+        order = -np.arange(len(truth), dtype=float)  # the ranking itself: best first
+        found = {"rank_correlation": rank_correlation(truth, order)}
+        found |= {f"regret_at_{k}": regret_at(k, truth, order) for k in (1, 3) if k <= len(truth)}
+        for name in ("doubly_robust", "importance"):
+            values = np.array([getattr(one, name) for one in self.estimates])
+            found[f"rank_correlation_{name}"] = rank_correlation(truth, values)
+            found[f"regret_at_1_{name}"] = regret_at(1, truth, values)
+        return {key: value for key, value in found.items() if np.isfinite(value)}
+
+
+def interval(members: Array, factor: float, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean and t interval whose width is `factor` times the spread of members that are bootstrap resamples."""
+    from scipy.stats import t
+
+    half = float(t.ppf(0.5 + confidence / 2, len(members) - 1)) * float(members.std(ddof=1)) * factor
+    mean = float(members.mean())
+    return mean, mean - half, mean + half
+
+
+def candidates(paths: Sequence[str]) -> list[Candidate]:
+    """The policies of run folders, each seed one, and of policy files.
+
+    Raises:
+        CheckpointError: not a finished run and not a policy.
+        ConfigError: a policy that remembers, reads images or gives numbers of choices; bounds that differ.
+    """
+    found: list[Candidate] = []
+    for text in paths:
+        path = pathlib.Path(text)
+        if path.is_dir():
+            run = Run.open(path)
+            for seed, policy in run.policies().items():
+                label = str(path) if len(run.plan.seeds) == 1 else f"{path} seed {seed}"
+                found.append(Candidate(label, str(path), policy, _evaluated(run, seed)))
+        else:
+            found.append(Candidate(str(path), str(path), Policy.load(path)))
+    for one in found:
+        policy, first = one.policy, found[0].policy
+        if policy.has_memory or policy.encoder is not None or policy.discrete:
+            raise ConfigError(
+                f"{one.label}: fitted Q judges policies that give a vector of actions for one observation alone; leave "
+                "out those that remember or read images, and evaluate them in their environment"
+            )
+        same = torch.equal(policy.action_low, first.action_low) and torch.equal(policy.action_high, first.action_high)
+        if not same or policy.observation_dim != first.observation_dim:
+            raise ConfigError(
+                f"{found[0].label} and {one.label} are of different problems: their sizes or bounds differ"
+            )
+    return found
+
+
+def _evaluated(run: Run, seed: int) -> Array | None:
+    evaluation = read_json(run.seed_folder(seed) / "result.json", RESULT).get("evaluation")
+    return None if evaluation is None else np.asarray(evaluation["returns"], float)
+
+
+def select(
+    chosen: Sequence[Candidate],
+    dataset: Dataset,
+    config: LeastSquaresQConfig | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    truth: bool = False,
+) -> Selection:
+    """Judge and rank the candidates.
+
+    Args:
+        chosen: of one problem.
+        dataset: of that problem, best not the one that they were trained on.
+        config: of the critics, and the discount of the value that is estimated.
+        seed: of features and resamples.
+        progress: called with (judged, all).
+        truth: compare with the candidates' own evaluations.
+
+    Raises:
+        ConfigError: nothing to choose from, too few episodes, other sizes, or no truth where it is asked for.
+        DataError: observations that are not one vector.
+    """
+    if not chosen:
+        raise ConfigError("there is no policy to choose: give run folders or policy files")
+    _check(chosen, dataset, truth)
+    low, high = (
+        side.numpy().astype(np.float64) for side in (chosen[0].policy.action_low, chosen[0].policy.action_high)
+    )
+    judge = LeastSquaresJudge(dataset, low, high, seed, config)
+    data, discount = judge.dataset, judge.config.discount
+    own = judge.data()
+    tails = own.values(data.next_observations[data.episode_starts[1:] - 1], data.actions[data.episode_starts[1:] - 1])
+    tails = np.where(data.terminations[data.episode_starts[1:] - 1], 0.0, tails.mean(0))
+    returns = discounted_returns(data, discount) + discount**data.episode_lengths * tails
+    told = judge.sampled(returns)
+    said = own.value(data.actions[data.episode_starts[:-1]])
+    gap = told - said
+    spread = float(gap.std(ddof=1))
+    factor = max(1.0, abs(float(gap.mean())) / (2 * spread)) if spread > 0 else 1.0
+    behaviour = _Behaviour(judge)
+    estimates = []
+    for number, one in enumerate(chosen):
+        estimates.append(_estimate(one, judge, behaviour, gap, factor, float(returns.max()), truth))
+        if progress is not None:
+            progress(number + 1, len(chosen))
+    estimates.sort(key=lambda one: (one.implausible, -one.low))
+    return Selection(
+        estimates, float(told.mean()), float(said.mean()), factor, float(returns.max()), discount, len(gap)
+    )
+
+
+def _check(chosen: Sequence[Candidate], dataset: Dataset, truth: bool) -> None:
+    first = chosen[0].policy
+    if dataset.observation_dim and (dataset.observation_dim, dataset.action_dim) != (
+        first.observation_dim,
+        first.action_dim,
+    ):
+        raise ConfigError(
+            f"{dataset.name} has {dataset.observation_dim} observations and {dataset.action_dim} actions, and "
+            f"{chosen[0].label} {first.observation_dim} and {first.action_dim}: give data of the same task"
+        )
+    if len(dataset.episode_lengths) < LEAST_EPISODES:
+        raise ConfigError(
+            f"{dataset.name}: {len(dataset.episode_lengths)} episodes are too few to judge policies on; give at least "
+            f"{LEAST_EPISODES}"
+        )
+    missing = [one.label for one in chosen if one.returns is None]
+    if truth and missing:
+        raise ConfigError(
+            f"{missing[0]}: was not evaluated in a simulator, so its truth is not known; train with env=ID, or leave "
+            "--truth out"
+        )
+
+
+def _estimate(
+    one: Candidate, judge: LeastSquaresJudge, behaviour: _Behaviour, gap: Array, factor: float, best: float, truth: bool
+) -> Estimate:
+    data = judge.dataset
+    here, after = actions_of(one.policy, data.observations), actions_of(one.policy, data.next_observations)
+    critics = judge.fit(after)
+    members = critics.value(here[data.episode_starts[:-1]]) + gap
+    _, low, high = interval(members, factor)
+    robust, importance, effective = behaviour.estimates(critics, here, after)
+    scaled = [to_agent(part, judge.low, judge.high) for part in (here, data.actions)]
+    return Estimate(
+        one.label,
+        one.group,
+        members,
+        low,
+        high,
+        robust,
+        importance,
+        effective,
+        float(np.sqrt(np.mean((scaled[0] - scaled[1]) ** 2))),
+        low > best,
+        float(one.returns.mean()) if truth and one.returns is not None else None,
+    )
+
+
+def actions_of(policy: Policy, observations: Array) -> Array:
+    """(N, A) what a policy does at (N, d) observations, each as at the first step of an episode."""
+    actions, _ = policy.act(torch.from_numpy(np.ascontiguousarray(observations)), policy.begin(len(observations)))
+    return np.asarray(actions.numpy(), np.float64)
+
+
+class _Behaviour:
+    """Density of the recorded actions: known, or of a clone with Gaussian errors, ridge regression on the features."""
+
+    def __init__(self, judge: LeastSquaresJudge) -> None:
+        self.judge, self.data = judge, judge.dataset
+        self.actions = np.clip(to_agent(self.data.actions, judge.low, judge.high), -1, 1).astype(np.float64)
+        mean = judge.cloned(self.actions)
+        self.deviation = np.maximum((self.actions - mean).std(0), 0.02)
+        known = self.data.extras.get(KNOWN_DENSITY)
+        self.log_density = self._density(mean) if known is None else np.asarray(known, np.float64).reshape(-1)
+
+    def _density(self, mean: Array) -> Array:
+        """(N,) log-density of the recorded actions under Gaussians of the behaviour's width around `mean`."""
+        errors = ((self.actions - mean) / self.deviation) ** 2
+        return np.asarray(-(0.5 * errors + np.log(self.deviation) + 0.5 * np.log(2 * np.pi)).sum(1))
+
+    def estimates(self, critics: Critics, here: Array, after: Array) -> tuple[float, float, float]:
+        """Doubly robust and per-decision estimate of a policy with the behaviour's noise, and episodes behind them."""
+        data, discount = self.data, self.judge.config.discount
+        scaled = np.clip(to_agent(here, self.judge.low, self.judge.high), -1, 1)
+        ratios = np.exp(np.clip(self._density(scaled) - self.log_density, -20, 20))
+        cut = np.flatnonzero(data.truncations)  # what would have followed is the critics' to say
+        rewards = data.rewards.astype(np.float64)
+        rewards[cut] += discount * critics.values(data.next_observations[cut], after[cut]).mean(0)
+        columns = {
+            "rewards": rewards,
+            "values": critics.values(data.observations, here).mean(0),
+            "q_values": critics.values(data.observations, data.actions).mean(0),
+        }
+        table, mask = off_policy.padded(ratios, data.episode_starts, 1.0)
+        parts = {name: off_policy.padded(column, data.episode_starts)[0] for name, column in columns.items()}
+        robust = off_policy.doubly_robust_value(
+            table, parts["rewards"], mask, parts["values"], parts["q_values"], discount
+        )
+        importance = off_policy.per_decision(table, parts["rewards"], mask, discount)
+        return robust, importance, off_policy.effective_episodes(table, mask)

@@ -1,0 +1,157 @@
+"""`surefoot select`: the ranking, what it says where it can't tell, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.cli import main
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.errors import ConfigError
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+from surefoot.data import Dataset, save
+from surefoot.evaluation import Bandit
+from surefoot.offline import least_squares_q
+from surefoot.tools import select as selecting
+
+Capture = pytest.CaptureFixture[str]
+
+
+SMALL = least_squares_q.LeastSquaresQConfig(discount=0.9, features=100)
+"""The problem is one line."""
+
+
+def gain(k: float) -> Policy:
+    """a = tanh(-k x), nearly -k x."""
+    actor = DeterministicActor(1, 1, (2,))
+    with torch.no_grad():
+        for weight, values in zip(actor.mlp.weights, ([1.0, -1.0], [-k, k]), strict=True):
+            weight.copy_(torch.tensor(values).reshape(weight.shape))
+        for bias in actor.mlp.biases:
+            bias.zero_()
+    return Policy(actor, Normalizer(1), torch.tensor([-1.0]), torch.tensor([1.0]))
+
+
+def regulator(episodes: int = 120, seed: int = 0) -> Dataset:
+    """x' = 0.9 x + 0.5 a + noise, r = -x^2, by a weak controller with noise; 20 steps."""
+    generator, rows = np.random.default_rng(seed), []
+    x = generator.uniform(-1, 1, episodes)
+    for _ in range(20):
+        a = np.clip(-0.4 * x + 0.4 * generator.standard_normal(episodes), -1, 1)
+        y = 0.9 * x + 0.5 * a + 0.05 * generator.standard_normal(episodes)
+        rows.append((x, a, -(x**2), y))
+        x = y
+    x, a, r, y = (np.stack(column, 1).reshape(-1, 1).astype(np.float32) for column in zip(*rows, strict=True))
+    last = np.arange(len(x)) % 20 == 19
+    return Dataset(
+        x, a, r[:, 0], y, np.zeros(len(x), bool), last, np.arange(len(x)) // 20, np.ones(len(x), bool), name="line"
+    )
+
+
+GAINS = {"good": 1.0, "fair": 0.3, "none": 0.0, "wrong": -0.2}
+
+
+def chosen(**returns: float) -> list[selecting.Candidate]:
+    known = {name: np.array([value]) for name, value in returns.items()}
+    return [selecting.Candidate(name, name, gain(k), known.get(name)) for name, k in GAINS.items()]
+
+
+def test_policies_are_ranked_as_they_are_and_the_best_is_said_to_be() -> None:
+    truth = {"good": 0.0, "fair": -1.0, "none": -2.0, "wrong": -3.0}
+    found = selecting.select(chosen(**truth), regulator(), SMALL, truth=True)
+    assert [one.label for one in found.estimates] == list(GAINS)
+    assert found.tied == []
+    assert found.sentence().startswith("good is the best of these")
+    assert found.against_truth()["rank_correlation"] == pytest.approx(1)
+    assert found.against_truth()["regret_at_1"] == 0
+    assert found.estimates[0].mean > found.data_value > found.estimates[-1].mean
+    assert all(one.low < one.mean < one.high for one in found.estimates)
+    assert found.estimates[0].doubly_robust > found.estimates[-1].doubly_robust
+    assert all(1 <= one.effective_episodes <= 120 for one in found.estimates)
+
+
+def test_copies_of_one_policy_can_not_be_told_apart() -> None:
+    pair = [selecting.Candidate(f"twin {number}", "twin", gain(0.5)) for number in (1, 2)]
+    found = selecting.select(pair, regulator(30), SMALL)
+    mean, low, high = found.difference(*found.estimates)
+    assert low <= 0 <= high
+    assert mean == 0
+    assert found.sentence().startswith("cannot tell: twin")
+    assert found.against_truth() is None
+
+
+def test_an_estimate_above_all_that_the_data_hold_is_not_supported() -> None:
+    estimates = selecting.select(chosen(), regulator(), SMALL)
+    assert not estimates.best.implausible
+    above = [selecting.dataclasses.replace(one, implausible=True) for one in estimates.estimates]
+    assert "none is supported" in selecting.dataclasses.replace(estimates, estimates=above).sentence()
+
+
+def test_intervals_widen_where_the_critics_misjudge_the_data_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    fair = selecting.select(chosen(), regulator(), SMALL)
+    own = least_squares_q.LeastSquaresJudge.data
+
+    def biased(judge: least_squares_q.LeastSquaresJudge) -> least_squares_q.Critics:
+        critics = own(judge)
+        critics.weights[..., -1] += 3.0  # the constant
+        return critics
+
+    monkeypatch.setattr(least_squares_q.LeastSquaresJudge, "data", biased)
+    found = selecting.select(chosen(), regulator(), SMALL)
+    assert found.factor > 2 > fair.factor >= 1
+    widths = [one.estimates[0].high - one.estimates[0].low for one in (found, fair)]
+    assert widths[0] > 2 * widths[1]
+
+
+def test_the_bandit_tries_in_order_and_then_what_looks_best() -> None:
+    bandit = Bandit(3, 0.0, 1.0)
+    told = [0.2, 0.9, 0.5]
+    tries = []
+    for _ in range(40):
+        arm = bandit.next()
+        tries.append(arm)
+        bandit.tell(arm, told[arm])
+    assert tries[:3] == [0, 1, 2]
+    assert bandit.answer == 1
+    assert tries.count(1) > tries.count(2) > tries.count(0)
+    short = Bandit(3, 0.0, 1.0)
+    short.tell(short.next(), -5.0)
+    assert short.answer == 0, "one that was never tried is never the answer"
+    with pytest.raises(ConfigError, match="nothing to choose from"):
+        Bandit(0, 0.0, 1.0)
+
+
+def test_the_command_ranks_policy_files_and_draws(tmp_path: pathlib.Path, capsys: Capture) -> None:
+    save(regulator(), tmp_path / "line.hdf5")
+    files = []
+    for name, k in GAINS.items():
+        gain(k).save(tmp_path / f"{name}.safetensors")
+        files.append(str(tmp_path / f"{name}.safetensors"))
+    arguments = ["select", *files, "--dataset", str(tmp_path / "line.hdf5"), "--discount", "0.9"]
+    assert main([*arguments, "--json", "-o", str(tmp_path / "picture.png")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [pathlib.Path(one["label"]).stem for one in found["policies"]] == list(GAINS)
+    assert found["can_tell"] is True
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["select", files[0], files[3], *arguments[5:]]) == 0
+    assert "is the best of these" in capsys.readouterr().out
+    for wrong, words in (
+        (["--truth"], "was not evaluated in a simulator"),
+        (["--env", "Hopper-v5"], "say how many with --episodes"),
+        (["--episodes", "0"], "--episodes is 0"),
+        (["-o", "picture.svg"], "the picture is a .png"),
+        (["--discount", "1"], "discount"),
+    ):
+        assert main([*arguments, *wrong]) == 2
+        assert words in capsys.readouterr().err
+    few = tmp_path / "few.hdf5"
+    save(regulator(3), few)
+    assert main(["select", *files, "--dataset", str(few)]) == 2
+    assert "3 episodes are too few" in capsys.readouterr().err
+    assert main(["select", str(tmp_path), "--dataset", str(few)]) == 2
+    assert "not a run folder" in capsys.readouterr().err
