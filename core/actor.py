@@ -52,6 +52,7 @@ _HOMES = {
     "held_noise": "surefoot.core.memory_actors",
     "latent_planner": "surefoot.world_models.latent_planner",
     "ensemble_planner": "surefoot.world_models.ensemble_planner",
+    "attribute_planner": "surefoot.core.attribute_planner",
     "trajectory_planner": "surefoot.world_models.trajectory_planner",
     "latent_prior": "surefoot.world_models.latent",
     "recurrent": "surefoot.world_models.recurrent_actor",

@@ -1,6 +1,7 @@
 """Offline reinforcement learning: policies from a fixed dataset. One algorithm a file."""
 
 from surefoot.core.agent import Agent
+from surefoot.offline.aligndiff import AlignDiff, AlignDiffConfig
 from surefoot.offline.awac import AWAC, AWACConfig
 from surefoot.offline.awr_flow import AWRFlow, AWRFlowConfig, RAFTFlow, RAFTFlowConfig
 from surefoot.offline.bc import BC, BCConfig
@@ -30,7 +31,7 @@ from surefoot.offline.xql import XQL, XQLConfig
 
 _AGENTS: tuple[type[Agent], ...] = (AWRFlow, BC, CQL, CalQL, DT, DiffusionBC, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL)
 _AGENTS += (IFQL, IQL, QAM, QAME, QAMF, QC, QCFQL, RAFTFlow, RCSL, RIQL, ReBRAC, TD3BC)
-_AGENTS += (AWAC, DVL, EDAC, MSG, ReCOIL, SACN, XQL)
+_AGENTS += (AlignDiff, AWAC, DVL, EDAC, MSG, ReCOIL, SACN, XQL)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -60,6 +61,8 @@ __all__ = [
     "AWACConfig",
     "AWRFlow",
     "AWRFlowConfig",
+    "AlignDiff",
+    "AlignDiffConfig",
     "BCConfig",
     "CQLConfig",
     "CalQL",

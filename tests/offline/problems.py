@@ -44,6 +44,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "msg-shared": ("msg", {"critics": 3, "targets": "shared"}),
     "xql-others": ("xql", {"random_actions": 2, "action_noise": 0.1, "value_updates": 2, "dropout": 0.25}),
     "dvl-chi": ("dvl", {"divergence": "chi_square", "random_actions": 1}),
+    "aligndiff": (
+        "aligndiff",
+        {
+            "horizon": 3,
+            "attribute_updates": 1,
+            "attribute_width": 8,
+            "attribute_heads": 2,
+            "pairs": 30,
+            "diffusion_steps": 6,
+            "wanted": (0.5,),
+            "attribute_learning_rate": 1e-4,  # the keys' biases have no gradient but by rounding
+        },
+    ),
     "riql-k3": ("riql", {"critics": 3, "quantile": 0.1, "sigma": 0.5}),
 }
 """Every algorithm, and the variants of CQL, IQL and RIQL whose losses differ."""

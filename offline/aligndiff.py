@@ -1,0 +1,194 @@
+"""AlignDiff: plans by diffusion with as much of each attribute as is asked for, learned from comparisons."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actor import Actor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.attribute_planner import MODEL, SEARCH, AttributePlanner, networks, strengths
+from surefoot.core.attributes import preference_loss
+from surefoot.core.diffusion import Schedule
+from surefoot.core.random import Noise
+from surefoot.core.sources import MAIN, Source, Stores, Uniform
+from surefoot.data.comparisons import comparisons
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+from surefoot.data.samplers import Windows
+from surefoot.data.sources import WindowSource
+from surefoot.data.store import segment_ids
+
+PAIRS = "pairs"
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignDiffConfig:
+    """Settings of attribute-conditioned planning; sizes are this library's choice for a core, not published ones."""
+
+    attributes: tuple[str, ...] = ("abs:0",)  # words as mean:I, abs:I, deviation:I, change:I; with labels their names
+    wanted: tuple[
+        float, ...
+    ] = ()  # strength asked for of each, 0 to 1 from least to most of the data; -1: any; []: any
+    labels: str | None = None  # .npz of comparisons by people: see data.comparisons; null: compared by the words
+    pairs: int = 2_000  # comparisons by the words
+    attribute_updates: int = 1_000  # training steps of the attribute model, which come first
+    attribute_width: int = 64
+    attribute_layers: int = 1
+    attribute_heads: int = 4
+    attribute_members: int = 3
+    attribute_learning_rate: float = 1e-3
+    horizon: int = 16  # H, states of a plan, the present one included
+    diffusion_steps: int = 20  # T
+    sampler_steps: int = 5  # of DDIM
+    guidance: float = 1.5  # w of classifier-free guidance; 1: none
+    candidates: int = 16  # N plans of which the nearest acts
+    keep: float = 0.8  # chance that an attribute is told while it trains
+    action_weight: float = 10.0  # of the first action's numbers in the loss
+    hidden: tuple[int, ...] = (256, 256, 256)  # of the noise network
+    average_rate: float = 0.005  # of its average, which plans
+    learning_rate: float = 3e-4
+    normalization: str = "observations"  # none, observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        c, name = self, "aligndiff"
+        require(len(c.attributes) >= 1, name, "attributes", c.attributes, "at least one")
+        fits = len(c.wanted) in (0, len(c.attributes)) and all(w <= 1 for w in c.wanted)
+        require(fits, name, "wanted", c.wanted, f"empty, or {len(c.attributes)} numbers of at most 1")
+        require(c.horizon >= 2, name, "horizon", c.horizon, ">= 2")
+        for field in ("pairs", "attribute_updates", "diffusion_steps", "candidates"):
+            require(getattr(c, field) >= 1, name, field, getattr(c, field), ">= 1")
+        few = c.sampler_steps
+        require(1 <= few <= c.diffusion_steps, name, "sampler_steps", few, f"in 1 .. {c.diffusion_steps}")
+        require(0 < c.keep <= 1, name, "keep", c.keep, "in (0, 1]")
+
+
+class AlignDiff(Agent):
+    r"""The idea of "AlignDiff: Aligning Diverse Human Preferences via Behavior-Customisable Diffusion Model".
+
+    Source: Dong et al. (ICLR 2024). A model of attributes learns from comparisons of two stretches of H states, of each
+    attribute by itself: :math:`P(\tau_1 \succ \tau_2) = \sigma(\zeta(\tau_1) - \zeta(\tau_2))`. Then strengths v, its
+    scores from the least to the most of the data, condition a diffusion of plans x = (a_0, s_1, ..., s_{H-1}):
+
+    .. math::
+        L_\zeta &= -E\, \big[ p \log \sigma(\zeta_1 - \zeta_2) + (1 - p) \log \sigma(\zeta_2 - \zeta_1) \big] \\
+        L &= E\, \big| W (\epsilon_\theta(x_t, s_0, \mu v, \mu) - \epsilon) \big|^2, \quad P(\mu_i = 1) = 0.8
+
+    and `core.attribute_planner` acts. Differences from the paper: sizes are not the published ones; the noise network
+    is an MLP of the numbers of the plan with DDIM, where there it is a transformer with the parametrisation of EDM;
+    strengths are told as numbers, not as tokens of 100 bins; a plan has one action, the first. Without `labels`
+    comparisons are made by words such as `abs:3`, the mean size of number 3 of the observation, in place of a person.
+    """
+
+    name = "aligndiff"
+    Config: ClassVar[type] = AlignDiffConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"default": {}}
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions")
+    config: AlignDiffConfig
+    strength_low: Tensor
+    strength_high: Tensor
+    state_low: Tensor
+    state_high: Tensor
+
+    def build(self) -> None:
+        """Attribute model, noise network and its average, and bounds, which data and training set."""
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        options = {name: getattr(c, name) for name in (*MODEL, *SEARCH)}
+        self.noise_network, self.attribute_model = networks(*sizes, len(c.attributes), options)
+        self.average_noise_network = copy.deepcopy(self.noise_network).requires_grad_(False)
+        self.noise_schedule = Schedule.cosine(c.diffusion_steps)
+        for name, count in (("strength", len(c.attributes)), ("state", sizes[0])):
+            self.register_buffer(f"{name}_low", -torch.ones(count))
+            self.register_buffer(f"{name}_high", torch.ones(count))
+
+    @property
+    def actor(self) -> Actor:  # type: ignore[override]
+        """What acts: the nearest of N plans to what is asked for."""
+        c = self.config
+        wanted = self.state_low.new_tensor(c.wanted or [-1.0] * len(c.attributes))
+        bounds = {f"{name}_{end}": getattr(self, f"{name}_{end}").clone()
+                  for name in ("strength", "state") for end in ("low", "high")}  # fmt: skip
+        options = {name: getattr(c, name) for name in (*MODEL, *SEARCH)}
+        return AttributePlanner(self.average_noise_network, self.attribute_model, self.noise_schedule,
+                                self.spec.action_dim, bounds, wanted, options)  # fmt: skip
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions, normalise observations, note the range of these."""
+        ready = prepare(self, dataset, normalization=self.config.normalization)
+        self.state_low.copy_(torch.from_numpy(ready.observations.min(0)))
+        self.state_high.copy_(torch.from_numpy(ready.observations.max(0) + 1e-6))
+        return ready
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """When planning is learned."""
+        return [
+            f"aligndiff: plans from training step {self.config.attribute_updates + 1:,} on; scores before say nothing"
+        ]
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Windows of H steps, and comparisons of two of them."""
+        c, of_data, segments = self.config, stores.data["observations"], segment_ids(stores.dataset)
+        windows = WindowSource(stores.data, segments, Windows(c.horizon))
+        found = comparisons(segments, self._in_units(of_data), c.horizon, c.attributes, c.pairs, c.labels)
+        first, second, preferred = (torch.from_numpy(part).to(of_data.device) for part in found)
+        steps = torch.arange(c.horizon, device=of_data.device)
+
+        def gather(indices: Tensor) -> Batch:
+            rows = [part[indices].unsqueeze(-1) + steps for part in (first, second)]
+            told = preferred[indices].to(of_data.dtype)
+            return {"first": of_data[rows[0]], "second": of_data[rows[1]], "preferred": told}
+
+        return {MAIN: windows, PAIRS: Uniform(gather, len(first), PAIRS)}
+
+    def _in_units(self, observations: Tensor) -> Tensor:
+        mean, scale = (part.to(observations) for part in (self.normalizer.mean, self.normalizer.scale))
+        return observations * scale + mean
+
+    def attribute_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Likelihood of the comparisons, of each member."""
+        first, second = self.attribute_model(batch["first"]), self.attribute_model(batch["second"])
+        right = ((first > second) == (batch["preferred"] > 0.5)).to(first.dtype)
+        return preference_loss(first, second, batch["preferred"]), {"comparisons_right": right}
+
+    def measure(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """What strengths 0 and 1 stand for: the least and the most of many stretches of the data."""
+        scores, whole = self.attribute_model(batch["observations"]).mean(0), batch["mask"][:, -1:] > 0
+        low = torch.where(whole, scores, torch.inf).amin(0)
+        high = torch.where(whole, scores, -torch.inf).amax(0)
+        return {"strength_low": low, "strength_high": high}, {"strength_range": high - low}
+
+    def noise_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared error of the noise in noisy plans; stretches that an episode's end cuts do not count."""
+        seen, whole = batch["observations"], batch["mask"][:, -1]
+        with torch.no_grad():
+            found = strengths(self.attribute_model, seen, self.strength_low, self.strength_high)
+        asked = (noise["asked"] < self.config.keep).to(seen.dtype)
+        ahead = 2 * (seen[:, 1:] - self.state_low) / (self.state_high - self.state_low) - 1
+        plan = torch.cat([batch["actions"][:, 0], ahead.flatten(1)], -1)
+        steps = self.noise_schedule.step_of(noise["step"].squeeze(-1))
+        given = torch.cat([seen[:, 0], found * asked, asked], -1)
+        predicted = self.noise_network(self.noise_schedule.noisy(plan, noise["noise"], steps), given, steps)
+        errors = (predicted - noise["noise"]).square()
+        size = self.spec.action_dim
+        total = self.config.action_weight * errors[:, :size].sum(-1) + errors[:, size:].sum(-1)
+        return (whole * total).sum() / whole.sum().clamp(min=1) / plan.shape[-1], {"strength": found}
+
+    def updates(self) -> list[Update | Rule]:
+        """The attribute model; its range; then plans."""
+        c, first = self.config, self.config.attribute_updates
+        plan = self.spec.action_dim + (c.horizon - 1) * self.spec.observation_dim
+        drawn = {"noise": Noise("normal", plan), "step": Noise("uniform", 1)}
+        drawn["asked"] = Noise("uniform", len(c.attributes))
+        average = {"average_noise_network": ("noise_network", c.average_rate)}
+        adam, bounds = Adam(c.attribute_learning_rate), ("strength_low", "strength_high")
+        return [
+            Update(self.attribute_loss, ("attribute_model",), adam, PAIRS, until=first),
+            Rule(self.measure, bounds, source=MAIN, rows=4_096, after=first, until=first + 1),
+            Update(self.noise_loss, ("noise_network",), Adam(c.learning_rate), after=first, noise=drawn, then=average),
+        ]
