@@ -21,9 +21,10 @@ from surefoot.core import policy_gradient as pg
 from surefoot.core.errors import ConfigError, DataError, DivergenceError
 from surefoot.llm import losses
 from surefoot.llm.losses import Batch, Method
+from surefoot.llm.nucleus import Nucleus
 from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt
-from surefoot.llm.rewards import RewardFunction, scores
+from surefoot.llm.rewards import RewardFunction, scores, step_scores
 
 LARGEST_GAP = 1e-2
 """In nats, between log-probabilities when a token was sampled and when it is trained, by the same float32 weights."""
@@ -48,6 +49,7 @@ class TrainConfig:
     refills: int = 2  # times that more prompts are drawn where groups are dropped
     reference_every: int = 0  # steps after which the reference becomes the policy of now; 0 for never
     reference_share: float = 1.0  # the policy's share in the new reference; below 1 the rest is the old one's
+    nucleus_every: int = 5  # steps after which the mask policy of method.nucleus becomes the policy of now
     lag: int = 0  # steps after which the sampler becomes the policy of now; 0 for always
     oldest: int = 1_000_000  # updates that a sample may be behind; older ones count for nothing
     checkpoint_every: int = 50  # steps
@@ -85,7 +87,8 @@ class Loop:
         """Begin one.
 
         Raises:
-            ConfigError: a prompt is longer than the model's context allows.
+            ConfigError: a prompt is longer than the model's context allows; or the method needs rewards of steps, and
+                `reward` has none.
         """
         self.policy, self.prompts, self.reward, self.method, self.config = policy, prompts, reward, method, config
         self.encoded = policy.encode([prompt.text for prompt in prompts])
@@ -96,6 +99,12 @@ class Loop:
         )
         self.reference = _copy(policy) if method.kl != "none" and method.kl_coefficient else None
         self.sampler = _copy(policy) if config.lag else policy
+        self.nucleus = Nucleus(_copy(policy), method.nucleus) if method.nucleus else None
+        if self.nucleus is not None:
+            self.nucleus.check_size(config.prompts_per_step * config.group, config.max_new_tokens)
+        self.of_steps = method.advantages == losses.STEPS
+        if self.of_steps and not hasattr(reward, "step_rewards"):
+            raise ConfigError("this method learns from rewards of steps: give a reward with step_rewards (docs/llm.md)")
         self.entropy_gradient = method.entropy_coefficient > 0
         self.step = self.drawn = self.version = self.sampler_version = 0
 
@@ -125,11 +134,9 @@ class Loop:
                 config.max_new_tokens,
                 seed,
                 at_once=config.rows_at_once,
+                within=self.nucleus,
             )
-            rows = [self.prompts[n] for n in numbers for _ in range(config.group)]
-            found = scores(self.reward, rows, self.policy.decode(rollout), rollout.answers()).to(
-                rollout.log_prob.device
-            )
+            rollout, found = self.score(rollout, [self.prompts[n] for n in numbers for _ in range(config.group)])
             rewards_seen.append(found)
             mixed = pg.mixed_groups(found, config.group).view(-1, config.group)[:, 0] != 0
             drawn, same = drawn + len(mixed), same + int((~mixed).sum())
@@ -157,6 +164,16 @@ class Loop:
         }
         return rollout, found, metrics
 
+    def score(self, rollout: Rollout, rows: Sequence[Prompt]) -> tuple[Rollout, Tensor]:
+        """Rewards (B,) of answers to these prompts; of a method of steps the rollout keeps those of each step."""
+        texts, answers, device = self.policy.decode(rollout), rollout.answers(), rollout.log_prob.device
+        if not self.of_steps:
+            return rollout, scores(self.reward, rows, texts, answers).to(device)
+        found, ends = step_scores(self.reward, rows, texts, answers, rollout.completion_mask)
+        kept = {"step_rewards": found.to(device), "steps": ends.to(device)}
+        returns = (kept["step_rewards"] * kept["steps"]).sum(-1) / kept["steps"].sum(-1)
+        return dataclasses.replace(rollout, kept=rollout.kept | kept), returns
+
     def prepare(self, rollout: Rollout, returns: Tensor, log_prob: Tensor, entropy: Tensor) -> Batch:
         """What stays fixed while a batch is gone through: advantages, the proximal policy and the reference.
 
@@ -173,7 +190,8 @@ class Loop:
         groups = torch.arange(len(returns), device=returns.device) // config.group
         reference = None if self.reference is None else self._forward(self.reference, rollout)[0]
         kl = pg.kl_k1(rollout.log_prob, reference, mask) if method.kl == "reward" and reference is not None else None
-        advantages = losses.advantages(method, returns, groups, mask, kl)
+        steps = (rollout.kept["step_rewards"], rollout.kept["steps"]) if self.of_steps else None
+        advantages = losses.advantages(method, returns, groups, mask, kl, steps)
         versions = torch.full_like(groups, self.sampler_version)
         mask = mask * pg.fresh_mask(versions, self.version, config.oldest).unsqueeze(-1)
         batch = Batch(log_prob, log_prob, rollout.log_prob, mask, mask, advantages, returns, groups, entropy, reference)
@@ -236,6 +254,8 @@ class Loop:
         if self.config.lag and self.step % self.config.lag == 0:
             _overwrite(self.sampler, self.policy)
             self.sampler_version = self.version
+        if self.nucleus is not None and self.step % self.config.nucleus_every == 0:
+            _overwrite(self.nucleus.policy, self.policy)
 
     def learn(self, rollout: Rollout, returns: Tensor, metrics: dict[str, float]) -> dict[str, float]:
         """All updates on a batch of answers, whoever sampled it; `metrics` with those of learning added.
@@ -274,16 +294,21 @@ class Loop:
 
     # -- its state ---------------------------------------------------------------------------------------------
 
+    def _copies(self) -> dict[str, LMPolicy]:
+        """Policies beside the one that is trained, with weights of their own."""
+        found = {"reference": self.reference, "sampler": self.sampler}
+        found["nucleus"] = None if self.nucleus is None else self.nucleus.policy
+        return {name: one for name, one in found.items() if one is not None and one is not self.policy}
+
     def save(self, path: pathlib.Path) -> None:
         """Write the whole state."""
         tensors = {f"model/{name}": value.detach() for name, value in self.parameters.items()}
         for name, parameter in self.parameters.items():
             for key, value in self.adam.state.get(parameter, {}).items():
                 tensors[f"adam/{key}/{name}"] = value
-        for kind, other in (("reference", self.reference), ("sampler", self.sampler)):
-            if other is not None and other is not self.policy:
-                own = dict(other.model.named_parameters())
-                tensors |= {f"{kind}/{name}": own[name].detach() for name in self.parameters}
+        for kind, other in self._copies().items():
+            own = dict(other.model.named_parameters())
+            tensors |= {f"{kind}/{name}": own[name].detach() for name in self.parameters}
         counters = {name: getattr(self, name) for name in ("step", "drawn", "version", "sampler_version")}
         checkpoint.save(path, tensors, {"kind": "language training", **counters})
 
@@ -302,11 +327,10 @@ class Loop:
                 state = {key: tensors.get(f"adam/{key}/{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
                 if state["step"] is not None:
                     self.adam.state[parameter] = state
-            for kind, other in (("reference", self.reference), ("sampler", self.sampler)):
-                if other is not None and other is not self.policy:
-                    own = dict(other.model.named_parameters())
-                    for name in self.parameters:
-                        own[name].copy_(tensors[f"{kind}/{name}"])
+            for kind, other in self._copies().items():
+                own = dict(other.model.named_parameters())
+                for name in self.parameters:
+                    own[name].copy_(tensors[f"{kind}/{name}"])
         for name in ("step", "drawn", "version", "sampler_version"):
             setattr(self, name, int(meta[name]))
 

@@ -20,9 +20,7 @@ class Method:
 
     title: str
     source: str
-    advantages: str = (
-        "meanstd"  # none, mean, meanstd, loo, batchstd, best; whitened_to_go, whitened_group_mean, filtered_to_go
-    )
+    advantages: str = "meanstd"  # none, mean, meanstd, loo, batchstd, best, pairwise, steps, or whitened: docs/llm.md
     ratio: str = "unit"  # unit (a token), chain (product over the answer), sequence (its root), sequence_of_units
     surrogate: str = "clip"  # clip, cispo, sapo, vespo, likelihood, reward_weighted, oapl, pacs, rrhf
     reduction: str = "mean"  # mean (of tokens), sequence_mean, token_sum, fixed_length, length_weighted
@@ -45,6 +43,7 @@ class Method:
     mixed_groups: bool = False  # draw again for groups whose rewards are all the same
     overlong_share: float = 0.0  # share of max_new_tokens before the limit in which a penalty grows to -1; 0 for none
     drop_truncated: bool = False  # leave out answers without an end
+    nucleus: float = 0.0  # tokens are drawn from the nucleus of this share of a mask policy alone; 0 for all tokens
 
     def __post_init__(self) -> None:
         """Check the names and ranges.
@@ -53,7 +52,7 @@ class Method:
             ConfigError: names the field.
         """
         known: dict[str, Any] = {
-            "advantages": ADVANTAGES,
+            "advantages": (*ADVANTAGES, STEPS),
             "ratio": RATIOS,
             "surrogate": SURROGATES,
             "reduction": REDUCTIONS,
@@ -68,6 +67,8 @@ class Method:
         for field in ("low", "high", "dual", "kl_coefficient", "weight_cap", "overlong_share", "fixed_length"):
             if getattr(self, field) < 0:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must not be below 0")
+        if not 0 <= self.nucleus <= 1:
+            raise ConfigError(f"method.nucleus={self.nucleus} must be a share of probability, from 0 to 1")
         if self.kl_coefficient > 0 and self.kl == "none":
             raise ConfigError("method.kl_coefficient is above 0 and method.kl is none: say where the KL goes, as kl=k3")
 
@@ -147,16 +148,35 @@ def _best(returns: Tensor, groups: Tensor, mask: Tensor, penalty: Tensor) -> Ten
     return pg.best_of_group(returns, groups).unsqueeze(-1)
 
 
+def _pairwise(returns: Tensor, groups: Tensor, mask: Tensor, penalty: Tensor) -> Tensor:
+    """Against the first of each group, which is as random as any: answers to a prompt come in no order."""
+    numbers = torch.unique(groups, return_inverse=True)[1]
+    rows = torch.arange(len(returns), device=returns.device)
+    first = torch.full_like(rows, len(rows)).scatter_reduce_(0, numbers, rows, "amin")[numbers]
+    judged = ~(returns.isnan() | returns[first].isnan())
+    return keep(pg.pairwise_baseline(returns > returns[first], rows == first, groups), judged).unsqueeze(-1)
+
+
 ADVANTAGES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     **{mode: _against_group(mode) for mode in pg.BASELINES},
     "whitened_to_go": _whitened_to_go,
     "whitened_group_mean": _whitened_group_mean,
     "filtered_to_go": _filtered_to_go,
     "best": _best,
+    "pairwise": _pairwise,
 }
+STEPS = "steps"
+"""Advantages of step rewards, which need those and the steps' ends."""
 
 
-def advantages(method: Method, returns: Tensor, groups: Tensor, mask: Tensor, kl: Tensor | None = None) -> Tensor:
+def advantages(
+    method: Method,
+    returns: Tensor,
+    groups: Tensor,
+    mask: Tensor,
+    kl: Tensor | None = None,
+    steps: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """Advantages of a whole batch of answers, without gradient.
 
     Args:
@@ -165,10 +185,21 @@ def advantages(method: Method, returns: Tensor, groups: Tensor, mask: Tensor, kl
         groups: (B,) integers.
         mask: (B, C).
         kl: (B, C), `kl_k1` to the reference, where the KL goes into the reward.
+        steps: of the advantages "steps": rewards and ends of steps, (B, C) each.
 
     Returns:
         (B, 1) or (B, C).
+
+    Raises:
+        ConfigError: advantages of steps without rewards of steps.
     """
+    if method.advantages == STEPS:
+        if steps is None:
+            raise ConfigError("advantages of steps need a reward of steps, as a reward model that was trained on them")
+        found = pg.step_rewards_to_go(*steps, groups, mask * ~returns.isnan().unsqueeze(-1))
+        return (
+            found if kl is None else found - method.kl_coefficient * pg.token_returns(keep(kl, mask), mask)
+        ).detach()
     penalty = torch.zeros_like(mask) if kl is None else method.kl_coefficient * keep(kl, mask)
     return ADVANTAGES[method.advantages](returns, groups, mask, penalty).detach()
 

@@ -77,6 +77,11 @@ METHODS: dict[str, Method] = {
         "GUI-G1", "Zhou et al. (2505.15810)", advantages="mean", reduction="fixed_length", fixed_length=64
     ),
     "rlpr": Method("RLPR", "Yu et al. (2506.18254)", high=0.27),
+    "process": _replace(_GRPO, title="GRPO, process supervision", advantages="steps"),
+    "brpo": Method("BRPO", "Jia et al., Writing-Zero (2506.00103), from summaries: unverified", advantages="pairwise"),
+    "nlpo": _replace(
+        _PP, title="NLPO, without a critic", source="Ramamurthy et al. (2210.01241)", nucleus=0.9, kl_coefficient=0.1
+    ),
     "async_ppo": Method("decoupled PPO", "Fu et al., AReaL (2505.24298)", weight_cap=2.0),
 }
 """Name -> method."""

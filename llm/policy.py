@@ -19,9 +19,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from surefoot.core.errors import ConfigError
-from surefoot.core.selection import completion_mask
+from surefoot.core.selection import completion_mask, masked_logits
 from surefoot.llm.models import quiet, read_model
+from surefoot.llm.nucleus import Follower, Nucleus
 
+LOWEST = -1e30
+"""A logit whose probability is 0."""
 UNITS_AT_ONCE = 1 << 24
 """Most logits that are held at once while log-probabilities are computed: 64 MB of float32, and a few copies."""
 
@@ -42,10 +45,14 @@ class Rollout:
     """(B, C) float32, of the policy that sampled, at its temperature; 0 where masked."""
     finished: Tensor
     """(B,) bool: the answer has an end token."""
+    kept: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    """(B, C, ...) what else training reads of each token: `allowed` (B, C, V) bool, the tokens that could be drawn."""
 
     def rows(self, which: Tensor | slice) -> Rollout:
         """Some of the rows."""
-        return Rollout(*(getattr(self, field.name)[which] for field in dataclasses.fields(self)))
+        plain = [field.name for field in dataclasses.fields(self) if field.name != "kept"]
+        values: dict[str, Any] = {name: getattr(self, name)[which] for name in plain}
+        return Rollout(**values, kept={name: value[which] for name, value in self.kept.items()})
 
     def answers(self) -> list[list[int]]:
         """The tokens of each answer without its end token and padding."""
@@ -136,6 +143,7 @@ class LMPolicy:
         *,
         greedy: bool = False,
         at_once: int = 256,
+        within: Nucleus | None = None,
     ) -> Rollout:
         """Sample `count` answers to each prompt, by transformers' `generate` with its cache.
 
@@ -146,6 +154,7 @@ class LMPolicy:
             seed: of the random numbers. The program's own random state stays as it is.
             greedy: the likeliest tokens instead.
             at_once: rows that are generated together.
+            within: tokens are drawn from another policy's nucleus alone; the rollout keeps it as `allowed`.
 
         Returns:
             B = len(prompts) * count rows.
@@ -164,19 +173,26 @@ class LMPolicy:
         ids, mask = ids.to(self.device), mask.to(self.device)
         devices = [self.device] if self.device.type == "cuda" else []
         answers, log_prob = torch.full((len(rows), new), self.pad, device=self.device), mask.new_zeros(len(rows), new)
+        allowed = mask.new_zeros(len(rows), new if within else 0, self.vocabulary, dtype=torch.bool)
         with torch.random.fork_rng(devices), quiet(), self._clean_settings():
             torch.manual_seed(seed)
             for start in range(0, len(rows), at_once):
                 part = slice(start, start + at_once)
-                tokens, logs = self._generate(ids[part], mask[part], new, greedy)
+                tokens, logs, among = self._generate(ids[part], mask[part], new, greedy, within)
                 answers[part, : tokens.shape[1]], log_prob[part, : logs.shape[1]] = tokens, logs
+                if among is not None:
+                    allowed[part, : among.shape[1]] = among
         kept, finished = completion_mask(answers, self.ends)
         longest = int(kept.sum(-1).max())
         answers, kept, log_prob = answers[:, :longest], kept[:, :longest], log_prob[:, :longest]
-        return Rollout(ids, mask, answers, kept, torch.where(kept != 0, log_prob, 0.0), finished)
+        more = {"allowed": allowed[:, :longest]} if within else {}
+        return Rollout(ids, mask, answers, kept, torch.where(kept != 0, log_prob, 0.0), finished, more)
 
-    def _generate(self, ids: Tensor, mask: Tensor, new: int, greedy: bool) -> tuple[Tensor, Tensor]:
-        record = _Record(self.temperature)
+    def _generate(
+        self, ids: Tensor, mask: Tensor, new: int, greedy: bool, within: Nucleus | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        follower = None if within is None else within.follow(ids, mask)
+        record = _Record(self.temperature, follower)
         found = self.model.generate(
             input_ids=ids,
             attention_mask=mask.long(),
@@ -188,7 +204,7 @@ class LMPolicy:
             use_cache=True,
         )
         tokens = found[:, ids.shape[1] :]
-        return tokens, record.finish(tokens)
+        return tokens, record.finish(tokens), None if follower is None else follower.seen(tokens.shape[1])
 
     @contextlib.contextmanager
     def _clean_settings(self) -> Iterator[None]:
@@ -218,30 +234,34 @@ class LMPolicy:
         width = rollout.completion_ids.shape[1]
         kept = rollout.completion_mask != 0
         targets = rollout.completion_ids[kept]
+        allowed = rollout.kept["allowed"][kept] if "allowed" in rollout.kept else None
         if self._plain_head is None:
             self._plain_head = self._has_plain_head()
         if self._plain_head:
             hidden = self._inner.base_model(**inputs).last_hidden_state[:, -width - 1 : -1]
-            logs, entropies = self._of_hidden(hidden[kept], targets, entropy_gradient)
+            logs, entropies = self._of_hidden(hidden[kept], targets, entropy_gradient, allowed)
         else:
             logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
-            logs, entropies = log_prob_and_entropy(logits[kept], targets, self.temperature, entropy_gradient)
+            logs, entropies = log_prob_and_entropy(logits[kept], targets, self.temperature, entropy_gradient, allowed)
         zeros = torch.zeros_like(rollout.completion_mask)
         return zeros.masked_scatter(kept, logs), zeros.masked_scatter(kept, entropies)
 
-    def _of_hidden(self, hidden: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    def _of_hidden(
+        self, hidden: Tensor, targets: Tensor, entropy_gradient: bool, allowed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Of (N, width) activations, a part of the rows after another; gradients compute a part's logits anew."""
         head = self._inner.get_output_embeddings()
 
-        def part(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-            return log_prob_and_entropy(head(rows), wanted, self.temperature, entropy_gradient)
+        def part(rows: Tensor, wanted: Tensor, among: Tensor | None) -> tuple[Tensor, Tensor]:
+            return log_prob_and_entropy(head(rows), wanted, self.temperature, entropy_gradient, among)
 
         size = max(1, UNITS_AT_ONCE // self.vocabulary)
         if len(targets) <= size:
-            return part(hidden, targets)
+            return part(hidden, targets, allowed)
+        cuts = [slice(start, start + size) for start in range(0, len(targets), size)]
         found = [
-            checkpoint(part, rows, wanted, use_reentrant=False)
-            for rows, wanted in zip(hidden.split(size), targets.split(size), strict=True)
+            checkpoint(part, hidden[c], targets[c], None if allowed is None else allowed[c], use_reentrant=False)
+            for c in cuts
         ]
         return torch.cat([logs for logs, _ in found]), torch.cat([entropies for _, entropies in found])
 
@@ -272,14 +292,17 @@ class LMPolicy:
 class _Record:
     """Divides logits by the temperature, and keeps the log-probability of what is drawn from them."""
 
-    def __init__(self, temperature: float) -> None:
+    def __init__(self, temperature: float, follower: Follower | None = None) -> None:
         self._temperature, self._logits, self._found = temperature, torch.empty(0), list[Tensor]()
+        self._follower = follower
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """By transformers, before each token; `input_ids` ends with what was drawn from the logits before."""
         if len(self._logits):
             self._take(input_ids[:, -1])
         self._logits = scores / self._temperature
+        if self._follower is not None:
+            self._logits = masked_logits(self._logits, self._follower.allowed(input_ids))
         return self._logits
 
     def _take(self, drawn: Tensor) -> None:
@@ -299,7 +322,11 @@ def positions(mask: Tensor) -> Tensor:
 
 
 def log_prob_and_entropy(
-    logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy_gradient: bool = False
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    entropy_gradient: bool = False,
+    allowed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Of tokens under a softmax, float32, without the log-softmax of the whole vocabulary being kept.
 
@@ -308,6 +335,7 @@ def log_prob_and_entropy(
         targets: (N,) int64.
         temperature: that the logits are divided by.
         entropy_gradient: whether the entropy has a gradient.
+        allowed: (N, V) bool, the tokens that could be drawn; None for all.
 
     Returns:
         (N,) each, in nats.
@@ -315,6 +343,8 @@ def log_prob_and_entropy(
     logits = logits.float()
     if temperature != 1:
         logits = logits / temperature
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, LOWEST)  # finite, so that the entropy is
     normaliser = logits.logsumexp(-1)
     log_prob = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - normaliser
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
@@ -326,22 +356,22 @@ def joined(parts: Sequence[Rollout], pad: int) -> Rollout:
     """Rollouts one after another, prompts widened on the left and answers on the right."""
     prompts, answers = max(r.prompt_ids.shape[1] for r in parts), max(r.completion_ids.shape[1] for r in parts)
 
-    def wide(name: str, left: bool, fill: float) -> Tensor:
+    def wide(values: Sequence[Tensor], left: bool, fill: float) -> Tensor:
         width = prompts if left else answers
         found = []
-        for part in parts:
-            value = getattr(part, name)
-            extra = value.new_full((len(value), width - value.shape[1]), fill)
+        for value in values:
+            extra = value.new_full((len(value), width - value.shape[1], *value.shape[2:]), fill)
             found.append(torch.cat([extra, value] if left else [value, extra], 1))
         return torch.cat(found)
 
     return Rollout(
-        wide("prompt_ids", True, pad),
-        wide("prompt_mask", True, 0),
-        wide("completion_ids", False, pad),
-        wide("completion_mask", False, 0),
-        wide("log_prob", False, 0),
+        wide([part.prompt_ids for part in parts], True, pad),
+        wide([part.prompt_mask for part in parts], True, 0),
+        wide([part.completion_ids for part in parts], False, pad),
+        wide([part.completion_mask for part in parts], False, 0),
+        wide([part.log_prob for part in parts], False, 0),
         torch.cat([part.finished for part in parts]),
+        {name: wide([part.kept[name] for part in parts], False, 0) for name in parts[0].kept},
     )
 
 

@@ -103,3 +103,70 @@ def scores(
             )
         found[row] = number
     return torch.tensor([math.nan if value is None else value for value in found], dtype=torch.float32)
+
+
+def step_scores(
+    reward: Any,
+    prompts: Sequence[Prompt],
+    completions: Sequence[str],
+    completion_ids: Sequence[Sequence[int]],
+    mask: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Rewards of steps and where those end: (B, C) float32 each.
+
+    Args:
+        reward: has `step_rewards`, which is called as a reward function is, and gives for each answer a dict: place of
+            a step's last token -> reward; the place of the end token is the answer's length.
+        prompts: of each answer.
+        completions: texts without special tokens.
+        completion_ids: tokens, the end token left out.
+        mask: (B, C). A step that would end after an answer that was cut off ends with its last token.
+
+    Raises:
+        DataError: the function raised, or gave something else, or nothing for an answer.
+    """
+    columns = {column: [prompt.columns.get(column) for prompt in prompts] for column in prompts[0].columns}
+    texts = [prompt.text for prompt in prompts]
+    try:
+        given = list(
+            reward.step_rewards(prompts=texts, completions=completions, completion_ids=completion_ids, **columns)
+        )
+    except Exception as error:
+        raise DataError(f"step_rewards raised {type(error).__name__}: {error}") from error
+    if len(given) != len(completions):
+        raise DataError(f"step_rewards gave rewards of {len(given)} answers, and there are {len(completions)}")
+    found, ends = torch.zeros(mask.shape), torch.zeros(mask.shape)
+    for row, (steps, length) in enumerate(zip(given, mask.sum(-1).long().tolist(), strict=True)):
+        for place, value in steps.items():
+            if not 0 <= place <= len(completion_ids[row]) or not math.isfinite(value):
+                raise DataError(
+                    f"step_rewards gave {value} at place {place} of answer {row}, which has "
+                    f"{len(completion_ids[row])} tokens; finite rewards at places from 0 to that are needed"
+                )
+            found[row, min(place, length - 1)], ends[row, min(place, length - 1)] = value, 1
+        if not steps:
+            raise DataError(f"step_rewards gave no step of answer {row}; an answer has one or more")
+    return found, ends
+
+
+def pairwise(judge: Callable[[Any, Any, Any], bool], group: int) -> RewardFunction:
+    """A reward for `method=brpo` out of a judge of two answers: 1 where an answer beats its group's first, else -1.
+
+    It has to win in both orders. The first itself, which the others are compared with, gets 0.
+
+    Args:
+        judge: (prompt, first, second) -> whether the first is better.
+        group: answers to each prompt, as in the loop's settings.
+
+    Source: Jia et al., "Writing-Zero" (BRPO), from summaries of the paper.
+    """
+
+    def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+        found = []
+        for row, (prompt, answer) in enumerate(zip(prompts, completions, strict=True)):
+            other = completions[row // group * group]
+            better = row % group != 0 and judge(prompt, answer, other) and not judge(prompt, other, answer)
+            found.append(0.0 if row % group == 0 else 1.0 if better else -1.0)
+        return found
+
+    return reward

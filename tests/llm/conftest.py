@@ -13,5 +13,7 @@ collect_ignore = (
         "test_reward_models.py",
         "test_adapters.py",
         "test_tasks.py",
+        "test_team.py",
+        "test_steps_and_nucleus.py",
     ]
 )

@@ -40,7 +40,9 @@ class Answers:
 
     def batch(self, one: Method) -> Batch:
         kl = (self.beh - self.ref) if one.kl == "reward" else None
-        found = advantages(one, self.returns, self.groups, self.mask, kl)
+        ends = self.mask * (torch.arange(6) % 2 == 0)
+        steps = (self.returns.unsqueeze(-1) * (1 + torch.arange(6)), ends) if one.advantages == "steps" else None
+        found = advantages(one, self.returns, self.groups, self.mask, kl, steps)
         batch = Batch(
             self.new, self.old, self.beh, self.mask, self.mask, found, self.returns, self.groups, self.entropy, self.ref
         )
@@ -137,12 +139,12 @@ def whitened(values: dict[tuple[int, int], float]) -> dict[tuple[int, int], floa
     return {place: (value - mean(numbers)) / (deviation(numbers) + 1e-8) for place, value in values.items()}
 
 
-def penalties_to_come(a: Answers, row: int, t: int) -> float:
-    return 1e-3 * float(sum(a.beh[row, k] - a.ref[row, k] for k in tokens(row) if k >= t))
+def penalties_to_come(a: Answers, row: int, t: int, coefficient: float = 1e-3) -> float:
+    return coefficient * float(sum(a.beh[row, k] - a.ref[row, k] for k in tokens(row) if k >= t))
 
 
-def reinforce_pp(a: Answers, bound: float = 20.0, most: float = math.inf) -> Tensor:
-    found = whitened({(row, t): RETURNS[row] - penalties_to_come(a, row, t) for row, t in everywhere()})
+def reinforce_pp(a: Answers, bound: float = 20.0, most: float = math.inf, coefficient: float = 1e-3) -> Tensor:
+    found = whitened({(row, t): RETURNS[row] - penalties_to_come(a, row, t, coefficient) for row, t in everywhere()})
     found = {place: value if abs(value) <= most else 0.0 for place, value in found.items()}
     logs = (a.new - a.old).clamp(-bound, bound)
     return token_mean(lambda row, t: clipped(logs[row, t].exp(), found[row, t], 0.2, 0.2))
@@ -281,9 +283,44 @@ def async_ppo(a: Answers) -> Tensor:
     return token_mean(lambda row, t: weight[row, t] * terms(row, t))
 
 
+def nlpo(a: Answers) -> Tensor:
+    return reinforce_pp(a, coefficient=0.1)
+
+
+def brpo(a: Answers) -> Tensor:
+    found = []
+    for row in range(8):
+        own = {k: 1.0 if RETURNS[k] > RETURNS[group_of(row)[0]] else -1.0 for k in group_of(row)[1:]}
+        one_sided = abs(sum(own.values())) / GROUP > 0.6
+        found.append(0.0 if one_sided else own.get(row, 0.0))
+    assert found == [0, 0, 0, 0, 0, 1, -1, -1]
+    return token_mean(ppo(a, found))
+
+
+def process(a: Answers) -> Tensor:
+    def paid(row: int, t: int) -> float:
+        return RETURNS[row] * (1 + t)
+
+    found = {}
+    for row, t in everywhere():
+        own = [paid(k, step) for k in group_of(row) for step in tokens(k) if step % 2 == 0]
+        scaled = {
+            step: (paid(row, step) - mean(own)) / (deviation(own) + 1e-4) for step in tokens(row) if step % 2 == 0
+        }
+        found[row, t] = sum(value for step, value in scaled.items() if step >= t)
+
+    def term(row: int, t: int) -> Tensor:
+        d = a.ref[row, t] - a.new[row, t]
+        rho = (a.new[row, t] - a.old[row, t]).exp()
+        return clipped(rho, found[row, t], 0.2, 0.2) + 0.001 * (d.exp() - 1 - d)
+
+    return answer_mean(term)
+
+
 EXPECTED = {one.__name__: one for one in (
     grpo, dr_grpo, dapo_clip, lite_ppo, rloo, reinforce_pp, reinforce_pp_baseline, stable_reinforce, loop, gspo, luspo,
     vespo, cispo, sapo, oapl, pacs, raft, rrhf, rwr, entropy_tokens, stapo, gui_g1, rlpr, async_ppo,
+    nlpo, brpo, process,
 )} | {"gspo_token": gspo}  # fmt: skip
 
 
@@ -319,7 +356,7 @@ def test_a_batch_in_parts_of_whole_groups_has_the_loss_of_the_whole(name: str) -
     torch.testing.assert_close(sum(parts), whole, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("rwr", "rrhf")])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("rwr", "rrhf", "process")])
 def test_equal_rewards_teach_nothing(name: str) -> None:
     """But where an answer is imitated for its own reward (RWR), or for being first (RRHF's and RAFT's best)."""
     one = method(name, kl="none", kl_coefficient=0.0)

@@ -1,0 +1,156 @@
+"""Several policies that answer in turn, each reading what those before it said: CORY's pair and MARFT's team.
+
+A team is a `Loop` for each policy and what one says to the next. Everything else, from ratios to reductions, is the
+method's, as for one policy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from surefoot.core.errors import ConfigError
+from surefoot.core.policy_gradient import shared_reward
+from surefoot.llm.loop import Loop, TrainConfig
+from surefoot.llm.losses import Method
+from surefoot.llm.policy import LMPolicy, Rollout
+from surefoot.llm.prompts import Prompt
+from surefoot.llm.rewards import RewardFunction
+
+Credit = Literal["sum", "last"]
+Reads = Callable[[str, Sequence[str]], str]
+
+
+def after(prompt: str, said: Sequence[str]) -> str:
+    """What the next one reads: the prompt, and on a line each what was said."""
+    return "\n".join([prompt, *said, ""]) if said else prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class TeamConfig:
+    """How a team answers and learns."""
+
+    credit: Credit = "sum"  # all get the sum of the rewards of each one's answer (CORY), or the last answer's (MARFT)
+    swap_every: int = 0  # steps after which policies change places, the first becoming the last; 0 for never
+    in_turn: bool = False  # one policy learns in each step, the others stay (MARFT's round robin)
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: names the field.
+        """
+        if self.credit not in ("sum", "last"):
+            raise ConfigError(f"credit={self.credit!r} must be sum or last")
+        if self.swap_every < 0:
+            raise ConfigError(f"swap_every={self.swap_every} must not be below 0")
+
+
+CORY = TeamConfig(credit="sum", swap_every=5)
+"""Pioneer and observer share r1 + r2 and change places every five steps, as in its code for IMDB.
+
+Source: Ma et al., "Coevolving with the Other You"."""
+MARFT = TeamConfig(credit="last", in_turn=True)
+"""A team has one reward, and its members learn in turn. MARFT has a critic for all; here it is the group's baseline.
+With `method.ratio=chain` a message has one ratio (its action-level trainer), with `unit` each token.
+
+Source: Liao et al., "MARFT: Multi-Agent Reinforcement Fine-Tuning", and its code."""
+
+
+class Team:
+    """K policies in training. Answers of all K to one prompt, `group` times, are a step's groups."""
+
+    def __init__(
+        self,
+        policies: Sequence[LMPolicy],
+        prompts: Sequence[Prompt],
+        reward: RewardFunction,
+        method: Method,
+        config: TrainConfig,
+        team: TeamConfig,
+        reads: Reads = after,
+    ) -> None:
+        """Begin.
+
+        Args:
+            policies: K of them, two or more; each is changed.
+            prompts: texts, to be answered by the first.
+            reward: of each one's answer to the prompt.
+            method: the same for all; groups that differ nowhere are not drawn again.
+            config: of each one's loop.
+            team: how they answer and learn.
+            reads: (prompt, what was said so far) -> what the next policy is given.
+
+        Raises:
+            ConfigError: fewer than two policies, the same one twice, prompts of messages, or rewards of steps.
+        """
+        if len({id(policy.model) for policy in policies}) < max(2, len(policies)):
+            raise ConfigError("a team is of two policies or more, each with a model of its own: copy the model")
+        if any(not isinstance(prompt.text, str) for prompt in prompts):
+            raise ConfigError("a team's prompts are texts: what the others said is put behind them")
+        method = dataclasses.replace(method, mixed_groups=False)
+        self.loops = [Loop(policy, prompts, reward, method, config) for policy in policies]
+        if self.loops[0].of_steps or method.nucleus:
+            raise ConfigError("a team learns from one reward for each answer, and draws from all tokens")
+        self.team, self.reads, self.step = team, reads, 0
+        self.order = list(range(len(policies)))
+        """Who speaks first, second, ..."""
+
+    def speak(self) -> tuple[list[Rollout], list[list[str]], list[Prompt]]:
+        """Each one's answers (B rows) in the order of speaking, their texts, and the prompt of each row."""
+        first = self.loops[0]
+        config = first.config
+        rows = [first.prompts[n] for n in first._draw(config.prompts_per_step) for _ in range(config.group)]
+        said: list[list[str]] = []
+        rollouts = []
+        for place, who in enumerate(self.order):
+            loop = self.loops[who]
+            texts = [self.reads(str(row.text), [one[n] for one in said]) for n, row in enumerate(rows)]
+            given = loop.policy.encode(texts)
+            seed = int(np.random.SeedSequence([config.seed, self.step, place]).generate_state(1)[0])
+            rollouts.append(loop.sampler.generate(given, 1, config.max_new_tokens, seed, at_once=config.rows_at_once))
+            said.append(loop.policy.decode(rollouts[-1]))
+        return rollouts, said, rows
+
+    def advance(self) -> dict[str, float]:
+        """One step of the team; metrics of each, behind "0/", "1/", ... in the order of `policies`."""
+        for loop in self.loops:
+            loop.refresh()
+        rollouts, _, rows = self.speak()
+        own = [self.loops[who].score(rollout, rows)[1] for who, rollout in zip(self.order, rollouts, strict=True)]
+        shared = self._shared(own)
+        metrics: dict[str, float] = {"reward": float(shared.nanmean())}
+        for place, (who, rollout) in enumerate(zip(self.order, rollouts, strict=True)):
+            if self.team.in_turn and who != self.step % len(self.loops):
+                self.loops[who].step += 1
+                continue
+            facts = {"reward": float(own[place].nanmean()), "place": float(place)}
+            found = self.loops[who].learn(rollout, shared, facts)
+            metrics |= {f"{who}/{name}": value for name, value in found.items()}
+        self.step += 1
+        if self.team.swap_every and self.step % self.team.swap_every == 0:
+            self.order = [*self.order[1:], self.order[0]]
+        return metrics
+
+    def _shared(self, own: Sequence[Tensor]) -> Tensor:
+        if self.team.credit == "last":
+            return own[-1]
+        total = own[0]
+        for one in own[1:]:
+            total = shared_reward(total, one)
+        return total
+
+
+def train_team(team: Team, progress: Callable[[dict[str, Any]], None] | None = None) -> list[dict[str, Any]]:
+    """Take `config.steps` steps; gives their metrics, a dict a step."""
+    lines: list[dict[str, Any]] = []
+    while team.step < team.loops[0].config.steps:
+        found = team.advance()
+        lines.append({"step": team.step, **found})
+        if progress is not None:
+            progress(lines[-1])
+    return lines
