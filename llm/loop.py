@@ -46,6 +46,7 @@ class TrainConfig:
     weight_decay: float = 0.0  # of AdamW
     max_gradient_norm: float = 1.0  # gradients longer than this are shortened
     rows_at_once: int = 256  # answers whose activations are held at once
+    continuous: bool = False  # sample by transformers' continuous batching, for answers of unequal lengths
     refills: int = 2  # times that more prompts are drawn where groups are dropped
     reference_every: int = 0  # steps after which the reference becomes the policy of now; 0 for never
     reference_share: float = 1.0  # the policy's share in the new reference; below 1 the rest is the old one's
@@ -63,7 +64,7 @@ class TrainConfig:
         Raises:
             ConfigError: names the field.
         """
-        zero = ("weight_decay", "refills", "reference_every", "lag", "oldest", "seed")
+        zero = ("continuous", "weight_decay", "refills", "reference_every", "lag", "oldest", "seed")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name in zero and not value >= 0:
@@ -135,6 +136,7 @@ class Loop:
                 seed,
                 at_once=config.rows_at_once,
                 within=self.nucleus,
+                continuous=config.continuous,
             )
             rollout, found = self.score(rollout, [self.prompts[n] for n in numbers for _ in range(config.group)])
             rewards_seen.append(found)

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.selection import completion_mask, masked_logits
+from surefoot.llm.continuous import continuous_batch
 from surefoot.llm.models import quiet, read_model
 from surefoot.llm.nucleus import Follower, Nucleus
 
@@ -144,6 +145,7 @@ class LMPolicy:
         greedy: bool = False,
         at_once: int = 256,
         within: Nucleus | None = None,
+        continuous: bool = False,
     ) -> Rollout:
         """Sample `count` answers to each prompt, by transformers' `generate` with its cache.
 
@@ -155,14 +157,18 @@ class LMPolicy:
             greedy: the likeliest tokens instead.
             at_once: rows that are generated together.
             within: tokens are drawn from another policy's nucleus alone; the rollout keeps it as `allowed`.
+            continuous: by transformers' continuous batching instead, where an answer that ends makes room for the next
+                (`at_once` is not read then).
 
         Returns:
             B = len(prompts) * count rows.
 
         Raises:
-            ConfigError: a prompt that is too long.
+            ConfigError: a prompt that is too long, or a nucleus with continuous batching.
         """
         self.check_lengths(prompts, new)
+        if continuous and (within is not None or greedy):
+            raise ConfigError("continuous batching samples from all tokens: leave it out where a nucleus or greedy is")
         rows = [prompt for prompt in prompts for _ in range(count)]
         width = max(map(len, rows))
         ids = torch.full((len(rows), width), self.pad)
@@ -176,7 +182,10 @@ class LMPolicy:
         allowed = mask.new_zeros(len(rows), new if within else 0, self.vocabulary, dtype=torch.bool)
         with torch.random.fork_rng(devices), quiet(), self._clean_settings():
             torch.manual_seed(seed)
-            for start in range(0, len(rows), at_once):
+            sampled = continuous_batch(self, rows, new) if continuous else []
+            for row, (drawn, found) in enumerate(sampled):
+                answers[row, : len(drawn)], log_prob[row, : len(found)] = ids.new_tensor(drawn), mask.new_tensor(found)
+            for start in range(0, 0 if continuous else len(rows), at_once):
                 part = slice(start, start + at_once)
                 tokens, logs, among = self._generate(ids[part], mask[part], new, greedy, within)
                 answers[part, : tokens.shape[1]], log_prob[part, : logs.shape[1]] = tokens, logs

@@ -37,6 +37,19 @@ def test_log_probabilities_of_sampling_are_found_again(rotary: bool, temperature
     assert model.generate(model.encode(PROMPTS), 1, 8, seed=1, greedy=True).answers() == alone
 
 
+def test_continuous_batching_samples_the_same_distribution_repeatably() -> None:
+    model = tiny(temperature=0.7)
+    prompts = model.encode(PROMPTS)
+    rollout = model.generate(prompts, 3, 8, seed=1, continuous=True)
+    log_prob, _ = model.log_probs(rollout)
+    assert float((log_prob - rollout.log_prob).abs().max().detach()) < 1e-5
+    assert [list(row[row != model.pad]) for row in rollout.prompt_ids[::3]] == prompts
+    again = model.generate(prompts, 3, 8, seed=1, continuous=True)
+    assert torch.equal(again.completion_ids, rollout.completion_ids)
+    with pytest.raises(ConfigError, match="continuous batching samples from all tokens"):
+        model.generate(prompts, 1, 8, seed=1, continuous=True, greedy=True)
+
+
 @pytest.mark.parametrize("rotary", [False, True])
 def test_more_padding_and_rubbish_under_the_mask_change_nothing(rotary: bool) -> None:
     model = tiny(rotary)
