@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from surefoot.core import cpp
 from surefoot.core.errors import ExportError, MissingExtraError, SurefootError
 from surefoot.core.files import written_aside
 from surefoot.core.memory import DRAWS, Memory
@@ -23,10 +24,12 @@ from surefoot.core.spec import VECTOR
 
 
 def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
-    """Write a policy as ONNX (.onnx) or as a `torch.export` program (.pt2); see `Policy.export`."""
+    """Write a policy as ONNX (.onnx), a `torch.export` program (.pt2) or a C++ header (.hpp); see `Policy.export`."""
     path = pathlib.Path(path)
+    if path.suffix == ".hpp" and not sampling:
+        return cpp.export(policy, path)
     if path.suffix not in {".onnx", ".pt2"}:
-        raise ExportError(f"{path}: can export to .onnx or .pt2, not {path.suffix!r}")
+        raise ExportError(f"{path}: can export to .onnx, .pt2 or, without sampling, .hpp, not {path.suffix!r}")
     if sampling and policy.noise_dim == 0:
         raise ExportError("this policy is deterministic: it has no sampling form; export it without sampling")
     inputs = example(policy, sampling)

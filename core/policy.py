@@ -358,7 +358,9 @@ class Policy(ControlLoop, nn.Module):
         return policy.requires_grad_(False)
 
     def export(self, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
-        """Write the policy as ONNX (.onnx) or as a `torch.export` program (.pt2), by the path's ending.
+        """Write the policy as ONNX (.onnx), `torch.export` program (.pt2) or C++ header (.hpp), by the path's ending.
+
+        A header (`core.cpp`) holds plain networks only; what follows is of the other two.
 
         Inputs: `observations` (batch, O) float32, or each of several arrays under its key (batch, *shape); and, for a
         sampling policy, `noise` (batch, Z) standard normal: with `sampling`, and always where the policy always

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from surefoot.cli.train import Style
     from surefoot.tools.leaderboard import Suite
 
-COMMANDS = ("list", "run")
+COMMANDS = ("list", "policy", "run")
 """Parts of `surefoot bench`."""
 
 
@@ -45,6 +45,13 @@ def add_parsers(commands: Any) -> None:
     suite.add_argument("--json", action="store_true", help="the leaderboard's lines as JSON")
     suite.set_defaults(run=_run)
 
+    latency = parts.add_parser("policy", help="how long one action of a policy takes: python, onnxruntime, C++")
+    latency.add_argument("folder", metavar="RUN", help="run folder, or a policy's .safetensors")
+    latency.add_argument("--seed", type=int, help="which policy (default: the run's first)")
+    latency.add_argument("--calls", type=int, default=20_000, help="single calls of each way (default 20,000)")
+    latency.add_argument("--json", action="store_true", help="print JSON")
+    latency.set_defaults(run=_policy)
+
 
 def readable(arguments: Sequence[str]) -> list[str]:
     """The arguments after `bench`, with what may be left out: `bench SUITE` is `bench run SUITE`."""
@@ -56,6 +63,29 @@ def readable(arguments: Sequence[str]) -> list[str]:
         if arguments[0] in names() or arguments[0].endswith(".yaml"):
             return ["run", *arguments]
     return list(arguments)
+
+
+def _policy(arguments: argparse.Namespace) -> int:
+    """The latency table of one policy."""
+    import surefoot
+    from surefoot.tools import latency
+
+    if not 100 <= arguments.calls <= 10**8:
+        raise ConfigError(f"--calls is {arguments.calls}; it must be from 100 to 100,000,000")
+    rows = latency.measure(surefoot.load_policy(arguments.folder, seed=arguments.seed), arguments.calls)
+    if arguments.json:
+        output.print_json(rows)
+        return 0
+    shown = [
+        {"way": row["way"], "median": _us(row, "microseconds"), "99 %": _us(row, "p99"), "note": row.get("note", "")}
+        for row in rows
+    ]
+    output.print_rows(shown, ["way", "median", "99 %", "note"], "microseconds of one action, one thread")
+    return 0
+
+
+def _us(row: Mapping[str, Any], key: str) -> str:
+    return f"{row[key]:.1f}" if key in row else "-"
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ def add_parsers(commands: Any) -> None:
 
     parser = commands.add_parser("export", help="write a policy as one file for other programs")
     parser.add_argument("folder", metavar="RUN", help="run folder, or a policy's .safetensors")
-    parser.add_argument("-o", "--output", required=True, help="policy.onnx, policy.pt2 or policy.safetensors")
+    parser.add_argument("-o", "--output", required=True, help="policy.onnx, .pt2, .hpp (a C++ header) or .safetensors")
     parser.add_argument("--seed", type=int, help="which policy (default: the run's first)")
     parser.add_argument("--sampling", action="store_true", help="with noise as an input, to draw random actions")
     parser.set_defaults(run=export)
@@ -243,11 +243,14 @@ def export(arguments: argparse.Namespace) -> int:
     import torch
 
     import surefoot
+    from surefoot.core.cpp import name_of as cpp_name
     from surefoot.core.export import example
 
     path = pathlib.Path(arguments.output)
-    if path.suffix not in (".onnx", ".pt2", ".safetensors"):
-        raise ConfigError(f"{path}: its ending names no format; a policy is exported to .onnx, .pt2 or .safetensors")
+    if path.suffix not in (".onnx", ".pt2", ".safetensors", ".hpp"):
+        raise ConfigError(
+            f"{path}: its ending names no format; a policy is exported to .onnx, .pt2, .hpp (C++) or .safetensors"
+        )
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file")
     policy = surefoot.load_policy(arguments.folder, arguments.seed)
@@ -256,6 +259,17 @@ def export(arguments: argparse.Namespace) -> int:
             raise ConfigError("--sampling: a .safetensors policy holds both forms already; leave it out")
         policy.save(path)
         output.say(f"policy: {output.short(path)} and {output.short(path.with_suffix('.json'))}")
+        return 0
+    if path.suffix == ".hpp":
+        if arguments.sampling:
+            raise ConfigError("--sampling: a C++ header gives the mean action; export samples to .onnx")
+        policy.export(path)
+        inside = cpp_name(path)
+        act = f"{inside}::Policy::" + ("choose(observation)" if policy.discrete else "act(observation, action)")
+        output.say(
+            f"policy: {output.short(path)}\n{act}: {policy.observation_dim} numbers -> "
+            f"{'a choice' if policy.discrete else f'{policy.action_dim} numbers'}; compile with -O3 -march=native"
+        )
         return 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters' own, about torch's internals

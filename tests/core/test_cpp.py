@@ -1,0 +1,110 @@
+"""Policies as C++ headers: the same actions as ours, compiled by this machine's compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from policies import observations, policy
+
+from surefoot.core.actor import Actor
+from surefoot.core.actors import CategoricalActor, DeterministicActor, TanhGaussianActor
+from surefoot.core.cpp import header
+from surefoot.core.errors import ExportError
+from surefoot.core.memory_actors import ChunkActor, GRUActor, HistoryActor
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+
+COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler (c++, g++, clang++)")
+
+
+def made(actor: Actor, limit: float = float("inf"), actions: int = 2) -> Policy:
+    """A policy of 3 observations far from standard, with bounds of its own."""
+    normalizer = Normalizer(3, limit)
+    normalizer.mean.copy_(torch.tensor([1.0, -20.0, 300.0]))
+    normalizer.scale.copy_(torch.tensor([0.5, 3.0, 100.0]))
+    return Policy.of(actor, normalizer, torch.linspace(-2, 0, actions), torch.linspace(2, 10, actions))
+
+
+def policies() -> dict[str, Policy]:
+    """One of each thing that a header holds."""
+    torch.manual_seed(0)
+    found = {
+        kind: policy(kind, (33, 8)) for kind in ("deterministic", "gaussian", "tanh_gaussian", "softplus_gaussian")
+    }
+    found |= {kind: policy(kind, (16, 40)) for kind in ("unbounded_gaussian", "state_dependent")}
+    for activation in ("tanh", "silu", "gelu", "gelu_tanh", "leaky_relu", "mish"):
+        found[activation] = made(DeterministicActor(3, 2, (16, 8), activation=activation))
+    found["before"] = made(TanhGaussianActor(3, 2, (16, 8), layer_norm=True, norm_epsilon=1e-4))
+    found["after"] = made(TanhGaussianActor(3, 2, (16, 8), layer_norm="after"))  # type: ignore[arg-type]
+    for name in ("before", "after"):
+        for parameter in (*found[name].actor.mlp.scales, *found[name].actor.mlp.shifts):  # type: ignore[union-attr]
+            parameter.data.uniform_(0.5, 1.5)
+    found["unit"] = made(TanhGaussianActor(3, 2, (16, 8), unit_features=True))
+    found["limited"] = made(DeterministicActor(3, 2, (16,)), limit=0.5)
+    found["history"] = made(HistoryActor(DeterministicActor(9, 2, (16,)), 3, 3))
+    found["chunk"] = made(ChunkActor(DeterministicActor(3, 10, (16,)), 5, 2, execute=3))
+    found["both"] = made(ChunkActor(HistoryActor(DeterministicActor(6, 6, (16,)), 3, 2), 3, 2))
+    found["choice"] = made(CategoricalActor(3, 5, (16,)), actions=5)
+    return found
+
+
+def compiled(folder: pathlib.Path, named: dict[str, Policy]) -> ctypes.CDLL:
+    """A library with the functions `NAME_reset`, and `NAME_act` or `NAME_choose`."""
+    source = []
+    for name, one in named.items():
+        (folder / f"{name}.hpp").write_text(header(one, f"p_{name}"))
+        source.append(f'#include "{name}.hpp"\nstatic p_{name}::Policy the_{name};')
+        source.append(f'extern "C" void {name}_reset() {{ the_{name}.reset(); }}')
+        call = f"int {name}_choose(const float* o) {{ return the_{name}.choose(o); }}"
+        if not one.discrete:
+            call = f"int {name}_act(const float* o, float* a) {{ return the_{name}.act(o, a); }}"
+        source.append(f'extern "C" {call}')
+    (folder / "all.cpp").write_text("\n".join(source))
+    options = ["-std=c++11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([str(COMPILER), *options, "-o", folder / "all.so", folder / "all.cpp"], check=True)
+    return ctypes.CDLL(str(folder / "all.so"))
+
+
+@needs_compiler
+def test_every_kind_acts_as_the_policy_does_and_stops_where_it_does(tmp_path: pathlib.Path) -> None:
+    named = policies()
+    library = compiled(tmp_path, named)
+    rows = observations(30).numpy()
+    pointer = ctypes.POINTER(ctypes.c_float)
+
+    def c(array: np.ndarray) -> object:
+        return array.ctypes.data_as(pointer)
+
+    for name, one in named.items():
+        for _ in range(2):  # the second episode begins as the first did
+            memory = one.begin(1)
+            getattr(library, f"{name}_reset")()
+            for step, row in enumerate(rows):
+                expected, memory = one.act(torch.from_numpy(row)[None], memory)
+                if one.discrete:
+                    assert library.choice_choose(c(row)) == int(expected[0])
+                    continue
+                given = np.full(2, 77, np.float32)
+                bad = row.copy()
+                bad[step % 3] = (np.nan, np.inf, -np.inf)[step % 3]
+                act = getattr(library, f"{name}_act")
+                assert not act(c(bad), c(given))
+                assert (given == 77).all()
+                assert act(c(row), c(given))
+                np.testing.assert_allclose(given, expected[0].numpy(), rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_what_a_header_can_not_hold_is_refused_with_the_file_that_can() -> None:
+    with pytest.raises(ExportError, match=r"this policy's head is 'gru'; export it to .onnx"):
+        header(made(GRUActor(DeterministicActor(8, 2, (16,)), 3, 8)))
+    with pytest.raises(ExportError, match=r"has 4,\d+,\d+ weights, and a C\+\+ header holds 4,000,000"):
+        header(made(DeterministicActor(3, 2, (2000, 2000))))
+    with pytest.raises(ExportError, match=r"'2 b' is no name of a C\+\+ namespace"):
+        header(made(DeterministicActor(3, 2, (8,))), "2 b")
