@@ -1,4 +1,4 @@
-# make demo | make test | make lint | make clean. Needs python >= 3.11 and make; everything else goes into .venv.
+# make demo | make test | make lint | make site | make clean. Needs python >= 3.11 and make; everything else goes into .venv.
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11 pyth
   if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
   then command -v "$$candidate"; break; fi; done)
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint site clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.all
@@ -27,6 +27,12 @@ lint: $(VENV)/.dev
 	SUREFOOT_PURE_PYTHON=1 $(BIN)/python -m pip install -q --no-deps --no-build-isolation --target build/installed .
 	MYPYPATH=build/installed $(BIN)/python -m mypy -p surefoot
 	$(BIN)/lint-imports --no-logo
+
+# Pages, notebooks (executed) and the API as a site that opens from disk.
+site: $(VENV)/.dev
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	MPLBACKEND=Agg OMP_NUM_THREADS=1 $(BIN)/python tools/build_site.py
+	@echo "site: build/site/html/index.html"
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

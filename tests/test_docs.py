@@ -12,7 +12,7 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
 
 def test_the_index_lists_every_page() -> None:
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"index.md"}
     assert pages - set(LINK.findall(text)) == set()
 
 

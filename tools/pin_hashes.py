@@ -6,7 +6,8 @@ Usage: `python tools/pin_hashes.py REPORT...`, with reports of pip, one for each
 
 (`--target DIR --platform manylinux_2_28_x86_64 --python-version 3.12` asks for another python's). Nothing is installed
 by it, and packages whose index offers metadata are not downloaded. The hashes are the index's, over its https
-connection. A pinned version that no report has is an error.
+connection. A pinned version that no report has keeps the hashes that the file has for it; where it has none, that is
+an error, so reports of the new pins alone (`-r NEW.txt`) are enough.
 """
 
 from __future__ import annotations
@@ -76,19 +77,28 @@ def reported(report: dict[str, Any]) -> dict[str, tuple[str, str, str]]:
     return found
 
 
-def hashed(constraints: str, reports: list[dict[str, Any]]) -> str:
+def hashed(constraints: str, reports: list[dict[str, Any]], before: str = "") -> str:
     """The file's text.
 
+    Args:
+        constraints: the text of `constraints.txt`.
+        reports: of pip.
+        before: the text of the file as it is; hashes of versions that no report has are taken from it.
+
     Raises:
-        ValueError: no report has a pinned version.
+        ValueError: neither has a pinned version.
     """
+    versions, digests_before = pins(before), hashes(before)
     wanted, found = pins(constraints), [reported(report) for report in reports]
     lines = [line.strip() for line in constraints.splitlines() if not line.startswith("#")]
     names = {canonical(line.partition("==")[0]): line for line in lines if line}
     tags = {tag for one in found for _, file, _ in one.values() for tag in re.findall(r"-cp3(\d+)-cp3\1-", file)}
+    tags |= set(re.findall(r"\b3\.(\d\d)\b", before.partition("\n# Written")[0]))
     text = [HEADER.format(pythons=", ".join(f"3.{tag}" for tag in sorted(tags, key=int)))]
     for name, version in wanted.items():
-        digests = {one[name][2]: one[name][1] for one in found if name in one and one[name][0] == version}
+        digests = {one[name][2] for one in found if name in one and one[name][0] == version}
+        if not digests and versions.get(name) == version:
+            digests = set(digests_before[name])
         if not digests:
             raise ValueError(f"no report has {name} {version}")
         text.append(f"{names[name]} \\\n")
@@ -98,9 +108,10 @@ def hashed(constraints: str, reports: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     """Write the file."""
-    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    constraints, target = (ROOT / "constraints.txt").read_text(encoding="utf-8"), ROOT / "constraints-hashed.txt"
+    before = target.read_text(encoding="utf-8") if target.exists() else ""
     reports = [json.loads(pathlib.Path(path).read_text(encoding="utf-8")) for path in sys.argv[1:]]
-    (ROOT / "constraints-hashed.txt").write_text(hashed(constraints, reports), encoding="utf-8")
+    target.write_text(hashed(constraints, reports, before), encoding="utf-8")
     return 0
 
 
