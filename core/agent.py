@@ -169,6 +169,8 @@ class Agent(nn.Module):
     reads: ClassVar[tuple[str, ...]]
     chooses: ClassVar[bool] = False
     """Whether it can also learn problems whose actions are numbered choices."""
+    by_rows: ClassVar[bool] = False
+    """Whether its losses are means over the rows of a batch, so that processes can share it (`core.share`)."""
     acts: ClassVar[bool] = False
     """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
     data: ClassVar[str] = "required"
@@ -286,6 +288,10 @@ class Agent(nn.Module):
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """The rows that its updates learn from, by the names that they use; here the data's, drawn uniformly."""
         return {MAIN: Uniform(stores.data)}
+
+    def of_whole_batch(self, batch: Batch) -> Batch:
+        """What losses need of a whole batch, before processes that share it take their parts (`core.share`)."""
+        return batch
 
     def annotate(self, batch: Batch) -> Batch:
         """Quantities that several losses share, computed once for each batch of the main source, without gradient."""

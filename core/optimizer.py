@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -57,6 +57,8 @@ class Optimizer:
             factors: of the learning rate, one for each network; none: 1.
         """
         self.factors = list(factors) or [1.0] * len(networks)
+        self.average: Callable[[Sequence[Tensor]], None] | None = None
+        """What averages the gradients of processes that share each batch, before a step; None: it is alone."""
         self.settings, self.networks, self.planned = settings, list(networks), max(1, planned)
         device = networks[0].value.device
         remembering = [] if isinstance(settings, Descent) else self.networks
@@ -150,6 +152,8 @@ class Optimizer:
         Args:
             averages: (target, network, rate): target += rate * (network - target).
         """
+        if self.average is not None:
+            self.average([network.gradient for network in self.networks])
         left = list(averages)
         if isinstance(self.settings, Descent):
             self._descend(self.settings.learning_rate)

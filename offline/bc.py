@@ -41,6 +41,7 @@ class BC(Agent):
 
     name = "bc"
     Config = BCConfig
+    by_rows = True
     PRESETS = {"bc": {}, "ten_percent": {"fraction": 0.1}}  # noqa: RUF012
     reads = ("observations", "actions")
     config: BCConfig

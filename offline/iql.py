@@ -64,6 +64,7 @@ class IQL(Agent):
 
     name = "iql"
     Config: ClassVar[type] = IQLConfig
+    by_rows = True
     PRESETS = {  # noqa: RUF012
         "official": {},
         "corl": {

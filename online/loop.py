@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
+from surefoot.core.share import Share
 from surefoot.data.dataset import Dataset
 
 
@@ -64,6 +65,7 @@ def make_loop(
     dataset: Dataset | None = None,
     jacobian_penalty: float = 0.0,
     collect_steps: int = 32,
+    share: Share | None = None,
 ) -> Loop:
     """The loop that agents of this kind are trained by.
 
@@ -80,6 +82,7 @@ def make_loop(
         dataset: prepared transitions, for agents that also learn from data.
         jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
         collect_steps: vector steps that a team takes by one policy, of agents that learn from a replay buffer.
+        share: of each batch, of agents that learn from blocks: other processes act and learn likewise (`core.share`).
 
     Raises:
         ConfigError: agents that do not act; mixed precision of agents that learn from blocks.
@@ -99,7 +102,7 @@ def make_loop(
     if isinstance(agents[0], OnPolicyAgent):
         from surefoot.online.on_policy import OnPolicyLoop
 
-        return OnPolicyLoop(agents, seeds, env, dataset=dataset, **shared)
+        return OnPolicyLoop(agents, seeds, env, dataset=dataset, share=share, **shared)
     raise ConfigError(f"{agents[0].name} does not act while it trains: give it to a Learner")
 
 

@@ -15,7 +15,8 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.policy_gradient import adaptive_lr, kl_stop
 from surefoot.core.random import generator
-from surefoot.core.sources import MAIN
+from surefoot.core.share import Share
+from surefoot.core.sources import MAIN, Source
 from surefoot.core.value_learning import explained_variance
 from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
@@ -46,6 +47,7 @@ class OnPolicyLoop:
         compiled: bool = False,
         dataset: Dataset | None = None,
         jacobian_penalty: float = 0.0,
+        share: Share | None = None,
     ) -> None:
         """Take over the agents and begin the first episodes.
 
@@ -60,6 +62,7 @@ class OnPolicyLoop:
             compiled: pass each loss through `torch.compile`.
             dataset: what `agent.prepare` returned, for agents that learn from data beside their blocks.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
+            share: of each minibatch, where other processes act and learn likewise.
 
         Raises:
             ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not read, or
@@ -92,17 +95,27 @@ class OnPolicyLoop:
         self.minibatches = Minibatches(self.store, c.rows, c.parts)
         self.planned_blocks = math.ceil(planned_steps / (c.rows * self.agent.chunk))
         self.groups = len(in_groups(self.agent.updates())[0])
+        sources: dict[str, Source] = {MAIN: self.minibatches, "block": WholeBlock(self.minibatches)}
+        rows = c.rows // c.parts
+        if share is not None:
+            if inserts_rows or getattr(c, "target_kl", None) is not None:
+                raise ConfigError(
+                    f"{self.agent.name}: with target_kl, or rows that are no steps, processes can't share"
+                )
+            sources, rows = share.sources({MAIN: self.minibatches}, self.agent), share.check(self.agent, rows)
         self.learner = Learner(
             agents,
             seeds,
-            {MAIN: self.minibatches, "block": WholeBlock(self.minibatches)},
-            batch_size=c.rows // c.parts,
+            sources,
+            batch_size=rows,
             planned_steps=self.planned_blocks * c.steps_per_block * self.groups,
             device=self.device,
             kernels=kernels,
             compiled=compiled,
             jacobian_penalty=jacobian_penalty,
         )
+        if share is not None:
+            share.lead(self.learner)
         self._adapts = any(update.optimizer.schedule == "adaptive" for update in self.learner.updates)
         targets = [self.agent.stop_at(group) for group in range(self.groups)]
         self._stops = not self._adapts and any(target is not None for target in targets)

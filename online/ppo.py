@@ -79,6 +79,7 @@ class PPO(OnPolicyAgent):
     name = "ppo"
     Config = PPOConfig
     corrects_staleness = True
+    by_rows = True
     PRESETS = {  # noqa: RUF012
         "cleanrl": {"observation_limit": 10.0},
         "zoo-cartpole": {
@@ -130,12 +131,19 @@ class PPO(OnPolicyAgent):
             columns["behaviour"] = self.behaviour(block["observations"])
         return self.acted(block) | columns
 
+    def of_whole_batch(self, batch: Batch) -> Batch:
+        """Advantages are normalised over all of a minibatch."""
+        if self.config.advantage_scope != "minibatch":
+            return batch
+        advantages = normalise(batch["advantages"], batch.get("mask"))
+        return {**batch, "advantages": advantages, "normalised": advantages}
+
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Clipped surrogate, less the entropy bonus."""
         c, mask = self.config, batch.get("mask")
         log_prob, entropies, outputs = self.evaluate(batch)
         advantages = batch["advantages"]
-        if c.advantage_scope == "minibatch":
+        if c.advantage_scope == "minibatch" and "normalised" not in batch:
             advantages = normalise(advantages, mask)
         log_ratios = log_ratio(log_prob, batch["behaviour_log_prob"], mask)
         terms, clipped = clip_surrogate(log_ratios, advantages, c.clip, mask=mask)

@@ -76,6 +76,7 @@ class ActingTrainer(SeedTrainer):
             dataset=dataset,
             jacobian_penalty=self.plan.jacobian_penalty,
             collect_steps=self.plan.collect_steps,
+            share=self.share,
         )
 
     def _environment(self, agent: Agent) -> VectorEnvironment:

@@ -43,11 +43,14 @@ class DataTrainer(SeedTrainer):
         self.learner = self._learner(agents)
 
     def _learner(self, agents: list[Agent]) -> Learner:
-        return Learner(
+        sources, rows = self.sources, self.plan.batch_size
+        if self.share is not None:
+            sources, rows = self.share.sources(sources, agents[0]), self.share.check(agents[0], rows)
+        learner = Learner(
             agents,
             self.seeds,
-            self.sources,
-            batch_size=self.plan.batch_size,
+            sources,
+            batch_size=rows,
             planned_steps=self.plan.steps,
             device=self.device,
             kernels=self.kernels(),
@@ -55,6 +58,9 @@ class DataTrainer(SeedTrainer):
             mixed_precision=self.plan.mixed_precision,
             jacobian_penalty=self.plan.jacobian_penalty,
         )
+        if self.share is not None:
+            self.share.lead(learner)
+        return learner
 
     def extras(self, position: int) -> dict[str, Any]:
         """Without a simulator: losses on the episodes held out, and a fitted-Q estimate of policies of one vector."""

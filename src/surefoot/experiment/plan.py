@@ -29,6 +29,7 @@ RANGES = {
     "evaluate_episodes": (1, 10**7),
     "workers": (1, 100_000),
     "staleness": (0, 100),
+    "learners": (1, 1024),
     "collect_steps": (1, 10**6),
 }
 """Whole numbers of a run -> the least and the most."""
@@ -62,6 +63,7 @@ class Settings:
     workers: int = 1  # collectors of each seed, which share its environments
     staleness: int = 0  # versions that the acting policy may be old; above 0 collectors act while the learner learns
     collect_steps: int = 32  # steps of each environment by one policy, where collectors fill a replay buffer
+    learners: int = 1  # processes that share each batch of a seed and average their gradients
     patience: float = 600.0  # seconds that one call of an environment may take before the run stops; 0: for ever
 
     def __post_init__(self) -> None:

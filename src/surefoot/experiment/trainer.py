@@ -14,11 +14,11 @@ from torch import Tensor
 from surefoot.core import checkpoint
 from surefoot.core.agent import Agent
 from surefoot.core.errors import CheckpointError
-from surefoot.core.files import read_json, write_json
-from surefoot.core.kernels import machine_name
+from surefoot.core.files import write_json
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
-from surefoot.core.schema import Many, Number, Plain, Record, Text, check
+from surefoot.core.schema import Many, Number, Record, Text, check
+from surefoot.core.share import Share
 from surefoot.core.smoothness import measured
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Met, evaluate
@@ -26,6 +26,7 @@ from surefoot.evaluation.runs import METRICS_LINE
 from surefoot.evaluation.smoothness import evenly
 from surefoot.experiment import training
 from surefoot.experiment.initialise import initialise_from
+from surefoot.experiment.machine import same_machine
 from surefoot.experiment.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.experiment.run import RESULT_FORMAT, Run, read_columns
 from surefoot.experiment.stopping import Stopped
@@ -53,7 +54,9 @@ def never() -> bool:
     return False
 
 
-def seed_trainer(run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never) -> SeedTrainer:
+def seed_trainer(
+    run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never, share: Share | None = None
+) -> SeedTrainer:
     """The trainer for the kind of algorithm that a run has."""
     from surefoot.experiment.acting_trainer import ActingTrainer
     from surefoot.experiment.offline_trainer import DataTrainer
@@ -62,11 +65,7 @@ def seed_trainer(run: Run, seeds: list[int], send: Send, asked_to_stop: Callable
     agent = agent_class(run.plan.algorithm)
     if issubclass(agent, StreamingAgent):
         return StreamingTrainer(run, seeds, send, asked_to_stop)
-    return (ActingTrainer if agent.acts else DataTrainer)(run, seeds, send, asked_to_stop)
-
-
-KERNELS = Record({"machine": Text()}, {"choices": Many(Many(Plain(2)))})
-"""What kernels.json holds; `choices` only of version 0.1.0, which measured matrix libraries."""
+    return (ActingTrainer if agent.acts else DataTrainer)(run, seeds, send, asked_to_stop, share)
 
 
 class SeedTrainer:
@@ -78,7 +77,14 @@ class SeedTrainer:
 
     learner: Learner
 
-    def __init__(self, run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never) -> None:
+    def __init__(
+        self,
+        run: Run,
+        seeds: list[int],
+        send: Send,
+        asked_to_stop: Callable[[], bool] = never,
+        share: Share | None = None,
+    ) -> None:
         """Read the data, build the agents, take up the checkpoints.
 
         Args:
@@ -86,8 +92,10 @@ class SeedTrainer:
             seeds: which of it.
             send: called with each event.
             asked_to_stop: asked between training steps; when it says so, `train` and `finish` raise `Stopped`.
+            share: of each batch, where other processes train the same seed; the first evaluates and saves.
         """
-        self.asked_to_stop = asked_to_stop
+        self.asked_to_stop, self.share = asked_to_stop, share
+        self.leads = share is None or share.rank == 0
         self.run, self.plan, self.seeds, self.send = run, run.plan, seeds, send
         self.device = training.resolve_device(self.plan.device)
         self.spec = run.spec
@@ -180,29 +188,9 @@ class SeedTrainer:
         return [agent.prepare(dataset) for agent in agents][-1]
 
     def kernels(self) -> bool:
-        """Whether networks and updates run in the native module; where the run began, it goes on.
-
-        Raises:
-            CheckpointError: the run was begun on another machine, or by a version that chose kernels otherwise.
-        """
-        if not self.plan.kernels or self.device.type != "cpu":
-            return False
-        path, machine = self.run.folder / "kernels.json", machine_name()
-        if not path.is_file():
-            write_json(path, {"machine": machine})
-            return True
-        begun = read_json(path, KERNELS)
-        if begun["machine"] != machine:
-            raise CheckpointError(
-                f"{self.run.folder}: was begun on {begun['machine']}, this is {machine}; going on here would give "
-                "other numbers. Resume it there, or start anew with init="
-            )
-        if any(choice[-1:] != ["native"] for choice in begun.get("choices", [])):
-            raise CheckpointError(
-                f"{self.run.folder}: was begun by a surefoot 0.1.0 that chose among matrix libraries by measuring, and "
-                "this version would give other numbers. Resume it with that one, or start anew with init="
-            )
-        return True
+        """Whether networks and updates run in the native module."""
+        shared = self.share is not None  # gradients are averaged between processes in each step
+        return self.plan.kernels and self.device.type == "cpu" and not shared and same_machine(self.run.folder)
 
     # -- one way through a run ---------------------------------------------------------------------------
 
@@ -239,7 +227,7 @@ class SeedTrainer:
         try:
             self._train()
         except Stopped:
-            if self.step > 0 and self._is_finite():
+            if self.step > 0 and self.leads and self._is_finite():
                 self._save()
             raise
 
@@ -251,7 +239,7 @@ class SeedTrainer:
     def _train(self) -> None:
         plan = self.plan
         chunk = min(5000, max(50, plan.steps // 200))
-        if plan.init is not None and plan.environment is not None and self.step == 0:
+        if plan.init is not None and plan.environment is not None and self.step == 0 and self.leads:
             self._evaluate()  # so that curves begin where the other run ended
         if self.due:
             self._evaluate_and_save()
@@ -279,6 +267,9 @@ class SeedTrainer:
                 self._evaluate_and_save()
 
     def _evaluate_and_save(self) -> None:
+        if not self.leads:
+            self.due = False
+            return
         if self.plan.environment is not None:
             self._evaluate()
         self.due = False
@@ -292,7 +283,7 @@ class SeedTrainer:
         self._said = found
         eager = found.get("eager", {})
         print("training steps:", *(f"{key}: {value}" for key, value in found.items()), file=sys.stderr)
-        chosen = not self.plan.kernels or self.plan.compiled or self.plan.mixed_precision
+        chosen = not self.plan.kernels or self.plan.compiled or self.plan.mixed_precision or self.share is not None
         if self.device.type == "cpu" and not chosen and self.seeds[0] == self.plan.seeds[0]:
             for names, why in eager.items():
                 self.send({"kind": "note", "text": f"slower than need be: {names} not repeated from a tape, {why}"})
@@ -348,6 +339,10 @@ class SeedTrainer:
 
     def finish(self) -> None:
         """Evaluate for the last time; write policies, then results."""
+        if self.share is not None:
+            self.share.leave()
+        if not self.leads:
+            return
         acting = agent_class(self.plan.algorithm).has_policy
         plan, policies = self.plan, self._policies() if acting else []
         found: list[Any] = [None] * len(self.seeds)

@@ -36,6 +36,7 @@ from surefoot.experiment.live import LiveMetrics
 from surefoot.experiment.loggers import loggers, to_all
 from surefoot.experiment.plan import Plan, name_of, seeds_of
 from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, write_columns
+from surefoot.experiment.sharing import check_learners
 from surefoot.experiment.stopping import resumable
 from surefoot.experiment.summary import sum_up
 from surefoot.experiment.trust import allow, demand, refuse_links
@@ -189,6 +190,7 @@ def _begin(
         for text in start_notes(agent, Run.open(str(plan.init)), plan):
             notify({"kind": "note", "text": text})
     check_plan(plan, agent)
+    check_learners(plan, agent)
     if agent.acts:
         training_environment(plan, agent).close()
     config: dict[str, Any] = {

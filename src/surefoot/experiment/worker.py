@@ -61,7 +61,8 @@ def main(arguments: list[str]) -> int:
     stop = threading.Event()
     listen_to_parent(stop)
     listen_to_signals(stop)
-    os.set_inheritable(int(arguments[2]), False)  # the run's lock is ours, and no simulator's that we start
+    if "SUREFOOT_LEARNER" not in os.environ:  # of a learner that joins another it is not the lock
+        os.set_inheritable(int(arguments[2]), False)  # the run's lock is ours, and no simulator's that we start
     channel, writing = os.fdopen(os.dup(1), "w", buffering=1), threading.Lock()
     os.dup2(2, 1)  # what libraries print belongs in the log, not among the events
     sys.stdout = sys.stderr = Log(sys.stderr.buffer, "utf-8", "backslashreplace", line_buffering=True)
@@ -76,6 +77,7 @@ def main(arguments: list[str]) -> int:
     from surefoot.core.errors import SimulatorError, SurefootError
     from surefoot.experiment import trust
     from surefoot.experiment.run import Run
+    from surefoot.experiment.sharing import join
     from surefoot.experiment.trainer import seed_trainer
     from surefoot.experiment.watchdog import Watchdog, stack_of_main_thread
 
@@ -96,7 +98,8 @@ def main(arguments: list[str]) -> int:
     watchdog = Watchdog(run.plan.patience, mention, give_up)
     watchdog.start()
     try:
-        trainer = seed_trainer(run, seeds, send, stop.is_set)
+        share = join(run.plan, arguments)
+        trainer = seed_trainer(run, seeds, send, stop.is_set, share)
         gc.freeze()
         send({"kind": "ready", "seeds": trainer.seeds, "step": trainer.step})
         trainer.train()

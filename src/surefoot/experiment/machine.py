@@ -1,0 +1,37 @@
+"""The machine that a run's numbers depend on."""
+
+from __future__ import annotations
+
+import pathlib
+
+from surefoot.core.errors import CheckpointError
+from surefoot.core.files import read_json, write_json
+from surefoot.core.kernels import machine_name
+from surefoot.core.schema import Many, Plain, Record, Text
+
+KERNELS = Record({"machine": Text()}, {"choices": Many(Many(Plain(2)))})
+"""What kernels.json holds; `choices` only of version 0.1.0, which measured matrix libraries."""
+
+
+def same_machine(folder: pathlib.Path) -> bool:
+    """True where a run that uses the native module may go on here; keeps the machine of one that begins.
+
+    Raises:
+        CheckpointError: the run was begun on another machine, or by a version that chose kernels otherwise.
+    """
+    path, machine = folder / "kernels.json", machine_name()
+    if not path.is_file():
+        write_json(path, {"machine": machine})
+        return True
+    begun = read_json(path, KERNELS)
+    if begun["machine"] != machine:
+        raise CheckpointError(
+            f"{folder}: was begun on {begun['machine']}, this is {machine}; going on here would give "
+            "other numbers. Resume it there, or start anew with init="
+        )
+    if any(choice[-1:] != ["native"] for choice in begun.get("choices", [])):
+        raise CheckpointError(
+            f"{folder}: was begun by a surefoot 0.1.0 that chose among matrix libraries by measuring, and "
+            "this version would give other numbers. Resume it with that one, or start anew with init="
+        )
+    return True
