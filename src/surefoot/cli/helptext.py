@@ -15,6 +15,7 @@ WIDTH = 110
 
 USAGE = """\
 usage: surefoot train [-m] [--trust] [--quiet] [--json] [name=value ...]
+       surefoot train algo=auto dataset=FILE env=none [algo.portfolio=bc,iql,...] [algo.budget=STEPS]
        surefoot train --resume RUN [steps=MORE] [--trust]
 
 Trains an algorithm on a dataset from several seeds, evaluates it and keeps the policies. Without arguments: the main

@@ -62,12 +62,14 @@ def run(arguments: Sequence[str]) -> int:
                 "it, may stand there"
             )
         return _resume(known.resume, style, known.trust, steps)
-    from surefoot.cli import config, configfile, grammar
+    from surefoot.cli import auto, config, configfile, grammar
 
     given = known.overrides
     if known.config is not None:
         given = [*configfile.overrides_of(known.config, given, known.trust), *given]
     overrides = grammar.readable(configfile.with_own_presets(given, known.config_dir), known.multirun)
+    if auto.asked(overrides):
+        return auto.run(overrides, style, known.trust, known.multirun)
     config.check_overrides(overrides, known.multirun)
     if known.multirun:
         from surefoot.cli import sweep
@@ -79,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     request = config.compose(overrides)
     with claimed(request) as claim:
         finished = train_one(request, style, claim, trust=known.trust)
-    _present([finished.folder], finished, style)
+    present([finished.folder], finished, style)
     return 0
 
 
@@ -196,8 +198,13 @@ def _resume(text: str, style: Style, trust: bool, steps: int | None = None) -> i
     from surefoot.experiment.training import resume
 
     folder = pathlib.Path(text)
-    from surefoot.cli import sweep
+    from surefoot.cli import auto, sweep
+    from surefoot.tools.auto import begun
 
+    if begun(folder):
+        if steps is not None:
+            raise ConfigError(f"{text}: trains several algorithms and is not finished; go on with it without steps=")
+        return auto.resume(folder.resolve(), style, trust)
     if (folder / sweep.FILE).is_file():
         if steps is not None:
             raise ConfigError(f"{text}: is a sweep; extend the runs in it one by one, with --resume RUN steps={steps}")
@@ -207,7 +214,7 @@ def _resume(text: str, style: Style, trust: bool, steps: int | None = None) -> i
             finished = resume(folder, listener=watcher, trust=trust)
         else:
             finished = extend(folder, steps, listener=watcher, trust=trust)
-    _present([finished.folder], finished, style)
+    present([finished.folder], finished, style)
     return 0
 
 
@@ -229,11 +236,11 @@ def _main_job(overrides: list[str], said: set[str], style: Style) -> int:
     if finished.plan.environment is not None:
         picture = finished.folder / "comparison.png"
         draw_curves([finished, other], picture)
-    _present([other.folder, finished.folder], finished, style, picture)
+    present([other.folder, finished.folder], finished, style, picture)
     return 0
 
 
-def _present(folders: Sequence[pathlib.Path], finished: Run, style: Style, picture: pathlib.Path | None = None) -> None:
+def present(folders: Sequence[pathlib.Path], finished: Run, style: Style, picture: pathlib.Path | None = None) -> None:
     """The result: table, picture, run folder, policies, and what to do next."""
     from surefoot.evaluation import RunData
     from surefoot.evaluation.alarms import alarm_lines

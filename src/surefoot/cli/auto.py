@@ -1,0 +1,142 @@
+"""`surefoot train algo=auto`: a small portfolio, and the policy of it that the data support."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from surefoot.cli.train import Style
+    from surefoot.data import Dataset
+    from surefoot.experiment.folders import Claim
+    from surefoot.tools.auto import Auto
+
+NAME = "auto"
+OWN = ("portfolio", "budget")
+"""Its options: algorithms to train, and training steps of all of them together."""
+
+
+def asked(overrides: Sequence[str]) -> bool:
+    """Whether the command line says algo=auto."""
+    return any(text.replace(" ", "") == f"algo={NAME}" for text in overrides)
+
+
+def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> int:
+    """Train the portfolio and hand over; the exit code."""
+    import dataclasses
+
+    from surefoot.cli import config, train
+    from surefoot.experiment.plan import SHARED, Plan, folder_name
+    from surefoot.tools.auto import CLONE, PORTFOLIO, Auto
+    from surefoot.tools.generate import environment_of
+
+    if multirun:
+        raise ConfigError("algo=auto trains several algorithms already: leave out -m")
+    own, others = {}, []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        name = key.removeprefix("algo.")
+        if key.startswith("algo."):
+            if name not in OWN:
+                raise ConfigError(f"auto has no option {key!r}: {nearest(key, [f'algo.{one}' for one in OWN])}")
+            own[name] = value
+        elif key in ("preset", "init", "envs", "logger"):
+            raise ConfigError(f"{key}= is of one algorithm, and algo=auto trains several: leave it out")
+        elif key != "algo":
+            others.append(text)
+    portfolio = tuple(part.strip() for part in own.get("portfolio", ",".join(PORTFOLIO)).strip("[]").split(","))
+    mine = [f"algo={CLONE}", *others]
+    config.check_overrides(mine, False)
+    request = config.compose(mine)
+    fields = dict(request.fields)
+    if "budget" in own:
+        fields["steps"] = _steps(own["budget"], len(portfolio) * len(fields["seeds"]))
+    request = dataclasses.replace(request, fields=fields)
+    named = dataclasses.replace(request, algorithm=NAME)
+    with train.claimed(named) as claim:
+        dataset = train.load(request, style)
+        plan = Plan(
+            algorithm=CLONE,
+            config=request.options,
+            dataset=train.source(fields["dataset"]),
+            environment=environment_of(dataset, fields["env"], trust),
+            **{name: fields[name] for name in SHARED},
+        )
+        auto = Auto(plan, portfolio)
+        assert folder_name(NAME, plan.dataset)
+        return _carry_out(auto, claim, dataset, style, trust)
+
+
+def _steps(text: str, runs: int) -> int:
+    """Steps of each run, of a budget of all of them."""
+    try:
+        budget = float(text)
+    except ValueError:
+        budget = 0.0
+    if not runs <= budget < 1e12:
+        raise ConfigError(
+            f"algo.budget={text}: must be a number of training steps, at least one for each of {runs} runs"
+        )
+    return int(budget) // runs
+
+
+def resume(folder: pathlib.Path, style: Style, trust: bool) -> int:
+    """Go on with a portfolio that was interrupted; the exit code."""
+    from surefoot.core.errors import CheckpointError
+    from surefoot.core.files import read_json
+    from surefoot.experiment.folders import claim_begun
+    from surefoot.experiment.run import CONFIG
+    from surefoot.experiment.trust import demand
+    from surefoot.tools.auto import FILE, RUNS, Auto
+    from surefoot.tools.generate import load
+
+    auto = Auto.read(folder)
+    demand(auto.plan.environment, folder / FILE, trust)
+    with claim_begun(folder) as claim, output.download_bar(style.quiet) as progress:
+        dataset = load(str(auto.plan.dataset), strict=auto.plan.strict, view=auto.plan.view, progress=progress)
+        first = folder / RUNS / auto.portfolio[0] / "config.json"
+        if first.is_file():
+            began = read_json(first, CONFIG).get("dataset") or {}
+            if began.get("sha256") != dataset.sha256:
+                raise CheckpointError(f"{auto.plan.dataset}: not the file that {folder} began with (SHA-256 differs)")
+        return _carry_out(auto, claim, dataset, style, trust)
+
+
+def _carry_out(auto: Auto, claim: Claim, dataset: Dataset, style: Style, trust: bool) -> int:
+    import contextlib
+
+    from surefoot.cli import train
+    from surefoot.experiment.run import Run
+    from surefoot.tools import auto as automatic
+
+    count = len(auto.portfolio)
+    style.say(
+        f"auto: {', '.join(auto.portfolio)}, {auto.plan.steps:,} steps each, {len(auto.plan.seeds)} seeds; then "
+        f"chosen by the data ({output.short(claim.folder)})"
+    )
+    with contextlib.ExitStack() as watchers:
+
+        def listener(name: str):  # type: ignore[no-untyped-def]
+            watchers.close()  # one bar at a time
+            number = auto.portfolio.index(name) + 1
+            return watchers.enter_context(style.watcher(f"{name} ", f"{name} ({number} of {count})"))
+
+        try:
+            answer = automatic.carry_out(auto, claim.folder, dataset, listener, trust)
+        except (KeyboardInterrupt, SystemExit):
+            watchers.close()
+            output.say(f"it goes on with: surefoot train --resume {output.typed(claim.folder)}", stderr=True)
+            raise
+    finished = Run.open(claim.folder)
+    if style.json:
+        rows = output.rows_json([finished.folder])
+        output.print_json({"run": str(finished.folder), "rows": rows, "selection": answer})
+        return 0
+    train.present([finished.folder], finished, style)
+    output.say(f"\n{answer['answer']}.")
+    output.say(f"estimates: {output.short(finished.folder / automatic.PICTURE)}, {automatic.ANSWER} beside it")
+    return 0

@@ -1,0 +1,196 @@
+"""`algo=auto`: train a few algorithms on one dataset and hand over the one that the data support, else the clone.
+
+A run folder of it holds `auto.json`, written first, the portfolio's runs below `portfolio/`, and at the end, beside
+`selection.json` with the reasons, all that the chosen algorithm's run holds: it then is a run like any other.
+config.json is put there last, so that a folder without it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.errors import CheckpointError, ConfigError, nearest
+from surefoot.core.files import read_json, write_json
+from surefoot.core.schema import Many, Number, Record, Text
+from surefoot.data import Dataset
+from surefoot.evaluation.plots import save_png
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.folders import LOCK, claim_new
+from surefoot.experiment.plan import Plan
+from surefoot.experiment.run import Run
+from surefoot.experiment.training import resume, train
+from surefoot.experiment.workers import Listener
+from surefoot.tools.select import Estimate, Selection, candidates, interval, select
+from surefoot.tools.select_picture import picture
+
+CLONE = "bc"
+"""What is handed over where nothing is better with confidence."""
+PORTFOLIO = (CLONE, "iql", "td3bc", "rebrac")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "iql": {"preset": "corl"},
+    "rebrac": {"normalization": "observations", "learning_rate": 3e-4},
+}
+"""Options of the portfolio's algorithms where they are not the usual ones: all see normalised observations."""
+FILE, ANSWER, PICTURE = "auto.json", "selection.json", "selection.png"
+RUNS = "portfolio"
+AUTO = Record(
+    {"format": Number(1, 1, whole=True), "portfolio": Many(Text(), 2), "plan": Record.of(Plan)},
+)
+"""What auto.json holds; the plan is that of the clone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Auto:
+    """A portfolio, and what all of its runs share."""
+
+    plan: Plan
+    """Of the clone; the others differ in algorithm and options."""
+    portfolio: tuple[str, ...] = PORTFOLIO
+
+    def __post_init__(self) -> None:
+        """Refuse a portfolio that can't be trained, or that has nothing to fall back on."""
+        for name in self.portfolio:
+            kind = ALGORITHMS.get(name)
+            if kind is None:
+                raise ConfigError(f"algo.portfolio: unknown algorithm {name!r}: {nearest(name, list(ALGORITHMS))}")
+            if kind.acts or not kind.has_policy:
+                raise ConfigError(f"algo.portfolio: {name} does not learn a policy from data alone; leave it out")
+        if CLONE not in self.portfolio or len(set(self.portfolio)) != len(self.portfolio) or len(self.portfolio) < 2:
+            raise ConfigError(
+                f"algo.portfolio={list(self.portfolio)}: give different algorithms with {CLONE} among them, which is "
+                "handed over where no other is better with confidence"
+            )
+
+    def plan_of(self, name: str) -> Plan:
+        """The run of one algorithm."""
+        config = dataclasses.asdict(ALGORITHMS[name].configure(**OPTIONS.get(name, {})))
+        return dataclasses.replace(self.plan, algorithm=name, config=config)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"format": 1, "portfolio": list(self.portfolio), "plan": self.plan.to_json()}
+
+    @classmethod
+    def read(cls, folder: pathlib.Path) -> Auto:
+        """What was begun in a folder.
+
+        Raises:
+            CheckpointError: nothing, or its file is damaged.
+        """
+        value = read_json(folder / FILE, AUTO)
+        try:
+            return cls(Plan.from_json(value["plan"]), tuple(value["portfolio"]))
+        except ConfigError as error:
+            raise CheckpointError(f"{folder / FILE}: {error}") from error
+
+
+def begun(folder: pathlib.Path) -> bool:
+    """Whether this is a folder of `algo=auto` that is not finished."""
+    return (folder / FILE).is_file() and not (folder / "config.json").is_file()
+
+
+def carry_out(
+    auto: Auto,
+    folder: pathlib.Path,
+    dataset: Dataset,
+    listener: Callable[[str], Listener | None] = lambda name: None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Train what is missing, choose, and hand over; what selection.json then holds.
+
+    Args:
+        auto: what to do.
+        folder: of the run, claimed by the caller.
+        dataset: to learn from and to judge by.
+        listener: gives that of an algorithm's training.
+        trust: as of `train`.
+
+    Raises:
+        SurefootError: as `train` and `select`.
+    """
+    write_json(folder / FILE, auto.to_json())
+    runs = {}
+    for name in auto.portfolio:
+        place = folder / RUNS / name
+        if (place / "config.json").is_file():
+            runs[name] = resume(place, listener(name), trust)
+            continue
+        with claim_new(place) as claim:
+            runs[name] = train(auto.plan_of(name), claim, dataset=dataset, listener=listener(name), trust=trust)
+    found = select(candidates([str(run.folder) for run in runs.values()]), dataset)
+    chosen, compared = choose(found, {name: str(run.folder) for name, run in runs.items()})
+    answer = {
+        "algorithm": chosen,
+        "answer": in_words(chosen, compared),
+        "differences": {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in compared.items()},
+        "data": {"value": found.data_value, "estimate": found.data_estimate, "best": found.best_in_data},
+        "discount": found.discount,
+        "widened_by": found.factor,
+        "policies": [one.to_json() for one in found.estimates],
+    }  # fmt: skip
+    save_png(picture(found, dataset.name), folder / PICTURE)
+    write_json(folder / ANSWER, answer)
+    hand_over(runs[chosen], folder, answer["answer"])
+    return answer
+
+
+def choose(found: Selection, groups: dict[str, str]) -> tuple[str, dict[str, tuple[float, float, float]]]:
+    """The algorithm to hand over, and each one's advantage over the clone with its interval.
+
+    The interval has the spread of the critics' members, seeds averaged, and that between training seeds.
+
+    Args:
+        found: estimates of all policies.
+        groups: algorithm -> label of its group.
+    """
+    of = {name: [one for one in found.estimates if one.group == group] for name, group in groups.items()}
+    compared = {name: _advantage(of[name], of[CLONE], found.factor) for name in groups if name != CLONE}
+    sound = [name for name in compared if not any(one.implausible for one in of[name]) and compared[name][1] > 0]
+    return max(sound, key=lambda name: compared[name][1], default=CLONE), compared
+
+
+def _advantage(first: Sequence[Estimate], clone: Sequence[Estimate], factor: float) -> tuple[float, float, float]:
+    from scipy.stats import t
+
+    mean, low, _ = interval(
+        np.mean([one.members for one in first], 0) - np.mean([one.members for one in clone], 0), factor
+    )
+    squares, seeds = (mean - low) ** 2, min(len(first), len(clone))
+    if seeds > 1:
+        between = sum(float(np.var([one.mean for one in side], ddof=1)) / len(side) for side in (first, clone))
+        squares += float(t.ppf(0.975, 2 * seeds - 2)) ** 2 * between
+    half = float(np.sqrt(squares))
+    return mean, mean - half, mean + half
+
+
+def in_words(chosen: str, compared: dict[str, tuple[float, float, float]]) -> str:
+    """What was handed over, and why."""
+    shown = {name: f"{mean:+.4g} [{low:.4g}, {high:.4g}]" for name, (mean, low, high) in compared.items()}
+    others = ", ".join(f"{name} {shown[name]}" for name in compared if name != chosen)
+    if chosen == CLONE:
+        return f"the clone ({CLONE}) is handed over: by this data no other is better with confidence ({others})"
+    rest = f"; the others: {others}" if others else ""
+    return (
+        f"{chosen} is handed over: by this data its discounted return is {shown[chosen]} against the clone's{rest}. "
+        "This is an estimate; a few real episodes of both are worth more"
+    )
+
+
+def hand_over(run: Run, folder: pathlib.Path, answer: str) -> None:
+    """Copy all of a run into a folder, its configuration last and with the answer among its notes."""
+    for source in sorted(run.folder.rglob("*")):
+        relative = source.relative_to(run.folder)
+        if source.is_file() and relative.name not in (LOCK, "config.json"):
+            target = folder / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.with_name(f".{target.name}.copy")
+            shutil.copyfile(source, aside)
+            aside.replace(target)
+    config = read_json(run.folder / "config.json")
+    write_json(folder / "config.json", {**config, "notes": [*config.get("notes", []), answer]})
