@@ -16,6 +16,9 @@ Array = np.ndarray[Any, Any]
 OUTSIDE = "actions outside [-1, 1]"
 ONE_STEP = "one-step episodes"
 BOTH_ENDS = "terminal and timeout together"
+CHOICES = "actions that look like numbered choices"
+FEW = 32
+"""Whole numbers of at least 0 and below this look like those of choices."""
 
 
 def require_keys(name: str, arrays: Mapping[str, Array], required: Iterable[str], present: Iterable[str]) -> None:
@@ -94,6 +97,29 @@ def same_length(name: str, arrays: Mapping[str, Array]) -> int:
     if lengths[first] == 0:
         raise DataError(f"{name}: is empty: {first!r} has 0 rows")
     return lengths[first]
+
+
+def look_like_choices(actions: Array) -> bool:
+    """Whether (N, 1) actions are but a few whole numbers from 0 on, as of a Discrete action space."""
+    if actions.ndim != 2 or actions.shape[1] != 1:
+        return False
+    values = np.unique(actions[:, 0])
+    return bool(len(values) >= 2 and values[0] == 0 and values[-1] < FEW and (values == np.round(values)).all())
+
+
+def refuse_choices(name: str, key: str, actions: Array) -> None:
+    """Refuse discrete actions: cloned as numbers, choice 1 would lie between 0 and 2.
+
+    Raises:
+        DataError: they are of a type of whole numbers, and but a few of them.
+    """
+    column = actions[:, None] if actions.ndim == 1 else actions
+    if actions.dtype.kind in "iub" and look_like_choices(column):
+        raise DataError(
+            f"{name}: {key!r} are whole numbers, as of discrete actions, which learning from data does not take: "
+            "cloned as numbers they would mean nothing. Train by acting (ppo, stream_q); if they are continuous, store "
+            "them as float32"
+        )
 
 
 def validate(dataset: Dataset) -> None:

@@ -15,7 +15,7 @@ from surefoot.envs import suites
 from surefoot.envs.check_vector import Finding, Findings, check_vector
 from surefoot.envs.interface import Array
 from surefoot.envs.returned import AGREE, FLAGS, NUMBERS, kind, reset_parts, step_parts
-from surefoot.envs.spaces import ADVICE, arrays_of
+from surefoot.envs.spaces import arrays_of
 from surefoot.envs.vector import BOUND, DISCRETE_SPACES, make_vec
 
 STEPS = 300
@@ -112,7 +112,8 @@ class Checker(Findings):
         try:
             images = sum(array.image for array in arrays_of(observation).values())
         except EnvironmentMismatchError as error:
-            self.say("error", str(error).removesuffix(f": {ADVICE}"), ADVICE)
+            text, _, advice = str(error).rpartition(": ")
+            self.say("error", text, advice)
         if isinstance(observation, gymnasium.spaces.Dict) and not images:
             self.say("warning", f"observations are a Dict of {', '.join(observation)}",
                      "surefoot concatenates them; wrap it in FlattenObservation to choose the order")  # fmt: skip
@@ -124,8 +125,9 @@ class Checker(Findings):
                      "take one that acts by policy gradients, such as ppo, or a streaming one, such as stream_q; for "
                      "the others offer a version with a Box action space")  # fmt: skip
         elif isinstance(action, DISCRETE_SPACES):
-            self.say("error", f"actions are several choices at once ({action}), and agents give one, or real numbers",
-                     "offer a version with a Discrete or a Box action space")  # fmt: skip
+            self.say("warning", f"actions are several choices at once ({action}), which become one number",
+                     "take an algorithm that learns choices, such as ppo or stream_q; surefoot.envs.choices says how "
+                     "they are counted")  # fmt: skip
         elif not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
             self.say("error", f"actions are {action}, and surefoot sends vectors (a one-dimensional Box)",
                      "flatten them to one vector")  # fmt: skip

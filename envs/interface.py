@@ -40,6 +40,7 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
+from surefoot.core.spec import mapped
 
 Array = np.ndarray[Any, Any]
 Numbers = Array | Tensor
@@ -159,13 +160,16 @@ class VectorEnvironment(VectorEnv[Any, Any, Any]):
 
     def give(self, values: Any) -> Numbers:
         """Values of either kind as the kind that this environment gives; arrays never share a tensor's memory."""
+        if isinstance(values, Mapping):  # observations of several arrays
+            return {key: self.give(value) for key, value in values.items()}  # type: ignore[return-value]
         if self.tensors == "torch":
             return torch.as_tensor(values, device=self.device)
         return values.detach().to("cpu", copy=True).numpy() if isinstance(values, Tensor) else as_numpy(values)
 
     def give_info(self, info: Mapping[str, Any]) -> dict[str, Any]:
         """An info whose numeric (N, ...) entries are of the kind that this environment gives."""
-        return {key: self.give(value) if is_numeric(value) else value for key, value in info.items()}
+        named = {key for key, value in info.items() if key == "final_obs" and isinstance(value, Mapping)}
+        return {key: self.give(value) if key in named or is_numeric(value) else value for key, value in info.items()}
 
     def check_actions(self, actions: Any) -> None:
         """Make sure that actions have one row for each environment and the width of the action space.
@@ -233,11 +237,14 @@ def final_observations(observations: Numbers, info: Mapping[str, Any]) -> Number
         return observations
     if not (isinstance(final, np.ndarray) and final.dtype == object):
         return final  # type: ignore[no-any-return]
-    complete = np.array(observations, copy=True)
+    complete = mapped(lambda rows: np.array(rows, copy=True), observations)
     for row, value in enumerate(final):
-        if value is not None:
+        if isinstance(value, Mapping):
+            for key, part in value.items():
+                complete[key][row] = part
+        elif value is not None:
             complete[row] = value
-    return complete
+    return complete  # type: ignore[no-any-return]
 
 
 def valid_rows(info: Mapping[str, Any], num_envs: int) -> Numbers:

@@ -12,6 +12,12 @@ from surefoot.core.spec import IMAGE, VECTOR, Array
 from surefoot.core.spec import mapped as mapped
 
 ADVICE = "wrap the environment in gymnasium.wrappers.FlattenObservation, or give images as uint8"
+PICTURE_ADVICE = (
+    "give pictures as uint8 of shape (H, W) or (H, W, C), as by gymnasium.wrappers.TransformObservation, and not "
+    "flattened; a Dict may hold them beside vectors"
+)
+FLATTENED = 129
+"""Numbers from 0 to 255 in a vector that are taken for a flattened picture: one more than the memory of an Atari."""
 
 
 def arrays_of(space: gymnasium.Space[Any], name: str = "") -> dict[str, Array]:
@@ -34,17 +40,31 @@ def arrays_of(space: gymnasium.Space[Any], name: str = "") -> dict[str, Array]:
             array = _array(part)
             if array is None:
                 raise EnvironmentMismatchError(
-                    f"{who}the observation {key!r} is {part}, and agents read vectors and uint8 images: {ADVICE}"
+                    f"{who}the observation {key!r} is {part}, and agents read vectors and uint8 images: {_advice(part)}"
                 )
             found[str(key)] = array
         return found
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
+        bytes_ = int(((space.low == 0) & (space.high == 255)).sum())
+        if bytes_ >= FLATTENED:
+            raise EnvironmentMismatchError(
+                f"{who}{bytes_:,} of the {space.shape[0]:,} numbers of an observation go from 0 to 255, as those of a "
+                f"flattened picture, which a network for vectors does not see: {PICTURE_ADVICE}"
+            )
     array = _array(space)
     if array is None:
         raise EnvironmentMismatchError(
             f"{who}observations are {space}, and agents read vectors (a one-dimensional Box), uint8 images or a Dict "
-            f"of them: {ADVICE}"
+            f"of them: {_advice(space)}"
         )
     return {IMAGE if array.image else VECTOR: array}
+
+
+def _advice(space: gymnasium.Space[Any]) -> str:
+    """What to do about a space: pictures of real numbers are not to be flattened."""
+    shape = space.shape or ()
+    picture = isinstance(space, gymnasium.spaces.Box) and len(shape) > 1 and sum(size >= 8 for size in shape) >= 2
+    return PICTURE_ADVICE if picture else ADVICE
 
 
 def _array(space: gymnasium.Space[Any]) -> Array | None:

@@ -19,6 +19,7 @@ from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingE
 from surefoot.core.spec import VECTOR, in_words
 from surefoot.core.spec import Array as NamedArray
 from surefoot.envs import suites
+from surefoot.envs.choices import numbered
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
 from surefoot.envs.names import gymnasium_id
@@ -267,7 +268,7 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         raise EnvironmentMismatchError(
             f"{env_id} fails when it is made ({type(error).__name__}: {_first_line(error)}); {hint}"
         ) from error
-    return _flat(env)
+    return _flat(numbered(env))
 
 
 def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

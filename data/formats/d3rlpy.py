@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import DataError
-from surefoot.data.checks import flags, matrix, vector
+from surefoot.data.checks import flags, matrix, refuse_choices, vector
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import read_hdf5
@@ -43,7 +43,6 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
         arrays = dict(contents.arrays)
         ends = flags(str(path), OLD_ENDS, arrays.pop(OLD_ENDS))
         arrays["timeouts"] = ends & ~flags(str(path), "terminals", arrays["terminals"])
-        _refuse_choices(path, "actions", arrays["actions"])
         return dataset_from_arrays(arrays, known, view)
     if any(re.fullmatch(r"observations_\d+_\d+", name) for name in contents.names):
         raise DataError(f"{path}: has several arrays as one observation; join them to one before d3rlpy's dump")
@@ -60,7 +59,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
 def _episode(path: pathlib.Path, k: int, held: dict[str, Any]) -> dict[str, Array]:
     """One episode's columns under D4RL's names."""
     name = str(path)
-    _refuse_choices(path, f"actions_{k}", held["actions"])
+    refuse_choices(name, f"actions_{k}", held["actions"])
     observations = matrix(name, f"observations_{k}", held["observations"])
     rows = len(observations)
     found = {
@@ -74,11 +73,3 @@ def _episode(path: pathlib.Path, k: int, held: dict[str, Any]) -> dict[str, Arra
     if any(len(array) != rows for array in found.values()):
         raise DataError(f"{path}: the arrays of episode {k} have different numbers of rows")
     return found
-
-
-def _refuse_choices(path: pathlib.Path, key: str, actions: Array) -> None:
-    if actions.dtype.kind in "iub":
-        raise DataError(
-            f"{path}: {key!r} are whole numbers, as of discrete actions, which learning from data does not take; "
-            "cloned as numbers they would mean nothing. If they are continuous, store them as float32"
-        )

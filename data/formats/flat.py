@@ -24,11 +24,14 @@ from surefoot.core.schema import shown
 from surefoot.data.catalogue import gymnasium_id, has_unit_actions
 from surefoot.data.checks import (
     BOTH_ENDS,
+    CHOICES,
     ONE_STEP,
     OUTSIDE,
     check_extra,
     flags,
+    look_like_choices,
     matrix,
+    refuse_choices,
     require_keys,
     same_length,
     validate,
@@ -176,6 +179,8 @@ def _checked_columns(arrays: Mapping[str, Array], name: str, named: bool) -> tup
             columns[key] = arrays[key]  # without columns
         elif key in arrays:
             kind = matrix if key in ("observations", "actions", "next_observations") else vector
+            if key == "actions":
+                refuse_choices(name, key, arrays[key])
             columns[key] = (flags if key in ("terminals", "timeouts", "valid") else kind)(name, key, arrays[key])
     same_length(name, columns)
     shape = columns["observations"].shape
@@ -278,5 +283,6 @@ def _oddities(dataset: Dataset, both: int, unit_actions: bool) -> dict[str, int]
         OUTSIDE: int(np.count_nonzero((np.abs(dataset.actions) > 1).any(axis=1))) if unit_actions else 0,
         ONE_STEP: int(np.count_nonzero(dataset.episode_lengths == 1)),
         BOTH_ENDS: both,
+        CHOICES: len(dataset) if look_like_choices(dataset.actions) else 0,
     }
     return {what: count for what, count in found.items() if count}

@@ -25,6 +25,7 @@ from surefoot.envs.interface import (
     row_seeds,
     step_values,
 )
+from surefoot.envs.spaces import arrays_of, mapped
 
 Step = tuple[Any, Any, Any, Any, dict[str, Any]]
 READ_KEYS = ("final_obs", "_final_obs", "final_info", "_final_info", "cost", "_cost", "margin", "_margin", "valid")
@@ -38,12 +39,12 @@ class GymnasiumVectorEnv(VectorEnvironment):
     * NEXT_STEP: rows stay where they are; the row after an end has `info["valid"]` False (`inserts_rows`).
 
     Args:
-        env: the environment; observations must be a Box.
+        env: the environment; observations must be a Box, or a Dict of them.
         autoreset: where `env.metadata` does not say it (or says it wrongly).
         tensors, device: what to give, as in `VectorEnvironment`.
 
     Raises:
-        EnvironmentMismatchError: observations that are no Box, or a mode that can't be found out.
+        EnvironmentMismatchError: observations that are no Box or Dict of them, or a mode that can't be found out.
     """
 
     def __init__(
@@ -61,10 +62,7 @@ class GymnasiumVectorEnv(VectorEnvironment):
                 "pass autoreset='NEXT_STEP', 'SAME_STEP' or 'DISABLED'"
             )
         if not isinstance(env.single_observation_space, gymnasium.spaces.Box):
-            raise EnvironmentMismatchError(
-                f"{name}: observations are {env.single_observation_space}, and surefoot reads arrays (a Box): "
-                "wrap the environment in gymnasium.wrappers.FlattenObservation"
-            )
+            arrays_of(env.single_observation_space, name)  # a Dict of vectors and images, or refused
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space, tensors, device)
         self.env = env
         self.mode = mode
@@ -103,7 +101,9 @@ class GymnasiumVectorEnv(VectorEnvironment):
             ours["final_obs"] = final_observations(observations, info)
             ours["_final_obs"] = ended
         if self.mode is AutoresetMode.DISABLED and ended.any():
-            ours["final_obs"] = np.array(observations, copy=True)  # the next line may write into the same memory
+            ours["final_obs"] = mapped(
+                lambda rows: np.array(rows, copy=True), observations
+            )  # the next line may write into the same memory
             observations, _ = self.env.reset(options={"reset_mask": ended})
         if self.inserts_rows:
             ours["valid"] = self._valid(info)

@@ -127,7 +127,6 @@ def test_whole_observations_take_no_fractions() -> None:
         (spaces.Box(-1, 1, (0,), np.float32), "with a dimension or more"),
         (spaces.Box(-1, np.inf, (1,), np.float32), "no finite bounds"),
         (spaces.Box(-1, 1, (2, 2), np.float32), "one-dimensional Box"),
-        (spaces.MultiBinary(3), "one-dimensional Box"),
     ],
 )
 def test_actions_that_agents_can_t_give_are_refused(space: Any, words: str) -> None:
