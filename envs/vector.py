@@ -244,6 +244,15 @@ def _action_bounds(name: str, space: gymnasium.Space[Any]) -> tuple[Array, Array
     return space.low.astype(np.float32), space.high.astype(np.float32)
 
 
+def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """One environment by any id that `make_vec` takes, its Dict of vectors as one vector.
+
+    Raises:
+        ConfigError, EnvironmentMismatchError, MissingExtraError: as in `make_vec`.
+    """
+    return _make(gymnasium_id(env_id), kwargs)
+
+
 def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     """One environment with flat observations; gymnasium's many errors become ours."""
     module, _, name = env_id.rpartition(":")

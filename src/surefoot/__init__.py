@@ -4,6 +4,9 @@ import surefoot
 dataset = surefoot.data.load("hopper.hdf5")
 run = surefoot.fit(surefoot.offline.IQL(dataset), dataset, steps=100_000)
 action = run.policy().select_action(observation)
+
+from surefoot import PPO
+model = PPO("Hopper-v5").learn(100_000)
 """
 
 from __future__ import annotations
@@ -63,6 +66,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"surefoot.{name}")
     if name in NAMES:
         return getattr(importlib.import_module(NAMES[name]), name)
+    if name[:1].isupper():  # an algorithm, as in `from surefoot import PPO`
+        found = importlib.import_module("surefoot.experiment.model").model(name)
+        if found is not None:
+            globals()[name] = found
+            return found
     raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
 
 

@@ -18,6 +18,8 @@ examples:
   surefoot train algo=riql dataset=hopper.hdf5 env=Hopper-v5 steps=100000 seeds=3
   surefoot train -m algo=bc,iql,td3bc dataset=d4rl/hopper-medium-v2
   surefoot evaluate RUN --episodes 100
+  surefoot watch runs/ -o curves.html
+  surefoot watch RUN -o episodes.mp4
   surefoot rollout RUN --env native/quadrotor-2d --envs 65536
   surefoot execute RUN --latency 0.08 --rate 50
   surefoot certify RUN --env native/dubins-obstacles --episodes 1000000
@@ -42,11 +44,13 @@ COMMANDS = (
     "certify",
     "compare",
     "datasets",
+    "doctor",
     "envs",
     "evaluate",
     "execute",
     "export",
     "llm",
+    "new",
     "plan",
     "reach",
     "report",
@@ -55,6 +59,7 @@ COMMANDS = (
     "select",
     "train",
     "tune",
+    "watch",
 )
 
 
@@ -122,15 +127,18 @@ def build_parser() -> Parser:
         bench,
         compare,
         datasets,
+        doctor,
         envs,
         execute,
         gather,
         llm,
+        new,
         plan,
         reach,
         results,
         rollouts,
         select,
+        watch,
     )
 
     parser = Parser(
@@ -143,6 +151,9 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)  # those of COMMANDS
     commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
     commands.add_parser("tune", help="search for options of an algorithm (surefoot tune --help)", add_help=False)
+    watch.add_parser(commands)
+    new.add_parser(commands)
+    doctor.add_parser(commands)
     results.add_parsers(commands)
     compare.add_parser(commands)
     select.add_parser(commands)

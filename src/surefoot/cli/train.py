@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from surefoot.data import Dataset
     from surefoot.experiment.folders import Claim
     from surefoot.experiment.run import Run
-
-MAIN_JOB_STEPS = 6_000
-"""Enough for IQL to rise well above behaviour and BC on the embedded data, in a minute or two on two cores."""
-MAIN_JOB_RIVAL = "bc"
-"""What the main job trains beside IQL, in a folder inside IQL's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +72,9 @@ def run(arguments: Sequence[str]) -> int:
         return sweep.run(overrides, style, known.trust)
     said = {item.key.split(".")[0] for item in grammar.parse(overrides)}
     if not said & {"algo", "dataset", "preset", "init"}:
-        return _main_job(overrides, said, style)  # which trusts nothing: its data is surefoot's
+        from surefoot.cli import demo
+
+        return demo.main_job(overrides, said, style)  # which trusts nothing: its data is surefoot's
     request = config.compose(overrides)
     with claimed(request) as claim:
         finished = train_one(request, style, claim, trust=known.trust)
@@ -218,47 +215,34 @@ def _resume(text: str, style: Style, trust: bool, steps: int | None = None) -> i
     return 0
 
 
-def _main_job(overrides: list[str], said: set[str], style: Style) -> int:
-    """IQL and BC on the embedded data: what the library is about, in one table and one picture."""
-    from surefoot.cli import config
-    from surefoot.experiment.folders import claim_new
-    from surefoot.experiment.summary import draw_curves
-
-    settings = [f"steps={MAIN_JOB_STEPS}"] if "steps" not in said else []
-    request = config.compose(["algo=iql", *settings, *overrides])
-    rival = config.compose([f"algo={MAIN_JOB_RIVAL}", *settings, *overrides])
-    with claimed(request) as claim:
-        dataset = load(request, style)
-        finished = train_one(request, style, claim, dataset)
-    with claim_new(finished.folder / MAIN_JOB_RIVAL) as claim:
-        other = train_one(rival, style, claim, dataset)
-    picture = None
-    if finished.plan.environment is not None:
-        picture = finished.folder / "comparison.png"
-        draw_curves([finished, other], picture)
-    present([other.folder, finished.folder], finished, style, picture)
-    return 0
-
-
-def present(folders: Sequence[pathlib.Path], finished: Run, style: Style, picture: pathlib.Path | None = None) -> None:
+def present(
+    folders: Sequence[pathlib.Path],
+    finished: Run,
+    style: Style,
+    picture: pathlib.Path | None = None,
+    more: Callable[[], None] | None = None,
+    more_json: dict[str, Any] | None = None,
+) -> None:
     """The result: table, picture, run folder, policies, and what to do next."""
     from surefoot.evaluation import RunData
     from surefoot.evaluation.alarms import alarm_lines
 
     if style.json:
-        output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders)})
+        output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders), **(more_json or {})})
         return
     output.say()
     output.print_runs(folders)
     _present_estimates(finished.summary)
     for line in alarm_lines(RunData.load(finished.folder)):
         output.say(f"*** {line}")
+    if more is not None:
+        more()
     picture, model = picture or finished.folder / "curves.png", finished.folder / "model.png"
     first = finished.policy_path(finished.plan.seeds[0])
     more = len(finished.plan.seeds) - 1
     others = f" (and of {more} more seed{'s' if more > 1 else ''} beside it)" if more > 0 else ""
     lines = [
-        ("learning curves", output.short(picture) if picture.is_file() else None),
+        ("picture" if more is not None else "learning curves", output.short(picture) if picture.is_file() else None),
         ("model", output.short(model) if model.is_file() else None),
         ("run folder", output.short(finished.folder)),
         ("policy", f"{output.short(first)}{others}" if first.is_file() else None),

@@ -1,0 +1,133 @@
+"""Pictures of episodes: paths in the plane with what must not be touched, and everything else against time."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from surefoot.evaluation import plots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = np.ndarray[Any, Any]
+KEPT, BROKEN = "#0072B2", "#D55E00"
+"""Episodes that keep the constraint, and those that do not."""
+PLANES = (("x", "y"), ("x", "z"))
+
+
+class Played(Protocol):
+    """An episode, as `surefoot.tools.film.Episode`."""
+
+    states: Array
+    names: tuple[str, ...]
+    actions: Array
+    rewards: Array
+    costs: Array | None
+    margins: Array | None
+    time_step: float
+
+    @property
+    def violates(self) -> bool:
+        """Whether any step had a cost."""
+        ...
+
+
+def plane(names: Sequence[str]) -> tuple[int, int] | None:
+    """Where the two coordinates of a place are among the states; None where there are none."""
+    for pair in PLANES:
+        if all(name in names for name in pair):
+            return names.index(pair[0]), names.index(pair[1])
+    return None
+
+
+def draw_paths(axes: Axes, episodes: Sequence[Played], ground: tuple[Array, Array, Array] | None, title: str) -> None:
+    """Paths in the plane: each from a dot on; where the ground's margin is negative it is grey.
+
+    Args:
+        axes: to draw into.
+        episodes: of a system whose states have a place.
+        ground: (X,), (Y,) and the (Y, X) margin, or None.
+        title: above.
+    """
+    found = plane(episodes[0].names)
+    assert found is not None
+    across, up = found
+    if ground is not None:
+        x, y, margin = ground
+        axes.contourf(x, y, margin, levels=[-np.inf, 0.0], colors=["#B8B8B8"])
+        axes.contour(x, y, margin, levels=[0.0], colors=["#555555"], linewidths=0.8)
+    for episode in sorted(episodes, key=lambda one: one.violates):
+        places, colour = episode.states[:, [across, up]], BROKEN if episode.violates else KEPT
+        axes.plot(*places.T, color=colour, linewidth=0.9, alpha=0.65)
+        axes.plot(*places[0], marker="o", color=colour, markersize=2.5)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_xlabel(f"{episodes[0].names[across]} (m)", fontsize=8)
+    axes.set_ylabel(f"{episodes[0].names[up]} (m)", fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.set_title(title, fontsize=9)
+
+
+def figure(episodes: Sequence[Played], title: str, ground: tuple[Array, Array, Array] | None = None) -> Figure:
+    """Small multiples: the paths, where states have a place, then each state, action and the margin against time."""
+    first = episodes[0]
+    tracks: list[tuple[str, list[Array]]] = [
+        (name, [one.states[:, i] for one in episodes]) for i, name in enumerate(first.names)
+    ]
+    tracks += [(f"action {i}", [one.actions[:, i] for one in episodes]) for i in range(first.actions.shape[1])]
+    if first.margins is not None:
+        tracks.append(("margin (safe if above 0)", [np.asarray(one.margins) for one in episodes]))
+    tracks.append(("reward", [one.rewards for one in episodes]))
+    mapped = plane(first.names) is not None
+    count = len(tracks) + mapped
+    drawn, axes = plots.beside(title, (8.4, 2.2 * -(-count // 3)), -(-count // 3) * 3, 3)
+    if mapped:
+        draw_paths(axes[0], episodes, ground, "paths")
+    unit = "s" if first.time_step != 1 else "steps"
+    for at, (name, values) in zip(axes[mapped:], tracks, strict=False):
+        for episode, line in zip(episodes, values, strict=True):
+            colour = BROKEN if episode.violates else KEPT
+            at.plot(np.arange(len(line)) * episode.time_step, line, color=colour, linewidth=0.8, alpha=0.6)
+        if name.startswith("margin"):
+            at.axhline(0.0, color=plots.GREY, linewidth=0.8)
+        at.set_title(name.replace("_", " "), fontsize=8)
+        at.tick_params(labelsize=7)
+    for unused in axes[count:]:
+        unused.set_axis_off()
+    drawn.supxlabel(f"time ({unit})", fontsize=8)
+    return drawn
+
+
+def page(episodes: Sequence[Played], title: str, ground: tuple[Array, Array, Array] | None = None) -> str:
+    """The pictures and a line per episode as one HTML page that opens from disk and loads nothing."""
+    from surefoot.evaluation.report import STYLE, table
+
+    head = [("episode", "right"), ("return", "right"), ("steps", "right")]
+    costs = episodes[0].costs is not None
+    head += [("cost", "right"), ("lowest margin", "right")] if costs else []
+    body = []
+    for number, one in enumerate(episodes):
+        cells = [str(number), f"{one.rewards.sum():.1f}", str(len(one.rewards))]
+        if one.costs is not None:
+            cells += [f"{one.costs.sum():.1f}", "-" if one.margins is None else f"{one.margins.min():.3g}"]
+        body.append((cells, False))
+    broken = sum(one.violates for one in episodes)
+    said = f"{len(episodes)} episodes, mean return {np.mean([one.rewards.sum() for one in episodes]):.1f}."
+    if costs:
+        said += f" {broken} of them break the constraint (orange), {len(episodes) - broken} keep it (blue)."
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body><h1>{html.escape(title)}</h1>",
+            f'<p class="note">{html.escape(said)}</p>',
+            f"<figure>{plots.to_svg(figure(episodes, '', ground))}</figure>",
+            table(head, body),
+            "</body></html>",
+            "",
+        ]
+    )

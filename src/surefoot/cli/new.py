@@ -1,0 +1,61 @@
+"""`surefoot new algorithm | system | study NAME`: a working file and its test, to change into one's own."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import pathlib
+import re
+from typing import Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+from surefoot.core.files import written_aside
+
+TEMPLATES = pathlib.Path(__file__).parent / "templates"
+KINDS = {
+    "algorithm": "an agent with its loss: the smallest one that trains, evaluates and exports",
+    "system": "a simulated system in plain python functions, compiled by numba",
+    "study": "a grid of cells over seeds whose results are kept line by line, and their table",
+}
+NEXT = {
+    "algorithm": "surefoot train algo={name}:{Class} dataset=native/pendulum-mixed steps=2000 seeds=1",
+    "system": "surefoot envs check {name}:python/{name}-v0",
+    "study": "python {name}.py --quick",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser("new", help="a working file of your own, with its test: algorithm, system or study")
+    parser.add_argument("kind", metavar="KIND", help="; ".join(f"{kind}: {what}" for kind, what in KINDS.items()))
+    parser.add_argument("name", metavar="NAME", help="of the module: NAME.py and test_NAME.py are written")
+    parser.add_argument("--folder", default=".", help="where (default: here)")
+    parser.set_defaults(run=new)
+
+
+def new(arguments: argparse.Namespace) -> int:
+    """Write both files, or neither."""
+    from surefoot.core.errors import nearest
+
+    kind, name = arguments.kind, arguments.name
+    if kind not in KINDS:
+        raise ConfigError(f"{kind!r} is nothing that can be begun: {nearest(kind, list(KINDS))}")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"{name!r} can't be a module's name; give small letters, digits and _, as in my_algorithm")
+    folder = pathlib.Path(arguments.folder).expanduser()
+    paths = {folder / f"{name}.py": f"{kind}.py.txt", folder / f"test_{name}.py": f"{kind}_test.py.txt"}
+    for path in paths:
+        if path.exists():
+            raise ConfigError(f"{path} exists already; choose another name, or --folder")
+    if not folder.is_dir():
+        raise ConfigError(f"--folder {folder}: is no folder; make it first")
+    words = {"name": name, "Class": "".join(part.capitalize() for part in name.split("_"))}
+    for path, template in paths.items():
+        text = (TEMPLATES / template).read_text(encoding="utf-8").format(**words)
+        with written_aside(path) as aside:
+            aside.write_text(text, encoding="utf-8")
+    listed = " and ".join(output.short(path) for path in paths)
+    inside = "" if folder.resolve() == pathlib.Path.cwd() else f"cd {output.typed(folder)}; "
+    output.say(f"{listed}\n\nnext:\n  {inside}python -m pytest test_{name}.py\n  {inside}{NEXT[kind].format(**words)}")
+    return 0

@@ -1,0 +1,284 @@
+"""`surefoot watch`: learning curves that grow while runs train, and episodes of policies that are trained."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import html
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from surefoot.experiment.run import Run
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+MOST_POINTS = 24
+"""Evaluations in a line of the terminal."""
+EVERY = 2.0
+"""Seconds between two looks."""
+EPISODES = 12
+"""Of a native system; environments that draw themselves are shown with fewer."""
+FRAMES = (".mp4", ".gif")
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "watch", help="learning curves that grow while runs train; episodes of a trained policy"
+    )
+    parser.add_argument("folders", metavar="RUN", nargs="+", help="run folders, or folders that hold some")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=".html: a page (of runs that train it reloads itself); .mp4, .gif or .rrd: episodes of one run",
+    )
+    parser.add_argument("--curves", action="store_true", help="learning curves, also of one run that is complete")
+    parser.add_argument("--once", action="store_true", help="look once, and don't wait for the runs to end")
+    parser.add_argument("--every", type=float, default=EVERY, help=f"seconds between looks (default {EVERY:g})")
+    parser.add_argument("--episodes", type=int, help=f"that are played (default {EPISODES}; 1 in a video)")
+    parser.add_argument("--policy-seed", type=int, metavar="K", help="which of the run's policies (default: its first)")
+    parser.add_argument("--env", help="another environment than the run's")
+    parser.add_argument("--filter", default="none", help="none, reach or cbf: what actions pass (native systems)")
+    parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2)")
+    output.add_trust(parser)
+    parser.set_defaults(run=watch)
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """Play episodes of one complete run, or show how far runs are."""
+    from surefoot.evaluation.results import run_folders
+    from surefoot.experiment.run import Run
+
+    if arguments.every <= 0 or (arguments.episodes is not None and arguments.episodes < 1):
+        raise ConfigError("--every and --episodes must be above 0")
+    ending = pathlib.Path(arguments.output or "").suffix
+    if arguments.output is not None and ending not in (".html", ".rrd", *FRAMES):
+        raise ConfigError(f"{arguments.output}: its ending names nothing to write; give .html, .mp4, .gif or .rrd")
+    folders = list(run_folders(arguments.folders))
+    runs = [Run.open(folder) for folder in folders if (folder / "config.json").is_file()]
+    if not runs and arguments.once:
+        raise ConfigError(f"{', '.join(arguments.folders)}: holds no run")
+    if len(runs) == 1 and runs[0].complete and not arguments.curves:
+        return _play(runs[0], arguments)
+    if ending in (".rrd", *FRAMES):
+        raise ConfigError(f"{arguments.output}: shows episodes of one complete run; name that run alone")
+    return _follow(arguments)
+
+
+# -- runs that train ---------------------------------------------------------------------------------------
+
+
+def _follow(arguments: argparse.Namespace) -> int:
+    """Look again and again until all runs are complete, or until Ctrl-C."""
+    from rich.live import Live
+
+    console = output.console()
+    page = None if arguments.output is None else pathlib.Path(arguments.output)
+    if page is not None:
+        output.say(f"page: {output.short(page)} (it reloads itself; Ctrl-C ends the watching, not the runs)")
+    live = Live(console=console, auto_refresh=False) if console.is_terminal and not arguments.once else None
+    with live or contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
+        while True:
+            states = look(arguments.folders)
+            shown = table_of(states, console.width)
+            if live is not None:
+                live.update(shown, refresh=True)
+            done = all(state["complete"] for state in states) and bool(states)
+            if page is not None:
+                _write_page(states, page, None if done or arguments.once else arguments.every)
+            if done or arguments.once:
+                break
+            time.sleep(arguments.every)
+    if live is None:
+        console.print(shown)
+    return 0
+
+
+def look(roots: Sequence[str]) -> list[dict[str, Any]]:
+    """How far the runs below some folders are.
+
+    Returns:
+        For each: name, label, steps taken and planned, whether it is complete, evaluations as (step, return), losses.
+    """
+    from surefoot.core.errors import SurefootError
+    from surefoot.evaluation.names import labelled
+    from surefoot.evaluation.results import run_folders
+    from surefoot.experiment.live import read_live
+    from surefoot.experiment.plan import told_options
+    from surefoot.experiment.run import Run
+
+    found = []
+    for folder in run_folders(roots):
+        if not (folder / "config.json").is_file():
+            continue
+        try:
+            run = Run.open(folder)
+            label = labelled(run.plan.algorithm, *told_options(run.plan.algorithm, run.plan.config))
+        except SurefootError:  # such as an algorithm of one's own, whose module is not imported for this
+            continue
+        lines = read_live(folder)
+        means: dict[int, list[float]] = {}
+        for line in lines:
+            if line["kind"] == "eval" and "return_mean" in line["values"]:
+                means.setdefault(int(line["step"]), []).append(float(line["values"]["return_mean"]))
+        losses = next((line["values"] for line in reversed(lines) if line["kind"] == "train"), {})
+        reached: dict[int, int] = {}
+        for line in lines:
+            reached[line["seed"]] = max(reached.get(line["seed"], 0), int(line["step"]))
+        found.append(
+            {
+                "name": str(folder),
+                "label": label,
+                "task": run.plan.environment or run.plan.dataset,
+                "step": 0 if len(reached) < len(run.plan.seeds) else min(reached.values()),
+                "steps": run.plan.steps,
+                "complete": run.complete,
+                "returns": [(step, sum(values) / len(values)) for step, values in sorted(means.items())],
+                "losses": {name: value for name, value in losses.items() if "loss" in name},
+            }
+        )
+    return found
+
+
+def table_of(states: Sequence[dict[str, Any]], width: int = 120) -> Table:
+    """A line per run: how far it is, its evaluations as a small curve, the last return or losses."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for heading in ("run", "algorithm", "step", "returns", "last"):
+        right: Any = "right" if heading in ("step", "last") else "left"
+        table.add_column(heading, justify=right, overflow="fold", no_wrap=heading not in ("run", "algorithm"))
+    most = 12 if width < 100 else MOST_POINTS
+    for state in states:
+        values = [value for _, value in state["returns"]]
+        last = f"{values[-1]:,.1f}" if values else "-"
+        if not values and state["losses"]:
+            name, value = next(iter(state["losses"].items()))
+            last = f"{name} {value:.3g}"
+        far = "done" if state["complete"] else f"{100 * state['step'] / state['steps']:.0f} %"
+        name = pathlib.Path(state["name"]).name
+        table.add_row(escape(name), escape(state["label"]), far, curve(values, most), last)
+    return table
+
+
+def curve(values: Sequence[float], most: int = MOST_POINTS) -> str:
+    """Numbers as blocks of rising height.
+
+    >>> curve([0.0, 1.0, 2.0, 4.0])
+    '▁▃▄█'
+    """
+    import math
+
+    shown = [value for value in values if math.isfinite(value)]
+    if len(shown) > most:
+        shown = [shown[round(i * (len(shown) - 1) / (most - 1))] for i in range(most)]
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    span = (high - low) or 1.0
+    return "".join(BLOCKS[min(len(BLOCKS) - 1, int((value - low) / span * len(BLOCKS)))] for value in shown)
+
+
+def _write_page(states: Sequence[dict[str, Any]], path: pathlib.Path, every: float | None) -> None:
+    """Learning curves as a page that asks the browser to load it again, until the runs are complete."""
+    from surefoot.core.files import written_aside
+    from surefoot.evaluation import CurvePoint, plots
+    from surefoot.evaluation.report import STYLE, table
+
+    reload = "" if every is None else f'<meta http-equiv="refresh" content="{max(1, round(every))}">'
+    rows = []
+    for state in states:
+        far = "complete" if state["complete"] else f"step {state['step']:,} of {state['steps']:,}"
+        losses = ", ".join(f"{name} {value:.4g}" for name, value in list(state["losses"].items())[:3])
+        last = f"{state['returns'][-1][1]:,.1f}" if state["returns"] else "-"
+        rows.append(([pathlib.Path(state["name"]).name, state["label"], far, last, losses or "-"], False))
+    head = [("run", "left"), ("algorithm", "left"), ("progress", "left"), ("last return", "right"), ("losses", "left")]
+    figures = []
+    tasks = dict.fromkeys(state["task"] for state in states)
+    for task in tasks:
+        curves = {
+            f"{pathlib.Path(state['name']).name}: {state['label']}": [
+                CurvePoint(step, value, float("nan"), float("nan")) for step, value in state["returns"]
+            ]
+            for state in states
+            if state["task"] == task and state["returns"]
+        }
+        if curves:
+            figures.append(f"<figure>{plots.to_svg(plots.learning_curves(curves, str(task)))}</figure>")
+    text = "\n".join(
+        [
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8">{reload}<title>surefoot watch</title>',
+            f"<style>{STYLE}</style></head><body><h1>surefoot watch</h1>",
+            f'<p class="note">Mean return of evaluations over seeds, {html.escape(time.strftime("%H:%M:%S"))}.</p>',
+            *figures,
+            table(head, rows),
+            "</body></html>",
+            "",
+        ]
+    )
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+# -- episodes ----------------------------------------------------------------------------------------------
+
+
+def _play(run: Run, arguments: argparse.Namespace) -> int:
+    """Episodes of one policy, as a page, a video, or rerun's recording."""
+    from surefoot.envs.names import is_native
+    from surefoot.experiment.trust import allow
+    from surefoot.tools import film
+    from surefoot.tools.actors import actor
+
+    allow(arguments.env)
+    chosen = actor(str(run.folder), None, arguments.env, arguments.policy_seed, arguments.trust)
+    policy: Any = chosen.policy
+    native = is_native(chosen.env_id)
+    path = pathlib.Path(arguments.output or run.folder / ("episodes.html" if native else "episodes.mp4"))
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; give the name of a file")
+    if arguments.filter != "none":
+        from surefoot.tools.shield import shield
+
+        policy = shield(arguments.filter, chosen.env_id).around(policy)
+    if native:
+        count = arguments.episodes or (1 if path.suffix in FRAMES else EPISODES)
+        episodes = film.native_episodes(policy, chosen.env_id, count, arguments.seed)
+        ground = film.obstacles(chosen.env_id)
+        if path.suffix in FRAMES:
+            episodes = [film.animated(episode, ground) for episode in episodes]
+    else:
+        if arguments.filter != "none":
+            raise ConfigError("--filter knows native systems alone")
+        if path.suffix == ".html":
+            raise ConfigError(f"{path}: pages are of native systems; of {chosen.env_id} write a video, .mp4 or .gif")
+        episodes = film.rendered_episodes(policy, chosen.env_id, arguments.episodes or 1, arguments.seed)
+        ground = None
+    if path.suffix in FRAMES:
+        film.write_video(episodes, path)
+    elif path.suffix == ".rrd":
+        film.write_rerun(episodes, path)
+    else:
+        from surefoot.core.files import written_aside
+        from surefoot.evaluation import trajectories
+
+        behind = "" if arguments.filter == "none" else f" behind filter {arguments.filter}"
+        title = f"{run.folder.name}: {run.plan.algorithm} in {arguments.env or run.plan.environment}{behind}"
+        text = trajectories.page(episodes, title, ground)
+        with written_aside(path) as aside:
+            aside.write_text(text, encoding="utf-8")
+    returns = [float(episode.rewards.sum()) for episode in episodes]
+    said = f"{output.counted(len(episodes), 'episode')}, mean return {sum(returns) / len(returns):.1f}"
+    if episodes[0].costs is not None:
+        said += f", {sum(episode.violates for episode in episodes)} break the constraint"
+    output.say(f"{said}\n{path.suffix[1:]}: {output.short(path)}")
+    return 0

@@ -1,0 +1,170 @@
+"""Three lines of python: an algorithm and what it learns from as one object, with the verbs of stable-baselines3.
+
+    from surefoot import PPO
+    model = PPO("Hopper-v5")
+    model.learn(100_000)
+
+Beneath is `surefoot.fit`: a run folder with evaluations, checkpoints and policies, which the command line reads too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.policy import Policy
+from surefoot.data import load
+from surefoot.data.dataset import Dataset
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.extending import extend
+from surefoot.experiment.folders import claim_named, claim_new
+from surefoot.experiment.plan import Plan, agent_class, seeds_of
+from surefoot.experiment.run import IN_MEMORY, Run
+from surefoot.experiment.training import train
+from surefoot.tools.generate import environment_of
+
+
+class Model:
+    """An algorithm on an environment, a dataset or both; its subclasses carry the algorithms' names."""
+
+    algorithm: ClassVar[str] = ""
+    """Name of the algorithm."""
+
+    def __init__(
+        self, problem: str | Dataset | None = None, *, env: str | None = None, dataset: str | Dataset | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """Say what is learned from; nothing is trained yet.
+
+        Args:
+            problem: of algorithms that learn from data, the dataset; of others, the environment's id.
+            env: the environment; None with a dataset: the one that it was recorded in.
+            dataset: path, id or `Dataset`.
+            options: of the algorithm, such as `preset="paper"`, `learning_rate=1e-3` or `num_envs=8`.
+
+        Raises:
+            ConfigError: an unknown option, or nothing to learn from.
+        """
+        kind = agent_class(self.algorithm)
+        if problem is not None:
+            if kind.data == "required" or isinstance(problem, Dataset):
+                dataset = problem if dataset is None else dataset
+            else:
+                env = str(problem) if env is None else env
+        self.dataset = load(dataset) if isinstance(dataset, str) else dataset
+        self._source = dataset if isinstance(dataset, str) else None if dataset is None else IN_MEMORY
+        self.env = env if self.dataset is None else environment_of(self.dataset, env)
+        if self.dataset is None and self.env is None:
+            raise ConfigError(f"{type(self).__name__}() learns from nothing: give an environment's id or a dataset")
+        self.config = dataclasses.asdict(kind.configure(**options))
+        self.run: Run | None = None
+        """The last training's folder, summary and policies."""
+
+    def learn(
+        self, steps: int, *, seeds: int | Sequence[int] = 1, out: str | os.PathLike[str] | None = None,
+        progress: bool = True, **options: Any,
+    ) -> Self:  # fmt: skip
+        """Train; called again, go on with the same run for as many steps more.
+
+        Args:
+            steps: in the environment where the algorithm acts, gradient steps elsewhere; of each seed.
+            seeds: how many, or which; of a first call.
+            out: run folder, of a first call; None: a new one under runs/.
+            progress: show bars, or lines where the output is not a terminal.
+            options: further fields of a run, such as `episodes=100` or `logger="tensorboard"`; of a first call.
+
+        Raises:
+            ConfigError: an option out of range, or one of a first call given again.
+            DivergenceError: a loss stopped being finite.
+        """
+        listener, bars = _listener(progress)
+        with bars:
+            if self.run is not None:
+                if options or out is not None:
+                    raise ConfigError("learn() goes on with its run: what is given anew is steps alone")
+                self.run = extend(self.run.folder, self.run.plan.steps + steps, listener)
+                return self
+            logger = options.pop("logger", None)
+            known = [field.name for field in dataclasses.fields(Plan)]
+            for name in options:
+                if name not in known:
+                    raise ConfigError(f"learn() has no option {name!r}; {nearest(name, known)}")
+            source = self._source
+            if source not in (None, IN_MEMORY) and pathlib.Path(str(source)).exists():
+                source = str(pathlib.Path(str(source)).resolve())
+            plan = Plan(
+                algorithm=self.algorithm,
+                config=self.config,
+                dataset=source,
+                environment=self.env,
+                steps=steps,
+                seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
+                **options,
+            )
+            with claim_new(out) if out is not None else claim_named(plan.label) as claim:
+                self.run = train(plan, claim, dataset=self.dataset, listener=listener, logger=logger)
+        return self
+
+    @property
+    def policy(self) -> Policy:
+        """What was learned, of the first seed.
+
+        Raises:
+            ConfigError: nothing was learned yet.
+        """
+        if self.run is None:
+            raise ConfigError(f"{type(self).__name__} has learned nothing yet: call learn(steps) first")
+        return self.run.policy()
+
+    def predict(self, observation: Any, state: None = None, deterministic: bool = True) -> tuple[np.ndarray, None]:
+        """The action for (O,) observations, or the actions for (N, O); the second value is there for the habit's sake.
+
+        Policies that remember their episode need `policy.reset()` and `policy.select_action(observation)`.
+
+        Raises:
+            ConfigError: a policy that remembers, samples that are asked for, or nothing learned yet.
+        """
+        policy = self.policy
+        if policy.has_memory or not deterministic:
+            raise ConfigError(
+                "predict() gives actions without memory and without noise: call policy.reset() and "
+                "policy.select_action(observation) for policies that remember their episode"
+            )
+        if isinstance(observation, np.ndarray) and policy.encoder is None and observation.ndim == 2:
+            with torch.no_grad():
+                return policy(torch.from_numpy(observation.astype(np.float32))).numpy(), None
+        return policy.select_action(observation), None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the policy as PATH.safetensors and PATH.json; `surefoot.load_policy` reads it."""
+        self.policy.save(pathlib.Path(path).with_suffix(".safetensors"))
+
+
+def _listener(progress: bool) -> tuple[Any, Any]:
+    """What is told of the training, and what shows it while it lasts."""
+    import contextlib
+
+    if not progress:
+        return None, contextlib.nullcontext()
+    from rich.console import Console
+
+    from surefoot.cli.progress import Watcher
+
+    watcher = Watcher(Console())
+    return watcher, watcher
+
+
+def model(name: str) -> type[Model] | None:
+    """The `Model` of the algorithm whose class has this name, such as PPO, TD3BC or FISOR; None where there is none."""
+    for algorithm, kind in ALGORITHMS.items():
+        if kind.__name__ == name:
+            about = f"{name} as a model: `learn`, `predict`, `save`.\n\n{kind.__doc__ or ''}"
+            return type(name, (Model,), {"algorithm": algorithm, "__doc__": about, "__module__": "surefoot"})
+    return None

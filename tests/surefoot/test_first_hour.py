@@ -1,0 +1,227 @@
+"""What a new user meets: files of his own, the doctor, watching, the demonstration, three lines of python."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "system", "study"])
+def test_a_new_file_passes_its_own_test(
+    kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, in_process: None
+) -> None:
+    if kind == "system" and importlib.util.find_spec("numba") is None:
+        pytest.skip("numba comes with surefoot[numba]")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"my_new_{kind}"
+    assert main(["new", kind, name]) == 0
+    assert f"python -m pytest test_{name}.py" in capsys.readouterr().out
+    spec = importlib.util.spec_from_file_location(f"test_{name}", tmp_path / f"test_{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tests = [value for key, value in vars(module).items() if key.startswith("test_")]
+    assert tests
+    for i, test in enumerate(tests):
+        place = tmp_path / f"place{i}"
+        place.mkdir()
+        test(place) if "tmp_path" in test.__annotations__ else test()
+    sys.modules.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["algoritm", "mine"], "did you mean 'algorithm'"),
+        (["algorithm", "My-Own"], "can't be a module's name"),
+        (["study", "import"], "can't be a module's name"),
+        (["study", "mine", "--folder", "nowhere"], "is no folder"),
+        (["study", "taken"], "exists already"),
+    ],
+)
+def test_what_can_not_be_begun_is_refused_and_nothing_is_written(
+    arguments: list[str], message: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("test_taken.py").write_text("mine")
+    assert main(["new", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["test_taken.py"]
+
+
+def test_the_doctor_names_what_is_missing_and_the_command_that_mends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    from surefoot.cli import doctor
+
+    assert main(["doctor"]) == 0
+    assert "nothing is wrong" in capsys.readouterr().out
+    here = doctor._version
+
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("h5py", "onnxscript") else here(name))
+    assert main(["doctor", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found["extras"]["onnx"] == {
+        "missing": ["onnxscript"],
+        "mend": "pip install 'surefoot[onnx]' -c constraints.txt",
+    }
+    (problem,) = found["problems"]
+    assert (problem["level"], problem["what"]) == ("error", "h5py is not installed")
+    assert problem["mend"].startswith("pip install h5py")
+
+
+def test_curves_of_runs_grow_and_a_page_reloads_until_they_are_complete(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "config.json").write_bytes((finished_run / "config.json").read_bytes())
+    lines = [
+        {"seed": seed, "step": 10, "kind": kind, "values": values}
+        for seed in (0, 5)
+        for kind, values in (("eval", {"return_mean": -7.0 - seed}), ("train", {"actor_loss": 0.5}))
+    ]
+    (begun / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = tmp_path / "curves.html"
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"begun +bc \(hidden=\[8,8\]\) +50 % +▁ +-9\.5", shown)
+    assert main(["watch", str(tmp_path), "-o", str(page), "--once"]) == 0
+    assert "step 10 of 20" in page.read_text(encoding="utf-8")
+    assert "actor_loss 0.5" in page.read_text(encoding="utf-8")
+    assert main(["watch", str(finished_run), "--curves", "-o", str(page)]) == 0  # ends by itself: it is complete
+    assert "refresh" not in page.read_text(encoding="utf-8")
+    assert main(["watch", str(begun), "-o", str(tmp_path / "x.mp4")]) == 2
+    assert "one complete run" in capsys.readouterr().err
+
+
+def test_episodes_of_a_native_run_are_a_page_and_a_video(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import Image
+
+    monkeypatch.setattr("surefoot.tools.film.MOST_FRAMES", 5)
+    page, video = tmp_path / "episodes.html", tmp_path / "episodes.gif"
+    assert main(["watch", str(finished_run), "--episodes", "3", "-o", str(page)]) == 0
+    said = capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<tr") == 1 + 3
+    assert "<svg" in text
+    assert "3 episodes, mean return" in said
+    assert main(["rollout", str(finished_run), "--env", "native/pendulum", "--envs", "3", "--json"]) == 0
+    mean = json.loads(capsys.readouterr().out)["returns"]["mean"]
+    assert f"mean return {mean:.1f}" in said  # the same episodes as rollout's
+    assert main(["watch", str(finished_run), "-o", str(video)]) == 0
+    with Image.open(video) as frames:
+        assert frames.n_frames == 5
+    assert main(["watch", str(finished_run), "-o", str(tmp_path / "x.avi")]) == 2
+
+
+def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> None:
+    import gymnasium
+
+    from surefoot.core.errors import ConfigError
+    from surefoot.tools import film
+
+    class Drawn(gymnasium.Env[Any, Any]):
+        metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+        observation_space = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
+        action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+        def __init__(self, render_mode: str | None = None, blank: bool = False) -> None:
+            self.render_mode, self.blank, self.t = render_mode, blank, 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            self.t = 0
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.t += 1
+            return np.full(2, self.t, np.float32), 1.0, self.t == 4, False, {"cost": float(self.t == 2)}
+
+        def render(self) -> Any:
+            return None if self.blank else np.full((16, 20, 3), self.t, np.uint8)
+
+    from surefoot.core.actors import DeterministicActor
+    from surefoot.core.normalizer import Normalizer
+    from surefoot.core.policy import Policy
+
+    policy = Policy(DeterministicActor(2, 1, (4,)), Normalizer(2), torch.tensor([-1.0]), torch.tensor([1.0]))
+    gymnasium.register("SurefootDrawn-v0", Drawn)
+    gymnasium.register("SurefootBlank-v0", Drawn, kwargs={"blank": True})
+    first, second = film.rendered_episodes(policy, "SurefootDrawn-v0", 2)
+    assert [frame[0, 0, 0] for frame in first.frames] == [0, 1, 2, 3, 4]
+    assert (first.violates, first.time_step, second.rewards.sum()) == (True, 0.1, 4.0)
+    film.write_video([first, second], tmp_path / "two.gif")
+    from PIL import Image
+
+    with Image.open(tmp_path / "two.gif") as frames:
+        assert frames.n_frames == 10
+        assert frames.info["duration"] == 100
+    with pytest.raises(ConfigError, match="draws nothing"):
+        film.rendered_episodes(policy, "SurefootBlank-v0", 1)
+
+
+def test_the_demonstration_keeps_its_constraint_behind_the_filter(
+    tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, in_process: None
+) -> None:
+    from surefoot.cli import demo
+    from surefoot.cli.train import Style
+
+    monkeypatch.setattr(demo, "SHOWN", 4)
+    kept = demo.constrained(tmp_path / "ppo", Style(quiet=True), steps=2048, episodes=40, points=[31, 31, 24])
+    demo.tell(kept)
+    shown = capsys.readouterr().out
+    assert "ppo, 4,096 steps" in shown  # the first block is for the observations' statistics alone
+    assert kept.filtered.certificate.violations == 0
+    assert "none of 40: the probability is below" in shown
+    assert json.dumps(demo.kept_json(kept))
+    demo.draw(kept.run, kept.run, kept, tmp_path / "demo.png")
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+def test_three_lines_of_python_learn_go_on_and_predict(tmp_path: pathlib.Path, in_process: None) -> None:
+    from surefoot import BC, PPO, load_policy
+    from surefoot.core.errors import ConfigError
+    from surefoot.tools.generate import generate
+
+    small = {"episodes": 1, "evaluate_episodes": 1, "progress": False}
+    model = PPO("native/pendulum", num_envs=4, horizon=16, epochs=1, hidden=(8,))
+    with pytest.raises(ConfigError, match="learned nothing yet"):
+        model.predict(np.zeros(3, np.float32))
+    assert model.learn(128, out=tmp_path / "ppo", **small) is model
+    alone, state = model.predict(np.float32([1, 0, 0.5]))
+    several, _ = model.predict(np.float32([[1, 0, 0.5], [0, 1, -1]]))
+    assert (alone.shape, several.shape, state) == ((1,), (2, 1), None)
+    assert np.allclose(alone, several[0], atol=1e-6)
+    model.learn(64, progress=False)
+    assert model.run is not None
+    assert model.run.summary["steps"] == 192
+    model.save(tmp_path / "policy")
+    kept = load_policy(tmp_path / "policy.safetensors")
+    assert np.allclose(kept.select_action(np.float32([1, 0, 0.5])), model.predict(np.float32([1, 0, 0.5]))[0])
+    data = generate("native/pendulum-mixed", transitions=400)
+    cloned = BC(data, hidden=(8,)).learn(20, out=tmp_path / "bc", batch_size=8, **small)
+    assert cloned.run is not None
+    assert cloned.run.plan.environment == data.env_id
+    with pytest.raises(ConfigError, match="learns from nothing"):
+        PPO()
+    with pytest.raises(ConfigError, match="did you mean 'num_envs'"):
+        PPO("native/pendulum", num_env=4)
+    with pytest.raises(ImportError):
+        from surefoot import Nothing  # noqa: F401
