@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,9 +16,10 @@ from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, requi
 from surefoot.core.attribute_planner import MODEL, SEARCH, AttributePlanner, networks, strengths
 from surefoot.core.attributes import preference_loss
 from surefoot.core.diffusion import Schedule
+from surefoot.core.errors import DataError
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores, Uniform
-from surefoot.data.comparisons import comparisons
+from surefoot.data.comparisons import compared, read_comparisons, starts
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.data.samplers import Windows
@@ -35,7 +37,7 @@ class AlignDiffConfig:
     wanted: tuple[
         float, ...
     ] = ()  # strength asked for of each, 0 to 1 from least to most of the data; -1: any; []: any
-    labels: str | None = None  # .npz of comparisons by people: see data.comparisons; null: compared by the words
+    labels: str | None = None  # .npz of comparisons by people (docs/flow.md); null: compared by the words
     pairs: int = 2_000  # comparisons by the words
     attribute_updates: int = 1_000  # training steps of the attribute model, which come first
     attribute_width: int = 64
@@ -119,10 +121,21 @@ class AlignDiff(Agent):
                                 self.spec.action_dim, bounds, wanted, options)  # fmt: skip
 
     def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions, normalise observations, note the range of these."""
+        """Scale actions, normalise observations, note the range of these.
+
+        Raises:
+            DataError: no episode is as long as a plan.
+        """
+        fixed, length = self.rewards_fixed, self.config.horizon
         ready = prepare(self, dataset, normalization=self.config.normalization)
-        self.state_low.copy_(torch.from_numpy(ready.observations.min(0)))
-        self.state_high.copy_(torch.from_numpy(ready.observations.max(0) + 1e-6))
+        if not fixed:
+            longest = int(np.bincount(segment_ids(ready)).max())
+            if longest < length:
+                raise DataError(
+                    f"{dataset.name}: its longest episode has {longest} steps, and a plan {length}: lower algo.horizon"
+                )
+            self.state_low.copy_(torch.from_numpy(ready.observations.min(0)))
+            self.state_high.copy_(torch.from_numpy(ready.observations.max(0) + 1e-6))
         return ready
 
     def notes(self, dataset: Dataset) -> list[str]:
@@ -132,23 +145,24 @@ class AlignDiff(Agent):
         ]
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Windows of H steps, and comparisons of two of them."""
+        """Windows of H steps, and comparisons of two of them, where there are any."""
         c, of_data, segments = self.config, stores.data["observations"], segment_ids(stores.dataset)
-        windows = WindowSource(stores.data, segments, Windows(c.horizon))
-        found = comparisons(segments, self._in_units(of_data), c.horizon, c.attributes, c.pairs, c.labels)
-        first, second, preferred = (torch.from_numpy(part).to(of_data.device) for part in found)
-        steps = torch.arange(c.horizon, device=of_data.device)
+        windows: dict[str, Source] = {MAIN: WindowSource(stores.data, segments, Windows(c.horizon))}
+        mean, scale = (part.to(of_data) for part in (self.normalizer.mean, self.normalizer.scale))
+        rows = starts(segments, c.horizon)
+        if c.labels is not None:
+            found = read_comparisons(c.labels, c.horizon, of_data.shape[-1], len(c.attributes))
+        elif len(rows) > 0:
+            found = compared(rows, of_data * scale + mean, c.horizon, c.attributes, c.pairs)
+        else:  # of the episodes that a run holds out
+            return windows
+        first, second = ((part.to(of_data) - mean) / scale for part in found[:2])
+        pairs = {"first": first, "second": second, "preferred": found.preferred.to(of_data)}
 
         def gather(indices: Tensor) -> Batch:
-            rows = [part[indices].unsqueeze(-1) + steps for part in (first, second)]
-            told = preferred[indices].to(of_data.dtype)
-            return {"first": of_data[rows[0]], "second": of_data[rows[1]], "preferred": told}
+            return {name: part[indices] for name, part in pairs.items()}
 
-        return {MAIN: windows, PAIRS: Uniform(gather, len(first), PAIRS)}
-
-    def _in_units(self, observations: Tensor) -> Tensor:
-        mean, scale = (part.to(observations) for part in (self.normalizer.mean, self.normalizer.scale))
-        return observations * scale + mean
+        return {**windows, PAIRS: Uniform(gather, len(first), PAIRS)}
 
     def attribute_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Likelihood of the comparisons, of each member."""

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_mbrcsl import dataset_of, learner_of
+from test_mbrcsl import dataset_of, learner_of, random_data
 
 from surefoot.core.attribute_planner import AttributePlanner
 from surefoot.core.attributes import AttributeModel, measured, preference_loss
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.policy import Policy
-from surefoot.data.comparisons import comparisons
+from surefoot.data.comparisons import compared, read_comparisons, starts
+from surefoot.experiment.offline_trainer import validation_losses
 from surefoot.offline import AlignDiff
 
 SMALL: dict[str, Any] = {
@@ -46,38 +47,59 @@ def test_words_measure_stretches_and_others_are_refused() -> None:
 
 def test_comparisons_are_of_whole_stretches_and_say_which_has_more() -> None:
     segments = np.repeat([0, 1, 2], [5, 2, 4])
-    observations = torch.arange(11.0).unsqueeze(-1) ** 2
-    first, second, preferred = comparisons(segments, observations, 3, ("change:0",), 200)
-    assert set(first) | set(second) == {0, 1, 2, 7, 8}  # none crosses an episode's end
-    assert preferred[:, 0].tolist() == (0.5 * (np.sign(first - second) + 1)).tolist()
-    with pytest.raises(DataError, match="no episode has 6 steps in a row, the longest has 5"):
-        comparisons(segments, observations, 6, ("change:0",), 2)
+    rows = starts(segments, 3)
+    assert rows.tolist() == [0, 1, 2, 7, 8]  # none crosses an episode's end
+    observations = torch.arange(11.0).unsqueeze(-1)
+    first, second, preferred = compared(rows, observations**2, 3, ("change:0",), 200)
+    assert set(first[:, 0, 0].sqrt().tolist()) == {0, 1, 2, 7, 8}
+    assert preferred[:, 0].tolist() == (0.5 * (torch.sign(first[:, 0, 0] - second[:, 0, 0]) + 1)).tolist()
+    assert len(starts(segments, 6)) == 0
+    with pytest.raises(DataError, match=r"made up: its longest episode has 3 steps, and a plan 4: lower algo\.horizon"):
+        AlignDiff(random_data(), **{**SMALL, "horizon": 4}).prepare(random_data())
 
 
 def test_comparisons_by_people_are_read_and_files_that_are_none_refused(tmp_path: pathlib.Path) -> None:
-    segments, observations, path = np.zeros(6, np.int64), torch.zeros(6, 1), tmp_path / "labels.npz"
+    path = tmp_path / "labels.npz"
+    good: dict[str, Any] = {"first": np.ones((2, 3, 3)), "second": np.zeros((2, 3, 3)), "preferred": [[1, 0.5], [0, 1]]}
 
-    def read() -> Any:
-        return comparisons(segments, observations, 3, ("calm", "tall"), 1, path)
+    def read(**changed: Any) -> Any:
+        np.savez(path, **{name: np.array(value) for name, value in {**good, **changed}.items()})
+        return read_comparisons(path, 3, 3, 2)
 
-    good = {"first": [0, 3], "second": [1, 2], "preferred": [[1, 0.5], [0, 1]]}
-    np.savez(path, **{name: np.array(value) for name, value in good.items()})
-    assert [part.tolist() for part in read()] == [[0, 3], [1, 2], [[1, 0.5], [0, 1]]]
-    wrong: list[tuple[str, Any, str]] = [
-        ("first", [0, 4], r"first\[1\] is 4, from where no 3 steps of one episode follow"),
-        ("preferred", [[1, 0.5], [0, 2]], r"preferred\[1\] is .* must be in \[0, 1\]"),
-        ("preferred", [1, 0], r"preferred \(2,\); they must be \(P,\), \(P,\) and \(P, 2\)"),
+    assert read().preferred.tolist() == good["preferred"]
+    data = random_data()
+    agent = AlignDiff(data, **SMALL, labels=str(path)).fresh(0)
+    learner = learner_of([agent], data, [0], 5)
+    batch = learner.sources["pairs"].gather(torch.tensor([1]))
+    units = batch["first"] * agent.normalizer.scale + agent.normalizer.mean
+    torch.testing.assert_close(units, torch.ones(1, 3, 3))
+    learner.run(5)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"preferred": [[1, 0.5], [0, 2]]}, r"preferred\[1\] is .* must be in \[0, 1\]"),
+        ({"preferred": [1, 0]}, r"preferred is \(2,\), must be \('P', 2\)"),
+        ({"second": np.full((2, 3, 3), np.nan)}, r"second\[0\] is not finite"),
+        ({"first": np.ones((2, 4, 3))}, r"first is \(2, 4, 3\), must be \('P', 3, 3\)"),
     ]
-    for name, value, message in wrong:
-        np.savez(path, **{key: np.array(part) for key, part in {**good, name: value}.items()})
+    for changed, message in wrong:
         with pytest.raises(DataError, match=message):
-            read()
+            read(**changed)
     np.savez(path, first=np.array([0]))
     with pytest.raises(DataError, match=r"labels\.npz: has no array 'second'"):
-        read()
+        read_comparisons(path, 3, 3, 2)
     path.write_text("no archive")
     with pytest.raises(DataError, match=r"is no \.npz file of arrays"):
-        read()
+        read_comparisons(path, 3, 3, 2)
+
+
+def test_data_that_a_run_holds_out_changes_no_bounds_and_may_be_short() -> None:
+    data = data_of(np.linspace(0.1, 1, 4), 6)
+    agent = AlignDiff(data, **SMALL).fresh(0)
+    agent.prepare(data)
+    low = agent.state_low.clone()
+    losses = validation_losses(agent, data_of(np.array([3.0, -3.0]), 2))
+    assert torch.equal(agent.state_low, low)
+    assert losses == {"noise_loss": 0.0}  # neither a comparison nor a whole plan
+    assert set(validation_losses(agent, data)) == {"attribute_loss", "noise_loss"}
 
 
 def data_of(speeds: np.ndarray, length: int = 30, seed: int = 0) -> Any:
