@@ -11,7 +11,9 @@ whole step, sampling and training, medians over the turns; the first two steps o
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
+import platform
 import statistics
 import tempfile
 import time
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from study import git_commit
 
 from surefoot.core.files import write_json
 from surefoot.llm import Prompt, TrainConfig, method
@@ -104,6 +107,16 @@ def trls(steps: int) -> float:
     return counted["tokens"] / (time.process_time() - counted["began"])
 
 
+def machine() -> str:
+    """Processor, cores and versions."""
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines() if pathlib.Path("/proc/cpuinfo").is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = names[0] if names else platform.processor() or platform.machine()
+    import transformers
+
+    return f"{processor}, {os.cpu_count()} cores; torch {torch.__version__}, transformers {transformers.__version__}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
@@ -127,12 +140,20 @@ def main() -> None:
     )
     text = (
         f"# Tokens per second, beside TRL {trl.__version__}\n\n{(__doc__ or '').split(chr(10) + chr(10), 2)[2]}\n"
-        f"| loop | tokens per second of CPU time | over {arguments.turns} turns |\n|---|---|---|\n{rows}\n"
+        f"{machine()}; {arguments.steps} steps a turn.\n\n"
+        f"| loop | median tokens per second of CPU time | over {arguments.turns} turns |\n|---|---|---|\n{rows}\n"
         f"Ratio, turn by turn: {min(ratios):.2f} to {max(ratios):.2f}, median {statistics.median(ratios):.2f}.\n"
     )
     print(text)
     (RESULTS / "llm_speed.md").write_text(text)
-    write_json(RESULTS / "llm_speed.json", {"trl": trl.__version__, "steps": arguments.steps, "rates": rates})
+    facts = {
+        "trl": trl.__version__,
+        "steps": arguments.steps,
+        "machine": machine(),
+        "git": git_commit(),
+        "rates": rates,
+    }
+    write_json(RESULTS / "llm_speed.json", facts)
 
 
 if __name__ == "__main__":

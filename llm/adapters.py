@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ def with_lora(policy: LMPolicy, rank: int, alpha: float = 0.0, targets: str = "a
     config = peft.LoraConfig(
         r=rank, lora_alpha=alpha or 2 * rank, lora_dropout=0.0, target_modules=names, task_type="CAUSAL_LM"
     )
-    with torch.random.fork_rng([]):
+    with torch.random.fork_rng([]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of peft, about layouts that it corrects by itself
         torch.manual_seed(seed)
         try:
             adapted = peft.get_peft_model(policy.model, config)

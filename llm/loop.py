@@ -107,6 +107,8 @@ class Loop:
         if self.of_steps and not hasattr(reward, "step_rewards"):
             raise ConfigError("this method learns from rewards of steps: give a reward with step_rewards (docs/llm.md)")
         self.entropy_gradient = method.entropy_coefficient > 0
+        self.answered: list[Prompt] = []
+        """The prompt of each answer of the last batch."""
         self.step = self.drawn = self.version = self.sampler_version = 0
 
     # -- one batch ---------------------------------------------------------------------------------------------
@@ -126,6 +128,7 @@ class Loop:
         kept: list[tuple[Rollout, Tensor]] = []
         drawn, same, wanted, seconds = 0, 0, config.prompts_per_step, time.perf_counter()
         rewards_seen: list[Tensor] = []
+        asked: list[int] = []
         for refill in range(config.refills + 1 if method.mixed_groups else 1):
             numbers = self._draw(config.prompts_per_step)
             seed = int(np.random.SeedSequence([config.seed, self.step, refill]).generate_state(1)[0])
@@ -146,10 +149,12 @@ class Loop:
                 if (mixed[group] or not method.mixed_groups) and len(kept) < wanted:
                     part = slice(group * config.group, (group + 1) * config.group)
                     kept.append((rollout.rows(part), found[part]))
+                    asked.append(numbers[group])
             if len(kept) == wanted:
                 break
         if not kept:  # nothing differs anywhere: the step will be empty
-            kept = [(rollout.rows(slice(0, config.group)), found[: config.group])]
+            kept, asked = [(rollout.rows(slice(0, config.group)), found[: config.group])], numbers[:1]
+        self.answered = [self.prompts[number] for number in asked for _ in range(config.group)]
         rollout, found = joined([part for part, _ in kept], self.policy.pad), torch.cat([part for _, part in kept])
         seen, mask = torch.cat(rewards_seen), rollout.completion_mask
         if bool(seen.isnan().all()):

@@ -218,27 +218,58 @@ def train_reward_model(
         ConfigError: there are no data, or of the other kind; labels that don't fit the steps.
         DivergenceError: the loss stopped being finite.
     """
-    wanted: type = Pair if model.kind == "pairs" else LabelledSteps
-    if not data or not all(isinstance(one, wanted) for one in data):
-        raise ConfigError(f"a reward model of {model.kind} learns from a list of {wanted.__name__}, one or more")
-    adam = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=0.0)
-    random, last = np.random.default_rng(training.seed), list[dict[str, float]]()
+    learner, random, last = (
+        RewardLearner(model, training),
+        np.random.default_rng(training.seed),
+        list[dict[str, float]](),
+    )
+    if not data:
+        raise ConfigError(f"a reward model of {model.kind} learns from one line or more")
     for step in range(1, training.steps + 1):
-        adam.param_groups[0]["lr"] = training.learning_rate * (training.steps - step + 1) / training.steps
+        rate = training.learning_rate * (training.steps - step + 1) / training.steps
         batch: Any = [data[n] for n in random.integers(len(data), size=training.rows)]
-        terms, right = (_of_pairs if model.kind == "pairs" else _of_steps)(model, batch, training)
-        loss = terms.mean()
-        if not torch.isfinite(loss):
-            raise DivergenceError(f"step {step}: the loss is {float(loss.detach())}; lower learning_rate")
-        adam.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_gradient_norm)
-        adam.step()
-        line = {"step": float(step), "loss": float(loss.detach()), "accuracy": float(right.float().mean())}
+        line = {"step": float(step), **learner.update(batch, rate)}
         last = [*last[-19:], line]
         if progress is not None:
             progress(line)
     return {name: float(np.mean([line[name] for line in last])) for name in ("loss", "accuracy")}
+
+
+class RewardLearner:
+    """Optimiser steps of a reward model, one batch at a time: for one that is trained beside a policy."""
+
+    def __init__(self, model: RewardModel, training: RewardTraining) -> None:
+        """Begin; `training.steps` and `rows` are whoever's who calls `update`."""
+        self.model, self.training = model, training
+        self._adam = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=0.0)
+
+    def update(
+        self, batch: Sequence[Pair] | Sequence[LabelledSteps], learning_rate: float | None = None
+    ) -> dict[str, float]:
+        """One step; gives `loss` and `accuracy`, the share of pairs (steps) that were told right before it.
+
+        Args:
+            batch: pairs, or answers with labelled steps.
+            learning_rate: of this step; None for the training's.
+
+        Raises:
+            ConfigError: data of the other kind, or labels that don't fit the steps.
+            DivergenceError: the loss is not finite; nothing is changed then.
+        """
+        model, wanted = self.model, Pair if self.model.kind == "pairs" else LabelledSteps
+        if not all(isinstance(one, wanted) for one in batch):
+            raise ConfigError(f"a reward model of {model.kind} learns from a list of {wanted.__name__}")
+        rows: Any = batch
+        terms, right = (_of_pairs if model.kind == "pairs" else _of_steps)(model, rows, self.training)
+        loss = terms.mean()
+        if not torch.isfinite(loss):
+            raise DivergenceError(f"the reward model's loss is {float(loss.detach())}; lower learning_rate")
+        self._adam.param_groups[0]["lr"] = self.training.learning_rate if learning_rate is None else learning_rate
+        self._adam.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), self.training.max_gradient_norm)
+        self._adam.step()
+        return {"loss": float(loss.detach()), "accuracy": float(right.float().mean())}
 
 
 @torch.no_grad()

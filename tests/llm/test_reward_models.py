@@ -85,8 +85,10 @@ def test_right_steps_are_told_from_wrong_ones_at_their_ends() -> None:
 def test_what_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="of pairs or of steps"):
         RewardModel(tiny(), "triples")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="learns from a list of Pair"):
+    with pytest.raises(ConfigError, match="learns from one line or more"):
         train_reward_model(RewardModel(tiny()), [], QUICK)
+    with pytest.raises(ConfigError, match="learns from a list of Pair"):
+        train_reward_model(RewardModel(tiny()), [LabelledSteps("1=", ("1",), (1.0,))], QUICK)
     with pytest.raises(ConfigError, match="must be above 0"):
         RewardTraining(steps=0)
     with pytest.raises(ConfigError, match="reward model's context of 16"):

@@ -156,8 +156,10 @@ def test_groups_without_a_difference_are_drawn_again() -> None:
         return [float(row % 2) if prompt == "1=" else 0.0 for row, prompt in enumerate(prompts)]
 
     config = dataclasses.replace(SMALL, steps=1, prompts_per_step=2, refills=3)
-    line = train(tiny(), PROMPTS, rare, method("dapo_clip"), config)[0]
+    loop = Loop(tiny(), PROMPTS, rare, method("dapo_clip"), config)
+    line = loop.advance()
     assert line["groups"] == 2
+    assert [prompt.text for prompt in loop.answered] == ["1="] * 8
     assert line["same"] in (4 / 6, 6 / 8)  # each prompt comes twice in the eight that may be drawn
     assert train(tiny(), PROMPTS, rare, method("grpo"), config)[0]["groups"] == 2
 
