@@ -81,7 +81,12 @@ def study_main(
             print(read_cells(pathlib.Path(folder) / "quick.jsonl"))
         return
     if not (arguments.table or arguments.check):
-        carry_out([cell for cell in cells if arguments.only in cell.name], results(name), arguments.jobs)
+        wanted = [cell for cell in cells if arguments.only in cell.name]
+        if not wanted:
+            sys.exit(
+                f"--only {arguments.only}: no cell's name contains this; they are {', '.join(c.name for c in cells)}"
+            )
+        carry_out(wanted, results(name), arguments.jobs)
     found, path = read_cells(results(name)), RESULTS / f"{name}.md"
     lines = table({cell.name: found[cell.name] for cell in cells if cell.name in found})
     if not arguments.check:

@@ -105,7 +105,8 @@ PUBLISHED: dict[str, Any] = {
 class MBRCSL(RCSL):
     r"""Model-based return-conditioned supervised learning of Zhou et al. (ICLR 2024).
 
-    1. An ensemble :math:`p(s', r | s, a)` is fitted to the data, and 2. a diffusion clone :math:`\mu(a | s)`.
+    1. An ensemble :math:`p(s', r | s, a)` is fitted to the data.
+    2. So is a diffusion clone :math:`\mu(a | s)`.
     3. :math:`\mu` is followed in the model for H steps from the data's first states, 200 paths at a time; those that
        return more in the model than the best episode of the data are kept, until there are `kept` of them.
     4. :math:`\pi(a | s, g)` clones what they did, as RCSL does, g being what they still earned in the model.

@@ -81,6 +81,7 @@ def test_norms_and_stars_of_a_docstring_are_escaped_outside_of_names_and_formula
         "",
         r"\|z\|",
     ]
+    assert build_site.escaped(["* **Bold.** One", "  of |x|"]) == ["* **Bold.** One", r"  of \|x\|"]
 
 
 def test_a_link_to_nothing_is_an_error(tmp_path: pathlib.Path) -> None:

@@ -181,7 +181,7 @@ def docstring(kind: type) -> list[str]:
 def escaped(lines: Iterable[str]) -> list[str]:
     """A docstring's lines with norms |x| and stars written for reStructuredText, which has other uses for them.
 
-    Names in backticks, formulas and blocks after a line that ends in :: stay as they are.
+    Names in backticks, bold words, items of lists, formulas and blocks after a line that ends in :: stay as they are.
     """
     found, block = [], -1  # indentation of the line that began a block
     for line in lines:
@@ -191,8 +191,9 @@ def escaped(lines: Iterable[str]) -> list[str]:
         if block < 0 and (line.lstrip().startswith(".. ") or line.endswith("::")):
             block = indent
         if block < 0:
-            parts = re.split(r"(`[^`]*`)", line)
-            line = "".join(part if part[:1] == "`" else re.sub(r"(?<!\\)([|*])", r"\\\1", part) for part in parts)
+            parts = re.split(r"(^\s*\* |`[^`]*`|\*\*[^*]+\*\*)", line)
+            parts[::2] = [re.sub(r"(?<!\\)([|*])", r"\\\1", part) for part in parts[::2]]
+            line = "".join(parts)
         found.append(line)
     return found
 

@@ -34,7 +34,7 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 nb_execution_mode = os.environ.get("SUREFOOT_SITE_NOTEBOOKS", "force")
 nb_execution_raise_on_error = True
-nb_execution_timeout = 240
+nb_execution_timeout = 600
 nb_merge_streams = True
 suppress_warnings = ["myst.header", "mystnb.unknown_mime_type"]
 
@@ -47,7 +47,7 @@ def mathml(block: bool) -> Any:
 
         latex = node.astext().strip()
         if block and ("&" in latex or r"\\" in latex):
-            latex = rf"\begin{{aligned}}{latex}\end{{aligned}}"
+            latex = rf"\begin{{align*}}{latex}\end{{align*}}"
         formula = convert(latex, display="block" if block else "inline")
         writer.body.append(f'<div class="math">{formula}</div>' if block else formula)
         raise nodes.SkipNode
