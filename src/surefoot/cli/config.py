@@ -42,7 +42,7 @@ class TrainConfig(Settings):
     seeds: Any = 3  # how many (0, 1, ...), or which: [0,5]
     preset: str | None = None  # named settings of a domain, listed below
     out: str | None = None  # run folder; not given: runs/<algo>-<dataset or env>-<time>
-    logger: str | None = None  # tensorboard or wandb, beside the run folder's own metrics.jsonl
+    logger: str | None = None  # tensorboard, wandb or mlflow, beside the run folder's own metrics.jsonl
 
     def __post_init__(self) -> None:
         """Check these too."""
@@ -54,7 +54,7 @@ class TrainConfig(Settings):
 
 
 MOST_ENVIRONMENTS = 10**7
-LOGGERS = ("tensorboard", "wandb")
+LOGGERS = ("tensorboard", "wandb", "mlflow")
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(TrainConfig))
 
 

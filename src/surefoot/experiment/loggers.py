@@ -1,10 +1,12 @@
-"""Metrics to TensorBoard or Weights & Biases, beside the run folder's own `metrics.jsonl`."""
+"""Metrics to TensorBoard, Weights & Biases or MLflow, beside the run folder's own `metrics.jsonl`."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import pathlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -67,9 +69,60 @@ class WandbListener:
             self._run.finish()
 
 
+class MlflowListener:
+    """Writes progress and evaluations to MLflow, one run there per run folder.
+
+    Where MLFLOW_TRACKING_URI names a server or database it goes there, else into files under RUN/mlruns.
+    """
+
+    def __init__(self, folder: pathlib.Path, resumed: bool = False) -> None:
+        """Prepare to write; raises MissingExtraError without mlflow. A resumed run goes on in the one it has."""
+        require("mlflow", "mlflow", "logger=mlflow")
+        self.folder, self._resumed = folder, resumed
+        self._client: Any = None
+        self._run = ""
+
+    def __call__(self, event: Event) -> None:
+        """Write the numbers of one event; the plan becomes the run's parameters."""
+        if event["kind"] == "start":
+            self._begin(event["plan"])
+        found = list(numbers(event))
+        if self._client is None:
+            return
+        if found:
+            entities, now = importlib.import_module("mlflow.entities"), int(time.time() * 1000)
+            seed, step = event["seed"], int(event["step"])
+            metrics = [entities.Metric(f"seed{seed}/{name}", value, now, step) for name, value in found]
+            self._client.log_batch(self._run, metrics=metrics)
+        if event["kind"] == "summary":
+            self._client.set_terminated(self._run)
+
+    def _begin(self, plan: Mapping[str, Any]) -> None:
+        mlflow, entities = (importlib.import_module(name) for name in ("mlflow", "mlflow.entities"))
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if uri is None:
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # which newer versions ask for
+            uri = (self.folder / "mlruns").as_uri()
+        self._client = mlflow.MlflowClient(tracking_uri=uri)
+        there = self._client.get_experiment_by_name("surefoot")
+        experiment = self._client.create_experiment("surefoot") if there is None else there.experiment_id
+        place = str(self.folder.resolve())
+        known = self._client.search_runs([experiment], "tags.folder = '" + place.replace("'", "") + "'")
+        if self._resumed and known:
+            self._run = known[0].info.run_id
+            self._client.update_run(self._run, status="RUNNING")
+            return
+        tags = {"folder": place.replace("'", "")}
+        self._run = self._client.create_run(experiment, run_name=self.folder.name, tags=tags).info.run_id
+        flat = {**{key: value for key, value in plan.items() if key != "config"}, **dict(plan["config"])}
+        parameters = [entities.Param(key, str(value)[:500]) for key, value in flat.items()]
+        self._client.log_batch(self._run, params=parameters[:100])
+
+
 LOGGERS: dict[str, Callable[[pathlib.Path, bool], Callable[[Event], None]]] = {
     "tensorboard": TensorBoardListener,
     "wandb": WandbListener,
+    "mlflow": MlflowListener,
 }
 """Word after logger= -> listener of a run folder's events."""
 
