@@ -5,11 +5,11 @@
     python examples/llm_judges.py urpo                   one model is player and judge
     python examples/llm_judges.py urpo --unjudged        without the prompts that it judges itself
 
-Cooper (2508.05613): GRPO by a reward model's scores; after each step the reward model learns that answers which a rule
-finds right are better than corrupted ones, here with a digit changed. URPO (2507.17515): one GRPO loop over three kinds
-of prompts: sums with a known answer, pairs of answers of which the better is to be named, and sums without an answer,
-whose answers the model itself compares with each other. Of neither paper the exact loss could be found: the reward
-model's is Bradley and Terry's, and the right choice of a pair is rewarded by 1.
+Cooper (2508.05613): GRPO by a reward model's scores; after each step the reward model learns that an answer which a
+rule finds right is better than a corrupted one, here with a digit changed, and than the policy's own wrong ones. URPO
+(2507.17515): one GRPO loop over three kinds of prompts: sums with a known answer, pairs of answers of which the better
+is to be named, and sums without an answer, whose answers the model itself compares with each other. Of neither paper
+the exact loss could be found: the reward model's is Bradley and Terry's, and the right choice is rewarded by 1.
 """
 
 from __future__ import annotations
@@ -61,20 +61,18 @@ def cooper(arguments: argparse.Namespace) -> None:
     report(policy, "before", arguments.held_out)
     prompts = TASK.prompts(np.random.default_rng(3), 32 * arguments.steps, False)
     loop = Loop(policy, prompts, judge, GRPO, settings(arguments, TASK.new))
-    learner = RewardLearner(judge, RewardTraining(learning_rate=3e-4))
+    learner = RewardLearner(judge, RewardTraining(learning_rate=1e-3))
     for step in range(1, arguments.steps + 1):
         rollout, returns, metrics = loop.collect()
         texts = policy.decode(rollout)
         loop.learn(rollout, returns, metrics)
         answers = [(row.text, row.columns["total"], text) for row, text in zip(loop.answered, texts, strict=True)]
-        found = [Pair(prompt, text, corrupted(random, text)) for prompt, total, text in answers if text == total]
-        said = learner.update(found) if found and not arguments.frozen else {"accuracy": float("nan")}
+        found = [Pair(p, total, corrupted(random, total) if text == total else text) for p, total, text in answers]
+        said = {"accuracy": float("nan")} if arguments.frozen else learner.update(found)
         if step % 20 == 0:
-            print(
-                f"  step {step}: score {metrics['reward']:.2f}, right {len(found) / len(texts):.3f}, pairs told right "
-                f"{said['accuracy']:.3f}",
-                flush=True,
-            )
+            right = np.mean([text == total for _, total, text in answers])
+            told = f"pairs told right {said['accuracy']:.3f}"
+            print(f"  step {step}: score {metrics['reward']:.2f}, right {right:.3f}, {told}", flush=True)
     report(policy, "after", arguments.held_out)
 
 
@@ -144,7 +142,7 @@ def main() -> None:
     parser.add_argument("--unjudged", action="store_true", help="urpo: no prompts that it judges itself")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--supervised", type=int, default=900)
-    parser.add_argument("--judge-steps", type=int, default=200)
+    parser.add_argument("--judge-steps", type=int, default=400)
     parser.add_argument("--held-out", type=int, default=256)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -32,9 +32,7 @@ class Method:
     temperature: float = 1.0  # OAPL: of the optimal value; RWR: of the weights
     log_ratio_bound: float = 0.0  # log-ratios are cut here before the surrogate; 0 for the core's own bound
     fixed_length: int = 0  # L of the reduction "fixed_length"; 0 for max_new_tokens
-    units: str = (
-        "all"  # the tokens that are trained: all, high_entropy, spurious (all but those), chosen (of the best answers)
-    )
+    units: str = "all"  # tokens that are trained: all, high_entropy, spurious (all but those), chosen (of best answers)
     share: float = 0.2  # high_entropy: of the tokens
     weight_cap: float = 0.0  # weights of a foreign or older sampler are cut here; 0 for no weights
     kl: str = "none"  # none, reward (k1), or as a loss k2, k3, k3_straight, k3_weighted

@@ -7,20 +7,25 @@ method's, as for one policy.
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.files import read_json, write_json
 from surefoot.core.policy_gradient import shared_reward
+from surefoot.core.schema import Plain, Table
 from surefoot.llm.loop import Loop, TrainConfig
 from surefoot.llm.losses import Method
 from surefoot.llm.policy import LMPolicy, Rollout
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction
 
+STATE = "team.json"
 Credit = Literal["sum", "last"]
 Reads = Callable[[str, Sequence[str]], str]
 
@@ -144,13 +149,54 @@ class Team:
             total = shared_reward(total, one)
         return total
 
+    def save(self, folder: str | pathlib.Path) -> None:
+        """Write the whole state: a folder for this step, and then its name into team.json, which makes it count."""
+        path = pathlib.Path(folder)
+        now = path / f"step-{self.step}"
+        now.mkdir(parents=True, exist_ok=True)
+        for number, loop in enumerate(self.loops):
+            loop.save(now / f"{number}.safetensors")
+        write_json(path / STATE, {"step": self.step, "order": self.order})
+        for other in path.glob("step-*"):
+            if other != now:
+                shutil.rmtree(other, ignore_errors=True)
 
-def train_team(team: Team, progress: Callable[[dict[str, Any]], None] | None = None) -> list[dict[str, Any]]:
-    """Take `config.steps` steps; gives their metrics, a dict a step."""
-    lines: list[dict[str, Any]] = []
-    while team.step < team.loops[0].config.steps:
+    def load(self, folder: str | pathlib.Path) -> None:
+        """Go on from what `save` wrote.
+
+        Raises:
+            CheckpointError: it is damaged, or of another team.
+        """
+        path = pathlib.Path(folder)
+        about = read_json(path / STATE, Table(Plain()))
+        step, order = about.get("step"), about.get("order")
+        if not isinstance(step, int) or sorted(order or []) != list(range(len(self.loops))):
+            raise CheckpointError(f"{path / STATE}: is not of a team of {len(self.loops)}")
+        for number, loop in enumerate(self.loops):
+            loop.load(path / f"step-{step}" / f"{number}.safetensors")
+        self.step, self.order = step, list(order)
+
+
+def train_team(
+    team: Team,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+    folder: str | pathlib.Path | None = None,
+) -> list[dict[str, Any]]:
+    """Take `config.steps` steps; gives the metrics of those that were taken, a dict each.
+
+    Args:
+        team: whose policies are changed.
+        progress: called with each line.
+        folder: for the state, every `config.checkpoint_every` steps and at the end; where one is there it goes on.
+    """
+    config, lines = team.loops[0].config, list[dict[str, Any]]()
+    if folder is not None and (pathlib.Path(folder) / STATE).is_file():
+        team.load(folder)
+    while team.step < config.steps:
         found = team.advance()
         lines.append({"step": team.step, **found})
         if progress is not None:
             progress(lines[-1])
+        if folder is not None and (team.step % config.checkpoint_every == 0 or team.step == config.steps):
+            team.save(folder)
     return lines

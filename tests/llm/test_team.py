@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import Any
 
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.llm import LMPolicy, Prompt, TrainConfig, method
 from surefoot.llm.characters import character_policy
 from surefoot.llm.team import CORY, MARFT, Team, TeamConfig, after, train_team
@@ -88,3 +89,33 @@ def test_what_is_refused() -> None:
     long = Team([tiny(0), tiny(1)], [Prompt("1234567=")] * 4, sevens, GRPO, SMALL, CORY, lambda p, said: p * 3)
     with pytest.raises(ConfigError, match="more than the model's context"):
         long.advance()
+
+
+def test_a_team_that_was_killed_goes_on_bit_for_bit(tmp_path: pathlib.Path) -> None:
+    config = dataclasses.replace(SMALL, steps=5, checkpoint_every=2)
+
+    def made() -> tuple[list[LMPolicy], Team]:
+        policies = [tiny(0), tiny(1)]
+        return policies, Team(policies, PROMPTS, lengths, GRPO, config, TeamConfig(swap_every=3))
+
+    whole, team = made()
+    train_team(team)
+
+    class Killed(Exception):
+        pass
+
+    def kill(line: dict[str, Any]) -> None:
+        if line["step"] == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train_team(made()[1], kill, tmp_path)
+    again, team = made()
+    lines = train_team(team, folder=tmp_path)
+    assert [line["step"] for line in lines] == [3, 4, 5]
+    for first, second in zip(whole, again, strict=True):
+        assert not moved(weights(first), second)
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-5"]
+    (tmp_path / "team.json").write_text('{"step": 5, "order": [0, 1, 2]}')
+    with pytest.raises(CheckpointError, match="is not of a team of 2"):
+        made()[1].load(tmp_path)
