@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent, require
+from surefoot.core.agent import Agent, algorithm_of, require
 from surefoot.core.chunks import in_chunks
 from surefoot.core.flow_actor import FlowActor
 from surefoot.core.policy import Policy
@@ -33,10 +33,11 @@ class DSRLConfig(FlowOptions, SACConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        require(self.reach > 0, "dsrl", "reach", self.reach, "> 0")
+        who = algorithm_of(self)
+        require(self.reach > 0, who, "reach", self.reach, "> 0")
         fraction = self.offline_fraction
-        require(fraction == 0, "dsrl", "offline_fraction", fraction, "0: the actions of data are no noise")
-        require(self.chunk is None or self.chunk >= 1, "dsrl", "chunk", self.chunk, "None or >= 1")
+        require(fraction == 0, who, "offline_fraction", fraction, "0: the actions of data are no noise")
+        require(self.chunk is None or self.chunk >= 1, who, "chunk", self.chunk, "None or >= 1")
 
 
 class DSRL(SAC):

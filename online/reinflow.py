@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.flow import euler
 from surefoot.core.flow_actor import field
 from surefoot.core.flow_chains import NOISES, ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor, decayed
@@ -71,16 +71,17 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
+        who = algorithm_of(self)
         for name, known in (("transition", TRANSITIONS), ("noise", NOISES), ("normalisation", NORMALISATIONS)):
-            require(getattr(self, name) in known, "reinflow", name, getattr(self, name), " or ".join(known))
+            require(getattr(self, name) in known, who, name, getattr(self, name), " or ".join(known))
         for name in ("clip", "log_prob_limit", "target_kl", "max_gradient_norm"):
             value = getattr(self, name)
-            require(value is None or value > 0, "reinflow", name, value, "> 0")
+            require(value is None or value > 0, who, name, value, "> 0")
         fits = 0 < self.noise_low <= self.noise_high
-        require(fits, "reinflow", "noise_low", self.noise_low, f"> 0 and at most noise_high, {self.noise_high}")
+        require(fits, who, "noise_low", self.noise_low, f"> 0 and at most noise_high, {self.noise_high}")
         cycle, most = self.rate_cycle, f"None, or above rate_warm_up, {self.rate_warm_up}"
-        require(cycle is None or cycle > self.rate_warm_up >= 0, "reinflow", "rate_cycle", cycle, most)
-        require(self.critic_warmup >= 0, "reinflow", "critic_warmup", self.critic_warmup, ">= 0")
+        require(cycle is None or cycle > self.rate_warm_up >= 0, who, "rate_cycle", cycle, most)
+        require(self.critic_warmup >= 0, who, "critic_warmup", self.critic_warmup, ">= 0")
 
 
 class ReinFlow(OnPolicyAgent):

@@ -72,6 +72,8 @@ def test_the_first_choices_are_normal_noise_cut_at_the_reach_and_data_are_refuse
     assert DSRL.data == "refused"
     with pytest.raises(ConfigError, match=r"dsrl\.offline_fraction is 0\.5, must be 0: the actions of data"):
         DSRL.configure(offline_fraction=0.5)
+    with pytest.raises(ConfigError, match=r"^dsrl_na\.reach is -1"):  # its own name, not its ancestor's
+        DSRLNA.configure(reach=-1.0)
 
 
 def test_steps_are_those_of_the_environment_and_updates_follow_decisions() -> None:

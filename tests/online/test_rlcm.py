@@ -9,6 +9,9 @@ import pytest
 import torch
 from flow_problems import TwoModes, clone_two_modes, flow_loop, share_above
 
+from surefoot.core.errors import ConfigError
+from surefoot.online import RLCM
+
 
 def constant_velocity(agent: Any, value: list[float]) -> None:
     with torch.no_grad():
@@ -30,6 +33,11 @@ def test_each_step_s_ratio_is_one_before_the_first_update(options: dict[str, Any
         _, metrics = made.agent.policy_loss(batch, {})  # type: ignore[attr-defined]
     assert float(metrics["ratio_max"]) == pytest.approx(1, abs=1e-4)
     assert float(metrics["ratio_far"]) == 0
+
+
+def test_errors_name_rlcm_and_not_its_ancestor() -> None:
+    with pytest.raises(ConfigError, match=r"^rlcm\.noise_low is 0"):
+        RLCM.configure(noise_low=0.0)
 
 
 def test_steps_are_clipped_one_by_one_by_hand() -> None:
