@@ -130,6 +130,8 @@ class Optimizer:
             return s.lowest + (s.learning_rate - s.lowest) * (taken / s.warm_up if taken < s.warm_up else falling)
         if taken < s.warm_up:
             return s.learning_rate * taken / s.warm_up
+        if s.schedule == "warm_up":
+            return s.learning_rate
         progress = min(1.0, (taken - s.warm_up) / max(self.planned * s.decay_over / s.stride - s.warm_up, 1.0))
         return s.learning_rate * (1 - progress if s.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from surefoot.core.errors import ConfigError
 
-SCHEDULES = ("constant", "cosine", "linear", "restarts", "adaptive")
+SCHEDULES = ("constant", "cosine", "linear", "restarts", "warm_up", "adaptive")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,14 +18,14 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     weight_decay: float = 0.0
-    schedule: str = "constant"  # cosine or linear: to 0 over the planned steps; adaptive: its rate is set from outside
+    schedule: str = "constant"  # cosine, linear: to 0 over the planned steps; adaptive: set from outside; warm_up
     decay_over: float = 1.0  # cosine and linear: the planned steps times this; above 1 they end before they reach 0
     cycle: int = (
         1  # restarts: steps of the schedule, warm-up included, in which the rate falls along a cosine; then anew
     )
     lowest: float = 0.0  # restarts: the rate that a cycle begins and ends at
     warm_up: int = (
-        0  # cosine, linear and restarts: steps of the schedule in which the rate rises from 0 first, linearly
+        0  # all but constant and adaptive: steps of the schedule in which the rate rises from 0 first, linearly
     )
     stride: int = 1  # cosine, linear and restarts: optimiser steps that are one step of the schedule
     max_gradient_norm: float | None = None  # per seed, over all that the update trains

@@ -31,7 +31,8 @@ class DTConfig:
     heads: int = 1
     dropout: float = 0.1
     learning_rate: float = 1e-4
-    schedule: str = "constant"  # of the rate: constant, cosine or linear
+    schedule: str = "constant"  # of the rate: constant, cosine, linear or warm_up, which stays where it rose to
+    warm_up: int = 0  # training steps in which the rate rises from 0 first; of all schedules but constant
     weight_decay: float = 1e-4
     max_gradient_norm: float = 0.25
     normalization: str = "observations"  # none, observations or stacked
@@ -42,6 +43,9 @@ class DTConfig:
         require(self.layers >= 1, "dt", "layers", self.layers, "at least 1")
         require(self.heads >= 1 and self.width % self.heads == 0, "dt", "heads", self.heads, "a divisor of the width")
         require(0 <= self.dropout < 1, "dt", "dropout", self.dropout, "in [0, 1)")
+        require(self.warm_up >= 0, "dt", "warm_up", self.warm_up, ">= 0")
+        rises = self.warm_up == 0 or self.schedule != "constant"
+        require(rises, "dt", "warm_up", self.warm_up, "0 with the schedule constant; choose warm_up")
 
 
 class DT(Agent):
@@ -51,13 +55,17 @@ class DT(Agent):
 
     R being the undiscounted rewards still to come. Acting, R starts at `target_return`, and what is earned is
     subtracted. Other than in the paper the target is the best return of the data's episodes where none is given, time
-    is told by sines and cosines, and actions are clipped instead of squashed. No window crosses an episode's end.
+    is told by sines and cosines, actions are clipped instead of squashed, returns are divided by the data's largest,
+    networks start as torch's do and not at a deviation of 0.02, and attention itself has no dropout. No window crosses
+    an episode's end, and padding counts in no mean, as it does in CORL's. `preset=corl` has the rate's warm-up of CORL
+    and of the authors, who train on batches of 64, 100,000 updates.
     """
 
     name = "dt"
     Config: ClassVar[type] = DTConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
+        "corl": {"schedule": "warm_up", "warm_up": 10_000},
         "mbrcsl": {"learning_rate": 6e-3, "schedule": "cosine", "max_gradient_norm": 1.0},
         "small": {"width": 64, "layers": 2, "context": 10, "learning_rate": 1e-3},
     }
@@ -105,6 +113,7 @@ class DT(Agent):
             c.learning_rate,
             weight_decay=c.weight_decay,
             schedule=c.schedule,
+            warm_up=c.warm_up,
             max_gradient_norm=c.max_gradient_norm,
         )
         keep = {"dropout": Noise("keep", self.actor.masks_dim, 1 - c.dropout)} if c.dropout > 0 else {}

@@ -181,8 +181,20 @@ def test_the_loss_of_dt_is_the_mean_over_the_steps_that_are_there() -> None:
         (RCSL, {"l2": -1.0}, r"rcsl\.l2 is -1\.0"),
         (DT, {"context": 0}, r"dt\.context is 0"),
         (DT, {"heads": 3}, r"dt\.heads is 3.* a divisor of the width"),
+        (DT, {"warm_up": 5}, r"dt\.warm_up is 5, must be 0 with the schedule constant"),
     ],
 )
 def test_settings_out_of_range_are_refused(kind: type[Agent], options: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         kind(SPEC, **options)
+
+
+def test_the_rate_of_dt_rises_to_its_height_and_stays_there() -> None:
+    torch.manual_seed(3)
+    agent = DT(SPEC, preset="corl", warm_up=4, learning_rate=1e-3, width=8, layers=1, context=2)
+    learner = trained(agent, episodes(6, 5), 1, batch_size=4)
+    seen = []
+    for _ in range(6):
+        seen.append(learner.optimizers[0].learning_rate())
+        learner.run(1)
+    assert seen == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
