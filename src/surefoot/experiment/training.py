@@ -341,10 +341,14 @@ def victim(folder: str | os.PathLike[str], seed: int | None = None, trust: bool 
     """A trained agent as the victim of `data.corrupt`: `q_values(observations, actions)` and `policy(observations)`.
 
     Raises:
-        ConfigError: the run's algorithm has no critics.
+        ConfigError: the run's algorithm has no critics, or they read a history.
     """
     run = Run.open(folder)
     agent = load_agent(run, seed, trust)
+    if agent.spec != agent.problem:
+        raise ConfigError(
+            f"{run.folder}: {agent.name} reads a history of observations; attack one that reads a single one"
+        )
     if not hasattr(agent, "critic"):
         raise ConfigError(f"{folder}: {run.plan.algorithm} has no critics to attack; train riql, iql or td3bc")
     return _Victim(agent)
