@@ -25,7 +25,7 @@ from study import Cell, git_commit, shared, study_main
 
 from surefoot.core.files import read_json
 from surefoot.data.dataset import Dataset
-from surefoot.evaluation import Episodes, evaluate, hierarchical_interval, safety
+from surefoot.evaluation import Episodes, Interval, cost_interval, evaluate, hierarchical_interval, safety
 from surefoot.evaluation.tables import format_bounds
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.plan import FINAL_EVALUATION_SEED, Plan, agent_class
@@ -196,9 +196,8 @@ def cells() -> list[Cell]:
     ]
 
 
-def interval(values: list[np.ndarray], digits: int) -> str:
-    """Mean and 95 % interval of per-episode values of each seed."""
-    found = hierarchical_interval(values)
+def interval(found: Interval, digits: int) -> str:
+    """Mean and 95 % interval in a cell."""
     return f"{found.estimate:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
@@ -229,8 +228,9 @@ def numbers(evaluations: list[dict[str, Any]]) -> str:
     within = ", ".join(f"{cost.mean():.1f}" for cost in costs)
     seeds = "" if len(episodes) == len(SEEDS) else f" ({len(episodes)} of {len(SEEDS)} seeds)"
     normalized = " | ".join(f"{one.normalized:.2f}" for one in judged if one is not None)
+    mean_return, cost = hierarchical_interval([e.returns for e in episodes]), cost_interval(costs)
     return (
-        f"| {interval([e.returns for e in episodes], 0)}{seeds} | {interval(costs, 1)} | {within} | {normalized} "
+        f"| {interval(mean_return, 0)}{seeds} | {interval(cost, 1)} | {within} | {normalized} "
         f"| {first.percentile_95:.1f} | {100 * first.violated:.0f} % |"
     )
 

@@ -20,7 +20,7 @@ import numpy as np
 from cells import Results
 from study import Cell, study_main, training_cell
 
-from surefoot.evaluation import hierarchical_interval
+from surefoot.evaluation import cost_interval, hierarchical_interval
 from surefoot.evaluation.tables import format_bounds
 
 RUNS = pathlib.Path(__file__).parent.parent / "build" / "safe_online"
@@ -79,7 +79,7 @@ def table(found: Results) -> list[str]:
         row = [task.algorithm, f"{task.steps:,}"]
         if own:
             returns, costs = ([np.asarray(one[key]) for one in own] for key in ("returns", "costs"))
-            row += [format_bounds(hierarchical_interval(one).to_json()) for one in (returns, costs)]
+            row += [format_bounds(one.to_json()) for one in (hierarchical_interval(returns), cost_interval(costs))]
             means = [float(one.mean()) for one in costs]
             row.append(", ".join(f"{mean:.1f}" for mean in means))
             row.append(f"{sum(mean <= LIMIT for mean in means)} of {len(means)}")

@@ -133,6 +133,40 @@ def mlp(
     return native.forward(inputs, weights, biases, keep=False, hidden=hidden, norms=norms)[0]
 
 
+def prepared(weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> Callable[[Tensor, Tensor], None]:
+    """The forward pass of one network that is asked many times and not trained meanwhile, its addresses found once.
+
+    Of few rows it takes a third of the time of `mlp`. Without derivatives or layer norms; in plain PyTorch where the
+    native module can't be used.
+
+    Args:
+        weights: a layer each, (out, in).
+        biases: a layer each, (out,).
+        hidden: activation of the hidden layers, of HIDDEN.
+
+    Returns:
+        f(inputs, outputs): (B, in), with adjacent numbers in its rows -> written, (B, out), contiguous.
+    """
+    module = native.library()
+    if module is None or not native.fits(weights[0], weights, biases):
+
+        def plain(inputs: Tensor, outputs: Tensor) -> None:
+            outputs.copy_(plain_mlp(inputs, weights, biases, hidden))
+
+        return plain
+    sizes, place = native.mlp_sizes(weights), native.HIDDEN.index(hidden)
+    kept = ([*weights], [*biases])  # as long as their addresses are used
+    addresses = [[t.data_ptr() for t in group] for group in kept]
+    forward = module.mlp_forward
+
+    def run(inputs: Tensor, outputs: Tensor) -> None:
+        assert kept
+        where = (inputs.data_ptr(), inputs.stride(0), 0, outputs.data_ptr())
+        forward(sizes, 1, len(inputs), place, *addresses, [], [], *where)
+
+    return run
+
+
 How = tuple[str, bool, float]
 """Activation; whether norms come after it; what they add to the variance."""
 

@@ -35,6 +35,7 @@ from surefoot.evaluation.selection import (
 from surefoot.evaluation.smoothness import Met, smoothness
 from surefoot.evaluation.statistics import (
     Interval,
+    cost_interval,
     difference_interval,
     hierarchical_interval,
     interquartile_mean,

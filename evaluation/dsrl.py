@@ -10,7 +10,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.data.dsrl import normalized_cost, normalized_reward, task
 from surefoot.evaluation.rollout import Episodes
-from surefoot.evaluation.statistics import Interval, hierarchical_interval
+from surefoot.evaluation.statistics import Interval, cost_interval, hierarchical_interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,5 +74,5 @@ def dsrl_score(name: str, found: Sequence[Episodes] | Mapping[float, Sequence[Ep
         costs.append(np.array([normalized_cost(seed.costs, limit) for seed in given[limit] if seed.costs is not None]))
     by_limit = {limit: (float(r.mean()), float(c.mean())) for limit, r, c in zip(about.limits, rewards, costs)}
     seeds, episodes = rewards[0].shape
-    reward, cost = (hierarchical_interval(list(np.mean(values, axis=0))) for values in (rewards, costs))
+    reward, cost = hierarchical_interval(list(np.mean(rewards, 0))), cost_interval(list(np.mean(costs, 0)))
     return DSRLScore(about.name, reward, cost, by_limit, seeds, episodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -270,11 +271,11 @@ class RunData:
         Where every seed logged its per-episode `returns` the interval is `hierarchical_interval`'s; else
         Student's t over the seeds' `return_mean`. Steps that only some seeds have reached are left out.
         """
-        return self._curve("return_mean", "returns")
+        return self._curve("return_mean", "returns", (-math.inf, math.inf))
 
     def success_curve(self) -> list[CurvePoint]:
         """The same of the share of episodes that end solved; empty where the environment says nothing of it."""
-        return self._curve("success_mean", "successes")
+        return self._curve("success_mean", "successes", (0.0, 1.0))
 
     def training_curves(self) -> dict[str, list[tuple[int, float]]]:
         """Name of each loss and metric -> (step, mean over the seeds that have it) along training."""
@@ -287,14 +288,14 @@ class RunData:
         return {name: [(step, float(np.mean(values))) for step, values in sorted(by.items())]
                 for name, by in found.items()}  # fmt: skip
 
-    def _curve(self, mean: str, episodes: str) -> list[CurvePoint]:
+    def _curve(self, mean: str, episodes: str, bounds: tuple[float, float]) -> list[CurvePoint]:
         by_step: dict[int, dict[int, Json]] = {}
         for line in self.metrics:
             if line["kind"] == "eval" and mean in line["values"]:
                 by_step.setdefault(int(line["step"]), {})[int(line["seed"])] = line["values"]
         seeds = set().union(*by_step.values()) if by_step else set()
         complete = [(step, list(rows.values())) for step, rows in by_step.items() if set(rows) == seeds]
-        return [_point(step, rows, mean, episodes) for step, rows in sorted(complete, key=lambda pair: pair[0])]
+        return [_point(step, rows, mean, episodes, bounds) for step, rows in sorted(complete, key=lambda pair: pair[0])]
 
 
 def task_name(dataset: str | None, environment: str | None) -> str:
@@ -310,13 +311,13 @@ def load_runs(folders: Sequence[str | os.PathLike[str]]) -> list[RunData]:
     return [RunData.load(folder) for folder in folders]
 
 
-def _point(step: int, rows: list[Json], mean: str, episodes: str) -> CurvePoint:
+def _point(step: int, rows: list[Json], mean: str, episodes: str, bounds: tuple[float, float]) -> CurvePoint:
     found = [np.asarray(row.get(episodes) or (), dtype=np.float64) for row in rows]
     if len({len(values) for values in found}) == 1 and len(found[0]) > 0:
-        interval = hierarchical_interval(found)
+        interval = hierarchical_interval(found, bounds=bounds)
     else:
         means = [np.array([row[mean]], dtype=np.float64) for row in rows]
-        interval = hierarchical_interval(means, shared_episodes=False)
+        interval = hierarchical_interval(means, shared_episodes=False, bounds=bounds)
     return CurvePoint(step, interval.estimate, interval.low, interval.high)
 
 

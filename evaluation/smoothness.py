@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,9 +59,9 @@ def smoothness(episodes: Sequence[Episodes] | None, jacobians: Sequence[float | 
     norms = [np.array([value]) for value in jacobians if value is not None]
     found: dict[str, Any] = {"action_change": None, "jacobian": None}
     if changes and len(changes) == len(jacobians):
-        found["action_change"] = hierarchical_interval(changes).to_json()
+        found["action_change"] = hierarchical_interval(changes, bounds=(0, math.inf)).to_json()
     if norms:
-        found["jacobian"] = hierarchical_interval(norms, shared_episodes=False).to_json()
+        found["jacobian"] = hierarchical_interval(norms, shared_episodes=False, bounds=(0, math.inf)).to_json()
         if len(norms) == 1:
             found["jacobian"]["method"] = "one seed, so there is no interval"
     return None if all(value is None for value in found.values()) else found

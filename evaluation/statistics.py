@@ -143,7 +143,12 @@ def performance_profile_interval(
     return performance_profile(matrix, thresholds), low, high
 
 
-def hierarchical_interval(returns: Sequence[Array], confidence: float = 0.95, shared_episodes: bool = True) -> Interval:
+def hierarchical_interval(
+    returns: Sequence[Array],
+    confidence: float = 0.95,
+    shared_episodes: bool = True,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> Interval:
     """Interval of the mean return over new training seeds and new initial states: the one printed in tables.
 
     `evaluate` lets every policy meet the same initial states, so the seed means share the luck of those
@@ -160,15 +165,31 @@ def hierarchical_interval(returns: Sequence[Array], confidence: float = 0.95, sh
         confidence: in (0, 1).
         shared_episodes: episode e has the same initial state in every array, as `evaluate` makes it. If not,
             the second part is left out: independent episodes already vary the seed means.
+        bounds: what the mean can't be below or above, such as (0, 1) of a share: the interval is cut off there,
+            and covers no less often.
 
     Returns:
         The interval; over episodes alone for one seed, as `method` says; nan bounds for a single episode.
 
     Raises:
-        ConfigError: nothing given, values not finite, or shared episodes of unequal number.
+        ConfigError: nothing given, values not finite or out of `bounds`, or shared episodes of unequal number.
     """
     _check(1, confidence)
-    return _t_interval([(1.0, _groups(returns, shared_episodes))], confidence, shared_episodes)
+    groups = _groups(returns, shared_episodes)
+    if any(group.min() < bounds[0] or group.max() > bounds[1] for group in groups):
+        raise ConfigError(f"values are out of their bounds, {bounds[0]:g} to {bounds[1]:g}")
+    found = _t_interval([(1.0, groups)], confidence, shared_episodes)
+    if math.isnan(found.low):
+        return found
+    return dataclasses.replace(found, low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
+
+
+def cost_interval(costs: Sequence[Array], shared_episodes: bool = True) -> Interval:
+    """`hierarchical_interval` of what episodes cost: not below 0, as costs are, unless some of these are."""
+    least = min((float(np.min(one)) for one in costs if np.size(one)), default=0.0)
+    return hierarchical_interval(
+        costs, shared_episodes=shared_episodes, bounds=(0.0 if least >= 0 else -math.inf, math.inf)
+    )
 
 
 def difference_interval(

@@ -38,8 +38,15 @@ def candidate_normals(draws: Tensor, first: int, count: int, horizon: int, width
 
 def future_normals(draws: Tensor, futures: int, t: int, width: int, dtype: torch.dtype) -> Tensor:
     """(F, B, D) standard normal numbers of step t of each future: all candidates of a plan share them."""
+    return future_normals_of(draws, futures, range(t, t + 1), width, dtype)[0]
+
+
+def future_normals_of(draws: Tensor, futures: int, steps: range, width: int, dtype: torch.dtype) -> Tensor:
+    """(H, F, B, D) `future_normals` of many steps."""
     keys = numbered(row_keys(draws, FUTURES), 0, futures).T
-    return normal(mix((keys.reshape(-1) + t * 0x9E3779B9) & _32), 0, width, dtype).view(futures, len(draws), width)
+    counts = torch.arange(steps.start, steps.stop, device=keys.device)[:, None] * 0x9E3779B9
+    flat = normal(mix((keys.reshape(-1) + counts) & _32).reshape(-1), 0, width, dtype)
+    return flat.view(len(steps), futures, len(draws), width)
 
 
 def future_shares(draws: Tensor, futures: int, t: int) -> Tensor:

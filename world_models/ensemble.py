@@ -17,6 +17,8 @@ from surefoot.core import native
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.networks import MLP
 from surefoot.world_models.dynamics import Outcome, StepNoise
+from surefoot.world_models.ensemble_rollout import sums_in_ensemble
+from surefoot.world_models.futures import Objective
 
 Terminates = Callable[[Tensor], Tensor]
 """(..., S) next states in the environment's units -> (...) bool: the episode ends (`world_models.terminations`)."""
@@ -206,7 +208,11 @@ class GaussianEnsemble(nn.Module):
 
     def _bounded(self, outputs: Tensor) -> Prediction:
         mean, log_variance = outputs.chunk(2, -1)
-        return Prediction(mean, soft_clamp(log_variance, self.min_log_variance, self.max_log_variance))
+        return Prediction(mean, self.clamped(log_variance))
+
+    def clamped(self, log_variance: Tensor) -> Tensor:
+        """(..., D) log-variances between the bounds."""
+        return soft_clamp(log_variance, self.min_log_variance, self.max_log_variance)
 
     def of_batch(self, batch: Mapping[str, Tensor]) -> tuple[Prediction, Tensor]:
         """Predictions for a batch, (E, B, D), and their targets.
@@ -336,6 +342,14 @@ class GaussianEnsemble(nn.Module):
         prediction = self.predict(states, actions, noise.member)
         values = prediction.mean if noise.normal is None else prediction.mean + prediction.std * noise.normal
         return self.outcome(states, values)
+
+    def sums_of(
+        self, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective
+    ) -> tuple[Tensor, Tensor] | None:
+        """As `futures.sums_of`, in few operations; None where that is for single steps (`ensemble_rollout`)."""
+        if not _countable(states, actions, self.network.weights[0]):
+            return None
+        return sums_in_ensemble(self, states, actions, draws, objective)
 
 
 def mixture(predictions: Prediction) -> Prediction:

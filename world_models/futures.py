@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,26 +71,32 @@ class Futures(NamedTuple):
     """(F, ..., H) bool: has ended at this step or before."""
 
 
-def future_noise(dynamics: Dynamics, objective: Objective, draws: Tensor, t: int, dtype: torch.dtype) -> StepNoise:
-    """The random numbers of step t of F futures: member (F, B), and normal (F, B, D).
+def future_member(dynamics: Dynamics, objective: Objective, draws: Tensor, t: int) -> Tensor | None:
+    """(F, B) int64 members of step t of F futures; None: the mean of all that are asked, or there is one.
 
     Futures of "tsinf" keep the members one after another, so that each has an equal share; those of "ts1" draw one at
     each step. Of a world with `elites` only these are asked. One future, and "none", are the mean outcome.
     """
     futures, rows = objective.futures, len(draws)
-    member = normal = None
-    if objective.spread != "none" and futures > 1:
-        asked = getattr(dynamics, "elites", torch.arange(dynamics.members, device=draws.device))
-        count = len(asked)
-        if objective.spread != "aleatoric" and count > 1:
-            if objective.propagation == "ts1":
-                place = (drawn.future_shares(draws, futures, t) * count).long()
-            else:
-                place = (torch.arange(futures, device=draws.device) % count)[:, None].expand(-1, rows)
-            member = asked[place]
-        if objective.spread != "epistemic" and dynamics.noise_dim > 0:
-            normal = drawn.future_normals(draws, futures, t, dynamics.noise_dim, dtype)
-    return StepNoise(member, normal)
+    if futures == 1 or objective.spread not in ("both", "epistemic"):
+        return None
+    asked = getattr(dynamics, "elites", torch.arange(dynamics.members, device=draws.device))
+    count = len(asked)
+    if count == 1:
+        return None
+    if objective.propagation == "ts1":
+        place = (drawn.future_shares(draws, futures, t) * count).long()
+    else:
+        place = (torch.arange(futures, device=draws.device) % count)[:, None].expand(-1, rows)
+    return asked[place]  # type: ignore[no-any-return]
+
+
+def future_noise(dynamics: Dynamics, objective: Objective, draws: Tensor, t: int, dtype: torch.dtype) -> StepNoise:
+    """The random numbers of step t of F futures: member (F, B), as `future_member`, and normal (F, B, D)."""
+    normal = None
+    if objective.futures > 1 and objective.spread in ("both", "aleatoric") and dynamics.noise_dim > 0:
+        normal = drawn.future_normals(draws, objective.futures, t, dynamics.noise_dim, dtype)
+    return StepNoise(future_member(dynamics, objective, draws, t), normal)
 
 
 def sample_futures(dynamics: Dynamics, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective) -> Futures:
@@ -134,7 +140,13 @@ def sums_of(
 
     After an end nothing is earned, but each step costs what that of the end did: were it free, a plan that can't keep
     its cost limit would crash as soon as it can.
+
+    A world that has `sums_of` of its own gives them where no derivatives are wanted (`world_models.ensemble_rollout`).
     """
+    own: Any = getattr(dynamics, "sums_of", None)
+    found = None if own is None or torch.is_grad_enabled() else own(states, actions, draws, objective)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
     shape = (objective.futures, *actions.shape[:2])
     now = states.unsqueeze(1).expand(*shape, states.shape[-1])
     returns = torch.zeros(shape, dtype=states.dtype, device=states.device)
@@ -178,6 +190,7 @@ class Score(NamedTuple):
         return torch.where(some, torch.where(self.feasible, self.values, -math.inf), numbers)
 
 
+@torch.no_grad()
 def score(dynamics: Dynamics, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective) -> Score:
     """The (B, N, H, A) candidates of (B, S) states, by the objective."""
     returns, costs = sums_of(dynamics, states, actions, draws, objective)

@@ -147,6 +147,20 @@ def test_two_way_variance_worked_by_hand() -> None:
     assert interval.half_width == pytest.approx(half, rel=1e-9)
 
 
+def test_intervals_of_bounded_means_end_at_their_bounds_and_keep_the_other_end() -> None:
+    shares = [np.array([0.0] * 7 + [1.0])]
+    free, cut = st.hierarchical_interval(shares), st.hierarchical_interval(shares, bounds=(0.0, 1.0))
+    assert free.low < 0
+    assert free.high < 1
+    assert (cut.estimate, cut.low, cut.high) == (free.estimate, 0.0, free.high)
+    assert st.cost_interval([np.array([0.0, 0.0, 9.0])]).low == 0.0
+    signed = [np.array([-1.0, 0.0, 9.0])]
+    assert st.cost_interval(signed) == st.hierarchical_interval(signed)  # costs of an environment that has such
+    assert math.isnan(st.cost_interval([np.array([3.0])]).low)
+    with pytest.raises(ConfigError, match="out of their bounds, 0 to 1"):
+        st.hierarchical_interval([np.array([0.5, 1.5])], bounds=(0.0, 1.0))
+
+
 def test_a_single_episode_has_no_interval_and_json_says_null() -> None:
     interval = st.hierarchical_interval([np.array([3.0])])
     assert math.isnan(interval.low)

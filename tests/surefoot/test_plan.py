@@ -7,7 +7,11 @@ import pathlib
 
 import pytest
 
+from surefoot.cli import output
 from surefoot.cli.main import main
+from surefoot.experiment.run import Run
+from surefoot.tools.plan import world_for
+from surefoot.world_models.terminations import never
 
 
 def test_an_exact_world_is_planned_in_and_the_numbers_are_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +66,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: pathlib.Path, capsys: pytest
     assert "not a run folder" in capsys.readouterr().err
 
 
-def learned(folder: pathlib.Path, algo: str) -> pathlib.Path:
+def learned(folder: pathlib.Path, algo: str, env: str = "none") -> pathlib.Path:
     """A short run on data of a pendulum."""
     data = folder / "data.npz"
     words = f"datasets generate native/pendulum --transitions 400 -o {data} --json"
@@ -71,9 +75,12 @@ def learned(folder: pathlib.Path, algo: str) -> pathlib.Path:
         "dynamics": "algo.model_hidden=[16,16] algo.model_decays=[] algo.model_members=3 algo.model_elites=2",
         "bc": "algo.hidden=[8,8]",
     }
-    words = f"train algo={algo} dataset={data} env=none steps=30 seeds=1 {small[algo]} out={folder / 'run'}"
+    words = f"train algo={algo} dataset={data} env={env} steps=30 seeds=1 {small[algo]} out={folder / 'run'}"
     assert main(words.split()) == 0
     return folder / "run"
+
+
+SHORT = "--planner cem --samples 10 --iterations 1 --horizon 2 --futures 6 --envs 1"
 
 
 def test_a_learned_model_is_planned_in_with_futures_and_risk(
@@ -81,15 +88,37 @@ def test_a_learned_model_is_planned_in_with_futures_and_risk(
 ) -> None:
     run = learned(tmp_path, "dynamics")
     capsys.readouterr()
-    words = f"plan {run} --env native/pendulum --planner cem --samples 10 --iterations 1 --horizon 3 --futures 6"
-    assert main([*words.split(), "--risk", "cvar:0.5", "--cost-limit", "0", "--envs", "1", "--json"]) == 0
+    words = f"plan {run} --env native/pendulum {SHORT}"
+    assert main([*words.split(), "--risk", "cvar:0.5", "--cost-limit", "0", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["objective"] == "CVaR(beta=0.5) of 6 futures (both spread, tsinf) within a cost of 0"
     assert found["episodes"] == 1
+    assert world_for(str(run), None).env_id == "surefoot/Pendulum-v0"  # as the data say
+    config = json.loads((run / "config.json").read_text())
+    del config["spec"]["environment"]
+    (run / "config.json").write_text(json.dumps(config))
     assert main(["plan", str(run)]) == 2
-    assert "name one with --env" in capsys.readouterr().err
+    assert "name it with --env" in capsys.readouterr().err
     assert main(["plan", str(run), "--env", "native/quadrotor-2d"]) == 2
     assert "has 1 actions, and native/quadrotor-2d 2" in capsys.readouterr().err
+
+
+def test_a_model_learns_with_an_environment_and_plans_tell_how_far_they_are(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = learned(tmp_path, "dynamics", env="native/pendulum")
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["environment"] == "native/pendulum"
+    assert summary["returns"] is None
+    assert 0 <= summary["models"][0]["mixture"]["coverage_50"] <= 1
+    assert Run.open(run).agent().model.terminates is never
+    capsys.readouterr()
+    monkeypatch.setattr(output, "PLAN_SECONDS", 0.0)
+    assert main(["plan", str(run), *SHORT.split()]) == 0
+    captured = capsys.readouterr()
+    assert "200 plans, " in captured.err
+    assert "of 1 episodes finished" in captured.err
+    assert "native/pendulum" in captured.out
 
 
 def test_a_run_without_a_model_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,3 +212,32 @@ def episodes_bar(
                 say(f"{done:,} of {total:,} {what}", stderr=True)
 
         yield show
+
+
+@contextlib.contextmanager
+def plans_line(quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """How far planning is, as one line on standard error that is written over; gives the function to call with it.
+
+    Where that is no terminal, a line of its own every `PLAN_SECONDS`, the first after as long.
+    """
+    from rich.status import Status
+
+    terminal = sys.stderr.isatty()
+    told = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        status = (
+            stack.enter_context(Status("planning", console=console(stderr=True))) if terminal and not quiet else None
+        )
+
+        def show(text: str) -> None:
+            nonlocal told
+            if status is not None:
+                status.update(text)
+            elif not quiet and time.monotonic() - told > PLAN_SECONDS:
+                told = time.monotonic()
+                say(text, stderr=True)
+
+        yield show
+
+
+PLAN_SECONDS = 10.0

@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser("plan", help="act by planning: in an exact world, or in the model that a run learned")
     parser.add_argument("world", metavar="ENV|RUN", help="native/<system>, a MuJoCo id, or a run folder with a model")
-    parser.add_argument("--env", help="where a RUN's plans are carried out (default: the run's own)")
+    parser.add_argument("--env", help="where a RUN's plans are carried out (default: its own, or its data's)")
     parser.add_argument("--planner", default="mppi", help="cem, icem, mppi, ilqr or shooting (default mppi)")
     how = parser.add_argument_group("settings of the planner (its own by default)")
     for name, (kind, meaning) in SETTINGS.items():
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     allow(arguments.env)
     world = world_for(arguments.world, arguments.env, arguments.policy_seed, arguments.trust, arguments.threads)
     episodes = arguments.episodes or arguments.envs
-    with output.episodes_bar(arguments.quiet or arguments.json, lines=False) as progress:
+    with output.plans_line(arguments.quiet or arguments.json) as progress:
         facts = plan_episodes(world, planner, objective, episodes, arguments.envs, arguments.seed, progress)
     if arguments.json:
         output.print_json(facts)

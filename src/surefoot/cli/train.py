@@ -287,8 +287,12 @@ def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
     commands = [f"surefoot report {' '.join(output.typed(folder) for folder in folders)} -o report.html"]
     if agent_class(finished.plan.algorithm).has_policy:
         commands.append(f"surefoot export {run_text} -o policy.onnx")
-    if finished.plan.environment is not None:
-        certify = [f"surefoot certify {run_text} --episodes 100000"] if is_native(finished.plan.environment) else []
+    elif finished.spec.environment is not None:
+        commands.append(f"surefoot plan {run_text} --planner cem --futures 10 --envs 1")
+    if finished.plan.evaluates:
+        certify = (
+            [f"surefoot certify {run_text} --episodes 100000"] if is_native(str(finished.plan.environment)) else []
+        )
         return [f"surefoot evaluate {run_text} --episodes 100", *certify, *commands]
     dataset = str(finished.plan.dataset)  # there is one where there is no simulator
     quoted = output.typed(dataset) if pathlib.Path(dataset).exists() else dataset

@@ -29,8 +29,6 @@ def check_parts(kind: type[Agent], dataset: Any, environment: str | None, gap: s
         raise ConfigError(f"{name} learns from data: name a dataset with dataset=")
     if kind.data == "refused" and dataset is not None:
         raise ConfigError(f"{name} takes no dataset, it learns from its own steps: leave out dataset=")
-    if not kind.has_policy and environment is not None:
-        raise ConfigError(f"{name} learns no policy that could be evaluated: leave the simulator out with env=none")
     if kind.acts and environment is None:
         raise ConfigError(f"{name} learns by acting: name an environment with env=, such as env=native/quadrotor-2d")
     if not kind.acts and gap is not None:

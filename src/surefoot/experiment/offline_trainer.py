@@ -26,7 +26,7 @@ VALIDATION_WINDOWS = 512
 
 
 class DataTrainer(SeedTrainer):
-    """Trains agents on a dataset; without a simulator, a tenth of the episodes is held out to judge them by."""
+    """Trains agents on a dataset; where no policy is evaluated, a tenth of the episodes is held out to judge by."""
 
     sources: Mapping[str, Source]
     held_out: Dataset | None = None
@@ -34,7 +34,7 @@ class DataTrainer(SeedTrainer):
     def begin(self) -> None:
         """Prepare the data and bind the agents to it."""
         assert self.dataset is not None
-        if self.plan.environment is None:
+        if not self.plan.evaluates:
             self.dataset, self.held_out = split(self.dataset)
         agents = [self.fresh(seed) for seed in self.seeds]
         ready = self.prepared(agents, self.dataset)
@@ -63,7 +63,7 @@ class DataTrainer(SeedTrainer):
         return learner
 
     def extras(self, position: int) -> dict[str, Any]:
-        """Without a simulator: losses on the episodes held out, and a fitted-Q estimate of policies of one vector."""
+        """Where no policy is evaluated: losses on the episodes held out, and a fitted-Q estimate of one that is."""
         if self.held_out is None:
             return {}
         agent = self.learner.extract(position)

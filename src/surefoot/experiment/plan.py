@@ -108,6 +108,11 @@ class Plan(Settings):
         return folder_name(self.algorithm, self.dataset or self.environment)
 
     @property
+    def evaluates(self) -> bool:
+        """Whether there are policies to evaluate, and an environment for it."""
+        return self.environment is not None and agent_class(self.algorithm).has_policy
+
+    @property
     def cost_limit(self) -> float | None:
         """What an episode's summed cost should keep to, where the algorithm has a `cost_limit`."""
         limit = self.config.get("cost_limit")

@@ -104,7 +104,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "steps": max(int(result.get("steps", plan.steps)) for result in results),
         "steps_of": "environment steps" if agent_class(plan.algorithm).acts else "gradient steps",
         "seeds": list(plan.seeds),
-        "episodes": plan.episodes if plan.environment is not None else 0,
+        "episodes": plan.episodes if plan.evaluates else 0,
         "per_seed_returns": [],
         "returns": None,
         "normalized": None,
@@ -123,7 +123,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "alarm": _alarm(plan.seeds, results),
     }
     jacobians = [result.get("jacobian") for result in results]  # not in results of before it was measured
-    if plan.environment is not None:
+    if plan.evaluates:
         episodes = [Episodes.from_json(result["evaluation"]) for result in results]
         returns = hierarchical_interval([e.returns for e in episodes])
         summary["per_seed_returns"] = [float(e.returns.mean()) for e in episodes]
@@ -154,7 +154,7 @@ def sum_up(run: Run) -> dict[str, Any]:
             "".join(json.dumps({"format": METRICS_FORMAT, **line}) + "\n" for line in lines), encoding="utf-8"
         )
     write_json(run.folder / "summary.json", summary)
-    if plan.environment is not None:
+    if plan.evaluates:
         draw_curves([run], run.folder / "curves.png")
     if plan.dataset != IN_MEMORY:
         run.columns_path.unlink(missing_ok=True)

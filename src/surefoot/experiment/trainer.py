@@ -239,7 +239,7 @@ class SeedTrainer:
     def _train(self) -> None:
         plan = self.plan
         chunk = min(5000, max(50, plan.steps // 200))
-        if plan.init is not None and plan.environment is not None and self.step == 0 and self.leads:
+        if plan.init is not None and plan.evaluates and self.step == 0 and self.leads:
             self._evaluate()  # so that curves begin where the other run ended
         if self.due:
             self._evaluate_and_save()
@@ -270,7 +270,7 @@ class SeedTrainer:
         if not self.leads:
             self.due = False
             return
-        if self.plan.environment is not None:
+        if self.plan.evaluates:
             self._evaluate()
         self.due = False
         self._save()
@@ -346,12 +346,12 @@ class SeedTrainer:
         acting = agent_class(self.plan.algorithm).has_policy
         plan, policies = self.plan, self._policies() if acting else []
         found: list[Any] = [None] * len(self.seeds)
-        if plan.environment is not None and acting:
+        if plan.evaluates:
             met = Met(len(policies))
             found = list(
                 evaluate(
                     policies,
-                    plan.environment,
+                    str(plan.environment),
                     plan.episodes,
                     seed=FINAL_EVALUATION_SEED,
                     watch=met,

@@ -44,7 +44,7 @@ def world_for(
 
     Args:
         name: native/<system>, or a folder.
-        env_id: where a run's plans are carried out; None: where the run was evaluated.
+        env_id: where a run's plans are carried out; None: the run's environment, or the one that its data are of.
         seed: of the run's models; None: the first.
         trust: import modules that the run names.
         threads: of plans in native systems; None: torch's number.
@@ -74,10 +74,12 @@ def world_for(
 def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bool) -> World:
     run = Run.open(path)
     if env_id is None:
-        env_id = run.plan.environment
+        env_id = run.plan.environment or run.spec.environment
         demand(env_id, path / "config.json", trust)
     if env_id is None:
-        raise ConfigError(f"{path}: was trained without a simulator; name one with --env ID")
+        raise ConfigError(
+            f"{path}: neither the run nor its data say of which environment they are; name it with --env ID"
+        )
     if seed is not None and seed not in run.plan.seeds:
         raise ConfigError(f"{path}: has no seed {seed}; it has {list(run.plan.seeds)}")
     model = getattr(load_agent(run, seed, trust), "model", None)
@@ -96,15 +98,25 @@ def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
 
 
 class Timed(PlannerPolicy):
-    """A planner's policy that tells how long it planned."""
+    """A planner's policy that tells how long it planned, and after each plan how far it is."""
 
     seconds = 0.0
+    tell: Callable[[str], None] | None = None
+    done, wanted = 0, 0
+    """Episodes."""
+
+    def finished(self, done: int, wanted: int) -> None:
+        """So many episodes are."""
+        self.done, self.wanted = done, wanted
 
     def act(self, observations: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """As `PlannerPolicy.act`."""
         begun = time.perf_counter()
         found = super().act(observations, memory)
         self.seconds += time.perf_counter() - begun
+        if self.tell is not None:
+            rate = self.plans / max(self.seconds, 1e-9)
+            self.tell(f"{self.plans:,} plans, {rate:,.3g} a second; {self.done:,} of {self.wanted:,} episodes finished")
         return found
 
 
@@ -115,9 +127,11 @@ def plan_episodes(
     episodes: int = 10,
     num_envs: int = 10,
     seed: int = 2,
-    progress: Callable[[int, int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Whole episodes of a planner, and what they came to as JSON values, with intervals.
+
+    `tell` is called after each plan with a sentence on how far it is.
 
     Raises:
         ConfigError: a model whose sizes are not the environment's, or what `evaluate` raises.
@@ -129,7 +143,8 @@ def plan_episodes(
             "environment that its data are of with --env"
         )
     policy = Timed(planner, world.dynamics, low, high, objective)
-    found = evaluate([policy], world.env_id, episodes, seed, min(num_envs, episodes), progress=progress)[0]
+    policy.tell, policy.wanted = tell, episodes
+    found = evaluate([policy], world.env_id, episodes, seed, min(num_envs, episodes), progress=policy.finished)[0]
     returns = hierarchical_interval([found.returns]).to_json()
     reference = reference_scores(gymnasium_id(world.env_id))
     broken = None if found.violations is None else int((found.violations > 0).sum())
