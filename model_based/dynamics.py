@@ -29,6 +29,7 @@ class DynamicsConfig(EnsembleConfig):
     """The model's, and what it predicts."""
 
     model_costs: bool = False  # predict the data's costs too
+    model_recalibrated: bool = True  # scale predicted variances to what the holdout likes best
 
 
 class LearnedDynamics(Agent):

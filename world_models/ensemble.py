@@ -40,6 +40,8 @@ class Prediction(NamedTuple):
         return (0.5 * self.log_variance).exp()
 
 
+CostsOf = Callable[[Tensor], Tensor]
+"""(..., S) next states in the environment's units -> (...) costs, where the constraint is known and not learned."""
 Judge = Callable[[Prediction, Tensor, Tensor | None], Tensor]
 """(predictions, targets, weights) -> (E,), the less the better."""
 
@@ -89,7 +91,8 @@ class GaussianEnsemble(nn.Module):
 
     States are in the environment's units and actions in [-1, 1]; inputs are normalised within. Targets are the change
     of the state and the reward, and the cost where it is predicted, raw or, with `normalize_targets`, divided by
-    their own deviations; `predict` and `step` give the environment's units in either case.
+    their own deviations; `predict` and `step` give the environment's units in either case. A function set as `costs_of`
+    takes the place of predicted costs: a Gaussian fits a step from 0 to 1 badly, and planners with a limit of 0 see it.
     """
 
     input_mean: Tensor
@@ -98,6 +101,7 @@ class GaussianEnsemble(nn.Module):
     target_scale: Tensor
     elites: Tensor
     fitted: Tensor
+    temperature: Tensor
     max_log_variance: Tensor
     min_log_variance: Tensor
     members: int
@@ -138,10 +142,12 @@ class GaussianEnsemble(nn.Module):
             raise ConfigError(f"elites is {elites} of {members} members: give 1 to {members}")
         if decays and len(decays) != len(hidden) + 1:
             raise ConfigError(
-                f"decays are {len(decays)} for {len(hidden) + 1} layers, the last included: give one each, or none"
+                f"{len(decays)} decays (option model_decays) for {len(hidden) + 1} layers of model_hidden, the last "
+                "included: give one each, or none"
             )
         self.state_dim, self.action_dim, self.members, self.costs = state_dim, action_dim, members, costs
         self.decays, self.normalize_targets, self.terminates = tuple(decays), normalize_targets, terminates
+        self.costs_of: CostsOf | None = None
         self.noise_dim = outputs = state_dim + 1 + int(costs)
         inputs = state_dim + action_dim
         self.network = MLP(inputs, 2 * outputs, hidden, members=members, activation="silu", initialisation="truncated")
@@ -157,6 +163,7 @@ class GaussianEnsemble(nn.Module):
         self.register_buffer("target_mean", torch.zeros(outputs))
         self.register_buffer("target_scale", torch.ones(outputs))
         self.register_buffer("elites", torch.arange(elites))
+        self.register_buffer("temperature", torch.ones(outputs))  # of the predicted variances (`learning.recalibrated`)
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
 
     # -- from data ----------------------------------------------------------------------------------------
@@ -270,11 +277,12 @@ class GaussianEnsemble(nn.Module):
     # -- asking -------------------------------------------------------------------------------------------
 
     def in_units(self, prediction: Prediction) -> Prediction:
-        """A prediction in the environment's units, the exact inverse of `targets`."""
+        """A prediction in the environment's units, the exact inverse of `targets`, with recalibrated variances."""
+        log_variance = prediction.log_variance + self.temperature.log()
         if not self.normalize_targets:
-            return prediction
+            return Prediction(prediction.mean, log_variance)
         mean = prediction.mean * self.target_scale + self.target_mean
-        return Prediction(mean, prediction.log_variance + 2 * self.target_scale.log())
+        return Prediction(mean, log_variance + 2 * self.target_scale.log())
 
     def predict_all(self, states: Tensor, actions: Tensor) -> Prediction:
         """(E, ..., D) what each member predicts, in the environment's units: rewards at D = S, costs after them."""
@@ -330,6 +338,7 @@ class GaussianEnsemble(nn.Module):
         following = states + values[..., : self.state_dim]
         rewards = values[..., self.state_dim]
         costs = values[..., self.state_dim + 1] if self.costs else torch.zeros_like(rewards)
+        costs = costs if self.costs_of is None else self.costs_of(following)
         ended = torch.zeros_like(rewards, dtype=torch.bool) if self.terminates is None else self.terminates(following)
         return Outcome(following, rewards, costs, ended)
 

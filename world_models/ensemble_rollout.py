@@ -35,7 +35,7 @@ class _Networks(NamedTuple):
     width: int
     """Of the outputs."""
     scale: Tensor
-    """(D,) of the outputs, by which deviations are multiplied too."""
+    """(D,) what predicted deviations are multiplied by."""
     random: bool
     """Whether log-variances come after the means."""
 
@@ -82,7 +82,7 @@ def _networks(model: GaussianEnsemble, random: bool) -> _Networks:
     weights[-1], biases[-1] = means[0].contiguous(), means[1].contiguous()
     count = range(model.members)
     members = [kernels.prepared([w[e] for w in weights], [b[e] for b in biases], "silu") for e in count]
-    return _Networks(members, weights[-1].shape[1], scale, random)
+    return _Networks(members, weights[-1].shape[1], scale * model.temperature.sqrt(), random)
 
 
 def _sums(
@@ -122,11 +122,14 @@ def _sums(
         results[t] = out[..., size:width]
         following = now[..., :size] + out[..., :size]
         inputs[t + 1, ..., :size] = following[back[t][order[t + 1]]] if moves and t + 1 < horizon else following
-    ends = None
-    if model.terminates is not None:
-        ends = model.terminates(inputs[1:, ..., :size] * scale[:size] + mean[:size])
-        ends = ends[step, torch.cat([back[1:], back[-1:]])]
-    return _summed(results[step, back], ends, objective.discount, (futures, rows, candidates))
+    ends, results = None, results[step, back]
+    if model.terminates is not None or model.costs_of is not None:
+        after, places = inputs[1:, ..., :size] * scale[:size] + mean[:size], torch.cat([back[1:], back[-1:]])
+        if model.terminates is not None:
+            ends = model.terminates(after)[step, places]
+        if model.costs_of is not None:
+            results = torch.stack([results[..., 0], model.costs_of(after)[step, places]], -1)
+    return _summed(results, ends, objective.discount, (futures, rows, candidates))
 
 
 def _order(member: Tensor | None, blocks: int, model: GaussianEnsemble) -> tuple[Tensor, list[list[int]]]:

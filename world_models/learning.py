@@ -27,7 +27,7 @@ from surefoot.core.spec import Spec
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import Store, Workspace
 from surefoot.world_models import terminations
-from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, gaussian_loss, squared_error
+from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, Prediction, gaussian_loss, squared_error
 from surefoot.world_models.mismatch import WEIGHTS as ROW_WEIGHTS
 from surefoot.world_models.mismatch import effective_sample_size
 from surefoot.world_models.terminations import AUTO, named
@@ -66,6 +66,7 @@ class EnsembleConfig:
     model_weights: str = "uniform"  # of rows in the model's loss: uniform, recent, or near_best (the best episode)
     termination: str = AUTO  # where episodes end in the model: auto (by the environment's id), none or module:function
     model_judged_by: str = "error"  # on the holdout: error (squared, of the means: MBPO) or likelihood
+    model_recalibrated: bool = False  # scale variances, a number a dimension, to what the holdout likes best
 
     def __post_init__(self) -> None:
         """Refuse values out of range; `GaussianEnsemble` checks the sizes."""
@@ -159,6 +160,11 @@ def learn_model(agent: Agent, until: int | None = None, best: str = "model_best"
         model: GaussianEnsemble = agent.model  # type: ignore[assignment]
         return model.loss(batch, batch.get(WEIGHTS))
 
+    def final(model: GaussianEnsemble, kept: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Members and elites as they stay, and the temperatures of their variances where those are wanted."""
+        found = restored(model, kept)
+        return {**found, "model.temperature": temperatures(model, found, batch)} if c.model_recalibrated else found
+
     def keep_best(batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """Measure the holdout, keep the members that improved; restore them where that was the last epoch."""
         model: GaussianEnsemble = agent.model  # type: ignore[assignment]
@@ -168,7 +174,7 @@ def learn_model(agent: Agent, until: int | None = None, best: str = "model_best"
         changed = kept.measured(model, errors, c.model_improvement, c.model_patience)
         found = {f"{best}.{name}": value for name, value in changed.items()}
         if bool(changed["stopped"]):  # rules are taken seed by seed
-            found |= restored(model, changed)
+            found |= final(model, changed, batch)
         metrics = {f"model_error_{member}": error for member, error in enumerate(errors)}
         if WEIGHTS in batch:
             metrics["model_error_uniform"] = model.holdout_errors(batch, None, judge).mean()
@@ -179,7 +185,8 @@ def learn_model(agent: Agent, until: int | None = None, best: str = "model_best"
         found, metrics = keep_best(batch, noise)
         changed = {name.removeprefix(f"{best}."): value for name, value in found.items()}
         model: GaussianEnsemble = agent.model  # type: ignore[assignment]
-        return {**found, f"{best}.stopped": torch.ones_like(changed["stopped"]), **restored(model, changed)}, metrics
+        stopped = torch.ones_like(changed["stopped"])
+        return {**found, f"{best}.stopped": stopped, **final(model, changed, batch)}, metrics
 
     holdout = {"source": HOLDOUT, "rows": c.model_holdout_limit, "changes": (best, "model")}
     adam = Adam(c.model_learning_rate)
@@ -200,6 +207,36 @@ def restored(model: GaussianEnsemble, kept: Mapping[str, Tensor]) -> dict[str, T
     """
     found = {f"model.{name}": value for name, value in kept.items() if name.startswith("network.")}
     return {**found, "model.elites": kept["errors"].argsort(stable=True)[: len(model.elites)]}
+
+
+TEMPERATURES = tuple(math.exp(0.1 * k) for k in range(-80, 41))
+"""Factors of variances that are tried."""
+
+
+@torch.no_grad()
+def temperatures(model: GaussianEnsemble, values: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    r"""(D,) the factors of the members' variances under which the elites' mixture is likeliest on rows (B, ...).
+
+    .. math:: \arg\min_s \textstyle\sum_b (y_b - \mu_b)^2 / v_b + \log v_b, \quad
+        v_b = s\, \mathrm{mean}_e \sigma^2_{eb} + \mathrm{var}_e \mu_{eb}
+
+    for each dimension: temperature scaling (Guo et al., "On Calibration of Modern Neural Networks", 2017; Levi et al.
+    for regression, 2022) of the noise alone: what members disagree on is left as it is.
+
+    Args:
+        model: whose sizes and statistics count.
+        values: tensors by full name, `model.` in front, that take the place of the model's own.
+        batch: that no member was trained on.
+    """
+    own = {name.removeprefix("model."): value for name, value in values.items()}
+    inputs, targets = model.inputs(batch["observations"], batch["actions"]), model.targets(batch)
+    found: Prediction = torch.func.functional_call(model, own, (inputs,))
+    elites = own["elites"]
+    mean, noise = found.mean[elites], found.log_variance[elites].exp().mean(0)
+    spread, miss = mean.var(0, correction=0), (mean.mean(0) - targets).square()
+    factors = torch.tensor(TEMPERATURES, dtype=noise.dtype, device=noise.device)
+    loss = torch.stack([(miss / (s * noise + spread) + (s * noise + spread).log()).mean(0) for s in factors])
+    return factors[loss.argmin(0)]
 
 
 # -- rows -----------------------------------------------------------------------------------------------------

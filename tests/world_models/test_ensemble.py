@@ -253,7 +253,7 @@ def test_fixed_bounds_are_not_parameters() -> None:
 def test_bad_sizes_are_refused() -> None:
     with pytest.raises(ConfigError, match="elites is 6 of 5"):
         model(elites=6)
-    with pytest.raises(ConfigError, match="decays are 2 for 3 layers"):
+    with pytest.raises(ConfigError, match=r"2 decays \(option model_decays\) for 3 layers"):
         model(decays=(0.1, 0.1))
 
 

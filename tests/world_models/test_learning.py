@@ -16,7 +16,9 @@ from surefoot.core.agent import Adam, Agent, Update
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.learner import Learner
 from surefoot.model_based.dynamics import LearnedDynamics
-from surefoot.world_models.learning import HOLDOUT, MODEL, BestSoFar, learn_model, split_rows
+from surefoot.world_models.calibration import one_step
+from surefoot.world_models.ensemble import GaussianEnsemble
+from surefoot.world_models.learning import HOLDOUT, MODEL, BestSoFar, learn_model, split_rows, temperatures
 
 
 def test_rows_are_split_alike_for_all_seeds_and_the_holdout_is_capped() -> None:
@@ -229,7 +231,7 @@ def test_stacked_seeds_equal_each_alone_in_float64_also_after_some_have_stopped(
         alone = learner((seed,), **options)
         alone.run(400)
         for name, value in alone.agents_parameters(0).items():
-            if "log_variance" not in name:  # bounds are the model's as it was last trained
+            if "log_variance" not in name and "temperature" not in name:  # bounds are those of the last training step
                 assert torch.allclose(together.agents_parameters(position)[name].double(), value.double(), rtol=1e-9), (
                     name
                 )
@@ -314,3 +316,31 @@ def test_an_update_is_switched_off_by_a_buffer_that_is_there_and_without_a_sched
     Wrong.adam, Wrong.switch = Adam(schedule="cosine"), "model_best.stopped"  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="schedule"):
         learner(kind=Wrong)
+
+
+def test_temperatures_are_those_that_the_held_out_rows_like_best() -> None:
+    torch.manual_seed(0)
+    model = GaussianEnsemble(2, 1, members=3, elites=1, hidden=(8,), decays=(), costs=False)
+    batch = {name: torch.randn(4000, width) for name, width in (("observations", 2), ("actions", 1))}
+    prediction = model(model.inputs(batch["observations"], batch["actions"]))
+    mean, std = prediction.mean[2], prediction.std[2]
+    wide = torch.tensor([0.3, 1.0, 2.0])  # the truth's deviations, in units of the predicted ones
+    targets = mean + wide * std * torch.randn_like(mean)
+    batch |= {"next_observations": batch["observations"] + targets[:, :2], "rewards": targets[:, 2]}
+    found = temperatures(model, {"model.elites": torch.tensor([2])}, batch)
+    torch.testing.assert_close(found, wide.square(), rtol=0.1, atol=0)  # of one member: the mean of z squared
+    with torch.no_grad():
+        model.elites.fill_(2)
+        before = one_step(model, batch)["mixture"]
+        model.temperature.copy_(found)
+        after = one_step(model, batch)["mixture"]
+    assert after["nll"] < before["nll"] - 0.1
+    assert after["coverage_50"] == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("recalibrated", [False, True])
+def test_a_model_is_recalibrated_at_its_end_where_that_is_wanted(recalibrated: bool) -> None:
+    trained = learner(model_recalibrated=recalibrated, planned_steps=12)
+    trained.run(12)
+    agent = trained.extract(0)
+    assert bool((agent.model.temperature != 1).any()) == recalibrated
