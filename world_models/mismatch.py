@@ -1,10 +1,13 @@
 """Which steps a model should predict well: weights of rows, since likelihood alone does not say what control needs.
 
 Source: Lambert, Amos, Yadan and Calandra, "Objective Mismatch in Model-based Reinforcement Learning" (2020), section 5,
-for the distance to a trajectory.
+for the distance to a trajectory; Voelcker, Liao, Garg and Farahmand, "Value Gradient weighted Model-Based Reinforcement
+Learning" (2022), for the value's gradient; Rahimi and Recht, "Random Features for Large-Scale Kernel Machines" (2007).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -62,6 +65,63 @@ def recent(dataset: Dataset, half_life: float = 0.25) -> Array:
     return (0.5 ** (age / half_life)).astype(np.float32)
 
 
+def by_value(dataset: Dataset, gradient: Callable[[Array], Array], most: float = 10.0) -> Array:
+    r"""(N,) :math:`\lVert \sigma \odot \nabla V(s') \rVert` over its mean: how much the value changes with an error there.
+
+    The paper weighs each dimension of a row's error, by its own derivative; here whole rows are weighed. Errors are in
+    units of the data's deviations :math:`\sigma`.
+
+    Args:
+        dataset: its next observations are what is predicted.
+        gradient: (N, O) observations -> (N, O) derivatives of a value, such as that of a critic of yours.
+        most: weights are cut off here, so that a few rows are not all that counts.
+
+    Raises:
+        DataError: the derivatives' shape is another one, or one is not finite.
+    """
+    found = np.asarray(gradient(dataset.next_observations), np.float64)
+    if found.shape != dataset.next_observations.shape or not np.isfinite(found).all():
+        raise DataError(f"{dataset.name}: the value's derivatives must be finite, one for each number of an observation")
+    size = np.linalg.norm(found * dataset.observations.std(0), axis=1)
+    mean = size[dataset.valid].mean()
+    return np.minimum(size / mean, most).astype(np.float32) if mean > 0 else uniform(dataset)
+
+
+def value_gradient(dataset: Dataset, discount: float = 0.99, features: int = 256, ridge: float = 1e-2) -> Array:
+    """(N,) `by_value` of the value of those who recorded the data.
+
+    It is fitted to the discounted returns-to-go of the rows, by ridge regression on random Fourier features of the
+    observations, whose kernel is as wide as the data. What would have come after a row's last recorded step is not
+    counted.
+    """
+    source = np.random.default_rng(0)
+    mean, deviation = dataset.observations.mean(0, dtype=np.float64), dataset.observations.std(0, dtype=np.float64)
+    deviation[deviation < 1e-12] = 1.0
+    width = dataset.observation_dim
+    directions, phases = source.normal(size=(width, features)) / np.sqrt(width), source.uniform(0, 2 * np.pi, features)
+
+    def angles(observations: Array) -> Array:
+        return (observations - mean) / deviation @ directions + phases  # type: ignore[no-any-return]
+
+    waves = np.cos(angles(dataset.observations))
+    target = returns_to_go(dataset, discount)
+    gram = waves.T @ waves + ridge * len(waves) * np.eye(features)
+    height = np.linalg.solve(gram, waves.T @ (target - target.mean()))
+    return by_value(dataset, lambda following: -(np.sin(angles(following)) * height) @ directions.T / deviation)
+
+
+def returns_to_go(dataset: Dataset, discount: float) -> Array:
+    """(N,) float64 discounted sums of each row's rewards to its episode's last."""
+    rewards, found = dataset.rewards.astype(np.float64), np.empty(len(dataset))
+    last = np.zeros(len(dataset), np.bool_)
+    last[dataset.episode_starts[1:] - 1] = True
+    following = 0.0
+    for row in range(len(rewards) - 1, -1, -1):
+        following = rewards[row] + (0.0 if last[row] else discount * following)
+        found[row] = following
+    return found
+
+
 def effective_sample_size(weights: Array) -> float:
     r""":math:`(\sum w)^2 / \sum w^2`: how many rows of equal weight would tell as much; 0 where all weights are 0."""
     values = np.asarray(weights, np.float64)
@@ -69,5 +129,5 @@ def effective_sample_size(weights: Array) -> float:
     return float(values.sum() ** 2 / squares) if squares > 0 else 0.0
 
 
-WEIGHTS = {"uniform": uniform, "near_best": near_best, "recent": recent}
+WEIGHTS = {"uniform": uniform, "near_best": near_best, "recent": recent, "value_gradient": value_gradient}
 """What the option `model_weights` may be: rows are weighed by a function of the dataset."""

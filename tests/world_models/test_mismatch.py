@@ -9,7 +9,16 @@ from small_models import learner, linear
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.world_models.learning import HOLDOUT, MODEL
-from surefoot.world_models.mismatch import effective_sample_size, near, near_best, recent, uniform
+from surefoot.world_models.mismatch import (
+    by_value,
+    effective_sample_size,
+    near,
+    near_best,
+    recent,
+    returns_to_go,
+    uniform,
+    value_gradient,
+)
 
 
 def test_the_effective_sample_size_counts_rows_of_equal_weight() -> None:
@@ -38,6 +47,34 @@ def test_recent_rows_weigh_twice_those_of_a_half_life_before() -> None:
     assert found[400] == 1
     assert found[300] == pytest.approx(0.5)
     assert found[0] == pytest.approx(1 / 16)
+
+
+def test_the_value_s_gradient_is_weighed_in_deviations_over_its_mean() -> None:
+    data = linear()
+    deviation, following = data.observations.std(0), data.next_observations
+    found = by_value(data, lambda seen: 2 * seen)  # of V(s) = |s|^2
+    size = np.linalg.norm(2 * following * deviation, axis=1)
+    np.testing.assert_allclose(found, size / size.mean(), rtol=1e-5)
+    assert by_value(data, lambda seen: 2 * seen, most=0.5).max() == 0.5
+    np.testing.assert_array_equal(by_value(data, np.zeros_like), uniform(data))
+    with pytest.raises(DataError, match="derivatives must be finite"):
+        by_value(data, lambda seen: seen[:, :1])
+
+
+def test_returns_to_go_begin_anew_with_each_episode() -> None:
+    data = linear(30)
+    found = returns_to_go(data, 0.5)
+    assert found[[9, 19, 29]] == pytest.approx(data.rewards[[9, 19, 29]])
+    assert found[7] == pytest.approx(data.rewards[7] + 0.5 * data.rewards[8] + 0.25 * data.rewards[9])
+
+
+def test_weights_by_the_fitted_value_are_large_where_it_is_steep() -> None:
+    data = linear(4_000)
+    steep = data.observations[:, 0]
+    bumps = data.replace(rewards=np.tanh(4 * steep).astype(np.float32))
+    weights, place = value_gradient(bumps, discount=0.0), np.abs(data.next_observations[:, 0])
+    assert weights[place < 0.2].mean() > 2 * weights[(place > 1) & (place < 2)].mean()
+    assert 0.1 * len(data) < effective_sample_size(weights) < len(data)
 
 
 def test_scales_and_targets_that_make_no_sense_are_refused() -> None:
