@@ -13,7 +13,6 @@ from torch import Tensor
 
 from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.diffusion import Schedule, denoising_loss, implicit
-from surefoot.core.errors import DataError
 from surefoot.core.noise_networks import NoiseNetwork, PlainNoise
 from surefoot.core.noise_unet import UNetNoise
 from surefoot.core.random import Noise
@@ -23,16 +22,11 @@ from surefoot.data.prepare import best_return
 from surefoot.data.sources import Added
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.offline.rcsl import RCSL, RCSLConfig
-from surefoot.world_models.dynamics import Dynamics, StepNoise
+from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.ensemble import DECAYS
-from surefoot.world_models.learning import (
-    BestSoFar,
-    EnsembleConfig,
-    ensemble_of,
-    learn_model,
-    model_sources,
-    prepare_model,
-)
+from surefoot.world_models.learning import BestSoFar, EnsembleConfig, ensemble_of, learn_model, prepare_model
+from surefoot.world_models.learning import model_sources as rows_of_model
+from surefoot.world_models.paths import Paths, follow, nothing_kept, path_noise, step_by_step
 
 STARTS, KEPT = "starts", "kept"
 
@@ -73,8 +67,8 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
         AlarmConfig.__post_init__(self)
         EnsembleConfig.__post_init__(self)
         RCSLConfig.__post_init__(self)
-        positive = ("model_updates", "behaviour_updates", "rollout_batches", "rollouts", "horizon", "kept")
-        for field in (*positive, "diffusion_steps", "behaviour_stride"):
+        for field in ("model_updates", "behaviour_updates", "rollout_batches", "rollouts", "horizon", "kept",
+                      "diffusion_steps", "behaviour_stride"):  # fmt: skip
             require(getattr(self, field) >= 1, "mbrcsl", field, getattr(self, field), ">= 1")
         network = self.behaviour_network
         require(network in {"mlp", "mlp_unet"}, "mbrcsl", "behaviour_network", network, "mlp or mlp_unet")
@@ -83,23 +77,14 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
 
 
 PUBLISHED: dict[str, Any] = {
-    "hidden": (1024, 1024),
-    "learning_rate": 5e-5,
-    "l2": 0.1,
-    "model_members": 7,
-    "model_elites": 5,
-    "model_hidden": (200, 200, 200, 200),
-    "model_decays": DECAYS,
-    "model_normalize_targets": False,
+    "hidden": (1024, 1024), "learning_rate": 5e-5, "l2": 0.1,
+    "model_members": 7, "model_elites": 5, "model_hidden": (200, 200, 200, 200), "model_decays": DECAYS,
+    "model_normalize_targets": False, "bounded": False, "rollout_batches": 1_000,
     "model_updates": 100_000,  # in the paper until 5 passes bring nothing, without a limit
-    "behaviour_network": "mlp_unet",
-    "behaviour_widths": (256, 512, 1024),
+    "behaviour_network": "mlp_unet", "behaviour_widths": (256, 512, 1024), "behaviour_learning_rate": 1e-4,
     "behaviour_updates": 38_900,  # 50 passes over 199,000 rows
-    "behaviour_learning_rate": 1e-4,
     "average_rate": 4e-4,
-    "rollout_batches": 1_000,
-    "bounded": False,
-}
+}  # fmt: skip
 
 
 class MBRCSL(RCSL):
@@ -150,9 +135,10 @@ class MBRCSL(RCSL):
         self.register_buffer("low", torch.zeros(sizes[0]))  # of the data's observations
         self.register_buffer("high", torch.zeros(sizes[0]))
         self.register_buffer("threshold", torch.zeros(()))  # the data's best return
-        self.register_buffer("accepted", torch.zeros((), dtype=torch.int64))  # paths kept so far
-        self.register_buffer("tried", torch.zeros((), dtype=torch.int64))  # batches of paths so far
+        for count in ("accepted", "tried"):  # paths kept, and batches of them, so far
+            self.register_buffer(count, torch.zeros((), dtype=torch.int64))
 
+    @property
     def world(self) -> Dynamics:
         """Where paths are followed."""
         return self.model
@@ -168,11 +154,10 @@ class MBRCSL(RCSL):
 
     def notes(self, dataset: Dataset) -> list[str]:
         """What paths must beat, and when the policy's training begins."""
-        text = (
+        return [
             f"mbrcsl: keeps paths that return more than {best_return(dataset):.1f} in the model; its policy learns "
             f"from training step {self.phases[-1] + 1:,} on, and its scores mean nothing before"
-        )
-        return [text]
+        ]
 
     @property
     def phases(self) -> tuple[int, int, int]:
@@ -190,7 +175,7 @@ class MBRCSL(RCSL):
         kept.dtype = stores.data["rewards"].dtype
         return {
             MAIN: Uniform(stores.data),
-            **model_sources(stores, c),
+            **rows_of_model(stores, c),
             STARTS: Uniform(lambda rows: {"observations": first[rows]}, len(first), STARTS),
             KEPT: kept,
         }
@@ -215,24 +200,12 @@ class MBRCSL(RCSL):
 
         return implicit(predict, noise, self.noise_schedule, self.noise_schedule.steps, eta=1.0)
 
-    def follow(self, observations: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Paths of the clone in the model: (H, B, O) observations, (H, B, A) actions, (H, B) rewards.
-
-        Args:
-            observations: (B, O) that they begin at.
-            noise: of `imagine`, (B, ...).
-        """
-        world, drawn = self.world(), (self.noise_schedule.steps, self.spec.action_dim)
-        to_act, member, to_step = (noise[f"imagined_{name}"].unflatten(-1, (self.config.horizon, -1)).unbind(1)
-                                   for name in ("action", "member", "outcome"))  # fmt: skip
-        path = []
-        for now, one, chance in zip(to_act, member, to_step, strict=True):
-            actions = self.behave(observations, now.unflatten(-1, drawn))
-            outcome = world.step(observations, actions, StepNoise(self.draw_member(one.squeeze(-1)), chance))
-            path.append((observations, actions, outcome.rewards))
-            observations = outcome.states.clamp(self.low, self.high) if self.config.bounded else outcome.states
-        seen, done, rewards = (torch.stack(column) for column in zip(*path, strict=True))
-        return seen, done, rewards
+    def follow(self, observations: Tensor, noise: dict[str, Tensor]) -> Paths:
+        """Paths of the clone in the model from (B, O) observations, by the (B, ...) noise of `imagine`."""
+        shape = (self.noise_schedule.steps, self.spec.action_dim)
+        steps = step_by_step(noise, self.config.horizon, self.draw_member)
+        bounds = (self.low, self.high) if self.config.bounded else None
+        return follow(self.world, lambda o, n: self.behave(o, n.unflatten(-1, shape)), observations, steps, bounds)
 
     def draw_member(self, uniform: Tensor) -> Tensor | None:
         """(B,) members of the world that predict a step, each elite equally likely, of uniform numbers."""
@@ -243,58 +216,32 @@ class MBRCSL(RCSL):
         c = self.config
         if int(self.accepted) >= c.kept:
             return {}, {}
-        seen, done, rewards = self.follow(batch["observations"], noise)
-        to_go = rewards.flip(0).cumsum(0).flip(0)
-        returns = to_go[0]
-        finite = (seen.isfinite().all(-1) & rewards.isfinite()).all(0)
-        chosen = (returns > self.threshold) & finite
+        paths = self.follow(batch["observations"], noise)
+        returns = torch.where(paths.finite, paths.returns_to_go[0], -torch.inf)
+        chosen = returns > self.threshold
         accepted, tried = self.accepted + chosen.sum(), self.tried + 1
         found = torch.where(chosen, returns, -torch.inf).amax()
         target = torch.where(self.accepted > 0, self.actor.target_return, -torch.inf).maximum(found)
         if int(tried) == c.rollout_batches and int(accepted) == 0:
-            raise DataError(self._nothing_kept(float(torch.where(finite, returns, -torch.inf).amax())))
-        rows = {
-            "observations": seen.flatten(0, 1),
-            "actions": done.flatten(0, 1),
-            "returns_to_go": to_go.flatten(),
-            "valid": chosen.expand(c.horizon, -1).flatten(),
-        }
-        best = torch.where(accepted > 0, target, self.actor.target_return)
-        wanted = best if c.target_return is None else self.actor.target_return
+            raise nothing_kept(self.name, c.rollout_batches * c.rollouts, float(self.threshold), float(returns.amax()))
+        reached = torch.where(accepted > 0, target, self.actor.target_return)
+        wanted = reached if c.target_return is None else self.actor.target_return
         metrics = {
             "acceptance": accepted / (tried * len(returns)),
             "kept_paths": accepted.float(),
-            "model_return": returns.mean(),
-            "model_return_over_best": torch.where(accepted > 0, best / self.threshold, torch.nan),
+            "model_return": paths.returns_to_go[0].mean(),
+            "model_return_over_best": torch.where(accepted > 0, reached / self.threshold, torch.nan),
         }
-        return {KEPT: rows, "accepted": accepted, "tried": tried, "actor.target_return": wanted}, metrics
-
-    def _nothing_kept(self, best: float) -> str:
-        c = self.config
-        return (
-            f"mbrcsl: none of {c.rollout_batches * c.rollouts:,} paths returned more in the model than the data's best "
-            f"episode, {float(self.threshold):.2f}; the best returned {best:.2f}. Either the data have no parts of a "
-            "better path, or the clone does not take them: give algo.behaviour_updates or algo.rollout_batches more, "
-            "or train rcsl"
-        )
+        return {KEPT: paths.rows(chosen), "accepted": accepted, "tried": tried, "actor.target_return": wanted}, metrics
 
     def updates(self) -> list[Update | Rule]:
         """Model; clone; paths; policy: one after another."""
         c, (model, behaviour, rollouts) = self.config, self.phases
-        adam = Adam(
-            c.behaviour_learning_rate,
-            weight_decay=c.behaviour_weight_decay,
-            schedule="cosine",
-            warm_up=c.behaviour_warm_up,
-            stride=c.behaviour_stride,
-        )
+        adam = Adam(c.behaviour_learning_rate, weight_decay=c.behaviour_weight_decay, schedule="cosine",
+                    warm_up=c.behaviour_warm_up, stride=c.behaviour_stride)  # fmt: skip
         drawn = {"noise": Noise("normal", self.spec.action_dim), "step": Noise("uniform", 1)}
         average = {"average_behaviour": ("behaviour", c.average_rate)}
-        path = {
-            "imagined_action": Noise("normal", c.horizon * c.diffusion_steps * self.spec.action_dim),
-            "imagined_member": Noise("uniform", c.horizon),
-            "imagined_outcome": Noise("normal", c.horizon * self.world().noise_dim),
-        }
+        path = path_noise(c.horizon, c.diffusion_steps * self.spec.action_dim, self.world)
         changes = ("accepted", "tried", "actor")
         return [
             *learn_model(self, until=model),

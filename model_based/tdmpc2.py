@@ -21,7 +21,7 @@ from surefoot.core.value_learning import linear_quantile, td_target
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import ReplayWindows
 from surefoot.world_models.elites import shifted
-from surefoot.world_models.latent import kept_units
+from surefoot.world_models.latent import discount_of, kept_units
 from surefoot.world_models.latent_planner import NETWORKS, LatentPlanner, networks
 
 
@@ -82,12 +82,6 @@ class TDMPC2Config(OffPolicyConfig):
         """As `OffPolicyConfig.training_steps`; with `pretrain` the random steps count too, once they are over."""
         late = 0 if self.pretrain else self.initial_steps
         return 0 if step < self.initial_steps else math.floor((step - late) * self.updates_per_step + 1e-9)
-
-
-def discount_of(episode_length: int) -> float:
-    """clip((T/5 - 1) / (T/5), 0.95, 0.995): 0.95 up to 100 steps, 0.99 at 500, 0.995 from 1,000 on."""
-    fifth = episode_length / 5
-    return min(max((fifth - 1) / fifth, 0.95), 0.995)
 
 
 class TDMPC2(OffPolicyAgent):

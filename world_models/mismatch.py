@@ -66,7 +66,7 @@ def recent(dataset: Dataset, half_life: float = 0.25) -> Array:
 
 
 def by_value(dataset: Dataset, gradient: Callable[[Array], Array], most: float = 10.0) -> Array:
-    r"""(N,) :math:`\lVert \sigma \odot \nabla V(s') \rVert` over its mean: how much the value changes with an error there.
+    r"""(N,) :math:`\lVert \sigma \odot \nabla V(s') \rVert` over its mean: how much an error there changes the value.
 
     The paper weighs each dimension of a row's error, by its own derivative; here whole rows are weighed. Errors are in
     units of the data's deviations :math:`\sigma`.
@@ -81,7 +81,7 @@ def by_value(dataset: Dataset, gradient: Callable[[Array], Array], most: float =
     """
     found = np.asarray(gradient(dataset.next_observations), np.float64)
     if found.shape != dataset.next_observations.shape or not np.isfinite(found).all():
-        raise DataError(f"{dataset.name}: the value's derivatives must be finite, one for each number of an observation")
+        raise DataError(f"{dataset.name}: the value's derivatives must be finite, one for each observed number")
     size = np.linalg.norm(found * dataset.observations.std(0), axis=1)
     mean = size[dataset.valid].mean()
     return np.minimum(size / mean, most).astype(np.float32) if mean > 0 else uniform(dataset)

@@ -116,6 +116,7 @@ class GridMBRCSL(MBRCSL):
         self.frequencies.index_put_((cells[:, 0], cells[:, 1], taken), torch.ones(len(taken)), accumulate=True)  # type: ignore[operator]
         return ready
 
+    @property
     def world(self) -> Grid:  # type: ignore[override]
         return Grid()
 
@@ -191,6 +192,7 @@ class Counting:
 class Counted(MBRCSL):
     name = "counted_mbrcsl"
 
+    @property
     def world(self) -> Counting:  # type: ignore[override]
         return Counting()
 
@@ -243,7 +245,7 @@ def test_states_in_the_model_stay_in_the_range_of_the_data() -> None:
         agent.prepare(random_data())
         noise = {entry: torch.rand(5, width.width) for entry, width in agent.updates()[-2].noise.items()}
         with torch.no_grad():
-            seen, _, _ = agent.follow(agent.high.expand(5, -1) - 0.5, noise)
+            seen = agent.follow(agent.high.expand(5, -1) - 0.5, noise).observations
         assert bool((seen[-1, :, 1] <= agent.high[1]).all()) == bounded
 
 
