@@ -23,7 +23,7 @@ from surefoot.evaluation.families import Family, cvar, family
 from surefoot.evaluation.report import write_report
 from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, ScriptedPolicy, evaluate
 from surefoot.evaluation.runs import CurvePoint, RunData, load_runs
-from surefoot.evaluation.safety import Safety, cost_interval, safety
+from surefoot.evaluation.safety import Safety, safety
 from surefoot.evaluation.selection import (
     Bandit,
     doubly_robust,

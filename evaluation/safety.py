@@ -16,7 +16,6 @@ from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.schema import Record, check
 from surefoot.data.dsrl import normalized_cost
 from surefoot.evaluation.rollout import Episodes
-from surefoot.evaluation.statistics import Interval, hierarchical_interval
 
 TAIL = 0.95
 
@@ -72,12 +71,6 @@ class Safety:
             return text
         above = "" if self.over_limit is None else f", {100 * self.over_limit:.3g} % of episodes above it"
         return f"{text}; normalised cost {self.normalized:.3g} at the limit {self.limit:g}{above}"
-
-
-def cost_interval(costs: Sequence[np.ndarray[Any, Any]]) -> Interval:
-    """`hierarchical_interval` of the mean cost of an episode, cut at 0: no episode costs less."""
-    found = hierarchical_interval(costs)
-    return dataclasses.replace(found, low=max(found.low, 0.0)) if found.low < 0.0 <= found.estimate else found
 
 
 def safety(found: Sequence[Episodes], limit: float | None = None) -> Safety | None:

@@ -70,8 +70,8 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
         for field in ("model_updates", "behaviour_updates", "rollout_batches", "rollouts", "horizon", "kept",
                       "diffusion_steps", "behaviour_stride"):  # fmt: skip
             require(getattr(self, field) >= 1, "mbrcsl", field, getattr(self, field), ">= 1")
-        network = self.behaviour_network
-        require(network in {"mlp", "mlp_unet"}, "mbrcsl", "behaviour_network", network, "mlp or mlp_unet")
+        known = self.behaviour_network in {"mlp", "mlp_unet"}
+        require(known, "mbrcsl", "behaviour_network", self.behaviour_network, "mlp or mlp_unet")
         require(self.behaviour_warm_up >= 0, "mbrcsl", "behaviour_warm_up", self.behaviour_warm_up, ">= 0")
         require(0 < self.average_rate <= 1, "mbrcsl", "average_rate", self.average_rate, "in (0, 1]")
 
@@ -132,8 +132,8 @@ class MBRCSL(RCSL):
         network = UNetNoise if c.behaviour_network == "mlp_unet" else PlainNoise
         self.behaviour: NoiseNetwork = network(*sizes, c.behaviour_widths)
         self.average_behaviour = copy.deepcopy(self.behaviour).requires_grad_(False)
-        self.register_buffer("low", torch.zeros(sizes[0]))  # of the data's observations
-        self.register_buffer("high", torch.zeros(sizes[0]))
+        for end in ("low", "high"):  # of the data's observations
+            self.register_buffer(end, torch.zeros(sizes[0]))
         self.register_buffer("threshold", torch.zeros(()))  # the data's best return
         for count in ("accepted", "tried"):  # paths kept, and batches of them, so far
             self.register_buffer(count, torch.zeros((), dtype=torch.int64))
@@ -213,8 +213,7 @@ class MBRCSL(RCSL):
 
     def imagine(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Any], Metrics]:
         """One batch of paths; those above the data's best are kept, unless there are enough already."""
-        c = self.config
-        if int(self.accepted) >= c.kept:
+        if int(self.accepted) >= (c := self.config).kept:
             return {}, {}
         paths = self.follow(batch["observations"], noise)
         returns = torch.where(paths.finite, paths.returns_to_go[0], -torch.inf)
