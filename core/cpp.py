@@ -63,8 +63,13 @@ def parts_of(actor: Actor) -> Parts:
         else:
             break
         actor = actor.inner
-    fits = type(actor) in (*SQUASHED, *CLIPPED, CategoricalActor) and isinstance(actor, MLPActor)
-    if not fits or actor.mlp.members is not None or actor.mlp.activation not in ACTIVATIONS:
+    kinds = (*SQUASHED, *CLIPPED, CategoricalActor)
+    if (
+        not isinstance(actor, MLPActor)
+        or type(actor) not in kinds
+        or actor.mlp.members is not None
+        or actor.mlp.activation not in ACTIVATIONS
+    ):
         raise ExportError(
             "a C++ header holds a plain network (deterministic, Gaussian, categorical; also with a history or chunks) "
             f"and this policy's head is {actor.kind!r}; export it to .onnx, which C++ runs by onnxruntime"

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -88,7 +89,7 @@ class MissingExtraError(SurefootError):
         )
 
 
-def nearest(name: str, known: "list[str] | tuple[str, ...] | dict[str, object]") -> str:
+def nearest(name: str, known: Collection[str]) -> str:
     """A clause naming the known names nearest to `name`, for error messages.
 
     >>> nearest("iq", ["iql", "bc"])

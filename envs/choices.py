@@ -30,6 +30,8 @@ class NumberedChoices(gymnasium.ActionWrapper[Any, Any, Any]):
     def __init__(self, env: Env) -> None:
         super().__init__(env)
         space: Any = env.action_space
+        self.sizes: tuple[int, ...]
+        self.shape: tuple[int, ...]
         if isinstance(space, gymnasium.spaces.Discrete):
             self.sizes, self.first, self.shape = (int(space.n),), np.array([int(space.start)]), ()
         elif isinstance(space, gymnasium.spaces.MultiBinary):

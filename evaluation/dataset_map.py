@@ -75,9 +75,9 @@ def picture(rows: Sequence[dict[str, Any]]) -> Figure:
             one.plot([x], [y], "o", color=colour, markersize=6, alpha=0.8, clip_on=False)
             name = pathlib.Path(str(row["dataset"])).stem
             right = x > 0.6 * max(other[key] for other in rows)
-            place = {"ha": "right" if right else "left", "va": "bottom" if rows.index(row) % 2 else "top"}
+            side, edge = "right" if right else "left", "bottom" if rows.index(row) % 2 else "top"
             offset = (-5 if right else 5, 3 if rows.index(row) % 2 else -3)
-            one.annotate(name, (x, y), offset, textcoords="offset points", fontsize=7, color=colour, **place)
+            one.annotate(name, (x, y), offset, textcoords="offset points", fontsize=7, color=colour, ha=side, va=edge)
         if known:
             for level in (0, 1):
                 one.axhline(level, color=plots.GREY, linestyle=":", linewidth=0.8)

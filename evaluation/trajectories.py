@@ -23,13 +23,40 @@ PLANES = (("x", "y"), ("x", "z"))
 class Played(Protocol):
     """An episode, as `surefoot.tools.film.Episode`."""
 
-    states: Array
-    names: tuple[str, ...]
-    actions: Array
-    rewards: Array
-    costs: Array | None
-    margins: Array | None
-    time_step: float
+    @property
+    def states(self) -> Array:
+        """(T, S) before each action."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the states."""
+        ...
+
+    @property
+    def actions(self) -> Array:
+        """(T, A), as the environment takes them."""
+        ...
+
+    @property
+    def rewards(self) -> Array:
+        """(T,)."""
+        ...
+
+    @property
+    def costs(self) -> Array | None:
+        """(T,), or None where the environment has no constraint."""
+        ...
+
+    @property
+    def margins(self) -> Array | None:
+        """(T,), safe if >= 0; or None."""
+        ...
+
+    @property
+    def time_step(self) -> float:
+        """Seconds; 1 where it is not known."""
+        ...
 
     @property
     def violates(self) -> bool:

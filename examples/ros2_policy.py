@@ -1,4 +1,6 @@
-"""A ROS 2 node that runs a policy at a fixed rate: `python ros2_policy.py --ros-args -p policy:=RUN -p rate:=50.0`.
+"""A ROS 2 node that runs a policy at a fixed rate.
+
+    python examples/ros2_policy.py --ros-args -p policy:=RUN -p rate:=50.0
 
 It reads `sensor_msgs/JointState` (positions, then velocities, of `joints` in that order) and writes
 `std_msgs/Float64MultiArray`. Change `observe` and `publish` to what your robot speaks. It takes care of this:

@@ -28,8 +28,8 @@ def answered(policy: LMPolicy, prompts: Sequence[Sequence[int]], answers: Sequen
         ids[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
         tokens[row, : len(answer)], kept[row, : len(answer)] = torch.tensor(answer), 1
     device, finished = policy.device, torch.ones(len(ended), dtype=torch.bool)
-    parts = (ids, mask, tokens, kept, torch.zeros_like(kept), finished)
-    return Rollout(*(part.to(device) for part in parts))
+    ids, mask, tokens, kept = (part.to(device) for part in (ids, mask, tokens, kept))
+    return Rollout(ids, mask, tokens, kept, torch.zeros_like(kept), finished.to(device))
 
 
 def supervise(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.temperature import Temperature
@@ -226,7 +227,7 @@ class CQL(Agent):
         _, log_density = self.actor.draw(self.policy_input(batch, noise, "next_observations"), noise["action"])
         return self.temperature.loss(log_density, self.target_entropy), {"temperature": self.temperature()}
 
-    def updates(self) -> list[Update]:
+    def updates(self) -> Sequence[Update | Rule]:
         """All at the same parameters, then the targets' average."""
         c, size = self.config, self.spec.action_dim
         several = c.sampled_actions * size

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.family import BalanceModel, TanhFamilyActor
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
@@ -94,7 +94,7 @@ class FamO2OCQL(CQL):
         q = ensembles.minimum(self.critic(torch.cat([observations, action], -1)))
         return -q.mean(), {"coefficient": coefficients}
 
-    def updates(self) -> list[Update]:
+    def updates(self) -> list[Update | Rule]:
         """CQL's and the balance model's, all at the same parameters, then the targets' average."""
         both = ("observations", "next_observations")
         places = {"critic_loss": both, "actor_loss": both[:1], "temperature_loss": both[1:]}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor
 
 from surefoot.core.actors import Actor, DeterministicActor, GaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.features import EncoderConfig
 from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, Value
@@ -132,7 +133,7 @@ class IQL(Agent):
         advantage = batch["target_q"] - self.value(batch["observations"])
         return advantage_weights(advantage, self.config.temperature)
 
-    def updates(self) -> list[Update]:
+    def updates(self) -> Sequence[Update | Rule]:
         """Value, actor, critic one after the other (official), or all three at the same parameters (CORL)."""
         c = self.config
         together = c.order == "together"

@@ -10,6 +10,7 @@ Messages are of ROS 2 (cdr) or JSON; what they mean stands in the file, so no RO
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,7 +104,7 @@ def _messages(path: pathlib.Path, topics: set[str] | None) -> Iterator[tuple[str
                     decoders[channel.id] = _decoder(path, ros, schema, channel)
                 kind = "" if schema is None else schema.name
                 decode, data = decoders[channel.id], message.data
-                yield channel.topic, kind, message.log_time, lambda decode=decode, data=data: decode(data)
+                yield channel.topic, kind, message.log_time, functools.partial(decode, data)
     except DataError:
         raise
     except Exception as error:  # mcap raises its own kinds, struct.error, and those of lz4 and zstandard

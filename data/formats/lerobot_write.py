@@ -201,7 +201,7 @@ def _tasks(task: str) -> Any:
     import pyarrow as pa
 
     index = "__index_level_0__"
-    described = [
+    described: list[dict[str, str | None]] = [
         {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
         {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"},
     ]

@@ -198,8 +198,12 @@ def expanded(mapping: LogMapping, table: Table) -> LogMapping:
             found += matched
         return tuple(found)
 
-    lists = {key: names(getattr(mapping, key)) for key in ("observations", "actions", "next_observations")}
-    return dataclasses.replace(mapping, **lists)
+    return dataclasses.replace(
+        mapping,
+        observations=names(mapping.observations),
+        actions=names(mapping.actions),
+        next_observations=names(mapping.next_observations),
+    )
 
 
 def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:

@@ -25,7 +25,7 @@ def test_vectors_images_and_dicts_of_both_are_named_arrays() -> None:
     ("space", "message"),
     [
         (gymnasium.spaces.Discrete(3), "observations are Discrete"),
-        (gymnasium.spaces.Box(0, 1, (64, 64, 3), np.float32), "give images as uint8"),
+        (gymnasium.spaces.Box(0, 1, (64, 64, 3), np.float32), "give pictures as uint8"),
         (gymnasium.spaces.Dict({"choice": gymnasium.spaces.Discrete(3)}), "the observation 'choice' is Discrete"),
     ],
 )

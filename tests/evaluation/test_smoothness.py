@@ -153,10 +153,10 @@ def test_the_action_change_is_a_column_of_details_and_not_of_the_table_that_ends
 def test_the_report_shows_both(make_run: MakeRun) -> None:
     page = render(load_runs([make_run(smoothness=MEASURED)]))
     assert "action" in page
-    assert "Action change: mean squared difference" in page
+    assert "Mean squared difference of successive actions" in page
     assert "in units of half the action range" in page
     assert "2.5 [2, 3]" in page
-    assert "Action change" not in render(load_runs([make_run("older")]))
+    assert "Mean squared difference of successive" not in render(load_runs([make_run("older")]))
 
 
 def test_a_damaged_entry_is_refused_by_name(make_run: MakeRun) -> None:

@@ -134,7 +134,7 @@ def test_algorithms_and_their_options_are_listed(capsys: Capture) -> None:
         (["evaluate", "RUN", "--until", "1", "--range", "2,1"], "must be above the first"),
         (["evaluate", "RUN", "--env", "Pendulm-v1"], "unknown environment"),
         (["evaluate", "RUN", "--env", "MountainCarContinuous-v0"], "don't fit"),
-        (["export", "RUN", "-o", "policy.bin"], "exported to .onnx, .pt2 or .safetensors"),
+        (["export", "RUN", "-o", "policy.bin"], "exported to .onnx, .pt2, .hpp (C++) or .safetensors"),
         (["export", "RUN", "-o", "policy.pt2", "--seed", "3"], "has no seed 3; it has [0, 5]"),
         (["export", "RUN", "-o", "policy.pt2", "--sampling"], "deterministic"),
         (["report", "nowhere"], "nowhere is not a run folder"),

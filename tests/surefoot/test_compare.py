@@ -211,7 +211,7 @@ def test_results_are_one_table_and_one_page(room: pathlib.Path, capsys: Capture)
     (room / "runs" / "torn" / "config.json").write_text("{")
     assert main(["results", "runs", "-o", "t.csv", "--plot"]) == 0
     shown = capsys.readouterr()
-    assert "2 runs, 6 numbers, 1 folders left out" in shown.out
+    assert "2 runs, 6 numbers, 1 folder left out" in shown.out
     assert "left out: runs/torn" in shown.err
     assert (room / "results.html").is_file()
     assert len((room / "t.csv").read_text().splitlines()) == 7

@@ -21,10 +21,10 @@ from surefoot.core.spec import Spec
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import RunData
 from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.machine import KERNELS
 from surefoot.experiment.plan import Plan, agent_class, options_from_json
 from surefoot.experiment.run import Run, load_agent, read_columns, write_columns
 from surefoot.experiment.summary import sum_up
-from surefoot.experiment.trainer import KERNELS
 from surefoot.experiment.worker import Log
 
 SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))

@@ -237,12 +237,13 @@ def present(
         output.say(f"*** {line}")
     if more is not None:
         more()
+    title = "picture" if picture is not None else "learning curves"
     picture, model = picture or finished.folder / "curves.png", finished.folder / "model.png"
     first = finished.policy_path(finished.plan.seeds[0])
-    more = len(finished.plan.seeds) - 1
-    others = f" (and of {more} more seed{'s' if more > 1 else ''} beside it)" if more > 0 else ""
+    rest = len(finished.plan.seeds) - 1
+    others = f" (and of {rest} more seed{'s' if rest > 1 else ''} beside it)" if rest > 0 else ""
     lines = [
-        ("picture" if more is not None else "learning curves", output.short(picture) if picture.is_file() else None),
+        (title, output.short(picture) if picture.is_file() else None),
         ("model", output.short(model) if model.is_file() else None),
         ("run folder", output.short(finished.folder)),
         ("policy", f"{output.short(first)}{others}" if first.is_file() else None),

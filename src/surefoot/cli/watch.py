@@ -129,7 +129,7 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
         for line in lines:
             if line["kind"] == "eval" and "return_mean" in line["values"]:
                 means.setdefault(int(line["step"]), []).append(float(line["values"]["return_mean"]))
-        losses = next((line["values"] for line in reversed(lines) if line["kind"] == "train"), {})
+        losses: dict[str, Any] = next((line["values"] for line in reversed(lines) if line["kind"] == "train"), {})
         reached: dict[int, int] = {}
         for line in lines:
             reached[line["seed"]] = max(reached.get(line["seed"], 0), int(line["step"]))

@@ -125,9 +125,10 @@ def carry_out(
             runs[name] = train(auto.plan_of(name), claim, dataset=dataset, listener=listener(name), trust=trust)
     found = select(candidates([str(run.folder) for run in runs.values()]), dataset)
     chosen, compared = choose(found, {name: str(run.folder) for name, run in runs.items()})
+    words = in_words(chosen, compared)
     answer = {
         "algorithm": chosen,
-        "answer": in_words(chosen, compared),
+        "answer": words,
         "differences": {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in compared.items()},
         "data": {"value": found.data_value, "estimate": found.data_estimate, "best": found.best_in_data},
         "discount": found.discount,
@@ -136,7 +137,7 @@ def carry_out(
     }  # fmt: skip
     save_png(picture(found, dataset.name), folder / PICTURE)
     write_json(folder / ANSWER, answer)
-    hand_over(runs[chosen], folder, answer["answer"])
+    hand_over(runs[chosen], folder, words)
     return answer
 
 

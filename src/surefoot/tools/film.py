@@ -14,12 +14,12 @@ import torch
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
 from surefoot.core.files import written_aside
-from surefoot.core.memory import PolicyLike
 from surefoot.core.policy import Policy
 from surefoot.envs.episodes import episode_seeds
 from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.systems import system
 from surefoot.envs.vector import make_env, make_vec
+from surefoot.safe.filtered import FilteredPolicy
 
 MOST_STEPS = 5_000
 """Of an episode that has no end of its own."""
@@ -56,7 +56,7 @@ class Episode:
         return self.costs is not None and bool((self.costs > 0).any())
 
 
-def native_episodes(policy: PolicyLike, env_id: str, count: int, seed: int = 2) -> list[Episode]:
+def native_episodes(policy: Policy | FilteredPolicy, env_id: str, count: int, seed: int = 2) -> list[Episode]:
     """Whole episodes in a native system, side by side, from the initial states that `rollout --seed` has.
 
     Args:
@@ -82,8 +82,8 @@ def native_episodes(policy: PolicyLike, env_id: str, count: int, seed: int = 2) 
             rewards, over = as_numpy(rewards), as_numpy(ended) | as_numpy(cut)
             costs = as_numpy(info["cost"]) if "cost" in info else np.zeros(count)
             margins = as_numpy(info["margin"]) if "margin" in info else np.full(count, np.nan)
-            numbers = (torch.from_numpy(np.asarray(value, np.float32)) for value in (rewards, costs))
-            memory = policy.hear(memory, *numbers, torch.from_numpy(over))
+            earned, paid = (torch.from_numpy(np.asarray(value, np.float32)) for value in (rewards, costs))
+            memory = policy.hear(memory, earned, paid, torch.from_numpy(over))
             for row in np.flatnonzero(active):
                 found = zip(rows[row].values(), (states, actions, rewards, costs, margins), strict=True)
                 for values, now in found:
