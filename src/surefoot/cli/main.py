@@ -49,6 +49,7 @@ COMMANDS = (
     "evaluate",
     "execute",
     "export",
+    "import",
     "llm",
     "new",
     "plan",
@@ -131,6 +132,7 @@ def build_parser() -> Parser:
         envs,
         execute,
         gather,
+        imports,
         llm,
         new,
         plan,
@@ -165,6 +167,7 @@ def build_parser() -> Parser:
     reach.add_parser(commands)
     envs.add_parser(commands)
     datasets.add_parser(commands)
+    imports.add_parser(commands)
     algorithms.add_parser(commands)
     llm.add_parsers(commands)
     return parser
