@@ -1,0 +1,93 @@
+"""What the commands of `surefoot datasets` share: options of reading a dataset, and the file that is written."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from surefoot.cli import output
+from surefoot.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from surefoot.data import Dataset
+
+
+def add(commands: Any, name: str, function: Any, what: str) -> argparse.ArgumentParser:
+    """A command, which prints JSON where it is asked to."""
+    made: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
+    made.add_argument("--json", action="store_true", help="print JSON")
+    made.set_defaults(run=function)
+    return made
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """The options that say how a dataset is read."""
+    parser.add_argument("--strict", action="store_true", help="refuse oddities that are otherwise counted")
+    parser.add_argument("--view", default="corrected", help="corrected, or d4rl for qlearning_dataset's rows")
+    parser.add_argument(
+        "--mapping", metavar="FILE", help="mapping that says what a log's columns mean (docs/own_data.md)"
+    )
+    parser.add_argument(
+        "--reward", metavar="MODULE:FUNCTION", help="rewards all steps at once, in place of recorded ones"
+    )
+
+
+def load(arguments: argparse.Namespace, source: str | None = None) -> Dataset:
+    """The dataset that the command names."""
+    from surefoot.tools import generate
+
+    options: dict[str, Any] = {"mapping": arguments.mapping, "reward": reward_of(arguments.reward)}
+    with output.download_bar() as progress:
+        source = source or arguments.source
+        return generate.load(source, strict=arguments.strict, view=arguments.view, progress=progress, **options)
+
+
+def reward_of(name: str | None) -> Any:
+    """The function of a name that the user typed, whose module may be in the working directory."""
+    from surefoot.experiment.trust import allow, function_of
+
+    if name is None:
+        return None
+    allow(name)
+    return function_of(name, "--reward")
+
+
+def new_file(name: str) -> pathlib.Path:
+    """A path to write a dataset to.
+
+    Raises:
+        ConfigError: it exists, or its ending names no format.
+    """
+    from surefoot.core.errors import nearest
+    from surefoot.data.save import WRITERS
+
+    path = pathlib.Path(name)
+    if path.suffix.lower() not in WRITERS:
+        raise ConfigError(f"{path}: the suffix {path.suffix!r} names no format: {nearest(path.suffix, list(WRITERS))}")
+    if path.exists():
+        raise ConfigError(f"{path}: exists already; delete it or choose another name")
+    return path
+
+
+def report_written(path: Any, dataset: Dataset, as_json: bool) -> None:
+    """Say what was written, and where."""
+    from surefoot import data
+
+    facts = data.info(dataset)
+    if as_json:
+        output.print_json({"output": str(path), **facts})
+        return
+    mean = facts["return_mean"]
+    returns = "no rewards: it can be cloned" if mean is None else f"mean return {mean:.1f}"
+    output.say(f"{output.short(path)}: {len(dataset):,} transitions, {facts['episodes']:,} episodes, {returns}")
+    for oddity, rows in dataset.warnings.items():
+        output.say(f"  accepted: {rows:,} rows with {oddity}")
+
+
+def show(facts: dict[str, Any], as_json: bool) -> None:
+    """Facts by name, as text or JSON."""
+    if as_json:
+        output.print_json(facts)
+    else:
+        output.print_facts(facts)
