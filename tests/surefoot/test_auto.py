@@ -12,6 +12,7 @@ import pytest
 from surefoot.cli import main
 from surefoot.experiment.run import Run
 from surefoot.tools import auto
+from surefoot.tools import select as selecting
 from surefoot.tools.select import Estimate, Selection
 
 Capture = pytest.CaptureFixture[str]
@@ -43,6 +44,12 @@ def test_another_than_the_clone_is_handed_over_only_with_confidence() -> None:
     name, compared = chosen(*clones, *beyond)
     assert name == "bc"
     assert "no other is better with confidence (iql +12" in auto.in_words(name, compared)
+
+
+@pytest.fixture(autouse=True)
+def two_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shared dataset of these tests has two episodes."""
+    monkeypatch.setattr(selecting, "LEAST_EPISODES", 2)
 
 
 @pytest.fixture
@@ -102,6 +109,8 @@ def test_a_killed_portfolio_goes_on_with_what_is_missing(
         (["preset=antmaze"], "preset= is of one algorithm"),
         (["-m"], "leave out -m"),
         (["stepz=3"], "unknown option 'stepz'"),
+        (["algo.portfolio=[bc,qc]"], "policies of qc remember"),
+        (["env=native/quadrotor-2d"], "observations don't fit"),
     ],
 )
 def test_what_it_can_not_do_is_said(
@@ -110,4 +119,25 @@ def test_what_it_can_not_do_is_said(
     command: list[Any] = ["train", "algo=auto", f"dataset={dataset_path}", "env=none", f"out={tmp_path / 'run'}"]
     assert main([*command, *arguments]) == 2
     assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_an_algorithm_is_meant_auto_says_what_it_is(capsys: Capture) -> None:
+    assert main(["train", "-m", "algo=auto,bc", "dataset=native/pendulum-mixed"]) == 2
+    assert "`surefoot train algo=auto dataset=FILE` makes by itself" in capsys.readouterr().err
+    assert main(["algorithms", "auto"]) == 0
+    assert "algo.portfolio" in capsys.readouterr().out
+    assert main(["algorithms", "--json"]) == 0
+    assert "auto" in {row["name"] for row in json.loads(capsys.readouterr().out)}
+
+
+def test_data_that_can_not_be_judged_on_are_refused_before_training(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    from surefoot.data import load, save
+
+    save(load(dataset_path).select_episodes(np.arange(1)), tmp_path / "few.hdf5")
+    command = ["train", "algo=auto", f"dataset={tmp_path / 'few.hdf5'}", "env=none", f"out={tmp_path / 'run'}"]
+    assert main(command) == 2
+    assert "1 episodes are too few" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

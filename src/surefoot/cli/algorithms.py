@@ -7,6 +7,8 @@ from typing import Any
 
 from surefoot.cli import output
 
+WHAT_AUTO_IS = "Trains several algorithms on one dataset and hands over the one that the data support, else the clone"
+
 
 def add_parser(commands: Any) -> None:
     """Register the command."""
@@ -19,31 +21,48 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the list, or one algorithm's options."""
     from surefoot.cli import config
-    from surefoot.cli.helptext import shown, summary
-    from surefoot.core.errors import ConfigError, nearest
-    from surefoot.experiment.algorithms import ALGORITHMS
+    from surefoot.cli.helptext import summary
+    from surefoot.experiment.algorithms import ALGORITHMS, AUTO
+    from surefoot.experiment.plan import agent_class
+    from surefoot.experiment.trust import allow
 
     if arguments.name is None:
         rows = [
             {"name": name, "what": summary(agent), "presets": sorted(agent.PRESETS)}
             for name, agent in sorted(ALGORITHMS.items())
         ]
+        rows.append({"name": AUTO, "what": WHAT_AUTO_IS, "presets": []})
         if arguments.json:
             output.print_json(rows)
         else:
             output.print_rows(rows, ["name", "what", "presets"])
         return 0
-    if arguments.name not in ALGORITHMS:
-        raise ConfigError(f"unknown algorithm {arguments.name!r}: {nearest(arguments.name, list(ALGORITHMS))}")
-    agent = ALGORITHMS[arguments.name]
-    options = config.described(agent.Config)
-    if arguments.json:
-        output.print_json({"name": agent.name, "what": summary(agent), "options": options, "presets": agent.PRESETS})
+    if arguments.name == AUTO:
+        _show(AUTO, WHAT_AUTO_IS, _options_of_auto(), {}, arguments.json)
         return 0
-    output.say(f"{agent.name}: {summary(agent)}\n")
+    allow(arguments.name)  # for the user names it
+    agent = agent_class(arguments.name)
+    _show(agent.name, summary(agent), config.described(agent.Config), agent.PRESETS, arguments.json)
+    return 0
+
+
+def _options_of_auto() -> list[dict[str, Any]]:
+    from surefoot.cli.auto import OPTIONS
+    from surefoot.tools.auto import PORTFOLIO
+
+    defaults = {"portfolio": PORTFOLIO, "budget": None}
+    return [{"name": name, "default": defaults[name], "what": what} for name, what in OPTIONS.items()]
+
+
+def _show(name: str, what: str, options: list[dict[str, Any]], presets: dict[str, Any], as_json: bool) -> None:
+    from surefoot.cli.helptext import shown
+
+    if as_json:
+        output.print_json({"name": name, "what": what, "options": options, "presets": presets})
+        return
+    output.say(f"{name}: {what}\n")
     rows = [{"option": f"algo.{row['name']}", "default": shown(row["default"]), "what": row["what"]} for row in options]
     output.print_rows(rows, ["option", "default", "what"])
-    for name, changes in sorted(agent.PRESETS.items()):
+    for preset, changes in sorted(presets.items()):
         listed = ", ".join(f"{key}={shown(value)}" for key, value in changes.items())
-        output.say(f"algo.preset={name}: {listed or 'the defaults'}")
-    return 0
+        output.say(f"algo.preset={preset}: {listed or 'the defaults'}")

@@ -8,56 +8,38 @@ from typing import TYPE_CHECKING
 
 from surefoot.cli import output
 from surefoot.core.errors import ConfigError, nearest
+from surefoot.experiment.algorithms import AUTO
 
 if TYPE_CHECKING:
+    from surefoot.cli.config import Request
     from surefoot.cli.train import Style
     from surefoot.data import Dataset
     from surefoot.experiment.folders import Claim
     from surefoot.tools.auto import Auto
 
-NAME = "auto"
-OWN = ("portfolio", "budget")
-"""Its options: algorithms to train, and training steps of all of them together."""
+OPTIONS = {
+    "portfolio": "algorithms to train, bc among them, which is handed over where no other is better with confidence",
+    "budget": "training steps of all runs together, in place of steps= for each",
+}
 
 
 def asked(overrides: Sequence[str]) -> bool:
     """Whether the command line says algo=auto."""
-    return any(text.replace(" ", "") == f"algo={NAME}" for text in overrides)
+    return any(text.replace(" ", "") == f"algo={AUTO}" for text in overrides)
 
 
 def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> int:
     """Train the portfolio and hand over; the exit code."""
     import dataclasses
 
-    from surefoot.cli import config, train
-    from surefoot.experiment.plan import SHARED, Plan, folder_name
-    from surefoot.tools.auto import CLONE, PORTFOLIO, Auto
+    from surefoot.cli import train
+    from surefoot.experiment.plan import SHARED, Plan
+    from surefoot.tools.auto import CLONE, Auto
     from surefoot.tools.generate import environment_of
 
-    if multirun:
-        raise ConfigError("algo=auto trains several algorithms already: leave out -m")
-    own, others = {}, []
-    for text in overrides:
-        key, _, value = text.partition("=")
-        name = key.removeprefix("algo.")
-        if key.startswith("algo."):
-            if name not in OWN:
-                raise ConfigError(f"auto has no option {key!r}: {nearest(key, [f'algo.{one}' for one in OWN])}")
-            own[name] = value
-        elif key in ("preset", "init", "envs", "logger"):
-            raise ConfigError(f"{key}= is of one algorithm, and algo=auto trains several: leave it out")
-        elif key != "algo":
-            others.append(text)
-    portfolio = tuple(part.strip() for part in own.get("portfolio", ",".join(PORTFOLIO)).strip("[]").split(","))
-    mine = [f"algo={CLONE}", *others]
-    config.check_overrides(mine, False)
-    request = config.compose(mine)
-    fields = dict(request.fields)
-    if "budget" in own:
-        fields["steps"] = _steps(own["budget"], len(portfolio) * len(fields["seeds"]))
-    request = dataclasses.replace(request, fields=fields)
-    named = dataclasses.replace(request, algorithm=NAME)
-    with train.claimed(named) as claim:
+    request, portfolio = compose(overrides, multirun)
+    fields = request.fields
+    with train.claimed(dataclasses.replace(request, algorithm=AUTO)) as claim:
         dataset = train.load(request, style)
         plan = Plan(
             algorithm=CLONE,
@@ -66,9 +48,42 @@ def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> 
             environment=environment_of(dataset, fields["env"], trust),
             **{name: fields[name] for name in SHARED},
         )
-        auto = Auto(plan, portfolio)
-        assert folder_name(NAME, plan.dataset)
-        return _carry_out(auto, claim, dataset, style, trust)
+        return _carry_out(Auto(plan, portfolio), claim, dataset, style, trust)
+
+
+def compose(overrides: Sequence[str], multirun: bool = False) -> tuple[Request, tuple[str, ...]]:
+    """The clone's request, and the algorithms to train.
+
+    Raises:
+        ConfigError: anything unknown, or that is of one algorithm.
+    """
+    import dataclasses
+
+    from surefoot.cli import config
+    from surefoot.tools.auto import CLONE, PORTFOLIO
+
+    if multirun:
+        raise ConfigError(f"algo={AUTO} trains several algorithms already: leave out -m")
+    own, others = {}, []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        name = key.removeprefix("algo.")
+        if key.startswith("algo."):
+            if name not in OPTIONS:
+                raise ConfigError(f"{AUTO} has no option {key!r}: {nearest(key, [f'algo.{one}' for one in OPTIONS])}")
+            own[name] = value
+        elif key in ("preset", "init", "envs", "logger"):
+            raise ConfigError(f"{key}= is of one algorithm, and algo={AUTO} trains several: leave it out")
+        elif key != "algo":
+            others.append(text)
+    portfolio = tuple(part.strip() for part in own.get("portfolio", ",".join(PORTFOLIO)).strip("[]").split(","))
+    mine = [f"algo={CLONE}", *others]
+    config.check_overrides(mine, False)
+    request = config.compose(mine)
+    if "budget" in own:
+        steps = _steps(own["budget"], len(portfolio) * len(request.fields["seeds"]))
+        request = dataclasses.replace(request, fields={**request.fields, "steps": steps})
+    return request, portfolio
 
 
 def _steps(text: str, runs: int) -> int:

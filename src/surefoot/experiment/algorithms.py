@@ -16,6 +16,8 @@ ALGORITHMS: dict[str, type[Agent]] = {
     **model_based.ALGORITHMS,
 }
 """Name on the command line -> agent."""
+AUTO = "auto"
+"""Not one of them: `surefoot train algo=auto` trains several and hands over what the data support."""
 
 
 def check_parts(kind: type[Agent], dataset: Any, environment: str | None, gap: str | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.schema import Record, check
-from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.algorithms import ALGORITHMS, AUTO
 from surefoot.experiment.trust import demand
 
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
@@ -196,7 +196,12 @@ def agent_class(name: str) -> type[Agent]:
         if isinstance(found, type) and issubclass(found, Agent):
             return found
         raise ConfigError(f"{name} is not a surefoot.core.agent.Agent")
-    raise ConfigError(f"unknown algorithm {name!r}: {nearest(name, list(ALGORITHMS))}")
+    if name == AUTO:
+        raise ConfigError(
+            f"{AUTO} is no algorithm but a choice among several, which `surefoot train algo={AUTO} dataset=FILE` makes "
+            "by itself, one dataset at a time; name an algorithm here"
+        )
+    raise ConfigError(f"unknown algorithm {name!r}: {nearest(name, [*ALGORITHMS, AUTO])}")
 
 
 def preset_name(algorithm: str, config: Mapping[str, Any]) -> str | None:

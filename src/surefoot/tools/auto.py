@@ -14,19 +14,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from surefoot.core.errors import CheckpointError, ConfigError, nearest
 from surefoot.core.files import read_json, write_json
 from surefoot.core.schema import Many, Number, Record, Text
+from surefoot.core.spec import Spec
 from surefoot.data import Dataset
 from surefoot.evaluation.plots import save_png
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.folders import LOCK, claim_new
+from surefoot.experiment.inputs import inputs_of
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import Run
 from surefoot.experiment.training import resume, train
 from surefoot.experiment.workers import Listener
-from surefoot.tools.select import Estimate, Selection, candidates, interval, select
+from surefoot.tools.select import Estimate, Selection, candidates, check_data, interval, judgeable, select
 from surefoot.tools.select_picture import picture
 
 CLONE = "bc"
@@ -114,6 +117,11 @@ def carry_out(
     Raises:
         SurefootError: as `train` and `select`.
     """
+    inputs = inputs_of(auto.plan, dataset, lambda _: None)  # with the rewards that the runs learn from
+    judged = inputs.dataset
+    assert judged is not None
+    check_data(judged)
+    refuse_policies_that_remember(auto, inputs.spec)
     write_json(folder / FILE, auto.to_json())
     runs = {}
     for name in auto.portfolio:
@@ -123,7 +131,7 @@ def carry_out(
             continue
         with claim_new(place) as claim:
             runs[name] = train(auto.plan_of(name), claim, dataset=dataset, listener=listener(name), trust=trust)
-    found = select(candidates([str(run.folder) for run in runs.values()]), dataset)
+    found = select(candidates([str(run.folder) for run in runs.values()]), judged)
     chosen, compared = choose(found, {name: str(run.folder) for name, run in runs.items()})
     words = in_words(chosen, compared)
     answer = {
@@ -139,6 +147,22 @@ def carry_out(
     write_json(folder / ANSWER, answer)
     hand_over(runs[chosen], folder, words)
     return answer
+
+
+def refuse_policies_that_remember(auto: Auto, spec: Spec) -> None:
+    """Say before training what would end the choice after it.
+
+    Raises:
+        ConfigError: an algorithm whose policies data alone can't judge.
+    """
+    with torch.random.fork_rng(devices=[]):
+        for name in auto.portfolio:
+            agent = ALGORITHMS[name](spec, ALGORITHMS[name].configure(**OPTIONS.get(name, {})))
+            if not judgeable(agent.policy()):
+                raise ConfigError(
+                    f"algo.portfolio: policies of {name} remember, and data alone judge what acts on one observation; "
+                    "leave it out"
+                )
 
 
 def choose(found: Selection, groups: dict[str, str]) -> tuple[str, dict[str, tuple[float, float, float]]]:

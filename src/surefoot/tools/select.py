@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from surefoot.core.actions import to_agent
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.files import read_json
 from surefoot.core.policy import Policy
+from surefoot.core.spec import in_words
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import off_policy
@@ -160,7 +161,7 @@ def candidates(paths: Sequence[str]) -> list[Candidate]:
             found.append(Candidate(str(path), str(path), Policy.load(path)))
     for one in found:
         policy, first = one.policy, found[0].policy
-        if policy.has_memory or policy.encoder is not None or policy.discrete:
+        if not judgeable(policy):
             raise ConfigError(
                 f"{one.label}: fitted Q judges policies that give a vector of actions for one observation alone; leave "
                 "out those that remember or read images, and evaluate them in their environment"
@@ -171,6 +172,11 @@ def candidates(paths: Sequence[str]) -> list[Candidate]:
                 f"{found[0].label} and {one.label} are of different problems: their sizes or bounds differ"
             )
     return found
+
+
+def judgeable(policy: Policy) -> bool:
+    """Whether it gives a vector of actions for one observation vector alone, as fitted Q needs."""
+    return not policy.has_memory and policy.encoder is None and not policy.discrete
 
 
 def _evaluated(run: Run, seed: int) -> Array | None:
@@ -239,16 +245,33 @@ def _check(chosen: Sequence[Candidate], dataset: Dataset, truth: bool) -> None:
             f"{dataset.name} has {dataset.observation_dim} observations and {dataset.action_dim} actions, and "
             f"{chosen[0].label} {first.observation_dim} and {first.action_dim}: give data of the same task"
         )
-    if len(dataset.episode_lengths) < LEAST_EPISODES:
-        raise ConfigError(
-            f"{dataset.name}: {len(dataset.episode_lengths)} episodes are too few to judge policies on; give at least "
-            f"{LEAST_EPISODES}"
-        )
+    check_data(dataset)
     missing = [one.label for one in chosen if one.returns is None]
     if truth and missing:
         raise ConfigError(
             f"{missing[0]}: was not evaluated in a simulator, so its truth is not known; train with env=ID, or leave "
             "--truth out"
+        )
+
+
+def check_data(dataset: Dataset) -> None:
+    """Refuse data that no policy can be judged on.
+
+    Raises:
+        ConfigError: too few episodes, or no rewards.
+        DataError: observations that are not one vector, or actions that are choices.
+    """
+    if len(dataset.episode_lengths) < LEAST_EPISODES:
+        raise ConfigError(
+            f"{dataset.name}: {len(dataset.episode_lengths)} episodes are too few to judge policies on; give at least "
+            f"{LEAST_EPISODES}"
+        )
+    if not dataset.has_rewards:
+        raise ConfigError(f"{dataset.name}: has no rewards to judge policies by; give data that have them")
+    if dataset.observation_dim == 0:
+        raise DataError(
+            f"{dataset.name}: fitted Q learns from one vector, and observations are {in_words(dataset.arrays)}: "
+            "evaluate the policies in their environment"
         )
 
 
