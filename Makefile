@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
+PROSE := README.md CHANGELOG.md CONTRIBUTING.md docs core cuda_ext data envs offline online safe streaming world_models \
+  model_based llm evaluation src examples tools benchmarks
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard tools/*.py cuda_ext/native/*.* cuda_ext/native/*/*.*)
 
 # The first python that is new enough and can create environments; `make demo PYTHON=/path/to/python` decides it.
@@ -27,6 +29,7 @@ lint: $(VENV)/.dev
 	SUREFOOT_PURE_PYTHON=1 $(BIN)/python -m pip install -q --no-deps --no-build-isolation --target build/installed .
 	MYPYPATH=build/installed $(BIN)/python -m mypy -p surefoot
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell $(PROSE)
 
 # Pages, notebooks (executed) and the API as a site that opens from disk.
 site: $(VENV)/.dev
