@@ -26,7 +26,7 @@ def _command(arguments: Sequence[str], folder: pathlib.Path, log: pathlib.Path |
     if alone:
         from surefoot.experiment import training
 
-        training.work = _work_here
+        training.work = work_here
     os.chdir(folder)
     printed = os.open(log or NOWHERE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(printed, 1)
@@ -35,7 +35,7 @@ def _command(arguments: Sequence[str], folder: pathlib.Path, log: pathlib.Path |
     sys.exit(main(["train", "-q", *arguments]))
 
 
-def _work_here(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None:
+def work_here(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None:
     """Train in this process, where a command would start workers."""
     import torch
 

@@ -134,6 +134,15 @@ def test_two_collectors_train_while_the_learner_learns_and_a_killed_run_goes_on(
     assert facts(whole)["bytes_received"] > 0
 
 
+def test_environments_and_blocks_follow_from_the_number_of_collectors(tmp_path: pathlib.Path, here: type[Here]) -> None:
+    settings = [one for one in PPO if not one.startswith(("steps", "evaluate_every", "envs", "algo.horizon"))]
+    command = ["train", *settings, "steps=2112", "collectors=processes", "workers=3", f"out={tmp_path / 'run'}"]
+    assert main(command) == 0
+    run = Run.open(tmp_path / "run")
+    assert run.plan.config["num_envs"] == 3
+    assert facts(run.folder)["staleness"] == {"0": 1}  # one block of 2,112 steps, the fewest that are 2,048 or more
+
+
 def test_a_collector_that_is_lost_again_and_again_ends_the_run_with_a_sentence() -> None:
     class Dead(Here):
         def send(self, message: bytes) -> None:

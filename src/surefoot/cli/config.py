@@ -177,6 +177,8 @@ def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
     fields = {key: values[key] for key in FIELDS}
     fields |= {key: value for key, value in run_preset.items() if key not in said}
     fields = dataclasses.asdict(TrainConfig(**fields))
+    if fields["collectors"] is not None and values["envs"] is None and "algo.num_envs" not in said:
+        config = _environments_for(int(fields["workers"]), agent, config, {**preset, **options})
     if fields["dataset"] is None and agent.data == "required":
         fields["dataset"] = DEFAULT_DATASET
     if not agent.has_policy and fields["env"] is None:
@@ -186,6 +188,23 @@ def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
         environment = "the dataset's"
     check_parts(agent, fields["dataset"], environment, fields["gap"])
     return Request(name, config, fields)
+
+
+def _environments_for(
+    workers: int, agent: type[Agent], config: dict[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options with as many environments as collectors can share equally: the fewest that are not below the usual.
+
+    Args:
+        workers: how many collectors.
+        agent: the algorithm.
+        config: all its options.
+        options: those that were said.
+    """
+    usual = config.get("num_envs")
+    if usual is None or usual % workers == 0:
+        return config
+    return configure(agent, {**options, "num_envs": -(-usual // workers) * workers})
 
 
 def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,6 +133,10 @@ class Collector:
         plan, spec, worker = Plan.from_json(meta["plan"]), Spec.from_json(meta["spec"]), int(meta["worker"])
         rows = int(plan.config["num_envs"]) // plan.workers
         options = {**plan.config, "num_envs": rows}
+        if "horizon" in options:
+            options["horizon"] = plan.agent(
+                spec
+            ).config.length  # of all environments, where it follows from their number
         if "minibatches" in options:
             options["minibatches"] = 1  # of blocks that are learned from elsewhere
         if "initial_steps" in options:

@@ -1,0 +1,204 @@
+"""Runs whose collectors are killed: do they still learn, and what does a death cost beside time?
+
+    python benchmarks/collectors_killed.py             # computes what is missing in results/collectors_killed.jsonl
+    python benchmarks/collectors_killed.py --quick     # one small cell, for CI
+    python benchmarks/collectors_killed.py --table
+
+Two collectors in processes of their own act for one learner. Four times a run one of them, in turn, gets SIGKILL
+within a twentieth of a second of the learner's beginning to wait for its answer, that is, mostly while it acts; the
+moments are spread evenly over the run's blocks, so that they don't depend on how busy the machine is. `learn` cells are
+PPO and SAC on the tasks, and by the settings, of online_checks.py. `same` cells train a second time undisturbed, on an
+environment that can give its state, and compare all that was learned to the bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from cells import Results
+from commands import work_here
+from study import Cell, entry, git_commit, study_main
+
+from surefoot.core import checkpoint
+from surefoot.core.files import read_json
+from surefoot.experiment import collectors, training
+from surefoot.experiment.plan import Plan, agent_class
+from surefoot.experiment.run import Run
+
+WORKERS, KILLS = 2, 4
+
+
+class Doomed(collectors.ProcessConnection):
+    """A collector that is killed at its time; `orders` counts those of all collectors of a run."""
+
+    orders = 0
+    moments: set[int] = set()  # noqa: RUF012
+    draw = random.Random(0)
+
+    def receive(self, patience: float | None) -> bytes:
+        """As its parent."""
+        Doomed.orders += 1
+        if Doomed.orders in self.moments:
+            time.sleep(self.draw.random() / 20)
+            os.kill(self.process.pid, signal.SIGKILL)
+        return super().receive(patience)
+
+
+@contextlib.contextmanager
+def killed_at(moments: set[int]) -> Iterator[None]:
+    """Runs train in this process, and collectors die at these of the learner's waits."""
+    before = training.work, collectors.ProcessConnection
+    Doomed.orders, Doomed.moments, Doomed.draw = 0, moments, random.Random(0)
+    training.work, collectors.ProcessConnection = work_here, Doomed  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        training.work, collectors.ProcessConnection = before  # type: ignore[misc]
+
+
+def trained(
+    algorithm: str, options: dict[str, Any], environment: str, seed: int, steps: int, kills: int, folder: pathlib.Path
+) -> tuple[Run, dict[str, Any]]:
+    """A run whose collectors were killed, and what it says."""
+    torch.set_num_threads(1)
+    config = agent_class(algorithm).configure(**options)
+    waits = WORKERS * (steps // config.rows if hasattr(config, "rows") else steps // (config.num_envs * 32))
+    # one more wait a kill, since the learner waits again; an odd distance, so that the collectors take turns
+    apart = max(3, waits // (kills + 1)) | 1
+    plan = Plan(
+        algorithm=algorithm,
+        config=dataclasses.asdict(config),
+        environment=environment,
+        steps=steps,
+        seeds=(seed,),
+        episodes=20,
+        evaluate_every=steps // 2,
+        evaluate_episodes=1,
+        collectors="processes",
+        workers=WORKERS,
+    )
+    start = time.perf_counter()
+    with killed_at({apart * number for number in range(1, kills + 1)}):
+        run = training.train(plan, folder)
+    result = read_json(run.seed_folder(seed) / "result.json")
+    return run, {**result, "wall": time.perf_counter() - start}
+
+
+def learned(run: Run, seed: int) -> dict[str, torch.Tensor]:
+    """Parameters, optimisers and statistics at a run's end."""
+    tensors, _ = checkpoint.load(run.checkpoint_path(seed), kind="checkpoint")
+    return {name: value for name, value in tensors.items() if name.startswith(("agent/", "adam/", "rewards/"))}
+
+
+def cell(
+    algorithm: str, options: dict[str, Any], environment: str, seed: int, steps: int, compare: bool, kills: int = KILLS
+) -> dict[str, Any]:
+    """One run that is disturbed, and perhaps one that is not."""
+    with tempfile.TemporaryDirectory() as temporary:
+        root = pathlib.Path(temporary)
+        run, found = trained(algorithm, options, environment, seed, steps, kills, root / "killed")
+        facts: dict[str, Any] = {
+            "algorithm": algorithm,
+            "environment": environment,
+            "seed": seed,
+            "steps": steps,
+            "kills": kills,
+            "restarts": found["collectors"]["restarts"],
+            "returns": [round(value, 3) for value in found["evaluation"]["returns"]],
+            "seconds": round(found["wall"], 1),
+            "git": git_commit(),
+        }
+        if compare:
+            other, whole = trained(algorithm, options, environment, seed, steps, 0, root / "whole")
+            one, two = learned(run, seed), learned(other, seed)
+            facts |= {
+                "same_bits": one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one),
+                "same_returns": found["evaluation"]["returns"] == whole["evaluation"]["returns"],
+                "seconds_undisturbed": round(whole["wall"], 1),
+            }
+    return facts
+
+
+RATES = {f"{name}_learning_rate": 1e-3 for name in ("actor", "critic")}
+LEARN = {
+    "ppo-CartPole-v1": ("ppo", {"preset": "zoo-cartpole", "schedule": "linear"}, "CartPole-v1", 100_000, 475),
+    "sac-Pendulum-v1": ("sac", {**RATES, "num_envs": 2}, "Pendulum-v1", 20_000, -200),
+}
+SAME = {
+    "ppo-quadrotor-2d": ("ppo", {"num_envs": 8}, "native/quadrotor-2d", 60_000),
+    "sac-pendulum": ("sac", {"num_envs": 2, "hidden": (64, 64)}, "native/pendulum", 4_000),
+}
+SEEDS = 3
+CELLS = [
+    *(
+        Cell(f"same {name}", functools.partial(cell, *settings[:3], 0, settings[3], True))
+        for name, settings in SAME.items()
+    ),
+    *(
+        Cell(f"learn {name}-s{seed}", functools.partial(cell, *settings[:3], seed, settings[3], False))
+        for seed in range(SEEDS)
+        for name, settings in LEARN.items()
+    ),
+]
+
+
+def table(found: Results) -> list[str]:
+    """The page."""
+    lines = [
+        "# Collectors that are killed",
+        "",
+        f"{WORKERS} collectors in processes of their own, of which one gets SIGKILL {KILLS} times a run, mostly while",
+        "it acts. Written by `python benchmarks/collectors_killed.py`, which says when. Two cores, shared with much",
+        "other work: a new collector takes longer to begin there than it acts in these small runs.",
+        "",
+        "## Beside the undisturbed run",
+        "",
+        "| run | steps | restarts | what was learned | returns | seconds, undisturbed |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in SAME:
+        one = found.get(f"same {name}")
+        if one is not None:
+            bits = "equal to the bit" if one["same_bits"] else "DIFFERS"
+            returns = "equal" if one["same_returns"] else "DIFFER"
+            seconds = f"{one['seconds']:.0f}, {one['seconds_undisturbed']:.0f}"
+            lines.append(f"| {name} | {one['steps']:,} | {one['restarts']} | {bits} | {returns} | {seconds} |")
+    lines += [
+        "",
+        "## Learning",
+        "",
+        "Environments of Gymnasium's that can't give their state: a collector that is begun again begins new episodes.",
+        "",
+        "| run | steps | restarts, each seed | return, 20 episodes a seed | each seed | wanted | reached |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, (*_, steps, wanted) in LEARN.items():
+        cells = [found[f"learn {name}-s{seed}"] for seed in range(SEEDS) if f"learn {name}-s{seed}" in found]
+        returns = [np.asarray(one["returns"]) for one in cells]
+        means = [float(one.mean()) for one in returns]
+        reached = "missing" if len(cells) < SEEDS else "yes" if np.mean(means) >= wanted else "NO"
+        row = [name, f"{steps:,}", ", ".join(str(one["restarts"]) for one in cells), entry(returns, SEEDS)]
+        row += [", ".join(f"{mean:.0f}" for mean in means), f"mean >= {wanted}", reached]
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def quick() -> dict[str, Any]:
+    """Two blocks and a death."""
+    return cell("ppo", {"num_envs": 2, "horizon": 64}, "native/pendulum", 0, 512, True, 1)
+
+
+if __name__ == "__main__":
+    study_main(__doc__, "collectors_killed", CELLS, table, Cell("quick", quick))
