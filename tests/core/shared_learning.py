@@ -70,10 +70,9 @@ def learned(kind: str, dtype: torch.dtype, share: Share | None) -> dict[str, tor
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    kind, dtype, out = sys.argv[1:]
-    mine = Share.join() if "RANK" in os.environ else None
-    found = learned(kind, getattr(torch, dtype), mine)
-    if mine is not None:
-        mine.leave()
-    if mine is None or mine.rank == 0:
-        save_file(found, out)
+    mine = Share.join()
+    for kind, dtype in ((kind, dtype) for kind in ("iql", "ppo") for dtype in ("float32", "float64")):
+        found = learned(kind, getattr(torch, dtype), mine)
+        if mine.rank == 0:
+            save_file(found, f"{sys.argv[1]}/{kind}-{dtype}.safetensors")
+    mine.leave()

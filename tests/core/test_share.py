@@ -17,22 +17,28 @@ from surefoot.core.share import Share
 SCRIPT = pathlib.Path(__file__).with_name("shared_learning.py")
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """What two processes learned, of each kind and dtype: one start of torchrun for all."""
+    folder = tmp_path_factory.mktemp("shared")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, str(SCRIPT), str(folder)], capture_output=True, text=True, env=variables, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "limit"), [("float64", 1e-10), ("float32", 1e-5)])
 @pytest.mark.parametrize("kind", ["iql", "ppo"])
 def test_two_processes_learn_what_one_learns_from_the_whole_batch(
-    kind: str, dtype: str, limit: float, tmp_path: pathlib.Path
+    kind: str, dtype: str, limit: float, shared: pathlib.Path
 ) -> None:
     from shared_learning import learned
 
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    out = tmp_path / "two.safetensors"
-    done = subprocess.run(
-        [*torchrun, str(SCRIPT), kind, dtype, str(out)], capture_output=True, text=True, env=variables, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    two, one = load_file(out), learned(kind, getattr(torch, dtype), None)
+    two, one = load_file(shared / f"{kind}-{dtype}.safetensors"), learned(kind, getattr(torch, dtype), None)
     moved = learned(kind, getattr(torch, dtype), _Half())
     assert one.keys() == two.keys()
     assert max(float((one[name] - two[name]).abs().max()) for name in one) <= limit

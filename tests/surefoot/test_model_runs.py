@@ -40,12 +40,16 @@ def test_a_model_alone_ends_with_its_calibration(run: Run, tmp_path: pathlib.Pat
     assert bool(model.stopped)
 
 
-def test_there_is_no_policy_and_nothing_to_evaluate(run: Run) -> None:
+def test_there_is_no_policy_and_nothing_to_evaluate_also_where_an_environment_is_named(
+    run: Run, tmp_path: pathlib.Path
+) -> None:
     assert not (run.folder / "policy").exists()
     with pytest.raises(CheckpointError, match="learns no policy"):
         run.policy()
-    with pytest.raises(ConfigError, match="env=none"):
-        fit(LearnedDynamics(small_dataset()), small_dataset(), env="Pendulum-v1", steps=2, progress=False)
+    data, out = small_dataset(), tmp_path / "named"
+    named = fit(LearnedDynamics(data, **SMALL), data, env="Pendulum-v1", steps=2, out=out, progress=False)
+    assert (named.plan.environment, (out / "policy").exists()) == ("Pendulum-v1", False)
+    assert (named.summary["returns"], named.summary["episodes"]) == (None, 0)
 
 
 def test_what_has_a_model_starts_from_it_and_what_has_none_is_refused(run: Run) -> None:
