@@ -5,7 +5,6 @@ torchrun --standalone --nproc-per-node=2 shared_learning.py iql float64 OUT.safe
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
