@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core import native
 from surefoot.core.agent import Adam, Descent, Update, times_due
+from surefoot.core.rates import LaProp
 
 
 class Network:
@@ -37,7 +38,7 @@ class Network:
 
 
 class Optimizer:
-    """Fused Adam, or plain descent, over the flat storage of the networks that one update trains."""
+    """Fused Adam, LaProp or plain descent, over the flat storage of the networks that one update trains."""
 
     def __init__(
         self,
@@ -174,7 +175,9 @@ class Optimizer:
         gradients = [network.gradient for network in self.networks]
         if s.max_gradient_norm is not None:
             clip_per_seed(gradients, s.max_gradient_norm)
-        if self.fused:
+        if isinstance(s, LaProp):
+            self._step_laprop(s, gradients)
+        elif self.fused:
             self._step_fused(s, averages)
         elif self.active is not None:
             self._step_by_seed(s, gradients, self.active.unsqueeze(1))
@@ -203,12 +206,33 @@ class Optimizer:
                 average_rate=rate,
             )
 
+    def _rate_of(self, s: Adam, like: Tensor) -> Tensor | float:
+        """The rate of the next step: (S, 1) where each seed has its own."""
+        if s.schedule == "adaptive":
+            return self.rates.unsqueeze(1).to(like.dtype)
+        return self.learning_rate() if self.rate is None else self.rate
+
+    def _step_laprop(self, s: LaProp, gradients: list[Tensor]) -> None:
+        """LaProp written out, for all seeds or those that are active."""
+        rate, b1, b2 = self._rate_of(s, gradients[0]), *s.betas
+        moves = None if self.active is None else self.active.unsqueeze(1)
+        for network, gradient, first, second, count, factor in zip(
+            self.networks, gradients, self.first, self.second, self.counts, self.factors, strict=True
+        ):
+            if s.clip is not None:
+                clip_per_tensor(network, s.clip, s.least_norm)
+            count.add_(1 if self.active is None else self.active)
+            taken = count.clamp(min=1).unsqueeze(-1).to(first.dtype)
+            new_second = b2 * second + (1 - b2) * gradient.square()
+            scaled = gradient / ((new_second / (1 - b2**taken)).sqrt() + s.epsilon)
+            new_first = b1 * first + (1 - b1) * scaled
+            step = rate * factor * (new_first / (1 - b1**taken) + s.weight_decay * network.value)
+            for held, new in ((first, new_first), (second, new_second), (network.value, network.value - step)):
+                held.copy_(new if moves is None else torch.where(moves, new, held))
+
     def _step_by_seed(self, s: Adam, gradients: list[Tensor], active: Tensor) -> None:
         """Adam written out, for the seeds where (S, 1) `active` is True."""
-        if s.schedule == "adaptive":
-            rate: Tensor | float = self.rates.unsqueeze(1).to(gradients[0].dtype)
-        else:
-            rate = self.learning_rate() if self.rate is None else self.rate
+        rate = self._rate_of(s, gradients[0])
         for network, gradient, first, second, count, factor in zip(
             self.networks, gradients, self.first, self.second, self.counts, self.factors, strict=True
         ):
@@ -249,3 +273,11 @@ def clip_per_seed(gradients: Sequence[Tensor], limit: float) -> None:
     factor = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor.unsqueeze(1))
+
+
+def clip_per_tensor(network: Network, share: float, least: float) -> None:
+    """Scale each parameter's gradient in place so that its norm is at most `share` of max(the parameter's, `least`)."""
+    for gradient, value in zip(network.views(network.gradient), network.views(network.value), strict=True):
+        size, own = (tensor.flatten(1).square().sum(1).sqrt() for tensor in (gradient, value))
+        factor = (share * own.clamp(min=least) / size.clamp(min=1e-30)).clamp(max=1.0)
+        gradient.mul_(factor.view(-1, *(1,) * (gradient.dim() - 1)))

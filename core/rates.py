@@ -43,6 +43,23 @@ class Adam:
 
 
 @dataclasses.dataclass(frozen=True)
+class LaProp(Adam):
+    r"""Settings of LaProp, which divides by the root of the second moment before the momentum, not after it:
+
+    .. math:: u = g / (\sqrt{\hat v} + \epsilon), \quad m \leftarrow \beta_1 m + (1 - \beta_1) u, \quad
+        \theta \leftarrow \theta - \eta\, \hat m
+
+    with moments corrected as Adam's are. Before it each parameter's gradient is clipped to a share of the parameter's
+    own norm. Sources: Ziyin et al., "LaProp: Separating Momentum and Adaptivity in Adam" (2020); clipping, Brock et
+    al., "High-Performance Large-Scale Image Recognition Without Normalization" (2021), of whole tensors as DreamerV3.
+    """
+
+    epsilon: float = 1e-20
+    clip: float | None = 0.3  # a gradient's norm at most this times its parameter's; None: as it is
+    least_norm: float = 1e-3  # that a parameter's counts as, so that those at 0 can move
+
+
+@dataclasses.dataclass(frozen=True)
 class Descent:
     """Plain gradient descent: parameter -= learning_rate * gradient, without a memory or a schedule.
 

@@ -2,7 +2,7 @@
 
 from surefoot.core.agent import Agent
 from surefoot.model_based.alarm import Alarm, AlarmConfig
-from surefoot.model_based.cocoa import COCOACQL, COCOAIQL, COCOAMOBILE, COCOAMOPO
+from surefoot.model_based.cocoa_around import COCOACQL, COCOAIQL, COCOAMOBILE, COCOAMOPO
 from surefoot.model_based.combo import COMBO, COMBOConfig
 from surefoot.model_based.dreamer import Dreamer, DreamerConfig
 from surefoot.model_based.dynamics import DynamicsConfig, LearnedDynamics

@@ -5,23 +5,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.errors import ConfigError
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.core.sources import Source, Stores, Uniform
 from surefoot.core.transduction import TransducedMLP
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import Added
-from surefoot.model_based.mobile import MOBILE, MOBILEConfig
-from surefoot.model_based.mopo import MOPO, MOPOConfig
-from surefoot.offline.cql import CQL, CQLConfig
-from surefoot.offline.iql import IQL, IQLConfig
 from surefoot.world_models.anchors import AnchoredActor, anchored, seeker_of, transduce
 from surefoot.world_models.learning import (
     HOLDOUT,
@@ -213,87 +208,3 @@ def _later(entry: Update | Rule, steps: int) -> Update | Rule:
 def turned_round(batch: Mapping[str, Any]) -> dict[str, Any]:
     """A batch as a model of the way back reads it: from next observations to observations."""
     return {**batch, "observations": batch["next_observations"], "next_observations": batch["observations"]}
-
-
-@dataclasses.dataclass(frozen=True)
-class COCOAIQLConfig(COCOAConfig, IQLConfig):
-    """Settings of COCOA around IQL."""
-
-    hidden: tuple[int, ...] = (100, 100)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        COCOAConfig.__post_init__(self)
-        IQLConfig.__post_init__(self)
-
-
-class COCOAIQL(COCOA, IQL):
-    """COCOA around IQL."""
-
-    name = "cocoa_iql"
-    Config: ClassVar[type] = COCOAIQLConfig
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-
-
-@dataclasses.dataclass(frozen=True)
-class COCOACQLConfig(COCOAConfig, CQLConfig):
-    """Settings of COCOA around CQL."""
-
-    hidden: tuple[int, ...] = (256, 256, 256)
-    transducer: tuple[int, ...] = (256, 256, 256)
-    embedding: int = 32
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        COCOAConfig.__post_init__(self)
-        CQLConfig.__post_init__(self)
-        if self.layer_norm_actor or self.layer_norm_critic:
-            raise ConfigError(f"{algorithm_of(self)}: transduced networks have no layer norms; leave them out")
-
-
-class COCOACQL(COCOA, CQL):
-    """COCOA around CQL."""
-
-    name = "cocoa_cql"
-    Config: ClassVar[type] = COCOACQLConfig
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-
-
-@dataclasses.dataclass(frozen=True)
-class COCOAMOPOConfig(COCOAConfig, MOPOConfig):
-    """Settings of COCOA around MOPO."""
-
-    hidden: tuple[int, ...] = (100, 100)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        COCOAConfig.__post_init__(self)
-        MOPOConfig.__post_init__(self)
-
-
-class COCOAMOPO(COCOA, MOPO):
-    """COCOA around MOPO."""
-
-    name = "cocoa_mopo"
-    Config: ClassVar[type] = COCOAMOPOConfig
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-
-
-@dataclasses.dataclass(frozen=True)
-class COCOAMOBILEConfig(COCOAConfig, MOBILEConfig):
-    """Settings of COCOA around MOBILE."""
-
-    hidden: tuple[int, ...] = (100, 100)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        COCOAConfig.__post_init__(self)
-        MOBILEConfig.__post_init__(self)
-
-
-class COCOAMOBILE(COCOA, MOBILE):
-    """COCOA around MOBILE."""
-
-    name = "cocoa_mobile"
-    Config: ClassVar[type] = COCOAMOBILEConfig
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}

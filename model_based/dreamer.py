@@ -10,20 +10,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.distributions import gaussian_entropy, gaussian_log_density
 from surefoot.core.features import EncoderConfig
 from surefoot.core.masked import masked_mean
 from surefoot.core.memory import Memory
 from surefoot.core.random import Noise
+from surefoot.core.rates import LaProp
 from surefoot.core.returns import lambda_returns
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.spec import VECTOR
 from surefoot.core.value_learning import linear_quantile
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import ReplayWindows
-from surefoot.world_models.recurrent import Numbers, RecurrentModel
-from surefoot.world_models.recurrent_actor import SIZES, Behaviour, RecurrentActor
+from surefoot.world_models.recurrent import Numbers, RecurrentModel, window_of
+from surefoot.world_models.recurrent_actor import SIZES, Behaviour, RecurrentActor, imagine
 from surefoot.world_models.rssm import States, random_states
 
 
@@ -42,6 +43,7 @@ class DreamerConfig(OffPolicyConfig, EncoderConfig):
     groups: int = 32  # of categories; or dimensions of a Gaussian state
     classes: int = 4  # categories in a group
     deterministic: int = 512  # width of the recurrent state
+    blocks: int = 8  # of the recurrent state, which divide it
     recurrent_hidden: int = 64  # width of the layers within the recurrent model
     units: int = 64  # width of the layers of the heads
     count: int = 3  # layers of each head
@@ -56,10 +58,10 @@ class DreamerConfig(OffPolicyConfig, EncoderConfig):
     slow_weight: float = 1.0  # of the values' distance to the slow critic's
     target_rate: float = 0.02  # of the slow critic
     scale_rate: float = 0.01  # of the returns' range
-    learning_rate: float = 1e-4
-    behaviour_factor: float = 0.3  # on the learning rate, of policy and values
-    max_gradient_norm: float = 100.0
-    epsilon: float = 1e-8  # of Adam
+    learning_rate: float = 4e-5
+    warm_up: int = 1_000  # training steps in which the learning rate rises from 0
+    clip: float = 0.3  # a parameter's gradient has at most this share of the parameter's norm
+    epsilon: float = 1e-20  # of LaProp
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -88,10 +90,9 @@ class Dreamer(OffPolicyAgent):
     w is the product of gamma and continuations up to t. Values also learn along the windows themselves, from the
     imagined returns of their states. One optimiser steps everything by the sum of all losses.
 
-    Differences from the official code (danijar/dreamerv3): Adam with a clipped norm, at the rates of the paper's first
-    version, in the place of LaProp with adaptive clipping; a plain gated recurrent unit, not one in 8 blocks; layer
-    norms for RMS norms; windows end where their episode does (what is behind counts nowhere), so that a window begins
-    with an empty state, and no latent states are kept in the replay buffer; S begins at 0, without a correction.
+    Differences from the official code (danijar/dreamerv3): layer norms for root mean square ones outside of the
+    recurrent cell; windows end where their episode does (what is behind counts nowhere), so that a window begins with
+    an empty state, and no latent states are kept in the replay buffer; S begins at 0, without a correction.
     """
 
     name = "dreamer"
@@ -104,7 +105,8 @@ class Dreamer(OffPolicyAgent):
         },
         "tiny": {
             "deterministic": 128, "recurrent_hidden": 64, "units": 64, "count": 2, "groups": 16, "classes": 8,
-            "windows": 8, "length": 32, "learning_rate": 1e-3, "encoder": "small", "encoder_features": 64,
+            "windows": 8, "length": 32, "learning_rate": 3e-4, "warm_up": 100,
+            "encoder": "small", "encoder_features": 64,
         },
     }  # fmt: skip
     data = "refused"
@@ -119,7 +121,7 @@ class Dreamer(OffPolicyAgent):
         c, arrays = self.config, self.spec.observations
         features = None if self.encoder is None else self.encoder.width
         random = random_states(c.states, c.groups, c.classes)
-        widths = (c.deterministic, c.recurrent_hidden, c.units, c.count, c.depth)
+        widths = (c.deterministic, c.recurrent_hidden, c.units, c.count, c.depth, c.blocks)
         self.model = RecurrentModel(arrays, features, self.spec.action_dim, random, *widths)
         self.behaviour = Behaviour(self.model.state_dim, self.spec.action_dim, c.units, c.count)
         self.critic = Numbers(self.model.state_dim, c.units, c.count)
@@ -131,6 +133,11 @@ class Dreamer(OffPolicyAgent):
         """What acts: the policy on the recurrent state."""
         sizes = {name: getattr(self.config, name) for name in (*SIZES, "states")}
         return RecurrentActor(self.model.embedding, self.model.rssm, self.behaviour, sizes)
+
+    @property
+    def keys(self) -> list[str]:
+        """Columns of a batch that observations are made of."""
+        return [VECTOR] if self.encoder is None else [f"{VECTOR}/{key}" for key in self.encoder.arrays]
 
     @property
     def explore_dim(self) -> int:
@@ -145,20 +152,9 @@ class Dreamer(OffPolicyAgent):
         """Windows of L steps."""
         return {MAIN: ReplayWindows(stores.replay, self.config.length)}
 
-    def along(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
-        """What a window's L + 1 observations are: themselves by key, actions before them, first ones, and the mask."""
-        keys = [VECTOR] if self.encoder is None else [f"{VECTOR}/{key}" for key in self.encoder.arrays]
-        observed = {
-            key.removeprefix(f"{VECTOR}/"): torch.cat([batch[key][:, :1], batch[f"next_{key}"]], 1) for key in keys
-        }
-        actions, mask = batch["actions"], batch["mask"]
-        before = torch.cat([torch.zeros_like(actions[:, :1]), actions], 1)
-        first = torch.cat([torch.ones_like(mask[:, :1]), torch.zeros_like(mask)], 1)
-        return observed, before, first, torch.cat([torch.ones_like(mask[:, :1]), mask], 1)
-
     def world_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, States, Metrics]:
         """Reconstruction, rewards, continuations and the two KLs along windows, and the states there."""
-        c, (observed, before, first, mask) = self.config, self.along(batch)
+        c, (observed, before, first, mask) = self.config, window_of(batch, self.keys)
         read = observed[VECTOR] if self.encoder is None else self.encoder(observed)
         drawn = noise["posterior"].unflatten(-1, (c.length + 1, -1))
         states = self.model.rssm.observe(self.model.embed(read), before, first, drawn)
@@ -174,21 +170,6 @@ class Dreamer(OffPolicyAgent):
         found = {"reconstruction": picture, "reward_loss": reward, "continuation_loss": continuation, "kl": kl}
         return loss, states, found
 
-    def imagine(self, starts: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(H + 1, N, S) states and (H, N, A) actions of the policy in the model from (N, S) states, without gradient.
-
-        Args:
-            starts: where it begins.
-            noise: (H, N, n + A) standard normal numbers, of a random state and of an action.
-        """
-        states, actions = [starts], []
-        size = self.spec.action_dim
-        for drawn in noise:
-            mean, std = self.behaviour(states[-1])
-            actions.append(mean + std * drawn[:, -size:])
-            states.append(self.model.rssm.imagined(states[-1], actions[-1].clamp(-1, 1), drawn[:, :-size]))
-        return torch.stack(states), torch.stack(actions)
-
     def behaviour_loss(self, states: Tensor, alive: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Metrics]:
         """Losses of policy and values in imagination, and the returns of the states where it began.
 
@@ -200,7 +181,7 @@ class Dreamer(OffPolicyAgent):
         c = self.config
         with torch.no_grad():
             drawn = noise["imagined"].reshape(len(states), c.imagined, -1).transpose(0, 1)
-            seen, actions = self.imagine(states, drawn)
+            seen, actions = imagine(self.model.rssm, self.behaviour, states, drawn)
             rewards, continues = self.model.reward(seen[1:]), torch.sigmoid(self.model.continues(seen[1:]))
             values, slow = self.critic(seen), self.slow_critic(seen[:-1])
             no_limit = torch.zeros_like(rewards)
@@ -258,8 +239,8 @@ class Dreamer(OffPolicyAgent):
         return [
             Update(
                 self.loss, trains if self.encoder is None else ("encoder", *trains),
-                Adam(c.learning_rate, epsilon=c.epsilon, max_gradient_norm=c.max_gradient_norm), rows=c.windows,
-                factors={"behaviour": c.behaviour_factor, "critic": c.behaviour_factor},
+                LaProp(c.learning_rate, epsilon=c.epsilon, schedule="warm_up", warm_up=c.warm_up, clip=c.clip),
+                rows=c.windows,
                 then={"slow_critic": ("critic", c.target_rate)}, follows={"r_range": ("r_range", c.scale_rate)},
                 noise={"posterior": Noise("normal", steps * size), "imagined": imagined},
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from surefoot.core.encoders import channels_first
 from surefoot.core.errors import ConfigError
 from surefoot.core.masked import masked_mean
 from surefoot.core.networks import MLP
-from surefoot.core.spec import Array
+from surefoot.core.spec import VECTOR, Array
 from surefoot.core.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
 from surefoot.world_models.dynamics import Outcome, StepNoise
 from surefoot.world_models.rssm import RSSM, Categories, Normals
@@ -119,6 +120,7 @@ class RecurrentModel(nn.Module):
         units: int = 64,
         count: int = 1,
         depth: int = 4,
+        blocks: int = 8,
     ) -> None:
         """Build and initialise from torch's global generator.
 
@@ -132,11 +134,12 @@ class RecurrentModel(nn.Module):
             units: width of the layers of embedding and heads.
             count: how many.
             depth: channels of the last but one layer of an image's decoder.
+            blocks: of the recurrent cell.
         """
         super().__init__()
         width = math.prod(next(iter(arrays.values())).shape)
         self.embedding = layers(width, units, units, count) if features is None else None
-        self.rssm = RSSM(units if features is None else features, action_dim, deterministic, hidden, random)
+        self.rssm = RSSM(units if features is None else features, action_dim, deterministic, hidden, random, blocks)
         states = self.rssm.state_dim
         self.decoders = nn.ModuleDict(
             {
@@ -169,3 +172,28 @@ class RecurrentModel(nn.Module):
             for key in observations
         ]
         return torch.stack(parts).sum()
+
+
+class Window(NamedTuple):
+    """What a window of L steps shows: its L + 1 observations and what led to them."""
+
+    observed: dict[str, Tensor]
+    """Key -> (B, L + 1, ...)."""
+    before: Tensor
+    """(B, L + 1, A) actions that led there; zeros at the first."""
+    first: Tensor
+    """(B, L + 1), 1 at the first observation."""
+    mask: Tensor
+    """(B, L + 1), 0 on padding."""
+
+
+def window_of(batch: Mapping[str, Tensor], keys: Sequence[str]) -> Window:
+    """Of a batch of windows (B, L, ...) within one episode each; `keys` are of its columns, `observations/` cut off."""
+    actions, mask = batch["actions"], batch["mask"]
+    head = torch.zeros_like(mask[:, :1])
+    return Window(
+        {k.removeprefix(f"{VECTOR}/"): torch.cat([batch[k][:, :1], batch[f"next_{k}"]], 1) for k in keys},
+        torch.cat([torch.zeros_like(actions[:, :1]), actions], 1),
+        torch.cat([head + 1, torch.zeros_like(mask)], 1),
+        torch.cat([head + 1, mask], 1),
+    )

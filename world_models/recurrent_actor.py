@@ -17,7 +17,7 @@ from surefoot.world_models.rssm import RSSM, random_states
 
 LEAST, MOST = 0.1, 1.0
 """Of the deviation of an action."""
-SIZES = ("deterministic", "recurrent_hidden", "units", "count", "groups", "classes")
+SIZES = ("deterministic", "recurrent_hidden", "units", "count", "groups", "classes", "blocks")
 """Options of the networks that describe a head, beside the kind of its random states."""
 
 
@@ -32,6 +32,23 @@ class Behaviour(nn.Module):
         """Mean and deviation, (N, A) each, for (N, S) states."""
         mean, free = self.mlp(states).chunk(2, -1)
         return torch.tanh(mean), (MOST - LEAST) * torch.sigmoid(free + 2) + LEAST
+
+
+def imagine(rssm: RSSM, behaviour: Behaviour, starts: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """(H + 1, N, S) states and (H, N, A) actions of a policy that is followed in the model.
+
+    Args:
+        rssm: the model.
+        behaviour: the policy.
+        starts: (N, S) states where it begins.
+        noise: (H, N, n + A) standard normal numbers, of a random state and of an action.
+    """
+    states, actions, size = [starts], [], rssm.action_dim
+    for drawn in noise:
+        mean, std = behaviour(states[-1])
+        actions.append(mean + std * drawn[:, -size:])
+        states.append(rssm.imagined(states[-1], actions[-1].clamp(-1, 1), drawn[:, :-size]))
+    return torch.stack(states), torch.stack(actions)
 
 
 class RecurrentActor(Actor):
@@ -52,7 +69,7 @@ class RecurrentActor(Actor):
 
     def begin(self, rows: int) -> Memory:
         """Zeros: no state, and no action before."""
-        some = self.rssm.norm.weight
+        some = self.rssm.cell.entry.weight
         return {
             "state": some.new_zeros(rows, self.rssm.state_dim),
             "last_action": some.new_zeros(rows, self.rssm.action_dim),
@@ -87,5 +104,5 @@ class RecurrentActor(Actor):
         embedding = layers(observation_dim, o["units"], o["units"], o["count"]) if o["embeds"] else None
         random = random_states(o["states"], o["groups"], o["classes"])
         width = o["units"] if o["embeds"] else observation_dim
-        rssm = RSSM(width, action_dim, o["deterministic"], o["recurrent_hidden"], random)
+        rssm = RSSM(width, action_dim, o["deterministic"], o["recurrent_hidden"], random, o["blocks"])
         return cls(embedding, rssm, Behaviour(rssm.state_dim, action_dim, o["units"], o["count"]), o)

@@ -21,6 +21,7 @@ from surefoot.core.distributions import kl_categorical, kl_gaussian
 from surefoot.core.errors import ConfigError
 from surefoot.core.masked import masked_mean
 from surefoot.core.networks import MLP
+from surefoot.world_models.block_gru import BlockGRU
 
 
 class Categories(nn.Module):
@@ -110,6 +111,7 @@ class RSSM(nn.Module):
         deterministic: int = 512,
         hidden: int = 64,
         random: Categories | Normals | None = None,
+        blocks: int = 8,
     ) -> None:
         """Build and initialise from torch's global generator.
 
@@ -119,13 +121,12 @@ class RSSM(nn.Module):
             deterministic: D.
             hidden: width of the layers between.
             random: kind and size of the random states; None: 32 groups of 4 categories, the smallest published size.
+            blocks: of the recurrent cell, which divide D.
         """
         super().__init__()
         self.random = Categories(32, 4) if random is None else random
         self.deterministic, self.action_dim = deterministic, action_dim
-        self.entry = MLP(self.random.size + action_dim, hidden, (hidden,), activation="silu", layer_norm=True)
-        self.gates = nn.Linear(hidden + deterministic, 3 * deterministic, bias=False)
-        self.norm = nn.LayerNorm(3 * deterministic)
+        self.cell = BlockGRU(self.random.size + action_dim, deterministic, hidden, blocks)
         outputs = self.random.outputs
         self.prior = MLP(deterministic, outputs, (hidden,), activation="silu", layer_norm=True)
         self.posterior = MLP(deterministic + embedding_dim, outputs, (hidden,), activation="silu", layer_norm=True)
@@ -141,15 +142,9 @@ class RSSM(nn.Module):
         return self.random.noise_dim
 
     def deterministic_after(self, states: Tensor, actions: Tensor) -> Tensor:
-        """(B, D) after (B, D + Z) states and (B, A) actions in [-1, 1].
-
-        A gated recurrent unit with a layer norm over its gates, the update gate begun at sigmoid(-1).
-        """
+        """(B, D) after (B, D + Z) states and (B, A) actions in [-1, 1]."""
         before, z = states.split([self.deterministic, self.random.size], -1)
-        entered = torch.nn.functional.silu(self.entry(torch.cat([z, actions], -1)))
-        reset, new, update = self.norm(self.gates(torch.cat([entered, before], -1))).chunk(3, -1)
-        new, update = torch.tanh(torch.sigmoid(reset) * new), torch.sigmoid(update - 1)
-        return update * new + (1 - update) * before
+        return self.cell(before, torch.cat([z, actions], -1))  # type: ignore[no-any-return]
 
     def imagined(self, states: Tensor, actions: Tensor, noise: Tensor | None) -> Tensor:
         """(..., D + Z) the next states by the prior, for (..., D + Z) states, (..., A) actions, (..., n) noise."""

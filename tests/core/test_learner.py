@@ -12,8 +12,9 @@ from toy_agents import ADAM, PUSH, SPEC, HandAdam, Toy, learner, toy
 from surefoot.core.agent import Adam, Batch, Descent, Metrics, Update
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.learner import Learner
-from surefoot.core.optimizer import clip_per_seed
+from surefoot.core.optimizer import Network, Optimizer, clip_per_seed, clip_per_tensor
 from surefoot.core.random import Noise, Stream
+from surefoot.core.rates import LaProp
 from surefoot.core.sources import Uniform
 
 
@@ -276,6 +277,39 @@ def test_a_rate_with_restarts_rises_and_falls_along_a_cosine_in_each_cycle() -> 
         trained.run(1)
     with pytest.raises(ConfigError, match="cycle is 2, must be above warm_up, 2"):
         Adam(0.1, schedule="restarts", cycle=2, warm_up=2)
+
+
+def test_laprop_divides_before_its_momentum_and_clips_to_a_share_of_the_parameter() -> None:
+    trained = learner([toy(lambda s: [Update(s.a_loss, ("a",), LaProp(0.1, clip=0.3, epsilon=0.5))])], Y)
+    value, first, second = 1.0, 0.0, 0.0
+    for count in range(1, 6):
+        gradient = 2 * (value - 3)
+        gradient *= min(1.0, 0.3 * abs(value) / abs(gradient))
+        second = 0.999 * second + 0.001 * gradient**2
+        first = 0.9 * first + 0.1 * gradient / (math.sqrt(second / (1 - 0.999**count)) + 0.5)
+        value -= 0.1 * first / (1 - 0.9**count)
+        trained.run(1)
+        assert values(trained)["a"] == pytest.approx(value, **EXACT)
+
+
+def test_laprop_moves_the_seeds_that_are_active_and_no_other() -> None:
+    networks = [Network({"w": torch.full((2, 3), 2.0)})]
+    optimizer = Optimizer(LaProp(0.1, clip=None), networks, 1)
+    optimizer.by_seed()
+    optimizer.active = torch.tensor([True, False])
+    networks[0].gradient.fill_(5.0)
+    optimizer.step()
+    assert networks[0].value.tolist() == [[pytest.approx(1.9)] * 3, [2.0] * 3]
+    assert [int(optimizer.count(0, seed)) for seed in (0, 1)] == [1, 0]
+    assert not optimizer.second[0][1].any()
+
+
+def test_each_tensor_is_clipped_to_a_share_of_its_own_norm() -> None:
+    network = Network({"large": torch.tensor([[[3.0, 4.0]], [[0.0, 0.0]]]), "small": torch.ones(2, 1)})
+    network.gradient.copy_(torch.tensor([[0.0, 10.0, 0.1], [1.0, 0.0, 2.0]]))
+    clip_per_tensor(network, 0.3, 1e-3)
+    wanted = torch.tensor([[0.0, 1.5, 0.1], [3e-4, 0.0, 0.3]])  # a parameter at 0 counts as 1e-3
+    torch.testing.assert_close(network.gradient, wanted)
 
 
 def test_weight_decay_is_decoupled() -> None:

@@ -74,14 +74,25 @@ def divergence(first: Tensor, second: Tensor, c: Any) -> Tensor:
     return (p.exp() * (p - q)).sum()
 
 
+def rms(x: Tensor, gain: Tensor) -> Tensor:
+    return x / (x.square().mean() + 1e-4).sqrt() * gain
+
+
 def cell(w: Weights, state: Tensor, action: Tensor, c: Any) -> Tensor:
+    """One row; block by block."""
+    r = {name.removeprefix("model.rssm.cell."): v for name, v in w.items() if name.startswith("model.rssm.cell.")}
     h, z = state[: c.deterministic], state[c.deterministic :]
-    x = functional.silu(mlp(w, "model.rssm.entry", torch.cat([z, action])))
-    gates = torch.cat([x, h]) @ w["model.rssm.gates.weight"].T
-    gates = functional.layer_norm(gates, gates.shape, w["model.rssm.norm.weight"], w["model.rssm.norm.bias"], 1e-5)
-    reset, new, update = gates.split(c.deterministic)
-    update = 1 / (1 + torch.exp(1 - update))
-    return update * (reset.sigmoid() * new).tanh() + (1 - update) * h
+    x = r["entry.weight"] @ torch.cat([h, z, action]) + r["entry.bias"]
+    x = functional.silu(rms(x, r["entry_norm.weight"]))
+    own = h.split(c.deterministic // c.blocks)
+    mixed = [torch.cat([own[k], x]) @ r["mix.weight"][k] + r["mix.bias"][k] for k in range(c.blocks)]
+    mixed = functional.silu(rms(torch.cat(mixed), r["mix_norm.weight"])).split(c.deterministic // c.blocks)
+    found = []
+    for k in range(c.blocks):
+        reset, new, update = (mixed[k] @ r["gates.weight"][k] + r["gates.bias"][k]).split(c.deterministic // c.blocks)
+        update = 1 / (1 + torch.exp(1 - update))
+        found.append(update * (reset.sigmoid() * new).tanh() + (1 - update) * own[k])
+    return torch.cat(found)
 
 
 def windows(w: Weights, batch: Weights, noise: Weights, c: Any) -> tuple[Tensor, list[list[Tensor]]]:
@@ -201,11 +212,10 @@ def one_update(w: Weights, batch: Weights, noise: Weights, c: Any) -> float:
     found = torch.autograd.grad(total, [w[n] for n in trained], materialize_grads=True)
     for n, gradient in zip(trained, found, strict=True):
         w[n].grad = gradient
-    torch.nn.utils.clip_grad_norm_([w[n] for n in trained], c.max_gradient_norm)
-    rates = [c.learning_rate * (1 if n.startswith("model") else c.behaviour_factor) for n in trained]
-    torch.optim.Adam(
-        [{"params": [w[n]], "lr": rate} for n, rate in zip(trained, rates, strict=True)], eps=c.epsilon
-    ).step()
+    for n in trained:  # LaProp's first step: the moments' corrections make it g / (|g| + epsilon)
+        g, own = w[n].grad, max(float(w[n].detach().norm()), 1e-3)
+        g = g * min(1.0, c.clip * own / max(float(g.norm()), 1e-30))
+        w[n].data -= c.learning_rate * g / (g.abs() + c.epsilon)
     for n in trained:
         if n.startswith("critic."):
             w[f"slow_{n}"].data += c.target_rate * (w[n].data - w[f"slow_{n}"].data)

@@ -22,10 +22,12 @@ from surefoot.evaluation import evaluate
 from surefoot.model_based import Dreamer
 from surefoot.online import spec_of
 from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.world_models.recurrent import window_of
 
 SIZES: dict[str, Any] = {
-    "deterministic": 6, "recurrent_hidden": 5, "units": 7, "count": 1, "groups": 2, "classes": 3, "windows": 3,
-    "length": 3, "imagined": 3, "depth": 2, "encoder": "small", "encoder_features": 6,
+    "deterministic": 6, "blocks": 2, "recurrent_hidden": 5, "units": 7, "count": 1, "groups": 2, "classes": 3,
+    "windows": 3, "length": 3, "imagined": 3, "depth": 2, "encoder": "small", "encoder_features": 6,
+    "warm_up": 0, "learning_rate": 0.01,
 }  # fmt: skip
 SPEC = Spec(3, 2, (-1.0, -2.0), (1.0, 2.0))
 ROWS = 3
@@ -88,7 +90,7 @@ def test_the_loss_equals_the_second_implementation(options: dict[str, Any]) -> N
     assert float(metrics["r_range"]) == pytest.approx(float(spread), rel=1e-8)
 
 
-@pytest.mark.parametrize("options", [{}, {"states": "gaussian", "max_gradient_norm": 0.1}])
+@pytest.mark.parametrize("options", [{}, {"states": "gaussian", "clip": 1e-3, "epsilon": 1e-3, "blocks": 3}])
 def test_an_update_equals_the_second_implementation(options: dict[str, Any]) -> None:
     weights, trained = copied(agent(**options)), learner([agent(**options)])
     noise = noise_of(trained)
@@ -139,6 +141,7 @@ def test_what_lies_behind_an_episodes_end_changes_no_loss() -> None:
         ({"trace": 1.5}, "dreamer.trace is 1.5"),
         ({"states": "discrete"}, "states are 'discrete'"),
         ({"classes": 1}, "2 groups of 1"),
+        ({"blocks": 4}, "a deterministic state of 6 has no 4 blocks"),
         ({"offline_fraction": 0.5}, "dreamer.offline_fraction"),
     ],
 )
@@ -192,7 +195,7 @@ def test_the_memory_is_the_state_that_windows_find() -> None:
     """Acting step by step without noise gives the states of `RSSM.observe`, and an end begins anew."""
     made = agent(states="gaussian").requires_grad_(False)
     head, batch = made.actor, windows()
-    observed, before, first, _ = made.along(batch)
+    observed, before, first, _ = window_of(batch, made.keys)
     wanted = made.model.rssm.observe(made.model.embed(observed["observations"]), before, first, None).joint
     memory = head.begin(ROWS)
     for time in range(4):
@@ -212,8 +215,8 @@ def test_it_finds_the_regulators_gain_in_imagination() -> None:
     env = Regulator(8)
     made = Dreamer(
         spec(env), num_envs=8, initial_steps=256, updates_per_step=0.1, deterministic=32, recurrent_hidden=32,
-        units=32, count=1, groups=4, classes=8, windows=16, length=5, imagined=5, discount=0.95, learning_rate=3e-3,
-        behaviour_factor=1.0,
+        units=32, count=1, groups=4, classes=8, windows=16, length=5, imagined=5, discount=0.95, learning_rate=1e-3,
+        warm_up=0,
     ).fresh(0)  # fmt: skip
     trained = OffPolicyLoop([made], [0], env, planned_steps=6000, kernels=True)
     states, gains = torch.linspace(-1, 1, 41)[:, None], []

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.spec import Array
+from surefoot.world_models.block_gru import BlockLinear
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.recurrent import ImageDecoder, Numbers, RecurrentModel
 from surefoot.world_models.rssm import RSSM, Categories, Normals, random_states
@@ -21,7 +22,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 def model(random: Categories | Normals) -> RSSM:
     torch.manual_seed(1)
-    return RSSM(6, 2, 7, 8, random).double()
+    return RSSM(6, 2, 7, 8, random, blocks=1).double()
 
 
 # -- random states ---------------------------------------------------------------------------------------------
@@ -85,6 +86,15 @@ def test_a_first_observation_erases_what_came_before(random: Categories | Normal
     for a, b in zip(one, other, strict=True):
         torch.testing.assert_close(a[:, 3:], b[:, 3:], rtol=0, atol=0)
         assert not torch.equal(a[:, 1:3], b[:, 1:3])
+
+
+def test_blocks_are_a_block_diagonal_matrix_and_must_divide_the_state() -> None:
+    blocks = BlockLinear(3, 2, 4).double()
+    inputs = normal(5, 4, 3)
+    dense = inputs.flatten(1) @ torch.block_diag(*blocks.weight) + blocks.bias.flatten()
+    torch.testing.assert_close(blocks(inputs).flatten(1), dense)
+    with pytest.raises(ConfigError, match="a deterministic state of 7 has no 2 blocks"):
+        RSSM(6, 2, 7, 8, blocks=2)
 
 
 @KINDS
@@ -167,7 +177,7 @@ def test_images_of_another_size_are_refused() -> None:
 
 
 def test_the_model_steps_as_planners_ask() -> None:
-    made = RecurrentModel({"observations": Array((3,))}, None, 2, Categories(3, 4), 7, 8, 8, 1)
+    made = RecurrentModel({"observations": Array((3,))}, None, 2, Categories(3, 4), 7, 8, 8, 1, blocks=7)
     states, actions = torch.zeros(4, made.state_dim), torch.zeros(6, 4, 2)
     outcome = made.step(states, actions, StepNoise(normal=torch.randn(6, 4, made.noise_dim)))
     assert outcome.states.shape == (6, 4, made.state_dim)
