@@ -1,14 +1,15 @@
-"""Planning for CVaR in a learned ensemble: a quadrotor past a no-fly sphere, from 30,000 steps of data.
+"""Planning for CVaR in a learned ensemble: a quadrotor past a no-fly sphere, from noisy flights.
 
     python benchmarks/risk_learned.py            # compute what is missing, then write the table
     python benchmarks/risk_learned.py --quick    # a few steps of training and one short episode, for CI
 
 The quadrotor in space with its no-fly sphere, walls and tilt limit. Five networks learn its dynamics and rewards from
-data of scripted behaviours; where the constraint lies is known, and its cost of predicted states is a function. iCEM
-plans anew at each step. "Mean" arms plan for the mean return of the five, "cvar" arms for the worst member's; limits
-are steps with a violation within the horizon, at the same risk as the return. All arms have the same model, initial
-states and random numbers. An episode is a violation where the constraint is broken at any step; the shares' intervals
-are Clopper-Pearson's, the certificate of `surefoot certify`. Cells are blocks of episodes, and go on where they ended.
+flights of a planner in the exact system, without a limit, whose actions carry noise of many sizes; where the constraint
+lies is known, and its cost of predicted states is a function. iCEM plans anew at each step in the five networks. "Mean"
+arms plan for the mean return of the five, "cvar" arms for the worst member's; limits are steps with a violation within
+the horizon, at the same risk as the return. All arms have the same model, initial states and random numbers. An episode
+is a violation where the constraint is broken at any step; the shares' intervals are Clopper-Pearson's, the certificate
+of `surefoot certify`. Cells are blocks of episodes, and go on where they ended.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ from cells import Results
 from study import Cell, git_commit, study_main
 
 from surefoot.core import kernels
+from surefoot.data.dataset import Dataset
+from surefoot.envs import make_vec
 from surefoot.envs.systems import quadrotor_3d, system
 from surefoot.evaluation import certificate, evaluate, hierarchical_interval
 from surefoot.experiment.run import Run, load_agent
 from surefoot.experiment.training import fit
 from surefoot.model_based import LearnedDynamics
-from surefoot.tools.generate import generate
 from surefoot.world_models.ensemble import GaussianEnsemble
+from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import ICEM, PlannerPolicy
 from surefoot.world_models.risk import CVaR, Mean
 
 SYSTEM = "native/quadrotor-3d"
-MEMBERS, TRANSITIONS, UPDATES, BLOCK, BLOCKS, WANTED = 5, 30_000, 6_000, 16, 4, 10_000
+MEMBERS, FLIGHTS, STEPS, UPDATES, BLOCK, BLOCKS, WANTED = 5, 256, 300, 20_000, 8, 8, 10_000
 PLANNER = ICEM(horizon=25, samples=64, iterations=3, sigma=0.3)
 ARMS: dict[str, Objective] = {
     "mean, no limit": Objective(futures=MEMBERS, spread="epistemic", risk=Mean()),
@@ -61,10 +64,38 @@ def violations(following: torch.Tensor) -> torch.Tensor:
     return (~(margin >= 0)).to(following.dtype)
 
 
-def model(transitions: int = TRANSITIONS, updates: int = UPDATES, folder: pathlib.Path = MODEL) -> GaussianEnsemble:
+def flights(rows: int = FLIGHTS, steps: int = STEPS) -> Dataset:
+    """Steps of `rows` vehicles: plans in the exact system, with uniform noise of up to 0, ... 0.3 on each motor."""
+    env, source = make_vec(SYSTEM, rows), np.random.default_rng(0)
+    pilot = PlannerPolicy(PLANNER, NativeDynamics(SYSTEM), torch.zeros(4), torch.ones(4))
+    memory, scale = pilot.begin(rows), np.linspace(0, 0.3, rows)[:, None]
+    now, found = env.reset(seed=1)[0], []
+    for _ in range(steps):
+        planned, memory = pilot.act(torch.from_numpy(now), memory)
+        actions = np.clip(planned.numpy() + scale * source.uniform(-1, 1, planned.shape), 0, 1).astype(np.float32)
+        after, rewards, terminated, truncated, info = env.step(actions)
+        following = np.where((terminated | truncated)[:, None], info.get("final_obs", after), after)
+        found.append((now, actions, rewards, following, terminated, truncated))
+        ended = torch.from_numpy(terminated | truncated)
+        memory = pilot.hear(memory, torch.zeros(rows), torch.zeros(rows), ended)
+        now = after
+    env.close()
+    seen, taken, rewards, following, terminated, truncated = (np.stack(part, 1) for part in zip(*found, strict=True))
+    truncated[:, -1] |= ~terminated[:, -1]
+    ends = (terminated | truncated).reshape(-1)
+    flat = {"observations": seen, "actions": taken, "rewards": rewards, "next_observations": following}
+    columns = {name: value.reshape(-1, *value.shape[2:]).astype(np.float32) for name, value in flat.items()}
+    episode = np.concatenate([[0], ends[:-1].cumsum()]).astype(np.int64)
+    return Dataset(
+        **columns, terminations=terminated.reshape(-1), truncations=truncated.reshape(-1), episode_ids=episode,
+        valid=np.ones(len(ends), np.bool_), env_id=system(SYSTEM).gym_id, name="flights",
+    )  # fmt: skip
+
+
+def model(updates: int = UPDATES, folder: pathlib.Path = MODEL, **given: int) -> GaussianEnsemble:
     """The ensemble, learned once (seed 0)."""
     if not (folder / "summary.json").is_file():
-        data = generate(SYSTEM, transitions=transitions)
+        data = flights(**given)
         options = {"model_hidden": (128, 128), "model_decays": (), "model_members": MEMBERS, "model_elites": MEMBERS}
         agent = LearnedDynamics(data, **options, model_normalize_targets=True, model_epoch=500, model_patience=10_000)
         fit(agent, data, env=SYSTEM, steps=updates, seeds=1, out=folder)
@@ -98,7 +129,7 @@ def table(found: Results) -> list[str]:
     lines = [
         "# Planning for CVaR in a learned ensemble",
         "",
-        f"{SYSTEM}; {MEMBERS} networks of 2 x 128 learned from {TRANSITIONS:,} steps of scripted behaviours in "
+        f"{SYSTEM}; {MEMBERS} networks of 2 x 128 learned from {FLIGHTS * STEPS:,} steps of noisy flights in "
         f"{UPDATES:,} updates; iCEM, {PLANNER.samples} samples, {PLANNER.iterations} iterations, {PLANNER.horizon} "
         "steps ahead. Limits are steps with a violation within the horizon, at the same risk as the return; where the "
         "constraint lies is known. Written by `python benchmarks/risk_learned.py`.",
@@ -128,7 +159,7 @@ def table(found: Results) -> list[str]:
 def quick() -> dict[str, Any]:
     """A model of a few updates, and one episode of plans of a few candidates."""
     with tempfile.TemporaryDirectory() as folder:
-        small = {"transitions": 1_000, "updates": 20, "folder": pathlib.Path(folder) / "run"}
+        small = {"rows": 8, "steps": 60, "updates": 20, "folder": pathlib.Path(folder) / "run"}
         return cell("cvar:0.2, limit 0", 0, 1, ICEM(horizon=2, samples=8, iterations=1), **small)
 
 

@@ -58,8 +58,10 @@ class LearnedDynamics(Agent):
         return prepare_model(self, prepare(self, dataset))
 
     def notes(self, dataset: Dataset) -> list[str]:
-        """Whether it is known where episodes end, and how many rows weights leave."""
-        return model_notes(dataset, self.config, self.spec.environment)
+        """Whether it is known where episodes end, how many rows weights leave, and costs that are left out."""
+        costs = dataset.costs is not None and not self.config.model_costs
+        left = ["the model leaves the data's costs out: algo.model_costs=true where plans are to keep a limit"]
+        return [*model_notes(dataset, self.config, self.spec.environment), *(left if costs else [])]
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Rows for each member, and the holdout."""

@@ -25,6 +25,7 @@ class ChunkModel(nn.Module, Dynamics):
 
     noise_dim = 0
     members = 1
+    knows_costs = False
 
     def __init__(self, state_dim: int, action_dim: int, hidden: Sequence[int] = (256, 256, 256)) -> None:
         """Build the networks.

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from surefoot.core.errors import ConfigError
+
 
 class Outcome(NamedTuple):
     """What one step of a world gives, for each state that it was asked for."""
@@ -60,3 +62,17 @@ class Dynamics(Protocol):
             noise: its random numbers; `StepNoise()` gives the mean outcome (of an ensemble, the elites' mean).
         """
         ...
+
+
+def check_costs(dynamics: Dynamics, limit: float | None) -> None:
+    """Refuse a limit on costs in a world that says of itself that it has none (`knows_costs` is False).
+
+    Raises:
+        ConfigError: such a world; every plan would keep the limit.
+    """
+    if limit is not None and not getattr(dynamics, "knows_costs", True):
+        raise ConfigError(
+            f"cost_limit is {limit:g}, and {type(dynamics).__name__} knows no costs: learn the model from data that "
+            "have them (algo=dynamics algo.model_costs=true), set its costs_of where the constraint is known, or leave "
+            "the limit out"
+        )

@@ -166,6 +166,11 @@ class GaussianEnsemble(nn.Module):
         self.register_buffer("temperature", torch.ones(outputs))  # of the predicted variances (`learning.recalibrated`)
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
 
+    @property
+    def knows_costs(self) -> bool:
+        """Whether costs are predicted, or computed from next states."""
+        return self.costs or self.costs_of is not None
+
     # -- from data ----------------------------------------------------------------------------------------
 
     def fit_statistics(self, columns: Mapping[str, np.ndarray | Tensor]) -> None:

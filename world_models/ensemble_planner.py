@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.actor import Actor
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import DRAWS, Memory
+from surefoot.world_models.dynamics import check_costs
 from surefoot.world_models.ensemble import GaussianEnsemble
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners.base import PLAN
@@ -71,6 +72,7 @@ class EnsemblePlanner(Actor):
         self.objective = Objective(
             o["futures"], propagation=o["propagation"], risk=parse_risk(o["risk"]), cost_limit=o["cost_limit"]
         )
+        check_costs(model, self.objective.cost_limit)
 
     @property
     def noise_dim(self) -> int:

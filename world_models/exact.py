@@ -164,6 +164,7 @@ class Observed:
         self.world = world
         self.state_dim, self.action_dim = world.observation_dim, world.action_dim
         self.noise_dim, self.members = world.noise_dim, world.members
+        self.knows_costs: bool = getattr(world, "knows_costs", True)
 
     def step(self, states: Tensor, actions: Tensor, noise: StepNoise) -> Outcome:
         """One step of (..., O) observations."""

@@ -87,6 +87,7 @@ class LatentModel(nn.Module):
     """Dynamics, reward and, where episodes terminate, terminations of latent states: `Dynamics` for planners."""
 
     noise_dim, members = 0, 1
+    knows_costs = False
 
     def __init__(
         self,

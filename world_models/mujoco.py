@@ -61,6 +61,7 @@ class MujocoDynamics:
             raise ConfigError(f"{env_id!r} is no exact world; {nearest(env_id, [f'{task}-v5' for task in HIDDEN])}")
         if name in REFUSED:
             raise ConfigError(f"{env_id} is no exact world: {REFUSED[name]}. Exact are {', '.join(HIDDEN)} (v5)")
+        self.knows_costs = velocity_limit is not None
         limit = {} if velocity_limit is None else {"velocity_limit": velocity_limit}
         self.task, self.name, self.threads = make_task(name, limit), name, threads
         self.model = library.compile_model(self.task.xml_file)

@@ -108,6 +108,7 @@ class RecurrentModel(nn.Module):
     """A recurrent state-space model with embedding, decoders, rewards and continuations: `Dynamics` for planners."""
 
     members = 1
+    knows_costs = False
 
     def __init__(
         self,

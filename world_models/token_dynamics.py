@@ -30,6 +30,7 @@ class TokenDynamics(nn.Module, Dynamics):
     """
 
     members = 1
+    knows_costs = False
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: pathlib.Path, capsys: pytest
     assert "not a run folder" in capsys.readouterr().err
 
 
-def learned(folder: pathlib.Path, algo: str, env: str = "none") -> pathlib.Path:
+def learned(folder: pathlib.Path, algo: str, env: str = "none", more: str = "") -> pathlib.Path:
     """A short run on data of a pendulum."""
     data = folder / "data.npz"
     words = f"datasets generate native/pendulum --transitions 400 -o {data} --json"
@@ -75,7 +75,7 @@ def learned(folder: pathlib.Path, algo: str, env: str = "none") -> pathlib.Path:
         "dynamics": "algo.model_hidden=[16,16] algo.model_decays=[] algo.model_members=3 algo.model_elites=2",
         "bc": "algo.hidden=[8,8]",
     }
-    words = f"train algo={algo} dataset={data} env={env} steps=30 seeds=1 {small[algo]} out={folder / 'run'}"
+    words = f"train algo={algo} dataset={data} env={env} steps=30 seeds=1 {small[algo]} {more} out={folder / 'run'}"
     assert main(words.split()) == 0
     return folder / "run"
 
@@ -86,7 +86,7 @@ SHORT = "--planner cem --samples 10 --iterations 1 --horizon 2 --futures 6 --env
 def test_a_learned_model_is_planned_in_with_futures_and_risk(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = learned(tmp_path, "dynamics")
+    run = learned(tmp_path, "dynamics", more="algo.model_costs=true")
     capsys.readouterr()
     words = f"plan {run} --env native/pendulum {SHORT}"
     assert main([*words.split(), "--risk", "cvar:0.5", "--cost-limit", "0", "--json"]) == 0
@@ -119,6 +119,19 @@ def test_a_model_learns_with_an_environment_and_plans_tell_how_far_they_are(
     assert "200 plans, " in captured.err
     assert "of 1 episodes finished" in captured.err
     assert "native/pendulum" in captured.out
+
+
+def test_a_limit_in_a_model_without_costs_is_refused(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = learned(tmp_path, "dynamics")
+    assert "leaves the data's costs out" in capsys.readouterr().out
+    assert main(["plan", str(run), *SHORT.split(), "--cost-limit", "0"]) == 2
+    assert "cost_limit is 0, and GaussianEnsemble knows no costs" in capsys.readouterr().err
+    model = Run.open(run).agent().model
+    assert not model.knows_costs
+    model.costs_of = lambda following: following[..., 0]  # where the constraint is known
+    assert model.knows_costs
 
 
 def test_a_run_without_a_model_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from surefoot.core.actions import to_environment
 from surefoot.core.control_loop import ControlLoop
 from surefoot.core.memory import Memory, in_rows
-from surefoot.world_models.dynamics import Dynamics
+from surefoot.world_models.dynamics import Dynamics, check_costs
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners.base import DRAWS, Planner
 
@@ -47,7 +47,11 @@ class PlannerPolicy(ControlLoop):
             objective: what for.
             states_of: (B, O) observations -> (B, S) states; by default the world's own, else as they are.
             observation_dim: O; by default the world's own, else S.
+
+        Raises:
+            ConfigError: a limit on costs in a world without any.
         """
+        check_costs(dynamics, objective.cost_limit)
         self.planner, self.dynamics, self.objective = planner, dynamics, objective
         self.low, self.high = low.float(), high.float()
         own: Callable[[Tensor], Tensor] = getattr(dynamics, "states_of", as_they_are)
