@@ -5,6 +5,7 @@ from surefoot.offline.aligndiff import AlignDiff, AlignDiffConfig
 from surefoot.offline.awac import AWAC, AWACConfig
 from surefoot.offline.awr_flow import AWRFlow, AWRFlowConfig, RAFTFlow, RAFTFlowConfig
 from surefoot.offline.bc import BC, BCConfig
+from surefoot.offline.bisim_iql import BisimIQL, BisimIQLConfig
 from surefoot.offline.calql import CalQL, CalQLConfig
 from surefoot.offline.cql import CQL, CQLConfig
 from surefoot.offline.decision_transformer import DT, DTConfig
@@ -31,7 +32,7 @@ from surefoot.offline.xql import XQL, XQLConfig
 
 _AGENTS: tuple[type[Agent], ...] = (AWRFlow, BC, CQL, CalQL, DT, DiffusionBC, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL)
 _AGENTS += (IFQL, IQL, QAM, QAME, QAMF, QC, QCFQL, RAFTFlow, RCSL, RIQL, ReBRAC, TD3BC)
-_AGENTS += (AlignDiff, AWAC, DVL, EDAC, MSG, ReCOIL, SACN, XQL)
+_AGENTS += (AlignDiff, AWAC, BisimIQL, DVL, EDAC, MSG, ReCOIL, SACN, XQL)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -64,6 +65,8 @@ __all__ = [
     "AlignDiff",
     "AlignDiffConfig",
     "BCConfig",
+    "BisimIQL",
+    "BisimIQLConfig",
     "CQLConfig",
     "CalQL",
     "CalQLConfig",

@@ -79,7 +79,7 @@ def follows(policy: Policy) -> float:
     return float(torch.stack(hits[1:]).mean())
 
 
-@pytest.mark.parametrize("name", ["bc", "iql", "td3bc"])
+@pytest.mark.parametrize("name", ["bc", "iql", "td3bc", "bisim_iql"])
 def test_two_observations_tell_the_velocity_and_one_does_not(name: str, tmp_path: pathlib.Path) -> None:
     policy = trained(name, 2, **({"rewards": "none"} if name == "iql" else {}))
     assert follows(policy) > 0.95

@@ -155,7 +155,7 @@ def test_every_test_that_a_page_names_exists(page: pathlib.Path) -> None:
 def test_every_option_in_the_algorithms_page_is_one_with_that_default_and_none_is_missing() -> None:
     text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     tables = [part for part in re.split(r"^\| option \| default \| \|$", text, flags=re.MULTILINE)[1:]]
-    names = ("bc", "iql", "riql", "td3bc", "cql", "calql", "famo2o", "famo2o_cql")
+    names = ("bc", "iql", "bisim_iql", "riql", "td3bc", "cql", "calql", "famo2o", "famo2o_cql")
     agents: list[type[Agent]] = [*(ALGORITHMS[name] for name in names), FittedQ]
     for agent, table in zip(agents, tables, strict=True):
         rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| (.*) \|$", table.split("\n## ")[0], re.MULTILINE)

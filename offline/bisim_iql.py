@@ -1,0 +1,170 @@
+"""IQL over histories, in a representation in which those lie together that earn and lead to the same."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actors import GaussianActor
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.histories import HistoryConfig
+from surefoot.core.memory_actors import HistoryActor
+from surefoot.core.networks import MLP, Critic, Value, pairs
+from surefoot.core.policy import Policy
+from surefoot.core.value_learning import advantage_weights, expectile_loss, td_target
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare
+
+
+@dataclasses.dataclass(frozen=True)
+class BisimIQLConfig(HistoryConfig):
+    """Settings of IQL with a bisimulation loss."""
+
+    history: int = 4  # last observations that the representation reads; 1: the present one alone
+    latent: int = 32  # width of the representation
+    bisimulation: float = 0.5  # lambda: weight of its loss beside the critics'; 0: none
+    expectile: float = 0.7  # tau of the value loss; nearer 1 is nearer the best action in the data
+    temperature: float = 3.0  # beta: multiplies the advantage, so it is an inverse temperature
+    discount: float = 0.99
+    target_rate: float = 0.005  # of the critics' average, every step
+    learning_rate: float = 3e-4  # of all networks; the actor's falls to 0 along a cosine
+    hidden: tuple[int, ...] = (256, 256)  # of each network
+    normalization: str = "observations"  # none, observations or stacked
+    rewards: str = "none"  # none, return_range or minus_one
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        name = algorithm_of(self)
+        require(self.latent >= 1, name, "latent", self.latent, ">= 1")
+        require(self.bisimulation >= 0, name, "bisimulation", self.bisimulation, ">= 0")
+        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
+        require(self.temperature >= 0, name, "temperature", self.temperature, ">= 0")
+
+
+class BisimIQL(Agent):
+    r"""IQL that reads :math:`z = \phi(h)`, h the last L observations, with a bisimulation loss on :math:`\phi`.
+
+    .. math::
+        J(\phi) &= E \big( \lVert z_i - z_j \rVert - |r_i - r_j| - \gamma\, W_2(\hat P(\bar z_i, a_i),
+            \hat P(\bar z_j, a_j)) \big)^2, \quad
+            W_2^2 = \lVert \mu_i - \mu_j \rVert^2 + \lVert \sigma_i - \sigma_j \rVert^2 \\
+        L_{Q, \phi} &= E \textstyle\sum_i (r + \gamma (1 - d) V(\bar z') - Q_i(z, a))^2 + \lambda J(\phi) \\
+        L_{\hat P} &= -E \log \hat P(\bar z' | \bar z, a), \quad \hat P = N(\mu, \mathrm{diag}\, \sigma^2)
+
+    A bar is a stopped gradient; :math:`L_V` and :math:`L_\pi` are IQL's, at :math:`\bar z`. Row j is another of the
+    batch. Values over raw histories can't be stitched, for two episodes hardly ever share one; a representation in
+    which histories coincide that earn and lead to the same restores it (Hong, Dragan and Levine, "Offline RL with
+    Observation Histories: Analyzing and Improving Sample Complexity", 2023). The loss is that of Zhang, McAllister,
+    Calandra, Gal and Levine, "Learning Invariant Representations for Reinforcement Learning without Reconstruction"
+    (ICLR 2021), with Euclidean distances. Encoder, coefficients and where the critics' gradient goes are choices made
+    here: those of the former paper are not known to us.
+    """
+
+    name = "bisim_iql"
+    Config: ClassVar[type] = BisimIQLConfig
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    config: BisimIQLConfig
+    actor: GaussianActor
+
+    def build(self) -> None:
+        """Representation, its dynamics, value, twin critics with targets, actor."""
+        c, size = self.config, self.spec.action_dim
+        self.representation = MLP(self.spec.observation_dim, c.latent, c.hidden)
+        self.dynamics = MLP(c.latent + size, 2 * c.latent, c.hidden)
+        self.value = Value(c.latent, c.hidden)
+        self.critic = Critic(c.latent, size, c.hidden, 2)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor = GaussianActor(c.latent, size, c.hidden)
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and rewards, normalise observations, put the last L of them side by side."""
+        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+
+    def encoded(self, histories: Tensor) -> Tensor:
+        """(B, latent) representation of (B, L O) histories, oldest observation first; not negative."""
+        return torch.relu(self.representation(histories))
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Add what all losses but the critics' read without a gradient: z, z' and min Q of the targets."""
+        latents = self.encoded(batch["observations"])
+        return {
+            **batch,
+            "latents": latents,
+            "next_latents": self.encoded(batch["next_observations"]),
+            "target_q": self.target_critic(pairs(latents, batch["actions"])).amin(0),
+        }
+
+    def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Expectile regression of V(z) on the target critics' minimum."""
+        value = self.value(batch["latents"])
+        return expectile_loss(batch["target_q"] - value, self.config.expectile).mean(), {"value": value}
+
+    def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Negative log-density of the data's actions, weighted by exp(advantage)."""
+        advantage = batch["target_q"] - self.value(batch["latents"])
+        weight = advantage_weights(advantage, self.config.temperature)
+        density = self.actor.log_density(batch["latents"], batch["actions"])
+        return -(weight * density).mean(), {"weight": weight}
+
+    def predicted(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, latent) mean and log deviation of the next representation."""
+        mean, log_deviation = self.dynamics(pairs(latents, actions)).chunk(2, -1)
+        return mean, log_deviation.clamp(-5, 2)
+
+    def dynamics_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Negative log-density of the next representation, without its constant; a terminal step's counts as well."""
+        mean, log_deviation = self.predicted(batch["latents"], batch["actions"])
+        error = (batch["next_latents"] - mean) * (-log_deviation).exp()
+        return (0.5 * error.square() + log_deviation).sum(-1).mean(), {"latent_error": error}
+
+    def bisimulation_loss(self, latents: Tensor, batch: Batch) -> Tensor:
+        """() J: how far distances of (B, latent) representations are from those of rewards and of what follows."""
+        mean, log_deviation = self.predicted(batch["latents"], batch["actions"])
+        both = torch.cat([mean, log_deviation.exp()], -1)
+        reward, following = (x - x.roll(1, 0) for x in (batch["rewards"], both))
+        wanted = reward.abs() + self.config.discount * following.norm(dim=-1)
+        return ((latents - latents.roll(1, 0)).norm(dim=-1) - wanted).square().mean()
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared TD error of both critics against V(z'), and the bisimulation loss, both with the gradient to phi."""
+        latents = self.encoded(batch["observations"])
+        next_value = self.value(batch["next_latents"])
+        target = td_target(batch["rewards"], batch["terminations"], next_value, self.config.discount)
+        q = self.critic(pairs(latents, batch["actions"]))
+        distance = self.bisimulation_loss(latents, batch)
+        loss = (q - target).square().mean(-1).sum() + self.config.bisimulation * distance
+        return loss, {"q": q, "bisimulation": distance}
+
+    def updates(self) -> list[Update]:
+        """Value, actor, dynamics of the representation, then critics and representation."""
+        c = self.config
+        adam, targets = Adam(c.learning_rate), {"target_critic": ("critic", c.target_rate)}
+        return [
+            Update(self.value_loss, ("value",), adam),
+            Update(self.actor_loss, ("actor",), Adam(c.learning_rate, schedule="cosine")),
+            Update(self.dynamics_loss, ("dynamics",), adam),
+            Update(self.critic_loss, ("critic", "representation"), adam, then=targets),
+        ]
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions in [-1, 1] for (B, L O) normalised histories; mean ones without `noise`."""
+        return self.actor.act(self.encoded(observations), noise)
+
+    def policy(self) -> Policy:
+        """Representation and actor as one plain network, which remembers the history."""
+        c = self.config
+        sizes, hidden = (self.spec.observation_dim, self.spec.action_dim), (*c.hidden, c.latent, *c.hidden)
+        head: Any = GaussianActor(*sizes, hidden)
+        with torch.no_grad():
+            head.log_std.copy_(self.actor.log_std)
+            for part in ("weights", "biases"):
+                own = [*getattr(self.representation, part), *getattr(self.actor.mlp, part)]
+                for target, value in zip(getattr(head.mlp, part), own, strict=True):
+                    target.copy_(value)
+        if c.history > 1:
+            head = HistoryActor(head, self.problem.observation_dim, c.history)
+        return Policy.of(head, self.normalizer, self.action_low, self.action_high)
