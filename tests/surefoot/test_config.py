@@ -116,6 +116,8 @@ def test_every_domain_preset_fits_its_algorithms_and_holds_only_what_differs() -
         (["view=raw"], r"view='raw' is unknown"),
         (["logger=tensorbord"], r"did you mean 'tensorboard'"),
         (["preset=antmase"], r"preset='antmase' is unknown: did you mean 'antmaze'"),
+        (["algo=edac", "preset=hopper"], r"preset=hopper: is a preset of edac itself: say algo.preset=hopper"),
+        (["algo=awac", "preset=antmaze"], r"preset=antmaze: is a preset of awac itself: say algo.preset=antmaze"),
         (["preset=antmaze", "algo=bc"], r"preset=antmaze has no settings for bc; it has some for iql"),
         (["algo.preset=corll"], r"iql has no preset 'corll'"),
         (["algo=bc", "envs=4"], r"bc learns from data alone: leave out envs="),

@@ -36,11 +36,11 @@ VERSION_BASE = "1.3"
 class TrainConfig(Settings):
     """What `surefoot train` takes beside `algo` and its options."""
 
-    dataset: str | None = None  # a path, an embedded name, d4rl/<id> or minari/<id>; what acts may do without
+    dataset: str | None = None  # a path, an embedded name, d4rl/<id> or minari/<id>; algorithms that act need none
     env: str | None = None  # gymnasium id or module:Id; none: no simulator; not given: the dataset's
     envs: int | None = None  # environments that each seed acts in: another word for algo.num_envs
     seeds: Any = 3  # how many (0, 1, ...), or which: [0,5]
-    preset: str | None = None  # named settings of a domain, listed below
+    preset: str | None = None  # settings of a domain (surefoot train --help all); an algorithm's own: algo.preset=
     out: str | None = None  # run folder; not given: runs/<algo>-<dataset or env>-<time>
     logger: str | None = None  # tensorboard, wandb or mlflow, beside the run folder's own metrics.jsonl
 
@@ -246,6 +246,8 @@ def read_preset(name: str, algorithm: str) -> tuple[dict[str, Any], dict[str, An
     if configfile.is_own(name):
         return configfile.read_own_preset(name, algorithm)
     known = presets()
+    if algorithm not in known.get(name, ()) and name in agent_class(algorithm).PRESETS:
+        raise ConfigError(f"preset={name}: is a preset of {algorithm} itself: say algo.preset={name}")
     if name not in known:
         raise ConfigError(
             f"preset={name!r} is unknown: {nearest(name, list(known))}. One of your own is a file: preset=mine.yaml, "

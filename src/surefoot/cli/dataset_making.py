@@ -23,7 +23,7 @@ def add_parsers(own: Any) -> None:
         "pointmaze/stitch (default: the main job's)",
     )
     made.add_argument("-o", "--output", help="a new file (default: the cache, where dataset=NAME finds it)")
-    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--seed", type=int, default=0, help="of the recording (default 0)")
     made.add_argument("--transitions", type=int, help="rounded up to whole episodes (default: as embedded)")
     made.add_argument("--behaviour", help="of the system (default: the one in the name, else mixed)")
     made.add_argument("--gap", help="preset of altered dynamics, as `surefoot envs info` lists them")
@@ -43,7 +43,7 @@ def add_parsers(own: Any) -> None:
     made.add_argument("--mode", default="random", help="random or adversarial")
     made.add_argument("--rate", type=float, default=0.3, help="share of rows (default 0.3)")
     made.add_argument("--scale", type=float, default=1.0, help="size in standard deviations (default 1)")
-    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--seed", type=int, default=0, help="of the attack (default 0)")
     made.add_argument("--exact-count", action="store_true", help="attack exactly rate x rows")
     made.add_argument("--consistent", action="store_true", help="also change the copy in the row before")
     made.add_argument("--victim", metavar="RUN", help="run whose critics an adversarial attack is aimed at")

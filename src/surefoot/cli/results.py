@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add_parsers(commands: Any) -> None:
     """Register the three commands."""
     parser = commands.add_parser("evaluate", help="run a run's policies in a simulator again")
-    parser.add_argument("folder", metavar="RUN")
+    parser.add_argument("folder", metavar="RUN", help="run folder")
     parser.add_argument("--episodes", type=int, help="per seed (default 100; with --until at most, default 10,000)")
     parser.add_argument("--env", help="another environment than the run's")
     parser.add_argument(
@@ -37,7 +37,7 @@ def add_parsers(commands: Any) -> None:
     parser.set_defaults(run=evaluate)
 
     parser = commands.add_parser("report", help="compare runs in one HTML page that opens from disk")
-    parser.add_argument("folders", metavar="RUN", nargs="+")
+    parser.add_argument("folders", metavar="RUN", nargs="+", help="run folders")
     parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
     parser.add_argument("--csv", metavar="FILE", help="write the table with all its numbers as CSV too")
     parser.add_argument("--cost-limit", type=float, help="judge all runs by this limit (default: each by its own)")

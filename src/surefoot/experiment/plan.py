@@ -50,11 +50,11 @@ class Settings:
     evaluate_every: int = 0  # steps between evaluations and checkpoints; 0: a tenth of steps
     evaluate_episodes: int = 10  # of those, per seed
     device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
-    strict: bool = False  # refuse oddities in the data that are otherwise counted and told
+    strict: bool = False  # refuse oddities in the data that are otherwise counted and reported
     view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
     init: str | None = None  # run folder whose trained networks are the start
     reward: str | None = None  # module:function that rewards the dataset's steps, in place of its own rewards
-    gap: str | None = None  # altered dynamics of what it acts in, as gravity2; it is evaluated without
+    gap: str | None = None  # altered dynamics of the training environment, as gravity2; evaluation is without
     kernels: bool = True  # networks and updates in the native module, on a CPU; false: plain PyTorch
     compiled: bool = False  # torch.compile
     mixed_precision: bool = False  # bfloat16 where it is safe
