@@ -77,8 +77,18 @@ def learning_curves(
     axes.xaxis.set_major_formatter(_thousands)
     axes.set_ylabel(label)
     axes.grid(axis="y", alpha=0.25)
-    figure.legend(frameon=False, loc="outside right upper")
+    _legend(figure)
     return figure
+
+
+def _legend(figure: Figure) -> None:
+    """What lines are: beside the axes, or above them where a name would leave them no width."""
+    longest = max((len(name) for axes in figure.axes for name in axes.get_legend_handles_labels()[1]), default=0)
+    figure.legend(frameon=False, loc="outside right upper" if longest <= LONG_NAME else "outside upper left")
+
+
+LONG_NAME = 36
+"""Characters of a name above which a legend stands above the axes."""
 
 
 def interval_plot(
@@ -142,7 +152,7 @@ def return_against_cost(
     axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
     axes.set_ylabel("return (sum of rewards per episode)")
     axes.grid(alpha=0.25)
-    figure.legend(frameon=False, loc="outside right upper")
+    _legend(figure)
     return figure
 
 
@@ -162,7 +172,7 @@ def performance_profiles(
     axes.set_xlabel(f"threshold ({label})")
     axes.set_ylabel("fraction of runs above")
     axes.grid(alpha=0.25)
-    figure.legend(frameon=False, loc="outside right upper")
+    _legend(figure)
     return figure
 
 

@@ -39,6 +39,15 @@ def test_a_band_wider_than_the_picture_is_left_out_and_that_is_said() -> None:
     assert said in axes.get_xlabel()
 
 
+@pytest.mark.parametrize("name", ["iql", "mobile (model_hidden=[32,32], model_decays=[], model_updates=80, 3 more)"])
+def test_a_name_of_any_length_leaves_the_axes_their_width(name: str) -> None:
+    figure = plots.learning_curves({name: CURVE}, "halfcheetah", behaviour=-1000.0)
+    figure.canvas.draw()
+    box, legend = figure.axes[0].get_position(), figure.legends[0].get_window_extent()
+    assert box.width > 0.5
+    assert not legend.overlaps(figure.axes[0].get_window_extent())
+
+
 def test_an_empty_learning_curve_is_refused() -> None:
     with pytest.raises(ConfigError, match="no evaluation"):
         plots.learning_curves({"iql": []})
