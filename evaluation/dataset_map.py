@@ -12,7 +12,17 @@ from surefoot.data.dataset import Dataset
 from surefoot.evaluation import plots
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+CORNERS = (
+    ((5, -3), "left", "top"),
+    ((-5, 3), "right", "bottom"),
+    ((5, 3), "left", "bottom"),
+    ((-5, -3), "right", "top"),
+)
+"""Of a point's name: offset, alignment across, alignment down; in the order in which they are tried."""
 
 
 def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> list[dict[str, Any]]:
@@ -69,21 +79,43 @@ def picture(rows: Sequence[dict[str, Any]]) -> Figure:
         ("projected_coverage", "share of random planes visited"),
     )
     for one, (key, words) in zip(axes, sides, strict=True):
-        for row in rows:
-            colour = plots.COLOURS[tasks.index(row["environment"]) % len(plots.COLOURS)]
-            x, y = row[key], row[height]
-            one.plot([x], [y], "o", color=colour, markersize=6, alpha=0.8, clip_on=False)
-            name = pathlib.Path(str(row["dataset"])).stem
-            right = x > 0.6 * max(other[key] for other in rows)
-            side, edge = "right" if right else "left", "bottom" if rows.index(row) % 2 else "top"
-            offset = (-5 if right else 5, 3 if rows.index(row) % 2 else -3)
-            one.annotate(name, (x, y), offset, textcoords="offset points", fontsize=7, color=colour, ha=side, va=edge)
+        shades = [plots.COLOURS[tasks.index(row["environment"]) % len(plots.COLOURS)] for row in rows]
+        for row, colour in zip(rows, shades, strict=True):
+            one.plot([row[key]], [row[height]], "o", color=colour, markersize=6, alpha=0.8, clip_on=False)
         if known:
             for level in (0, 1):
                 one.axhline(level, color=plots.GREY, linestyle=":", linewidth=0.8)
         one.set_xlim(left=0)
         one.margins(x=0.25)
+        _name([(row[key], row[height], pathlib.Path(str(row["dataset"])).stem) for row in rows], shades, one)
         one.set_xlabel(words)
         one.set_ylabel(label)
         one.grid(alpha=0.25)
     return figure
+
+
+def _name(points: Sequence[tuple[float, float, str]], colours: Sequence[str], axis: Axes) -> None:
+    """Write each point's name beside it, in the corner where it covers least of the names before it and the frame."""
+    frame = axis.get_window_extent()
+    taken: list[Bbox] = []
+    for (x, y, name), colour in zip(points, colours, strict=True):
+        tried = []
+        for offset, side, edge in CORNERS:
+            text = axis.annotate(
+                name, (x, y), offset, textcoords="offset points", fontsize=7, color=colour, ha=side, va=edge
+            )
+            box = text.get_window_extent()
+            outside = max(0.0, frame.x0 - box.x0) + max(0.0, box.x1 - frame.x1)
+            tried.append((outside * box.height + sum(_overlap(box, other) for other in taken), text, box))
+        best = min(tried, key=lambda one: one[0])
+        for one in tried:
+            if one is not best:
+                one[1].remove()
+        taken.append(best[2])
+
+
+def _overlap(one: Bbox, other: Bbox) -> float:
+    """Area that two boxes share, in pixels."""
+    width = min(one.x1, other.x1) - max(one.x0, other.x0)
+    height = min(one.y1, other.y1) - max(one.y0, other.y0)
+    return float(max(0.0, width) * max(0.0, height))
