@@ -126,7 +126,11 @@ def table(found: Results) -> list[str]:
     """Rows of methods; a cell that is not there yet is missing."""
     text = (__doc__ or "").split("\n\n")[-1].strip()
     lines = ["# Methods of language models on addition after a noisy teacher", "", *text.splitlines()]
-    lines += ["", "Changes are means over seeds of held-out shares, brackets 95 % bootstrap intervals over seeds.", ""]
+    lines += [
+        "",
+        "Changes are means over seeds of held-out shares, brackets 95 % intervals over seeds (Student's t).",
+        "",
+    ]
     lines += ["| method | pass@1 before | after | change | pass@8 before | after | change | greedy | seeds |"]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
     for variant in VARIANTS:

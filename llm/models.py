@@ -12,6 +12,9 @@ import torch
 
 from surefoot.core.errors import CheckpointError, MissingExtraError
 
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
+"""Files of which a tokenizer has one or more."""
+
 
 def transformers_module() -> Any:
     """transformers, imported here alone.
@@ -53,6 +56,8 @@ def read_model(
     weights = any(path.glob("*.safetensors"))
     if not weights and any(path.glob("*.bin")):
         raise CheckpointError(f"{path}: weights are a pickle (.bin), which is not read; convert them to safetensors")
+    if not any((path / name).is_file() for name in TOKENIZERS):  # transformers would make up an empty one
+        raise CheckpointError(f"{path}: has no tokenizer ({TOKENIZERS[0]}); save it beside the model")
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

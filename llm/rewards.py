@@ -86,7 +86,8 @@ def scores(
             )
         )
     except Exception as error:
-        raise DataError(f"reward function {name} raised {type(error).__name__}: {error}") from error
+        given_by = f"; the prompts have the columns {sorted(columns)}" if isinstance(error, TypeError) else ""
+        raise DataError(f"reward function {name} raised {type(error).__name__}: {error}{given_by}") from error
     if len(found) != len(given):
         raise DataError(f"reward function {name} gave {len(found)} rewards for {len(given)} answers")
     for row, value in enumerate(found):

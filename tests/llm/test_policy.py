@@ -211,6 +211,10 @@ def test_a_model_comes_back_from_its_folder_and_damage_is_named(tmp_path: pathli
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match="the model can't be read"):
         load_policy(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).unlink()
+    with pytest.raises(CheckpointError, match=r"has no tokenizer \(tokenizer\.json\)"):
+        load_policy(tmp_path)
     with pytest.raises(CheckpointError, match=r"no config\.json is there"):
         load_policy(tmp_path / "elsewhere")
 

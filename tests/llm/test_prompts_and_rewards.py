@@ -39,11 +39,12 @@ def test_columns_of_a_prompt_come_to_the_reward_by_name() -> None:
         (lambda **_: [1.0, "high"], "gave 'high' for answer 1"),
         (lambda **_: 1 / 0, "raised ZeroDivisionError: division by zero"),
         (lambda **_: None, "raised TypeError"),
+        (lambda answer, **_: [1.0, 1.0], r"'answer'; the prompts have the columns \['total'\]"),
     ],
 )
 def test_a_reward_that_can_not_be_used_is_one_sentence(given: Any, said: str) -> None:
     with pytest.raises(DataError, match=said):
-        scores(given, [Prompt("1"), Prompt("2")], ["a", "b"], [[1], [2]])
+        scores(given, [Prompt("1", {"total": 1}), Prompt("2", {"total": 2})], ["a", "b"], [[1], [2]])
 
 
 def test_rewards_are_named_as_module_and_function() -> None:
