@@ -335,7 +335,10 @@ class Policy(ControlLoop, nn.Module):
             CheckpointError: a file is missing, damaged, of another version, or not what `core.received` asks for.
         """
         stem = stem_of(path)
-        tensors, meta = checkpoint.load(beside(stem, ".safetensors"), kind="policy")
+        file = beside(stem, ".safetensors")
+        if not file.is_file() and not str(path).endswith(".safetensors"):
+            raise CheckpointError(f"{file}: there is no such file, and {path} is no run folder")
+        tensors, meta = checkpoint.load(file, kind="policy")
         described = read_json(beside(stem, ".json"))
         if described != {key: value for key, value in meta.items() if key != "kind"}:
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")

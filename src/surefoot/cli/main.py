@@ -27,7 +27,7 @@ examples:
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
   surefoot compare 'runs/iql-*' 'runs/bc-*' --until decided
-  surefoot select runs/* --dataset held-out.hdf5
+  surefoot select runs/*/ --dataset held-out.hdf5
   surefoot results runs/ -o results.csv --plot
   surefoot tune algo=iql steps=20000 --trials 32 --space space.yaml
   surefoot bench offline-small
