@@ -471,7 +471,7 @@ def read_result(path: Path) -> None:
 
 
 def read_kernels(path: Path) -> None:
-    from surefoot.experiment.trainer import KERNELS
+    from surefoot.experiment.machine import KERNELS
 
     read_json(path, KERNELS)
 
