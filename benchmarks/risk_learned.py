@@ -33,6 +33,7 @@ from surefoot.evaluation import certificate, evaluate, hierarchical_interval
 from surefoot.experiment.run import Run, load_agent
 from surefoot.experiment.training import fit
 from surefoot.model_based import LearnedDynamics
+from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.ensemble import GaussianEnsemble
 from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective
@@ -49,6 +50,9 @@ ARMS: dict[str, Objective] = {
     "cvar:0.2, limit 0": Objective(futures=MEMBERS, spread="epistemic", risk=CVaR(0.2), cost_limit=0.0),
 }
 """`mean, limit 0` plans in the mean of the networks: the worst of five futures within 0 is what CVaR asks."""
+FIRST = "rewards of first steps"
+EXACT = "exact system, limit 0"
+"""The same search where nothing was learned: what the model costs."""
 MODEL = pathlib.Path(tempfile.gettempdir()) / "surefoot-risk-learned"
 
 
@@ -108,9 +112,9 @@ def cell(arm: str, block: int, episodes: int = BLOCK, planner: ICEM = PLANNER, *
     """Episodes of one arm."""
     torch.set_num_threads(1)
     kernels.keep_memory()
-    world = model(**given)
+    world = NativeDynamics(SYSTEM) if arm == EXACT else model(**given)
     began, cpu = time.perf_counter(), time.process_time()
-    policy = PlannerPolicy(planner, world, torch.zeros(4), torch.ones(4), ARMS[arm])
+    policy = PlannerPolicy(planner, world, torch.zeros(4), torch.ones(4), ARMS.get(arm, Objective(cost_limit=0.0)))
     found = evaluate([policy], SYSTEM, episodes, seed=block, num_envs=episodes)[0]
     assert found.violations is not None
     return {
@@ -122,6 +126,16 @@ def cell(arm: str, block: int, episodes: int = BLOCK, planner: ICEM = PLANNER, *
         "cpu_seconds": round(time.process_time() - cpu, 1),
         "git": git_commit(),
     }
+
+
+def first_rewards(states: int = 256) -> dict[str, Any]:
+    """Mean reward of a step with motors at a half from first states: each network's, and the system's."""
+    seen = torch.from_numpy(make_vec(SYSTEM, states).reset(seed=0)[0])
+    actions, exact, learned = torch.zeros(states, 4), NativeDynamics(SYSTEM), model()
+    true = exact.step(exact.states_of(seen), actions, StepNoise()).rewards
+    with torch.no_grad():
+        members = [learned.step(seen, actions, StepNoise(torch.tensor(k))).rewards for k in range(MEMBERS)]
+    return {"true": float(true.mean()), "members": [float(one.mean()) for one in members], "git": git_commit()}
 
 
 def table(found: Results) -> list[str]:
@@ -137,8 +151,8 @@ def table(found: Results) -> list[str]:
         "| plans for | episodes | return [95 %] | violations | share [95 %, Clopper-Pearson] | CPU s an episode |",
         "|---|---|---|---|---|---|",
     ]
-    for arm in ARMS:
-        cells = [one for one in found.values() if one["arm"] == arm]
+    for arm in (*ARMS, EXACT):
+        cells = [one for one in found.values() if one.get("arm") == arm]
         if not cells:
             continue
         returns = np.concatenate([one["returns"] for one in cells])
@@ -153,7 +167,11 @@ def table(found: Results) -> list[str]:
         "Wanted: a third of the violations of planning for the mean, at 90 % of its return or better, over "
         f"{WANTED:,} episodes; the episodes that were run are in the table."
     )
-    return [*lines, "", goal, "", f"{len(found)} of {len(ARMS) * BLOCKS} cells of {BLOCK} episodes are there."]
+    if FIRST in found:
+        members = ", ".join(f"{one:.2f}" for one in found[FIRST]["members"])
+        goal += f" Mean reward of a first step: {found[FIRST]['true']:.2f} in the system, {members} by the networks."
+    there = sum("arm" in one for one in found.values())
+    return [*lines, "", goal, "", f"{there} of {(len(ARMS) + 1) * BLOCKS} cells of {BLOCK} episodes are there."]
 
 
 def quick() -> dict[str, Any]:
@@ -166,8 +184,11 @@ def quick() -> dict[str, Any]:
 def main() -> None:
     """The command line."""
     cells = [
-        Cell(f"{arm}, block {block}", functools.partial(cell, arm, block)) for block in range(BLOCKS) for arm in ARMS
+        Cell(f"{arm}, block {block}", functools.partial(cell, arm, block))
+        for block in range(BLOCKS)
+        for arm in (*ARMS, EXACT)
     ]
+    cells.append(Cell(FIRST, first_rewards))
     study_main(__doc__, "risk_learned", cells, table, Cell("quick", quick))
 
 
