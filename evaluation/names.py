@@ -15,13 +15,16 @@ OF_THE_PLAN = ("steps", "batch_size", "gap", "init", "view", "jacobian_penalty")
 
 
 def labelled(algorithm: str, preset: str | None, options: Mapping[str, Any] | None = None) -> str:
-    """An algorithm with its preset and the options that were changed.
+    """An algorithm with its preset, where that is not called as itself, and the options that were changed.
 
-    >>> labelled("fisor", "small"), labelled("iql", None, {"expectile": 0.9, "hidden": [8, 8]}), labelled("bc", None)
+    >>> labelled("fisor", "small"), labelled("iql", None, {"expectile": 0.9, "hidden": [8, 8]}), labelled("bc", "bc")
     ('fisor (small)', 'iql (expectile=0.9, hidden=[8,8])', 'bc')
     """
     given = list((options or {}).items())
-    words = [*([] if preset is None else [preset]), *(f"{name}={shown(value)}" for name, value in given[:MOST])]
+    words = [
+        *([] if preset in (None, algorithm) else [preset]),
+        *(f"{name}={shown(value)}" for name, value in given[:MOST]),
+    ]
     if len(given) > MOST:
         words.append(f"{len(given) - MOST} more")
     return f"{algorithm} ({', '.join(words)})" if words else algorithm

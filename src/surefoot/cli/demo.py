@@ -165,6 +165,7 @@ def draw(learned: Run, rival: Run, kept: Kept, path: pathlib.Path) -> None:
     title = f"the same policy behind a filter: {safe.violations:,} of {safe.episodes:,}"
     trajectories.draw_paths(axes[2], guarded, ground, title)
     for at in axes[1:]:
+        at.set_aspect("equal", adjustable="box")  # limits of one's own, so matplotlib may not move them
         at.set_xlim(-4, 4)
         at.set_ylim(-3, 3)
     plots.save_png(figure, path)
