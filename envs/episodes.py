@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,7 @@ def run_episodes(
     *,
     steps: int | None = None,
     gap: str | None = None,
+    parameters: Mapping[str, Array] | None = None,
     threads: int | None = None,
     device: str = "auto",
 ) -> EpisodeBatch:
@@ -90,6 +91,7 @@ def run_episodes(
         seeds: (N,) of the environments' resets; N at least 1.
         steps: cut episodes off after this many; None: the environment's own limit.
         gap: preset of altered dynamics, or None.
+        parameters: physical constants of a native system, each (N,); they go over those of `gap`.
         threads: of native code; None: all processors.
         device: "cpu", "cuda" or "auto", of a policy in a native system; auto takes a GPU where there is one.
 
@@ -108,16 +110,28 @@ def run_episodes(
             from surefoot.envs.native_rollout import evaluates, native_episodes
 
             if not evaluates(policy):
-                return _stepped(policy, env_id, seeds, steps, gap)
-            return native_episodes(policy, env_id, seeds, steps=steps, gap=gap, threads=threads, device=device)
+                return _stepped(policy, env_id, seeds, steps, gap, parameters)
+            return native_episodes(
+                policy, env_id, seeds, steps=steps, gap=gap, parameters=parameters, threads=threads, device=device
+            )
     if device == "cuda":
         raise DeviceError("only a trained policy in a native system runs on a GPU; use device cpu or auto")
-    return _stepped(policy, env_id, seeds, steps, gap)
+    return _stepped(policy, env_id, seeds, steps, gap, parameters)
 
 
-def _stepped(policy: Policy | Act, env_id: str, seeds: Array, steps: int | None, gap: str | None) -> EpisodeBatch:
+def _stepped(
+    policy: Policy | Act,
+    env_id: str,
+    seeds: Array,
+    steps: int | None,
+    gap: str | None,
+    parameters: Mapping[str, Array] | None,
+) -> EpisodeBatch:
     """Episodes by `step` calls, with the policy between them."""
-    env: Any = make_vec(env_id, len(seeds), **({} if gap is None else {"gap": gap}))
+    given: dict[str, Any] = {
+        name: value for name, value in (("gap", gap), ("parameters", parameters)) if value is not None
+    }
+    env: Any = make_vec(env_id, len(seeds), **given)
     try:
         if steps is None and env.max_episode_steps is None:
             raise ConfigError(f"{env_id} has no time limit; say after how many steps an episode is cut off")

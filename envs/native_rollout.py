@@ -283,7 +283,15 @@ def _count(envs: int | None, seeds: Any, states: Any, actions: Tensor | None) ->
 
 
 def native_episodes(
-    policy: Policy, env_id: str, seeds: Array, *, steps: int | None, gap: str | None, threads: int | None, device: str
+    policy: Policy,
+    env_id: str,
+    seeds: Array,
+    *,
+    steps: int | None,
+    gap: str | None,
+    parameters: Mapping[str, Array] | None = None,
+    threads: int | None,
+    device: str,
 ) -> EpisodeBatch:
     """`envs.episodes.run_episodes` of a policy in a native system."""
     system = find_system(env_id)
@@ -294,8 +302,11 @@ def native_episodes(
     batches = []
     for first in range(0, len(seeds), BLOCK):
         began = time.perf_counter()
-        own = seeds[first : first + BLOCK]
-        found = rollout(packed, system, steps=steps, seeds=own, gap=gap, threads=threads, device=device)
+        part = slice(first, first + BLOCK)
+        own = {name: value[part] for name, value in (parameters or {}).items()}
+        found = rollout(
+            packed, system, steps=steps, seeds=seeds[part], gap=gap, parameters=own, threads=threads, device=device
+        )
         values = {name: getattr(found, name).cpu().numpy() for name in ("returns", "costs", "margins")}
         seconds = time.perf_counter() - began
         batches.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rich.console import Console
 import surefoot
 from surefoot.cli import main
 from surefoot.cli.progress import Watcher, duration
+from surefoot.core.policy import Policy
 from surefoot.core.spec import Array, Spec
 from surefoot.experiment.algorithms import ALGORITHMS
 
@@ -35,6 +37,35 @@ def test_evaluate_prints_the_mean_of_each_seed(finished_run: pathlib.Path, capsy
     text = capsys.readouterr().out
     assert "return [95 %]" in text
     assert "seed 5: mean return" in text
+
+
+def stepped(policy: Policy) -> Callable[[np.ndarray], np.ndarray]:
+    """A policy as a function, which no native loop knows."""
+    return lambda observations: policy.act(torch.from_numpy(observations), policy.begin(len(observations)))[0].numpy()
+
+
+def test_evaluate_varies_the_constants_and_names_the_worst_variant(finished_run: pathlib.Path, capsys: Capture) -> None:
+    from surefoot.envs.episodes import episode_seeds, run_episodes
+    from surefoot.experiment.run import Run
+
+    arguments = ["evaluate", str(finished_run), "--vary", "mass=0.5:2,gravity=8:30", "--variants", "3"]
+    assert main([*arguments, "--episodes", "2", "--share", "0.5", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    seeds, scores = episode_seeds(2, 0, 2), np.zeros((2, 3))
+    for s, policy in enumerate(Run.open(finished_run).policies().values()):
+        for m, (mass, gravity) in enumerate(zip(*(shown["variants"][n] for n in ("mass", "gravity")), strict=True)):
+            rows = {"mass": np.full(2, mass), "gravity": np.full(2, gravity)}
+            by_steps = run_episodes(stepped(policy), "native/pendulum", seeds, parameters=rows)
+            scores[s, m] = by_steps.returns.mean()
+    assert np.array(shown["scores"]) == pytest.approx(scores, rel=1e-3)
+    assert shown["worst_variant"] == scores.mean(axis=0).argmin()
+    assert shown["worst"]["mean"] == pytest.approx(scores.min(axis=1).mean(), rel=1e-3)
+    ordered = np.sort(scores, axis=1)
+    assert shown["cvar"]["mean"] == pytest.approx(((ordered[:, 0] + ordered[:, 1] / 2) / 1.5).mean(), rel=1e-3)
+    assert main(["evaluate", str(finished_run), "--vary", "mass=2:1"]) == 2
+    assert "within [0.01, 100]" in capsys.readouterr().err
+    assert main(["evaluate", str(finished_run), "--variants", "3"]) == 2
+    assert "is of --vary" in capsys.readouterr().err
 
 
 def test_evaluate_until_stops_once_the_mean_is_known(

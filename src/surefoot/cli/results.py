@@ -12,6 +12,7 @@ from surefoot.cli import output
 from surefoot.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
+    from surefoot.core.policy import Policy
     from surefoot.evaluation.tables import Row
     from surefoot.experiment.run import Run
 
@@ -28,6 +29,15 @@ def add_parsers(commands: Any) -> None:
         metavar="W",
         help="stop once the mean success of these policies is known to +-W (95 %%, holds at every look)",
     )
+    parser.add_argument(
+        "--vary",
+        metavar="NAME=LOW:HIGH",
+        action="append",
+        help="in variants of a native system whose constants are drawn from ranges, as mass=0.5:2,gravity=8:12: mean, "
+        "CVaR and worst case over the family, with --episodes of each variant (default 20)",
+    )
+    parser.add_argument("--variants", type=int, help="of --vary (default 50)")
+    parser.add_argument("--share", type=float, help="of --vary: the worst share that CVaR is the mean of (default 0.1)")
     parser.add_argument("--range", metavar="LOW,HIGH", help="with --until: of the return, cut to this, not of success")
     parser.add_argument("--cost-limit", type=float, help="of an episode's cost (default: the algorithm's cost_limit)")
     parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2; training uses 0 and 1)")
@@ -76,6 +86,11 @@ def evaluate(arguments: argparse.Namespace) -> int:
     policies = run.policies()
     first = policies[run.plan.seeds[0]]
     check_spaces(env, first.arrays, first.action_dim, first.discrete)
+    if arguments.vary is not None:
+        return _evaluate_variants(arguments, env, list(policies.values()))
+    for name in ("variants", "share"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name} is of --vary: add it, or leave --{name} out")
     met, known = Met(len(policies)), None
     wanted = arguments.episodes if arguments.episodes is not None else 100 if arguments.until is None else 10_000
     cut = _range(arguments)
@@ -113,6 +128,37 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if row.smoothness is not None and row.smoothness["jacobian"] is not None:
         norm = tables.format_small(row.smoothness["jacobian"])
         output.say(f"squared norm of the policy's Jacobian: {norm} (mean over observations met)")
+    return 0
+
+
+def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[Policy]) -> int:
+    """What --vary asks for."""
+    from surefoot.evaluation.tables import format_bounds
+    from surefoot.tools.variants import evaluate_variants, ranges_of
+
+    for name in ("until", "range"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name} does not go with --vary: leave one of them out")
+    settings = {"variants": arguments.variants, "share": arguments.share, "episodes": arguments.episodes}
+    given = {name: value for name, value in settings.items() if value is not None}
+    varied = evaluate_variants(policies, env, ranges_of(arguments.vary, env), seed=arguments.seed, **given)
+    if arguments.json:
+        output.print_json({"run": arguments.folder, **varied.to_json()})
+        return 0
+    found, count = varied.found, varied.scores.shape[1]
+    where = {name: float(column[found.worst_variant]) for name, column in varied.values.items()}
+    said = ", ".join(f"{name}={value:.4g}" for name, value in where.items())
+    low = "" if found.too_low is None else f"; of equal variants it would be {found.too_low:.3g} too low"
+    shown = {
+        "environment": f"{env}, {count:,} variants, {varied.episodes:,} episodes of each for {len(policies)} seeds",
+        "mean return": format_bounds(found.mean.to_json()),
+        f"{100 * found.share:g} % quantile": format_bounds(found.quantile.to_json()),
+        f"CVaR, worst {100 * found.share:g} %": format_bounds(found.cvar.to_json()),
+        "worst variant of each seed": f"{format_bounds(found.worst.to_json())}{low}",
+        f"at {said}": f"{format_bounds(varied.again.to_json())} in fresh episodes: the worst variant over all seeds",
+    }
+    output.print_facts(shown)
+    output.say("Each figure is of each training seed first; in brackets 95 % intervals over seeds.")
     return 0
 
 
