@@ -125,7 +125,7 @@ def _stepped(
     seeds: Array,
     steps: int | None,
     gap: str | None,
-    parameters: Mapping[str, Array] | None,
+    parameters: Mapping[str, Array] | None = None,
 ) -> EpisodeBatch:
     """Episodes by `step` calls, with the policy between them."""
     given: dict[str, Any] = {
