@@ -117,7 +117,12 @@ def mlp(
     compiling = torch.compiler.is_compiling()
     own = inputs.dim() == 3
     plain_only = norms.gains or own or hidden not in ("relu", "tanh")  # for the operator that compiled losses see
-    if native.library() is None or (plain_only if compiling else not native.fits(inputs, weights, biases, norms)):
+    wrong = inputs.shape[-1] != weights[0].shape[-1]
+    if (
+        wrong
+        or native.library() is None
+        or (plain_only if compiling else not native.fits(inputs, weights, biases, norms))
+    ):
         return plain_mlp(inputs, weights, biases, hidden, norms)
     if compiling:  # the MLP is one node of the graph
         outputs: Tensor = native.mlp_operator(inputs, list(weights), list(biases), hidden)[0]

@@ -64,11 +64,16 @@ def name() -> str:
 def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], norms: Norms = NO_NORMS) -> bool:
     """Whether the native MLP can be run on these: contiguous float32 on the CPU, with rows for all members or for each.
 
+    Rows of another width than the first layer's are for plain PyTorch too, which says so: native code would read past
+    their ends.
+
     What `vmap` and its like give to a function has no memory, and is for plain PyTorch.
     """
     parameters = (*weights, *biases, *norms.gains, *norms.shifts)
-    if inputs.dim() not in (2, 3) or not all(
-        t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in parameters
+    if (
+        inputs.dim() not in (2, 3)
+        or inputs.shape[-1] != weights[0].shape[-1]
+        or not all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in parameters)
     ):
         return False
     try:

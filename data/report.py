@@ -7,6 +7,8 @@ import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.spec import in_words
 from surefoot.data.catalogue import normalized_score, task_facts
@@ -16,6 +18,9 @@ from surefoot.data.download import sidecar_sha256
 from surefoot.data.files import sha256_of
 from surefoot.data.load import load
 from surefoot.data.measures import measures, reference_of
+
+PICTURE = 3 * 16 * 16
+"""Numbers of an observation from which on whole numbers from 0 to 255 look like a picture."""
 
 
 def info(dataset: Dataset) -> dict[str, Any]:
@@ -75,6 +80,21 @@ class Verification:
     warnings: dict[str, int]  # accepted oddity -> rows
     transitions: int | None  # None: it can't be loaded
     episodes: int | None
+    remarks: list[str]  # sentences on what is sound, and yet seldom meant
+
+
+def remarks(dataset: Dataset) -> list[str]:
+    """What is sound, and yet seldom meant: observations that look like a flattened picture."""
+    width = dataset.observation_dim
+    if width < PICTURE:
+        return []
+    some = dataset.observations[:: max(1, len(dataset) // 100)]
+    if float(some.min()) < 0 or not 1 < float(some.max()) <= 255 or bool((some != np.round(some)).any()):
+        return []
+    return [
+        f"observations are {width} whole numbers from 0 to 255, as of a flattened picture, of which a network of "
+        "vectors learns little: store them as uint8 of shape (N, H, W, C) (docs/images.md)"
+    ]
 
 
 def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verification:
@@ -112,4 +132,5 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
         warnings=dict(dataset.warnings) if dataset is not None else {},
         transitions=len(dataset) if dataset is not None else None,
         episodes=len(dataset.episode_lengths) if dataset is not None else None,
+        remarks=remarks(dataset) if dataset is not None else [],
     )

@@ -199,6 +199,17 @@ def test_only_float32_rows_take_the_kernels_and_others_still_work(monkeypatch: p
     assert kernels.active() is None
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_of_another_width_are_refused_and_not_read_past_their_ends(compiled: bool) -> None:
+    weights, biases = [torch.zeros(8, 12), torch.zeros(2, 8)], [torch.zeros(8), torch.zeros(2)]
+
+    def run(rows: torch.Tensor) -> torch.Tensor:
+        return kernels.mlp(kernels.Slots(), rows, weights, biases)
+
+    with pytest.raises(RuntimeError, match=r"shapes|size"):
+        (torch.compile(run, backend="eager") if compiled else run)(torch.zeros(5, 3))
+
+
 def test_use_is_undone_when_the_block_raises() -> None:
     def failing() -> None:
         with kernels.use(Slots()):

@@ -309,6 +309,17 @@ def test_verify_lists_what_is_wrong_with_the_content(tmp_path: pathlib.Path) -> 
     assert "'rewards' holds nan in row 5" in found.problems[0]
 
 
+def test_verify_remarks_on_observations_that_look_like_a_flattened_picture(tmp_path: pathlib.Path) -> None:
+    arrays, generator = random_walk(), np.random.default_rng(0)
+    rows = len(arrays["rewards"])
+    arrays["observations"] = generator.integers(0, 256, (rows, 768)).astype(np.float32)
+    found = verify(write_hdf5(tmp_path / "a.hdf5", arrays))
+    assert found.ok
+    assert "768 whole numbers from 0 to 255, as of a flattened picture" in found.remarks[0]
+    arrays["observations"][0, 0] = 0.5
+    assert verify(write_hdf5(tmp_path / "b.hdf5", arrays)).remarks == []
+
+
 def test_info_counts_by_hand(tmp_path: pathlib.Path) -> None:
     facts = info(load(write_hdf5(tmp_path / "a.hdf5", three_episodes(), env_id="Hopper-v5", licence="MIT")))
     assert (facts["transitions"], facts["episodes"], facts["length_min"], facts["length_max"]) == (9, 3, 2, 4)

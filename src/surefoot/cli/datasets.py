@@ -141,6 +141,8 @@ def verify(arguments: argparse.Namespace) -> int:
             )
             for oddity, rows in result.warnings.items():
                 output.say(f"  accepted: {rows:,} rows with {oddity}")
+            for remark in result.remarks:
+                output.say(f"  {remark}")
         for problem in result.problems:
             output.say(f"surefoot: error: {problem}", stderr=True)
     return 0 if all(result.ok for result in found) else 2
