@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from surefoot.evaluation import names, plots
+from surefoot.evaluation import model_calibration, names, plots
 from surefoot.evaluation.runs import RunData
 from surefoot.evaluation.tables import format_bounds
 
@@ -56,3 +56,24 @@ def training_figure(run: RunData) -> str:
     more = "" if len(shown) == len(curves) else f" {len(curves) - len(shown)} more are in metrics.jsonl."
     caption = f"Losses and metrics of training, mean over seeds.{more}"
     return f"<figure>{plots.to_svg(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>"
+
+
+def estimate_lines(run: RunData) -> list[str]:
+    """What is known of a run that no simulator judged, a sentence each: its models, validation losses and fitted Q."""
+    found = model_calibration.words(run.models) if run.models else []
+    found += [
+        f"validation {name}: {value:.4g} (mean over seeds, on episodes held out)"
+        for name, value in run.validation.items()
+    ]
+    if run.fitted_q is None or run.data_discounted_return is None:
+        return found
+    data, drift = run.data_discounted_return, run.fitted_q.get("drift")
+    found.append(
+        f"fitted-Q estimate of the discounted return: {format_bounds(run.fitted_q)}; the data's: "
+        f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g})"
+    )
+    if drift is not None and abs(drift) > 0.02 * abs(run.fitted_q["mean"]):
+        found.append(
+            f"  it still moved by {drift:.1f} in the last fifth of its steps: not converged, do not rely on it"
+        )
+    return found

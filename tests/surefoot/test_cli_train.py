@@ -62,6 +62,9 @@ def test_without_a_simulator_a_run_ends_with_losses_and_the_datas_return(
     assert "behaviour" in text
     assert "surefoot evaluate" not in text
     assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "page.html")]) == 0
+    told = capsys.readouterr().out
+    assert "run: validation actor_loss" in told
+    assert "run: fitted-Q estimate" in told
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert f"{summary['validation']['actor_loss']:.4g}" in page
@@ -78,7 +81,8 @@ def test_the_main_job_compares_behaviour_bc_and_iql_and_says_what_to_do_next(
     table = captured[captured.index("return [95 %]") :].splitlines()[1:4]
     rows = [line.split()[0] for line in table]
     assert rows == ["behaviour", "bc", "iql"]
-    assert "step 20 of 20" in captured  # log lines, since this is no terminal
+    assert " of 20" in captured  # log lines, since this is no terminal
+    assert "step 20, return" in captured
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("iql-quadrotor-2d-mixed-")
     assert (folder / "comparison.png").is_file()

@@ -215,6 +215,7 @@ def report(arguments: argparse.Namespace) -> int:
     """Write the page, and print its table."""
     from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, where_certified, write_report
     from surefoot.evaluation.alarms import alarm_lines
+    from surefoot.evaluation.estimates import estimate_lines
     from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)
@@ -237,6 +238,8 @@ def report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if run.safety is not None:
             output.say(f"{run.name}: {run.safety.sentence()}")
+        for line in estimate_lines(run):
+            output.say(f"{run.name}: {line}")
         for line in alarm_lines(run):
             output.say(f"*** {run.name}: {line}", stderr=True)
     for name, all_found in certificates.items():

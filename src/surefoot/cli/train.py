@@ -226,14 +226,17 @@ def present(
     """The result: table, picture, run folder, policies, and what to do next."""
     from surefoot.evaluation import RunData
     from surefoot.evaluation.alarms import alarm_lines
+    from surefoot.evaluation.estimates import estimate_lines
 
     if style.json:
         output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders), **(more_json or {})})
         return
     output.say()
     output.print_runs(folders)
-    _present_estimates(finished.summary)
-    for line in alarm_lines(RunData.load(finished.folder)):
+    loaded = RunData.load(finished.folder)
+    for line in estimate_lines(loaded):
+        output.say(line)
+    for line in alarm_lines(loaded):
         output.say(f"*** {line}")
     if more is not None:
         more()
@@ -255,28 +258,6 @@ def present(
     output.say("\nnext:")
     for command in next_commands(folders, finished):
         output.say(f"  {command}")
-
-
-def _present_estimates(summary: dict[str, Any]) -> None:
-    """What training without a simulator ends with: validation losses, fitted Q, the data's return."""
-    from surefoot.evaluation.model_calibration import words
-    from surefoot.evaluation.tables import format_bounds
-
-    for line in words(summary["models"]) if summary.get("models") else ():
-        output.say(line)
-    for name, value in (summary.get("validation") or {}).items():
-        output.say(f"validation {name}: {value:.4g} (mean over seeds, on episodes held out)")
-    if summary.get("fitted_q"):
-        data = summary["data_discounted_return"]
-        output.say(
-            f"fitted-Q estimate of the discounted return: {format_bounds(summary['fitted_q'])}; the data's: "
-            f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g})"
-        )
-        drift, mean = summary["fitted_q"]["drift"], summary["fitted_q"]["mean"]
-        if abs(drift) > 0.02 * abs(mean):
-            output.say(
-                f"  it still moved by {drift:.1f} in the last fifth of its steps: not converged, do not rely on it"
-            )
 
 
 def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
