@@ -26,6 +26,7 @@ def package(purpose: str) -> Any:
     """
     try:
         import ray
+        import ray.actor  # a folder called ray, such as its own in /tmp, can be imported too, and holds nothing
     except ImportError as error:
         raise MissingExtraError("ray", "ray", purpose) from error
     return ray

@@ -71,7 +71,7 @@ def test_launchers_that_are_unknown_or_not_installed_are_named_before_anything_i
     assert main(["train", "-m", "algo=bc", "hydra/launcher=rai", "out=sweep"]) == 2
     assert "ray" in capsys.readouterr().err
     found = importlib.util.find_spec
-    absent = {"ray", "hydra_plugins.hydra_submitit_launcher"}
+    absent = {"ray.actor", "hydra_plugins.hydra_submitit_launcher"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else found(name))
     for name, extra in (("ray", "ray"), ("submitit_slurm", "slurm")):
         assert main(["train", "-m", "algo=bc", f"hydra/launcher={name}", "out=sweep"]) == 2
@@ -84,7 +84,7 @@ def test_launchers_that_are_unknown_or_not_installed_are_named_before_anything_i
 def test_joblib_ray_and_submitit_give_the_same_bits(
     launcher: str, dataset_path: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    pytest.importorskip("ray" if launcher == "ray" else "hydra_plugins.hydra_submitit_launcher")
+    pytest.importorskip("ray.actor" if launcher == "ray" else "hydra_plugins.hydra_submitit_launcher")
     for name in ("joblib", launcher):
         command = ["train", "-q", "-m", f"hydra/launcher={name}", f"dataset={dataset_path}", f"out={tmp_path / name}"]
         done = subprocess.run(

@@ -24,7 +24,7 @@ TARGET = "hydra_plugins.surefoot.RayLauncher"
 """By which Hydra knows our launcher: it takes none whose name begins otherwise."""
 LAUNCHERS = ("basic", "joblib", "ray", "submitit_local", "submitit_slurm")
 NEEDS = {
-    "ray": ("ray", "ray"),
+    "ray": ("ray.actor", "ray"),
     "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "slurm"),
     "submitit_slurm": ("hydra_plugins.hydra_submitit_launcher", "slurm"),
 }
@@ -63,7 +63,8 @@ def check(overrides: Sequence[str]) -> None:
         except ModuleNotFoundError:
             there = False
         if not there:
-            raise MissingExtraError(module.rpartition(".")[2].replace("_", "-"), extra, f"hydra/launcher={name}")
+            package = module.removesuffix(".actor").rpartition(".")[2].replace("_", "-")
+            raise MissingExtraError(package, extra, f"hydra/launcher={name}")
 
 
 @functools.cache
