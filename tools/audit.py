@@ -44,6 +44,7 @@ LICENCES = {
 """Licences that allow use with Apache-2.0 code, as metadata spell them. MPL-2.0 binds changes of its own files only."""
 
 READ: dict[str, str] = {
+    "codespell": "GPL-2.0: a program that `make lint` runs on the text; nothing imports it, and no user gets it",
     "nvidia-": "NVIDIA's terms: may be used and passed on with a program; only the GPU's packages bring them",
     "regex": "Apache-2.0, and CNRI's of Python 1.6 for what came from its re: use and change with the notice kept",
 }
