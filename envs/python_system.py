@@ -48,7 +48,7 @@ class PythonSystem(System):
         states: their names.
         actions: name -> (low, high), finite.
         derivative, reward, margin, cost, reset, observe, terminated: the functions.
-        parameters: name -> default value, or `Parameter`s where they have ranges and units.
+        parameters: name -> default value, or a `Parameter` each where they have ranges and units.
         integrator: "rk4", "semi_implicit" (the states are positions, then their velocities) or "euler".
         time_step: seconds between two actions.
         substeps: of the integrator in a time step.

@@ -113,3 +113,10 @@ def test_notebooks_are_committed_without_outputs() -> None:
     for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         assert all(not cell.get("outputs") for cell in cells), path.name
+
+
+def test_warnings_of_pages_end_the_build_and_those_of_docstrings_do_not() -> None:
+    page = "build/site/pages/data.md:3: WARNING: 'myst' cross-reference target not found: 'nowhere' [myst.xref_missing]"
+    docstring = "core/a.py:docstring of surefoot.core.a:5: ERROR: Unexpected indentation. [docutils]"
+    assert build_site.of_pages(f"{page}\n{docstring}\n") == [page]
+    assert build_site.of_pages(docstring) == []

@@ -244,18 +244,21 @@ def modules() -> dict[str, list[Module]]:
 
 
 def write_api(pages: Pages) -> None:
-    """A page for each module, one for each room, and their index."""
+    """A page for each module, one for each room, and their index.
+
+    Modules are in their room's table and not in the tree beside every page: drawing a tree of hundreds of entries
+    hundreds of times took most of the build.
+    """
     rooms = modules()
     for room, found in rooms.items():
         rows = [f"| [{module.name}]({module.name}.md) | {cell(module.summary)} |" for module in found]
-        hidden = "\n".join(module.name for module in found)
         table = "\n".join(["| module | |", "|---|---|", *rows])
-        toctree = f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n{hidden}\n```"
-        pages.write(f"api/{room}.md", f"# surefoot.{room}\n\n{table}\n\n{toctree}\n")
+        pages.write(f"api/{room}.md", f"# surefoot.{room}\n\n{table}\n")
         for module in found:
             index = "   :no-index:\n" if module.package else ""  # its names have an entry where they are defined
             text = f"# {module.name}\n\n```{{eval-rst}}\n.. automodule:: {module.name}\n{index}```\n"
-            pages.write(f"api/{module.name}.md", text)
+            back = f"[All modules of surefoot.{room}]({room}.md)"
+            pages.write(f"api/{module.name}.md", f"---\norphan: true\n---\n{text}\n{back}\n")
     listed = "\n".join(rooms)
     text = "# API\n\nThe rooms, each installed as `surefoot.ROOM`, and their modules."
     pages.write("api/index.md", f"{text}\n\n```{{toctree}}\n:maxdepth: 1\n{listed}\n```\n")
@@ -323,9 +326,18 @@ def main() -> int:
     if arguments.pages_only:
         return 0
     environment = {**os.environ, **({"SUREFOOT_SITE_NOTEBOOKS": "off"} if arguments.no_notebooks else {})}
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going"]
+    told = arguments.output / "warnings.txt"
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-w", str(told)]
     command += ["-c", str(ROOT / "tools" / "site"), "-d", str(arguments.output / "doctrees")]
-    return subprocess.call([*command, str(arguments.output / "pages"), str(arguments.output / "html")], env=environment)
+    command += [str(arguments.output / "pages"), str(arguments.output / "html")]
+    ended = subprocess.call(command, env=environment)
+    return ended or int(bool(of_pages(told.read_text(encoding="utf-8"))))
+
+
+def of_pages(warnings: str) -> list[str]:
+    """Of Sphinx's warnings those of pages, such as links that lead nowhere. A docstring's layout is only told."""
+    told = [line for line in warnings.splitlines() if "WARNING:" in line or "ERROR:" in line or "CRITICAL:" in line]
+    return [line for line in told if "docstring of" not in line]
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ VELOCITY_LIMITS = {
     "Ant": 2.6222,
     "Humanoid": 1.4149,
 }
-"""Task -> m/s; PKU-Alignment/safety-gymnasium, safety_gymnasium/tasks/safe_velocity/safety_*_velocity_v1.py.
+"""Task -> m/s; PKU-Alignment/safety-gymnasium, `safety_gymnasium/tasks/safe_velocity/safety_*_velocity_v1.py`.
 
 Along x, but of the speed in the plane for Ant and Humanoid. Its tasks are gymnasium's v4, ours v5: observations
 and rewards of Ant, Humanoid and Walker2d differ from theirs, limits and costs do not.
