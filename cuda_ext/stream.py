@@ -163,16 +163,16 @@ class StreamKernel:
     """
 
     run: Callable[[int], None]
-    """Do a set of phases, joined by `|`, for each stream whose `in_active` is 1, in this order:
+    """Do a set of phases, joined by `|`, for each stream whose `in_active` is 1, in this order::
 
-    OBSERVE     following := normalised in_observations, after its statistics have counted them
-    ACT_BEFORE  next_chosen, out_actions := action at `following` by the weights as they are
-    LEARN       where `ready`: reward, TD error, traces and weights; out_td; learned += 1
-    RESET       where in_ended_with_first: following := normalised in_first
-    ACT         next_chosen, out_actions := action at `following` by the weights as they are now; beside ACT_BEFORE
-                only where in_ended_with_first, since elsewhere the action has been chosen
-    SHIFT       states, chosen, explored := following, next_chosen, next_explored; out_actions := next_chosen;
-                ready := not (terminated or truncated), or in_ended_with_first
+        OBSERVE     following := normalised in_observations, after its statistics have counted them
+        ACT_BEFORE  next_chosen, out_actions := action at `following` by the weights as they are
+        LEARN       where `ready`: reward, TD error, traces and weights; out_td; learned += 1
+        RESET       where in_ended_with_first: following := normalised in_first
+        ACT         next_chosen, out_actions := action at `following` by the weights as they are now; beside ACT_BEFORE
+                    only where in_ended_with_first, since elsewhere the action has been chosen
+        SHIFT       states, chosen, explored := following, next_chosen, next_explored; out_actions := next_chosen;
+                    ready := not (terminated or truncated), or in_ended_with_first
     """
 
     def __init__(self, settings: StreamSettings, tensors: Mapping[str, Array]) -> None:

@@ -1,5 +1,7 @@
 """`StreamingAgent`: what a control loop calls. Observations and rewards in, actions out, in the environment's units.
 
+In a loop::
+
     action = agent.begin(observation)
     while True:
         ...                                                     # carry out the action, read the sensors
