@@ -36,7 +36,7 @@ nb_execution_mode = os.environ.get("SUREFOOT_SITE_NOTEBOOKS", "force")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_merge_streams = True
-suppress_warnings = ["myst.header", "mystnb.unknown_mime_type"]
+suppress_warnings = ["myst.header", "mystnb.unknown_mime_type", "ref.python"]  # a name that several classes have
 
 
 def mathml(block: bool) -> Any:
