@@ -45,6 +45,7 @@ LICENCES = {
 
 READ: dict[str, str] = {
     "codespell": "GPL-2.0: a program that `make lint` runs on the text; nothing imports it, and no user gets it",
+    "docutils": "public domain, some files BSD-2-Clause and 0BSD; the GPL is of its mode for Emacs, not in the wheel",
     "nvidia-": "NVIDIA's terms: may be used and passed on with a program; only the GPU's packages bring them",
     "regex": "Apache-2.0, and CNRI's of Python 1.6 for what came from its re: use and change with the notice kept",
 }
