@@ -13,6 +13,7 @@ from torch import Tensor
 from surefoot.core.attributes import measured
 from surefoot.core.errors import DataError
 from surefoot.core.random import generator
+from surefoot.core.unpacking import read_npz
 
 FIELDS = ("first", "second", "preferred")
 
@@ -74,11 +75,10 @@ def read_comparisons(path: str | pathlib.Path, length: int, observation_dim: int
         DataError: the file is no such one; it names the array and the first wrong entry.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in FIELDS if name not in file]
-            if missing:
-                raise DataError(f"{path}: has no array {missing[0]!r}; it needs {', '.join(FIELDS)}")
-            arrays = {name: np.asarray(file[name], np.float32) for name in FIELDS}
+        held, names = read_npz(path, FIELDS.__contains__, DataError)
+        if missing := [name for name in FIELDS if name not in names]:
+            raise DataError(f"{path}: has no array {missing[0]!r}; it needs {', '.join(FIELDS)}")
+        arrays = {name: np.asarray(held[name], np.float32) for name in FIELDS}
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: is no .npz file of arrays of numbers: {error}") from error
     count = len(arrays["first"])

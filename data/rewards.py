@@ -33,7 +33,8 @@ def rewarded(dataset: Dataset, reward: Reward, name: str) -> Dataset:
         name: of the function, kept in the attributes.
 
     Raises:
-        DataError: it raises, or gives anything but N finite numbers.
+        ConfigError: it raises.
+        DataError: it gives anything but N finite numbers.
     """
     observations, following = _both(dataset)
     try:

@@ -235,29 +235,22 @@ def _sampled(
         if not track.times:
             raise DataError(f"{path}: no message of {name!r}")
     before = {split(name)[0] for name in (*mapping.observations, *mapping.images.values())}
-    clock = np.asarray(tracks[split(mapping.actions[0])[0]].times, np.int64)
     times = {name: np.maximum.accumulate(np.asarray(track.times, np.int64)) for name, track in tracks.items()}
-    begin = max(int(times[name][0]) for name in wanted if name in before)
+    clock = times[split(mapping.actions[0])[0]]
+    period = 1e9 if mapping.rate is None else 1e9 / mapping.rate
+    wait = 0 if mapping.rate is None else int(period) - 1  # how long after a step its last message may come
+    begin = max(int(column[0]) - (0 if name in before else wait) for name, column in times.items())
     end = int(clock[-1])
     if mapping.rate is None:
         ticks = clock[clock >= begin]
-        upper = ticks
     else:
-        period = 1e9 / mapping.rate
-        begin = max(begin, int(clock[0] - period))
         ticks = begin + (np.arange(int((end - begin) / period) + 1) * period).astype(np.int64)
-        upper = ticks + int(period) - 1
     if not len(ticks):
-        raise DataError(f"{path}: no step: {split(mapping.actions[0])[0]!r} ends before every observation has come")
+        raise DataError(f"{path}: no step: {split(mapping.actions[0])[0]!r} ends before every topic has spoken")
     found: dict[str, Array] = {}
     for name in wanted:
-        places = np.searchsorted(times[name], ticks if name in before else upper, side="right") - 1
-        found[name] = _stacked(path, name, [tracks[name].values[place] for place in np.maximum(places, 0)])
-        if (places < 0).any():
-            raise DataError(
-                f"{path}: {name!r} has no message by the first step; its first comes "
-                f"{(times[name][0] - ticks[0]) / 1e9:.2f} s later. Cut the recording, or leave the column out"
-            )
+        places = np.searchsorted(times[name], ticks if name in before else ticks + wait, side="right") - 1
+        found[name] = _stacked(path, name, [tracks[name].values[place] for place in places])
         if mapping.gap is not None and name in before:
             silent = ticks - times[name][places] > mapping.gap * 1e9
             if silent.any():

@@ -222,10 +222,9 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
         array = held[plain]
         if place is None:
             return array
-        try:
-            return array[:, place]
-        except IndexError as error:
-            raise DataError(f"{table.path}: {name!r} is beyond column {plain!r} of shape {array.shape}") from error
+        if array.ndim < 2 or not _inside(place, array.shape[1]):
+            raise DataError(f"{table.path}: {name!r} is beyond column {plain!r} of shape {array.shape}")
+        return array[:, place]
 
     def joined(names: Sequence[str]) -> Array:
         parts = []
@@ -253,6 +252,15 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     return found
 
 
+def _inside(place: int | slice, width: int) -> bool:
+    """Whether a column of this width has all that a place names."""
+    if isinstance(place, int):
+        return -width <= place < width
+    ends = (place.start or 0, width if place.stop is None else place.stop)
+    first, beyond = (end + width if end < 0 else end for end in ends)
+    return 0 <= first < beyond <= width
+
+
 def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, Array]:
     """Where the task ends and where an episode is cut off: by flags, a column that changes, or a gap in time."""
     terminals = np.zeros(rows, bool)
@@ -265,7 +273,10 @@ def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, A
         ids = column(mapping.episode)
         cut[:-1] |= (ids[1:] != ids[:-1]) if ids.ndim == 1 else (ids[1:] != ids[:-1]).any(1)
     if mapping.time is not None:
-        seconds = np.asarray(column(mapping.time), np.float64).reshape(rows)  # float32 is too coarse for a clock
+        seconds = np.asarray(column(mapping.time), np.float64)  # float32 is too coarse for a clock
+        if seconds.size != rows:
+            raise DataError(f"{name}: the time {mapping.time!r} has shape {seconds.shape}; it must be ({rows},)")
+        seconds = seconds.reshape(rows)
         check_finite(name, mapping.time, seconds)
         steps = np.diff(seconds)
         cut[:-1] |= (steps < 0) | (steps > (np.inf if mapping.gap is None else mapping.gap))

@@ -11,6 +11,8 @@ import pytest
 
 from surefoot.core.errors import DataError
 from surefoot.data import load
+from surefoot.data.formats import bags
+from surefoot.data.formats.mapping import LogMapping
 
 MCAP = "the extra ros (mcap, mcap-ros2-support) is not installed"
 MAPPING = "observations: [/joints.position, '/joints.velocity[0]']\nactions: /command.data\nrate: 10\n"
@@ -73,6 +75,22 @@ def test_without_a_rate_there_is_a_step_for_each_command(tmp_path: pathlib.Path)
     data = load(recorded(tmp_path / "a.mcap", joints_from=0.25), mapping=tmp_path / "m.yaml")
     np.testing.assert_allclose(data.actions[:, 0], np.arange(3, 10) / 10, atol=1e-6)  # after the joints have spoken
     np.testing.assert_allclose(data.observations[:, 0], np.arange(3, 10) / 10 + 0.02, atol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0, 37, 74, 111])  # a float64 tells such times only 256 ns apart
+def test_steps_begin_with_the_first_command_where_observations_are_there_long_before(offset: int) -> None:
+    start = 1_700_000_000 * SECOND + offset
+    sensed = bags.Track([start + k * SECOND // 100 for k in range(300)], [np.array([float(k)]) for k in range(300)])
+    told = bags.Track([start + SECOND + k * SECOND // 10 for k in range(20)], [np.array([k / 10]) for k in range(20)])
+    paid = bags.Track([start + SECOND // 2], [np.array([1.0])])
+    mapping = LogMapping("m.yaml", actions=("/u.x",), observations=("/o.x",), reward="/r.x", rate=10.0)
+    tracks = {"/o.x": sensed, "/u.x": told, "/r.x": paid}
+    found = bags._sampled(pathlib.Path("log"), tracks, mapping, list(tracks))
+    np.testing.assert_array_equal(found["/u.x"][:, 0], np.arange(20) / 10)  # each command, at the step before it
+    np.testing.assert_array_equal(found["/o.x"][:, 0], 90 + 10 * np.arange(20))
+    late = {**tracks, "/r.x": bags.Track([start + 2 * SECOND], [np.array([1.0])])}  # and when a reward is known
+    found = bags._sampled(pathlib.Path("log"), late, mapping, list(late))
+    np.testing.assert_array_equal(found["/u.x"][:, 0], np.arange(10, 20) / 10)
 
 
 def test_pictures_are_put_the_right_way_round_and_scaled(tmp_path: pathlib.Path) -> None:

@@ -153,3 +153,27 @@ def test_dates_truth_values_and_quotes_in_a_text_file_are_read(tmp_path: pathlib
     np.testing.assert_array_equal(np.diff(found["when"]), [2])
     np.testing.assert_array_equal(found["a, b"], [1.5, 2.5])
     np.testing.assert_array_equal(found["on"], [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("observations: 'q[1:5]'\n", r"'q\[1:5\]' is beyond column 'q' of shape \(9, 3\)"),  # numpy would give two
+        ("observations: 'q[3:]'\n", r"'q\[3:\]' is beyond"),
+        ("observations: ['q[0:3]', 'q[-4]']\n", r"'q\[-4\]' is beyond"),
+        ("observations: 'u[0]'\n", r"'u\[0\]' is beyond column 'u' of shape \(9,\)"),
+        ("observations: q\ntime: q\n", r"the time 'q' has shape \(9, 3\); it must be \(9,\)"),
+    ],
+)
+def test_places_that_a_column_does_not_have_are_refused(tmp_path: pathlib.Path, text: str, sentence: str) -> None:
+    np.savez(tmp_path / "log.npz", q=np.ones((9, 3)), u=np.ones(9))
+    (tmp_path / "log.yaml").write_text(f"files: log.npz\nactions: u\n{text}")
+    with pytest.raises(DataError, match=sentence):
+        load(tmp_path / "log.yaml")
+
+
+def test_places_within_a_column_are_those_of_numpy(tmp_path: pathlib.Path) -> None:
+    values = np.arange(27.0).reshape(9, 3)
+    np.savez(tmp_path / "log.npz", q=values, u=np.ones(9))
+    (tmp_path / "log.yaml").write_text("files: log.npz\nactions: u\nobservations: ['q[1:3]', 'q[-1]', 'q[:-1]']\n")
+    np.testing.assert_array_equal(load(tmp_path / "log.yaml").observations, values[:, [1, 2, 2, 0, 1]])

@@ -86,9 +86,12 @@ def test_comparisons_by_people_are_read_and_files_that_are_none_refused(tmp_path
     np.savez(path, first=np.array([0]))
     with pytest.raises(DataError, match=r"labels\.npz: has no array 'second'"):
         read_comparisons(path, 3, 3, 2)
-    path.write_text("no archive")
-    with pytest.raises(DataError, match=r"is no \.npz file of arrays"):
-        read_comparisons(path, 3, 3, 2)
+    for content in (b"no archive", b"PK\x03\x04 half of one", b"\x93NUMPY"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"labels\.npz: is a damaged NPZ file"):
+            read_comparisons(path, 3, 3, 2)
+    with pytest.raises(DataError, match=r"none\.npz: is no \.npz file"):
+        read_comparisons(tmp_path / "none.npz", 3, 3, 2)
 
 
 def test_data_that_a_run_holds_out_changes_no_bounds_and_may_be_short() -> None:
