@@ -278,6 +278,6 @@ def clip_per_seed(gradients: Sequence[Tensor], limit: float) -> None:
 def clip_per_tensor(network: Network, share: float, least: float) -> None:
     """Scale each parameter's gradient in place so that its norm is at most `share` of max(the parameter's, `least`)."""
     for gradient, value in zip(network.views(network.gradient), network.views(network.value), strict=True):
-        size, own = (tensor.flatten(1).square().sum(1).sqrt() for tensor in (gradient, value))
+        size, own = (tensor.reshape(len(tensor), -1).square().sum(1).sqrt() for tensor in (gradient, value))
         factor = (share * own.clamp(min=least) / size.clamp(min=1e-30)).clamp(max=1.0)
         gradient.mul_(factor.view(-1, *(1,) * (gradient.dim() - 1)))

@@ -361,7 +361,8 @@ class GaussianEnsemble(nn.Module):
         self, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective
     ) -> tuple[Tensor, Tensor] | None:
         """As `futures.sums_of`, in few operations; None where that is for single steps (`ensemble_rollout`)."""
-        if not _countable(states, actions, self.network.weights[0]):
+        weight = self.network.weights[0]
+        if not _countable(states, actions, weight) or {states.dtype, actions.dtype} != {weight.dtype}:
             return None
         return sums_in_ensemble(self, states, actions, draws, objective)
 

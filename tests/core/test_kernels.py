@@ -307,3 +307,13 @@ def test_long_batches_and_wide_layers_equal_double_precision(rows: int, hidden: 
     exact = results(network.double(), inputs.double(), False, target.double())
     for one, expected in zip(found, exact, strict=True):
         torch.testing.assert_close(one.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("inputs", [torch.ones(5, 7), torch.ones(5, 4), torch.ones(5, 6).double()])
+def test_a_prepared_network_reads_no_rows_but_its_own(inputs: Tensor) -> None:
+    run = kernels.prepared([torch.ones(8, 6), torch.ones(2, 8)], [torch.zeros(8), torch.zeros(2)], "relu")
+    out = torch.empty(5, 2)
+    run(torch.ones(6, 5).T, out)  # columns that lie apart
+    assert out.tolist() == [[48.0, 48.0]] * 5
+    with pytest.raises(RuntimeError):
+        run(inputs, out)

@@ -305,10 +305,11 @@ def test_laprop_moves_the_seeds_that_are_active_and_no_other() -> None:
 
 
 def test_each_tensor_is_clipped_to_a_share_of_its_own_norm() -> None:
-    network = Network({"large": torch.tensor([[[3.0, 4.0]], [[0.0, 0.0]]]), "small": torch.ones(2, 1)})
-    network.gradient.copy_(torch.tensor([[0.0, 10.0, 0.1], [1.0, 0.0, 2.0]]))
+    large = torch.tensor([[[3.0, 4.0]], [[0.0, 0.0]]])
+    network = Network({"large": large, "small": torch.ones(2, 1), "number": torch.full((2,), 2.0)})
+    network.gradient.copy_(torch.tensor([[0.0, 10.0, 0.1, 9.0], [1.0, 0.0, 2.0, 0.5]]))
     clip_per_tensor(network, 0.3, 1e-3)
-    wanted = torch.tensor([[0.0, 1.5, 0.1], [3e-4, 0.0, 0.3]])  # a parameter at 0 counts as 1e-3
+    wanted = torch.tensor([[0.0, 1.5, 0.1, 0.6], [3e-4, 0.0, 0.3, 0.5]])  # a parameter at 0 counts as 1e-3
     torch.testing.assert_close(network.gradient, wanted)
 
 

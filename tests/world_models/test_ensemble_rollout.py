@@ -104,3 +104,9 @@ def test_a_planner_asks_at_once_unless_derivatives_are_wanted(monkeypatch: pytes
     returns, _ = sums_of(made, states, point, draws, Objective(6))
     assert torch.autograd.grad(returns.sum(), point)[0].abs().sum() > 0
     assert len(asked) == 2
+
+
+def test_states_of_another_dtype_than_the_networks_are_not_read_as_theirs() -> None:
+    states, actions, draws = problem(torch.float64)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="dtype"):
+        sums_of(model(torch.float32), states, actions, draws, Objective(2))
