@@ -77,8 +77,8 @@ def parts_of(actor: Actor) -> Parts:
     return Parts(actor.mlp, type(actor) in SQUASHED, actor.discrete, **sizes)
 
 
-def header(policy: Policy, name: str = "policy") -> str:
-    """The text of the header; all is in the namespace `name`.
+def header(policy: Policy, name: str = "policy", more: str = "") -> str:
+    """The text of the header; all is in the namespace `name`, `more` behind the class of the policy.
 
     Raises:
         ExportError: the policy is of a kind that it can't hold, has images, or more than `MOST_NUMBERS` weights.
@@ -134,6 +134,7 @@ def header(policy: Policy, name: str = "policy") -> str:
         "ARRAYS": "\n".join(lines),
         "LAYERS": "\n    ".join(calls),
         "ACT": CLASS["discrete" if parts.discrete else "continuous"],
+        "MORE": more,
     }
     text = RUNTIME
     for _ in range(2):  # the act function has places of its own

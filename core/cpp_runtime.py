@@ -139,6 +139,7 @@ class Policy {
   int queued;
 };
 
+@MORE@
 }  // namespace @NAME@
 
 #endif  // @GUARD@

@@ -21,6 +21,20 @@ PIXELS: Mapping[str, tuple[str, str, bool]] = {
 }
 """Name on the command line -> gymnasium id, the native system that is drawn, and whether its velocities are given."""
 
+MUJOCO_SIZES: Mapping[str, tuple[int, int]] = {
+    "HalfCheetah": (17, 6),
+    "Hopper": (11, 3),
+    "Walker2d": (17, 6),
+    "Swimmer": (8, 2),
+    "Ant": (105, 8),
+    "Humanoid": (348, 17),
+    "Reacher": (10, 2),
+    "Pusher": (23, 7),
+    "InvertedPendulum": (4, 1),
+    "InvertedDoublePendulum": (9, 1),
+}
+"""MuJoCo task -> widths of its observations and actions with gymnasium's default arguments."""
+
 
 @functools.cache
 def native_ids() -> Mapping[str, str]:

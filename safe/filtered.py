@@ -136,12 +136,17 @@ class FilteredPolicy(ControlLoop, nn.Module):
         return {**self.policy.description(), "filter": facts}
 
     def export(self, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
-        """Write policy and filter together as ONNX or as a `torch.export` program, as `Policy.export` does.
+        """Write policy and filter together as ONNX, a `torch.export` program or a C++ header, as `Policy.export` does.
 
-        The file holds the network, the system's equations and the grid; it has the policy's inputs and output.
+        The file holds the network, the system's equations and the grid; it has the policy's inputs and output. A header
+        (.hpp) has the class `FilteredPolicy` beside `Policy`, for filters that `safe.cpp` can write.
 
         Raises:
             ExportError: another ending, or the exporter failed.
             MissingExtraError: the ONNX packages are not installed.
         """
+        if os.fspath(path).endswith(".hpp") and not sampling:
+            from surefoot.safe import cpp
+
+            return cpp.export(self, path)
         export(self, path, sampling=sampling)  # type: ignore[arg-type]

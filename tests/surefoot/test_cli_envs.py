@@ -12,7 +12,9 @@ import torch
 from surefoot.cli import main
 from surefoot.envs.systems import SYSTEMS
 from surefoot.evaluation import certificate, sequential_certificate
+from surefoot.safe import cpp
 from surefoot.tools import certify
+from surefoot.tools.shield import load_filtered
 
 Capture = pytest.CaptureFixture[str]
 
@@ -30,6 +32,18 @@ def test_list_has_every_native_system_and_the_mujoco_tasks(capsys: Capture) -> N
     assert [row["name"] for row in shown(capsys, "envs", "list", "dubins")] == ["native/dubins-obstacles"]
     assert main(["envs", "list"]) == 0
     assert "native/bicycle" in capsys.readouterr().out
+
+
+def test_the_list_tells_the_sizes_of_mujoco_tasks_as_they_are() -> None:
+    pytest.importorskip("mujoco")
+    from surefoot.envs import describe
+    from surefoot.envs.mujoco.tasks import TASKS
+    from surefoot.envs.names import MUJOCO_SIZES
+
+    assert list(MUJOCO_SIZES) == list(TASKS)
+    for task, sizes in MUJOCO_SIZES.items():
+        found = describe(f"surefoot/{task}-v5")
+        assert (found.observation_dim, found.action_dim) == sizes, task
 
 
 def test_the_list_is_kept_until_the_code_changes_and_is_not_believed_when_damaged(
@@ -198,6 +212,11 @@ def test_certify_stops_once_violations_are_known_to_be_rare_or_frequent(
         (["certify", "RUN", "--env", "native/dubins-obstacles", "--filter", "reach"], "observations don't fit"),
         (["certify", "RUN", "--confidence", "95", "--episodes", "9"], "confidence is 95"),
         (["certify", "--policy", "random", "--env", "Pendulum-v1", "--episodes", "3"], "gives no cost"),
+        (["export", "RUN", "-o", "p.onnx", "--seed", "1"], "--seed is called --policy-seed here"),
+        (["bench", "policy", "RUN", "--seed", "1"], "--seed is called --policy-seed here"),
+        (["export", "RUN", "-o", "p.hpp", "--filter", "cbf"], "a C++ header holds the reach filter; export to .onnx"),
+        (["export", "RUN", "-o", "p.hpp", "--env", "native/pendulum"], "--env is of a filter; add --filter reach"),
+        (["export", "RUN", "-o", "p.hpp", "--margin", "1"], "--safe-set and --margin are of a filter"),
     ],
 )
 def test_bad_commands_end_with_code_2_and_one_sentence(
@@ -207,3 +226,22 @@ def test_bad_commands_end_with_code_2_and_one_sentence(
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("surefoot: error: ")
     assert message in line
+
+
+def test_a_policy_is_exported_with_a_filter_of_a_safe_set(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    safe_set = str(tmp_path / "set.npz")
+    assert main(["reach", "native/pendulum", "--points", "21,21", "-o", safe_set, "-q"]) == 0
+    options = ["--env", "native/pendulum", "--filter", "reach", "--safe-set", safe_set, "--margin", "0.1"]
+    capsys.readouterr()
+    for name in ("both.hpp", "both.safetensors"):
+        assert main(["export", str(finished_run), "-o", str(tmp_path / name), *options]) == 0
+    told, progress = capsys.readouterr()
+    assert "both::FilteredPolicy::act(observation, action): 3 numbers -> 1 numbers" in told
+    assert "both.filter.npz" in told
+    assert "reading the safe set of native/pendulum" in progress
+    text = (tmp_path / "both.hpp").read_text()
+    assert "constexpr double margin = 0.1;" in text
+    both = load_filtered(tmp_path / "both.safetensors")
+    assert cpp.header(both, "both") == text

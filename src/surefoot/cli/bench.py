@@ -47,7 +47,8 @@ def add_parsers(commands: Any) -> None:
 
     latency = parts.add_parser("policy", help="how long one action of a policy takes: python, onnxruntime, C++")
     latency.add_argument("folder", metavar="RUN", help="run folder, or a policy's .safetensors")
-    latency.add_argument("--seed", type=int, help="which policy (default: the run's first)")
+    latency.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's policies (default: its first)")
+    output.add_renamed(latency, "--seed", "--policy-seed")
     latency.add_argument("--calls", type=int, default=20_000, help="single calls of each way (default 20,000)")
     latency.add_argument("--json", action="store_true", help="print JSON")
     latency.set_defaults(run=_policy)
@@ -72,7 +73,7 @@ def _policy(arguments: argparse.Namespace) -> int:
 
     if not 100 <= arguments.calls <= 10**8:
         raise ConfigError(f"--calls is {arguments.calls}; it must be from 100 to 100,000,000")
-    rows = latency.measure(surefoot.load_policy(arguments.folder, seed=arguments.seed), arguments.calls)
+    rows = latency.measure(surefoot.load_policy(arguments.folder, seed=arguments.policy_seed), arguments.calls)
     if arguments.json:
         output.print_json(rows)
         return 0

@@ -103,14 +103,17 @@ def _pixel_row(name: str) -> dict[str, Any]:
 def _mujoco_row(env_id: str) -> dict[str, Any]:
     import gymnasium
 
+    from surefoot.envs.names import MUJOCO_SIZES
+
     spec = gymnasium.spec(env_id)
     limit = spec.kwargs.get("velocity_limit")
+    observations, actions = MUJOCO_SIZES[spec.kwargs["task"]]
     return {
         "name": env_id,
         "gymnasium_id": env_id,
         "what": f"MuJoCo {spec.kwargs['task']}, as gymnasium's {spec.kwargs['task']}-v5",
-        "observations": None,
-        "actions": None,
+        "observations": observations,
+        "actions": actions,
         "steps": spec.max_episode_steps,
         "constraint": None if limit is None else f"speed limit of {limit:g} m/s",
     }

@@ -53,6 +53,21 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class _Renamed(argparse.Action):
+    """An option under its old name, which is refused with the new one."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
+        """Refuse it."""
+        from surefoot.core.errors import ConfigError
+
+        raise ConfigError(f"{self.option_strings[0]} is called {self.const} here; write {self.const} K")
+
+
+def add_renamed(parser: argparse.ArgumentParser, old: str, new: str) -> None:
+    """Refuse an option's old name; the sentence has the new one."""
+    parser.add_argument(old, action=_Renamed, const=new, dest=f"old_{old.strip('-')}", nargs=1, help=argparse.SUPPRESS)
+
+
 def print_json(value: Any) -> None:
     """One JSON value on standard output."""
     print(json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))  # the one that it does not escape

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     from surefoot.tools.reach import comparison, draw, reach
 
     picture = _picture(arguments)
-    with _Sweeps(arguments.quiet or arguments.json) as progress:
+    with Sweeps(arguments.quiet or arguments.json) as progress:
         found = reach(
             arguments.env,
             points=_points(arguments.points),
@@ -139,7 +139,7 @@ def _print(found: SafeSet, facts: dict[str, Any]) -> None:
     output.print_facts(shown)
 
 
-class _Sweeps:
+class Sweeps:
     """Tells the sweeps: in place on a terminal, else a line every few seconds."""
 
     def __init__(self, quiet: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from surefoot.core.policy import Policy
     from surefoot.evaluation.tables import Row
     from surefoot.experiment.run import Run
+    from surefoot.tools.shield import Shield
 
 
 def add_parsers(commands: Any) -> None:
@@ -57,9 +59,14 @@ def add_parsers(commands: Any) -> None:
     parser = commands.add_parser("export", help="write a policy as one file for other programs")
     parser.add_argument("folder", metavar="RUN", help="run folder, or a policy's .safetensors")
     parser.add_argument("-o", "--output", required=True, help="policy.onnx, .pt2, .hpp (a C++ header) or .safetensors")
-    parser.add_argument("--seed", type=int, help="which policy (default: the run's first)")
+    parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's policies (default: its first)")
+    output.add_renamed(parser, "--seed", "--policy-seed")
     parser.add_argument("--sampling", action="store_true", help="with noise as an input, to draw random actions")
-    parser.set_defaults(run=export)
+    parser.add_argument("--filter", default="none", help="none, reach or cbf: what every action passes (default none)")
+    parser.add_argument("--safe-set", metavar="FILE", help="of the filter, made by surefoot reach (default: made now)")
+    parser.add_argument("--margin", type=float, help="of the filter (default: as much as it is found to need)")
+    parser.add_argument("--env", help="of the filter: native/<system> (default: the one that RUN was evaluated in)")
+    parser.set_defaults(run=export, quiet=False, json=False)
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -285,6 +292,27 @@ def finished_runs(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return found, left_out
 
 
+def _filter(arguments: argparse.Namespace, policy: Any, path: pathlib.Path) -> Shield | None:
+    """The filter that is exported with the policy; None where none is asked for."""
+    from surefoot.cli.rollouts import shield_of
+    from surefoot.envs import check_spaces
+    from surefoot.envs.names import gymnasium_id
+    from surefoot.experiment.run import Run
+
+    if arguments.filter == "none" and arguments.env is not None:
+        raise ConfigError("--env is of a filter; add --filter reach or --filter cbf")
+    env = arguments.env
+    if arguments.filter != "none":
+        if path.suffix == ".hpp" and arguments.filter != "reach":
+            raise ConfigError(f"--filter {arguments.filter}: a C++ header holds the reach filter; export to .onnx")
+        if env is None and pathlib.Path(arguments.folder).is_dir():
+            env = Run.open(arguments.folder).plan.environment
+        if env is None:
+            raise ConfigError(f"{arguments.folder}: says no system; name the filter's with --env native/<system>")
+        check_spaces(gymnasium_id(env), policy.arrays, policy.action_dim, policy.discrete)
+    return shield_of(arguments, str(env))
+
+
 def export(arguments: argparse.Namespace) -> int:
     """Write one policy in the format that the file's ending names."""
     import warnings
@@ -302,22 +330,25 @@ def export(arguments: argparse.Namespace) -> int:
         )
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file")
-    policy = surefoot.load_policy(arguments.folder, arguments.seed)
+    policy: Any = surefoot.load_policy(arguments.folder, arguments.policy_seed)
+    shield = _filter(arguments, policy, path)
     if path.suffix == ".safetensors":
         if arguments.sampling:
             raise ConfigError("--sampling: a .safetensors policy holds both forms already; leave it out")
-        policy.save(path)
-        output.say(f"policy: {output.short(path)} and {output.short(path.with_suffix('.json'))}")
+        (policy.save if shield is None else functools.partial(shield.save, policy))(path)
+        beside = "" if shield is None else f", the filter {output.short(path.with_suffix('.filter.npz'))}"
+        output.say(f"policy: {output.short(path)} and {output.short(path.with_suffix('.json'))}{beside}")
         return 0
+    discrete, kind = policy.discrete, "Policy" if shield is None else "FilteredPolicy"
+    policy = policy if shield is None else shield.around(policy)
     if path.suffix == ".hpp":
         if arguments.sampling:
             raise ConfigError("--sampling: a C++ header gives the mean action; export samples to .onnx")
         policy.export(path)
-        inside = cpp_name(path)
-        act = f"{inside}::Policy::" + ("choose(observation)" if policy.discrete else "act(observation, action)")
+        act = f"{cpp_name(path)}::{kind}::" + ("choose(observation)" if discrete else "act(observation, action)")
         output.say(
             f"policy: {output.short(path)}\n{act}: {policy.observation_dim} numbers -> "
-            f"{'a choice' if policy.discrete else f'{policy.action_dim} numbers'}; compile with -O3 -march=native"
+            f"{'a choice' if discrete else f'{policy.action_dim} numbers'}; compile with -O3 -march=native"
         )
         return 0
     with warnings.catch_warnings():
@@ -331,7 +362,7 @@ def export(arguments: argparse.Namespace) -> int:
     kinds = {name: ", uint8" if value.dtype == torch.uint8 else "" for name, value in tensors.items()}
     listed = ", ".join(f"{name} ({shape}){kinds[name]}" for name, shape in shapes.items() if name != "noise")
     noise = f" and noise ({shapes['noise']}), standard normal" if "noise" in shapes else ""
-    given = "choices (batch), int64" if policy.discrete else f"actions (batch, {policy.action_dim}), float32"
+    given = "choices (batch), int64" if discrete else f"actions (batch, {policy.action_dim}), float32"
     following = ", " + ", ".join(f"{name}.next" for name in memory) if memory else ""
     output.say(f"policy: {output.short(path)}\n{listed}{noise} -> {given}{following}")
     return 0

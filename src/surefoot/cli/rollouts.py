@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
+from surefoot.cli.reach import Sweeps
 from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ def certify(arguments: argparse.Namespace) -> int:
     from surefoot.tools import certify as certification
 
     chosen = _actor(arguments)
-    shield = _shield(arguments, chosen.env_id)
+    shield = shield_of(arguments, chosen.env_id)
     with _CertifyBar(arguments.quiet or arguments.json) as progress:
         certified = certification.certify(
             chosen,
@@ -199,7 +201,8 @@ def certify(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _shield(arguments: argparse.Namespace, env_id: str) -> Shield | None:
+def shield_of(arguments: argparse.Namespace, env_id: str) -> Shield | None:
+    """The filter that --filter, --safe-set and --margin ask for; None where none is."""
     if arguments.filter == "none":
         if arguments.safe_set is not None or arguments.margin is not None:
             raise ConfigError("--safe-set and --margin are of a filter; add --filter reach or --filter cbf")
@@ -209,8 +212,14 @@ def _shield(arguments: argparse.Namespace, env_id: str) -> Shield | None:
     from surefoot.tools.shield import shield
 
     torch.set_num_threads(1)  # a filter's batches fit into a core's cache; more threads cost more than they bring
-    made = shield(arguments.filter, env_id, safe_set=arguments.safe_set, margin=arguments.margin)
-    if not arguments.quiet and not arguments.json:
+    options = {"safe_set": arguments.safe_set, "margin": arguments.margin}
+    quiet = arguments.quiet or arguments.json
+    if not quiet:
+        found = "computing" if arguments.safe_set is None else "reading"
+        output.say(f"{found} the safe set of {env_id}, and the margin that a filter of it needs", stderr=True)
+    with Sweeps(quiet) as progress:
+        made = shield(arguments.filter, env_id, progress=progress, **options)
+    if not quiet:
         output.say(made.sentence(), stderr=True)
     return made
 
@@ -230,8 +239,12 @@ def _print_filter(certified: dict[str, Any]) -> None:
             output.say(f"*** {line}", stderr=True)
 
 
+EVERY = 10.0
+"""Seconds between two lines of progress where standard error is no terminal."""
+
+
 class _CertifyBar:
-    """Says the expected time after the first batch, then shows a bar where standard error is a terminal."""
+    """Says the expected time after the first batch, then shows a bar, or a line now and then where is no terminal."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -241,6 +254,8 @@ class _CertifyBar:
         self._quiet, self._console = quiet, output.console(stderr=True)
         self._bar = Progress(*columns, console=self._console, disable=hidden)
         self._task: Any = None
+        self._lines = not quiet and hidden
+        self._told = 0.0
 
     def __enter__(self) -> Any:
         """Begin; gives the function to call with (finished, all, seconds left)."""
@@ -253,6 +268,10 @@ class _CertifyBar:
             if not self._quiet and done < total:
                 rate = f"{done:,} episodes measured"
                 self._console.print(f"{rate}: the other {total - done:,} will take about {_spoken(left)}")
+            self._told = time.monotonic()
+        elif self._lines and done < total and time.monotonic() - self._told >= EVERY:
+            self._told = time.monotonic()
+            self._console.print(f"{done:,} of {total:,} episodes, about {_spoken(left)} left")
         self._bar.update(self._task, completed=done, total=total)
 
     def __exit__(self, *unused: object) -> None:

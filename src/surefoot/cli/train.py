@@ -49,6 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     known = parser().parse_intermixed_args(list(arguments))
     style = Style(known.quiet, known.json)
+    style.say("loading libraries and settings; then the data and the environment")  # which takes seconds
     if known.resume is not None:
         steps = _more_steps(known.overrides)
         if known.multirun or (known.overrides and steps is None):

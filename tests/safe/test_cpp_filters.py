@@ -1,0 +1,125 @@
+"""Policies behind a filter as C++ headers: the actions of `FilteredPolicy`, compiled by this machine's compiler."""
+
+import ctypes
+import pathlib
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.cpp_equations import cpp_function
+from surefoot.core.errors import ExportError
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
+from surefoot.envs.systems import SYSTEMS
+from surefoot.safe import cpp
+from surefoot.safe.filtered import FilteredPolicy
+from surefoot.safe.filters import BarrierQP, LeastRestrictive
+from surefoot.safe.model import Model
+from surefoot.safe.reachability.grid import GridValue
+
+BOXED = [name for name, known in SYSTEMS.items() if known.reach_box]
+COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler (c++, g++, clang++)")
+CALLS = """\
+static p_@::FilteredPolicy the_@;
+extern "C" int @_act(const float* o, float* a, int* said) {
+  const bool good = the_@.act(o, a);
+  said[0] = the_@.changed; said[1] = the_@.kept; said[2] = p_@::FilteredPolicy::promises(o);
+  return good;
+}
+extern "C" void @_reset() { the_@.reset(); }
+"""
+
+
+def filtered(name, points=7, margin=0.05):
+    """A policy that does as it likes, behind a filter that takes half of a coarse grid for safe."""
+    torch.manual_seed(1)
+    kind = SYSTEMS[name]()
+    model = Model(kind)
+    grid = model.grid([points] * len(kind.states))
+    h = model.h(grid.states())
+    value = GridValue(grid, (h - h.median()).reshape(grid.shape))
+    width, actions = len(kind.observations), len(kind.actions)
+    bounds = [torch.tensor(bound, dtype=torch.float32) for bound in (kind.action_low, kind.action_high)]
+    policy = Policy.of(DeterministicActor(width, actions, (16,)), Normalizer(width), *bounds)
+    for parameter in policy.actor.parameters():
+        parameter.data.mul_(3)
+    return FilteredPolicy(policy, LeastRestrictive(model, value, margin), model)
+
+
+def observations(both, count=60):
+    """Of states inside and outside of the grid's box."""
+    system, axes = both.model.system, both.safety.value.grid.axes
+    low, high = (torch.tensor([getattr(axis, end) for axis in axes]).double() for end in ("low", "high"))
+    drawn = torch.rand(count, len(axes), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    states = low + (1.2 * drawn - 0.1) * (high - low)
+    return system.observe(states, both.model.parameters_row.expand(count, -1)).float()
+
+
+@needs_compiler
+def test_headers_with_a_filter_act_as_filtered_policies_do(tmp_path: pathlib.Path) -> None:
+    made = {name: filtered(name) for name in BOXED}
+    source = []
+    for name, both in made.items():
+        (tmp_path / f"{name}.hpp").write_text(cpp.header(both, f"p_{name}"))
+        source += [f'#include "{name}.hpp"', CALLS.replace("@", name)]
+    (tmp_path / "all.cpp").write_text("\n".join(source))
+    options = ["-std=c++11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([str(COMPILER), *options, "-o", tmp_path / "all.so", tmp_path / "all.cpp"], check=True)
+    library = ctypes.CDLL(str(tmp_path / "all.so"))
+    for name, both in made.items():
+        act, said = getattr(library, f"{name}_act"), np.zeros(3, np.int32)
+        for row in observations(both).numpy():
+            both.clear()
+            getattr(library, f"{name}_reset")()
+            expected, _ = both.act(torch.from_numpy(row)[None], both.begin(1))
+            given = np.full(both.action_dim, 77, np.float32)
+            bad = row.copy()
+            bad[0] = np.nan
+            pointers = [x.ctypes.data_as(ctypes.c_void_p) for x in (bad, row, given, said)]
+            assert not act(pointers[0], *pointers[2:])
+            assert (given == 77).all()
+            assert act(*pointers[1:])
+            np.testing.assert_allclose(given, expected[0].numpy(), rtol=0, atol=1e-5, err_msg=name)
+            promised = both.safety.promises(both.states(torch.from_numpy(row)[None]))
+            assert said.tolist() == [both.changed, 1 - both.short, int(promised)], name
+
+
+@pytest.mark.parametrize("name", BOXED)
+def test_some_actions_of_that_comparison_pass_and_some_are_replaced(name: str) -> None:
+    both = filtered(name)
+    seen = observations(both)
+    both.act(seen, both.begin(len(seen)))
+    assert 5 <= both.changed <= len(seen) - 5
+
+
+def test_filters_that_a_header_can_not_hold_are_refused_with_what_can() -> None:
+    both = filtered("double_integrator")
+    barrier = BarrierQP(both.model, both.safety.value, 0.05)
+    with pytest.raises(ExportError, match=r"least-restrictive filter .* this one is BarrierQP; export it to .onnx"):
+        cpp.header(FilteredPolicy(both.policy, barrier, both.model))
+    with pytest.raises(ExportError, match=r"1100 x 1100 points, and a C\+\+ header holds 1,000,000: .* --points"):
+        cpp.header(filtered("pendulum", 1100))
+
+
+def test_equations_with_an_operator_that_is_not_known_are_refused() -> None:
+    with pytest.raises(ExportError, match=r"the equations of step use torch's erfinv, .*; export to .onnx$"):
+        cpp_function("step", torch.erfinv, [2])
+    with pytest.raises(ExportError, match="the equations of step can't be written in C"):
+        cpp_function("step", lambda x: x if x[0, 0] > 0 else -x, [2])
+
+
+def test_equations_are_written_once_and_constants_are_computed() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        unused = x.exp()
+        length = torch.tensor([2.0], dtype=torch.float64).sqrt() ** 2 + unused.new_zeros(1)
+        return torch.stack((x[:, 0].sin() * length, x[:, 0].sin() + x[:, 1]), -1)
+
+    text = cpp_function("step", step, [2])
+    assert text.count("std::sin(a0[0])") == 1
+    assert "exp" not in text
+    assert "sqrt" not in text
