@@ -149,6 +149,28 @@ def mc_return(
     return lambda_returns(rewards, beyond, terminations, truncations, discount, 1.0, mask)
 
 
+def _ratios(log_ratios: Tensor, mask: Tensor | None) -> Tensor:
+    """pi / mu of finite log-ratios; 1 at masked steps."""
+    return keep(log_ratios, mask).clamp(-20, 20).exp()
+
+
+def _errors(
+    rewards: Tensor, values: Tensor, next_values: Tensor, terminations: Tensor, truncations: Tensor, discount: float
+) -> tuple[Tensor, Tensor]:
+    """TD errors, and 1 where no episode ends."""
+    alive = discount * (1 - terminations.to(values.dtype))
+    on = 1 - torch.maximum(terminations.to(values.dtype), truncations.to(values.dtype))
+    return torch.addcmul(rewards - values, alive, next_values), on
+
+
+def _corrections(errors: Tensor, decay: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """V-trace's v - V at each step, the sum of weighted errors, and at the next one, 0 after the last."""
+    found = _summed_backwards(keep(errors, mask), keep(decay, mask, 1.0))
+    ahead = torch.zeros_like(found)  # a masked step holds what its successor has
+    ahead[:-1] = found[1:]
+    return found, ahead
+
+
 @torch.no_grad()
 def gae_off_policy(
     log_ratios: Tensor,
@@ -182,13 +204,9 @@ def gae_off_policy(
 
     Source: Espeholt et al., "IMPALA", eq. (1) and section 4.2.
     """
-    weights = keep(log_ratios, mask).clamp(-20, 20).exp().clamp(max=1)
-    alive = discount * (1 - terminations.to(values.dtype))
-    on = 1 - torch.maximum(terminations.to(values.dtype), truncations.to(values.dtype))
-    errors = torch.addcmul(rewards - values, alive, next_values)
-    corrections = _summed_backwards(keep(weights * errors, mask), keep(discount * trace * on * weights, mask, 1.0))
-    ahead = torch.zeros_like(corrections)  # v - V at the next step; a masked step holds what its successor has
-    ahead[:-1] = corrections[1:]
+    weights = _ratios(log_ratios, mask).clamp(max=1)
+    errors, on = _errors(rewards, values, next_values, terminations, truncations, discount)
+    corrections, ahead = _corrections(weights * errors, discount * trace * on * weights, mask)
     return keep(torch.addcmul(errors, discount * trace * on, ahead), mask), keep(values + corrections, mask)
 
 
@@ -230,14 +248,10 @@ def vtrace(
 
     Source: Espeholt et al., "IMPALA", eq. (1) and section 4.2.
     """
-    ratios = keep(log_ratios, mask).clamp(-20, 20).exp()
+    ratios = _ratios(log_ratios, mask)
     weights = ratios.clamp(max=largest_weight)
-    alive = discount * (1 - terminations.to(values.dtype))
-    on = 1 - torch.maximum(terminations.to(values.dtype), truncations.to(values.dtype))
-    errors = torch.addcmul(rewards - values, alive, next_values)
+    errors, on = _errors(rewards, values, next_values, terminations, truncations, discount)
     decay = discount * trace * on * ratios.clamp(max=largest_trace)
-    corrections = _summed_backwards(keep(weights * errors, mask), keep(decay, mask, 1.0))
-    ahead = torch.zeros_like(corrections)  # v - V at the next step; a masked step holds what its successor has
-    ahead[:-1] = corrections[1:]
+    corrections, ahead = _corrections(weights * errors, decay, mask)
     advantages = weights * torch.addcmul(errors, discount * on, ahead)
     return keep(values + corrections, mask), keep(advantages, mask)

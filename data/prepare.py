@@ -156,14 +156,20 @@ def discounted_returns(dataset: Dataset, discount: float = 0.99) -> Array:
     return np.add.reduceat(dataset.rewards.astype(np.float64) * discount**within, starts)
 
 
-def returns_to_go(dataset: Dataset, discount: float, failure_reward: float | None = None) -> Array:
-    """(N,) float32: the discounted rewards from each step to the end of its episode, as the data has it.
+def returns_to_go(
+    dataset: Dataset,
+    discount: float,
+    failure_reward: float | None = None,
+    dtype: type[np.float32] | type[np.float64] = np.float32,
+) -> Array:
+    """(N,) the discounted rewards from each step to the end of its episode, as the data has it.
 
     Args:
         dataset: with rewards as they are trained on.
         discount: in [0, 1]; below 1 with `failure_reward`.
         failure_reward: reward of a step without success in a sparse task. An episode that has no other would have
             gone on failing, so each of its steps gets failure_reward / (1 - discount); None: nothing special.
+        dtype: of the result; sums are made in float64.
 
     Raises:
         ConfigError: a discount of 1 with `failure_reward`: failing forever has no finite return.
@@ -180,7 +186,7 @@ def returns_to_go(dataset: Dataset, discount: float, failure_reward: float | Non
     if failure_reward is not None:
         failed = np.logical_and.reduceat(dataset.rewards == np.float32(failure_reward), dataset.episode_starts[:-1])
         found[np.repeat(failed, lengths)] = failure_reward / (1 - discount)
-    return found.astype(np.float32)
+    return found.astype(dtype)
 
 
 def best_return(dataset: Dataset) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from surefoot.core.errors import DataError
 from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import returns_to_go
 
 Array = np.ndarray
 CHUNK = 4096
@@ -104,22 +105,10 @@ def value_gradient(dataset: Dataset, discount: float = 0.99, features: int = 256
         return (observations - mean) / deviation @ directions + phases  # type: ignore[no-any-return]
 
     waves = np.cos(angles(dataset.observations))
-    target = returns_to_go(dataset, discount)
+    target = returns_to_go(dataset, discount, dtype=np.float64)
     gram = waves.T @ waves + ridge * len(waves) * np.eye(features)
     height = np.linalg.solve(gram, waves.T @ (target - target.mean()))
     return by_value(dataset, lambda following: -(np.sin(angles(following)) * height) @ directions.T / deviation)
-
-
-def returns_to_go(dataset: Dataset, discount: float) -> Array:
-    """(N,) float64 discounted sums of each row's rewards to its episode's last."""
-    rewards, found = dataset.rewards.astype(np.float64), np.empty(len(dataset))
-    last = np.zeros(len(dataset), np.bool_)
-    last[dataset.episode_starts[1:] - 1] = True
-    following = 0.0
-    for row in range(len(rewards) - 1, -1, -1):
-        following = rewards[row] + (0.0 if last[row] else discount * following)
-        found[row] = following
-    return found
 
 
 def effective_sample_size(weights: Array) -> float:

@@ -15,7 +15,6 @@ from surefoot.world_models.mismatch import (
     near,
     near_best,
     recent,
-    returns_to_go,
     uniform,
     value_gradient,
 )
@@ -59,13 +58,6 @@ def test_the_value_s_gradient_is_weighed_in_deviations_over_its_mean() -> None:
     np.testing.assert_array_equal(by_value(data, np.zeros_like), uniform(data))
     with pytest.raises(DataError, match="derivatives must be finite"):
         by_value(data, lambda seen: seen[:, :1])
-
-
-def test_returns_to_go_begin_anew_with_each_episode() -> None:
-    data = linear(30)
-    found = returns_to_go(data, 0.5)
-    assert found[[9, 19, 29]] == pytest.approx(data.rewards[[9, 19, 29]])
-    assert found[7] == pytest.approx(data.rewards[7] + 0.5 * data.rewards[8] + 0.25 * data.rewards[9])
 
 
 def test_weights_by_the_fitted_value_are_large_where_it_is_steep() -> None:
