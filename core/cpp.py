@@ -36,6 +36,18 @@ MOST_NUMBERS = 4_000_000
 """Weights of a header: compilers take a minute for more."""
 
 
+KEYWORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class co_await
+co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype default delete do
+double dynamic_cast else enum explicit export extern false float for friend goto if inline int long main mutable
+namespace new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast
+requires return short signed sizeof static static_assert static_cast std struct switch template this thread_local
+throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
+"""
+TAKEN = frozenset(KEYWORDS.split())
+"""Keywords of C++ up to C++23, and names that a program has anyway."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Parts:
     """What a policy's head is made of, as the header runs it."""
@@ -83,8 +95,10 @@ def header(policy: Policy, name: str = "policy", more: str = "") -> str:
     Raises:
         ExportError: the policy is of a kind that it can't hold, has images, or more than `MOST_NUMBERS` weights.
     """
-    if not re.fullmatch(r"[A-Za-z_]\w*", name):
-        raise ExportError(f"{name!r} is no name of a C++ namespace: letters, digits and _, no digit first")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", name) or name in TAKEN:
+        raise ExportError(
+            f"{name!r} is no name of a C++ namespace: letters, digits and _, no digit first, and no word of C++"
+        )
     if policy.encoder is not None:
         raise ExportError(
             "a C++ header holds policies of one vector, and this one reads images or several arrays: .onnx"
@@ -172,13 +186,13 @@ def export(policy: Policy, path: str | os.PathLike[str], name: str | None = None
 
 
 def name_of(path: pathlib.Path) -> str:
-    """The namespace of a header of this name.
+    """The namespace of a header of this name; what begins with a digit, or C++ has taken, stands behind `policy_`.
 
-    >>> name_of(pathlib.Path("my-arm.2.hpp")), name_of(pathlib.Path("2.hpp"))
-    ('my_arm_2', 'policy_2')
+    >>> [name_of(pathlib.Path(name)) for name in ("my-arm.2.hpp", "2.hpp", "new.hpp")]
+    ['my_arm_2', 'policy_2', 'policy_new']
     """
     name = re.sub(r"\W", "_", path.stem, flags=re.ASCII).strip("_")
-    return name if name and not name[0].isdigit() else f"policy_{name}"
+    return name if name and not name[0].isdigit() and name not in TAKEN else f"policy_{name}"
 
 
 def _numbers(tensor: Tensor) -> Array:

@@ -134,8 +134,10 @@ class AlignDiff(Agent):
                 raise DataError(
                     f"{dataset.name}: its longest episode has {longest} steps, and a plan {length}: lower algo.horizon"
                 )
-            self.state_low.copy_(torch.from_numpy(ready.observations.min(0)))
-            self.state_high.copy_(torch.from_numpy(ready.observations.max(0) + 1e-6))
+            low, high = ready.observations.min(0), ready.observations.max(0) + 1e-6
+            high = np.where(high > low, high, np.nextafter(low, np.float32(np.inf)))  # of a constant, not normalised
+            self.state_low.copy_(torch.from_numpy(low))
+            self.state_high.copy_(torch.from_numpy(high))
         return ready
 
     def notes(self, dataset: Dataset) -> list[str]:

@@ -106,5 +106,6 @@ def test_what_a_header_can_not_hold_is_refused_with_the_file_that_can() -> None:
         header(made(GRUActor(DeterministicActor(8, 2, (16,)), 3, 8)))
     with pytest.raises(ExportError, match=r"has 4,\d+,\d+ weights, and a C\+\+ header holds 4,000,000"):
         header(made(DeterministicActor(3, 2, (2000, 2000))))
-    with pytest.raises(ExportError, match=r"'2 b' is no name of a C\+\+ namespace"):
-        header(made(DeterministicActor(3, 2, (8,))), "2 b")
+    for name in ("2 b", "new", "b\u00fc"):
+        with pytest.raises(ExportError, match=rf"'{name}' is no name of a C\+\+ namespace"):
+            header(made(DeterministicActor(3, 2, (8,))), name)

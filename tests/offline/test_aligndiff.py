@@ -105,6 +105,15 @@ def test_data_that_a_run_holds_out_changes_no_bounds_and_may_be_short() -> None:
     assert set(validation_losses(agent, data)) == {"attribute_loss", "noise_loss"}
 
 
+def test_numbers_that_never_change_have_a_place_in_plans() -> None:
+    data = data_of(np.linspace(0.1, 1, 4), 6)
+    constant = np.concatenate([data.observations, np.full((len(data), 1), 1e4, np.float32)], 1)
+    data = dataset_of(constant, data.actions, data.rewards, constant, 6)
+    agent = AlignDiff(data, **SMALL, normalization="none").fresh(0)
+    learner_of([agent], data, [0], 8).run(8)  # losses are finite, or it stops
+    assert bool((agent.state_high > agent.state_low).all())
+
+
 def data_of(speeds: np.ndarray, length: int = 30, seed: int = 0) -> Any:
     """A point (x, v) that is driven: each episode at a speed of its own, v' = v + .3 a and x' = x + .1 v'."""
     numbers = np.random.default_rng(seed)

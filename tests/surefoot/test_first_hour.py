@@ -209,7 +209,10 @@ def test_three_lines_of_python_learn_go_on_and_predict(tmp_path: pathlib.Path, i
     several, _ = model.predict(np.float32([[1, 0, 0.5], [0, 1, -1]]))
     assert (alone.shape, several.shape, state) == ((1,), (2, 1), None)
     assert np.allclose(alone, several[0], atol=1e-6)
+    assert model.policy is model.policy  # one that remembers its episode would forget it otherwise
+    earlier = model.policy
     model.learn(64, progress=False)
+    assert model.policy is not earlier
     assert model.run is not None
     assert model.run.summary["steps"] == 192
     model.save(tmp_path / "policy")

@@ -66,6 +66,7 @@ class Model:
         self.config = dataclasses.asdict(kind.configure(**options))
         self.run: Run | None = None
         """The last training's folder, summary and policies."""
+        self._policy: Policy | None = None  # read once: it remembers its episode between calls
 
     def learn(
         self, steps: int, *, seeds: int | Sequence[int] = 1, out: str | os.PathLike[str] | None = None,
@@ -85,6 +86,7 @@ class Model:
             DivergenceError: a loss stopped being finite.
         """
         listener, bars = _listener(progress)
+        self._policy = None
         with bars:
             if self.run is not None:
                 if options or out is not None:
@@ -121,7 +123,9 @@ class Model:
         """
         if self.run is None:
             raise ConfigError(f"{type(self).__name__} has learned nothing yet: call learn(steps) first")
-        return self.run.policy()
+        if self._policy is None:
+            self._policy = self.run.policy()
+        return self._policy
 
     def predict(self, observation: Any, state: None = None, deterministic: bool = True) -> tuple[np.ndarray, None]:
         """The action for (O,) observations, or the actions for (N, O); the second value is there for the habit's sake.
