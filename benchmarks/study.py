@@ -46,7 +46,11 @@ class Cell:
 
 
 def carry_out(cells: Sequence[Cell], file: pathlib.Path, jobs: int | None = None) -> None:
-    """Compute the cells that are not in the file yet, `jobs` at a time (default: one a core), in the order given."""
+    """Compute the cells that are not in the file yet, `jobs` at a time (default: one a core), in the order given.
+
+    Each has one core: runs of several seeds, such as those of algo=auto, train them one after another.
+    """
+    jobs = jobs or cores()
     done = read_cells(file)
     missing = [cell for cell in cells if cell.name not in done]
     print(f"{len(cells) - len(missing)} of {len(cells)} cells are done; computing {len(missing)}", flush=True)
@@ -56,9 +60,16 @@ def carry_out(cells: Sequence[Cell], file: pathlib.Path, jobs: int | None = None
             append_cell(file, cell.name, cell.compute())
         return cell.name
 
-    with concurrent.futures.ThreadPoolExecutor(jobs or cores()) as pool:
-        for finished in concurrent.futures.as_completed([pool.submit(one, cell) for cell in missing]):
-            print(f"done: {finished.result()}", flush=True)
+    before = os.environ.get("SUREFOOT_CORES")
+    os.environ["SUREFOOT_CORES"] = "1"
+    try:
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            for finished in concurrent.futures.as_completed([pool.submit(one, cell) for cell in missing]):
+                print(f"done: {finished.result()}", flush=True)
+    finally:
+        os.environ.pop("SUREFOOT_CORES")
+        if before is not None:
+            os.environ["SUREFOOT_CORES"] = before
 
 
 def study_main(
@@ -72,7 +83,7 @@ def study_main(
     parser.add_argument("--quick", action="store_true", help="one small cell in a temporary folder, for CI")
     parser.add_argument("--table", action="store_true", help="only write the table")
     parser.add_argument("--check", action="store_true", help="only say whether the table is that of the cells")
-    parser.add_argument("--jobs", type=int, default=None, help="cells at once (default: one a core)")
+    parser.add_argument("--jobs", type=int, default=None, help="cells at once, each on one core (default: one a core)")
     parser.add_argument("--only", default="", help="only the cells whose name contains this")
     arguments = parser.parse_args()
     if arguments.quick:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
 import pathlib
 import sys
 from typing import Any
@@ -116,3 +117,15 @@ def test_a_study_computes_only_what_is_missing(tmp_path: pathlib.Path) -> None:
     study.carry_out(cells, file, jobs=2)
     assert computed == ["a", "c"]
     assert read(file) == {"b": {"value": "kept"}, "a": {"value": "a"}, "c": {"value": "c"}}
+
+
+def test_each_cell_has_one_core_and_what_was_said_before_holds_after(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import study
+
+    monkeypatch.setenv("SUREFOOT_CORES", "64")
+    cells = [study.Cell(name, lambda: {"cores": study.cores()}) for name in "ab"]
+    study.carry_out(cells, tmp_path / "study.jsonl", jobs=2)
+    assert [found["cores"] for found in read(tmp_path / "study.jsonl").values()] == [1, 1]
+    assert os.environ["SUREFOOT_CORES"] == "64"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from surefoot.cli import output
 from surefoot.cli.dataset_files import add, add_loading, load, new_file, report_written
 from surefoot.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 def add_parsers(own: Any) -> None:
@@ -33,12 +30,12 @@ def add_parsers(own: Any) -> None:
     made = add(own, "relabel", relabel, "give data recorded in OGBench the rewards of one of its tasks")
     made.add_argument("source", help="path or id, with the simulator's states in it")
     made.add_argument("--env", required=True, help="the task, as ogbench/scene-play-singletask-task1-v0")
-    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz or .csv file")
+    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz, .parquet or .csv file")
     add_loading(made)
 
     made = add(own, "corrupt", corrupt, "attack a dataset as RIQL's experiments do")
     made.add_argument("source", help="path or id")
-    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz or .csv file")
+    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz, .parquet or .csv file")
     made.add_argument("--element", default="observations", help="observations, actions, rewards or dynamics")
     made.add_argument("--mode", default="random", help="random or adversarial")
     made.add_argument("--rate", type=float, default=0.3, help="share of rows (default 0.3)")
