@@ -168,7 +168,7 @@ class Agent(nn.Module):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
     reads: ClassVar[tuple[str, ...]]
     chooses: ClassVar[bool] = False
-    """Whether it can also learn problems whose actions are numbered choices."""
+    """Whether it can also learn problems with discrete actions."""
     by_rows: ClassVar[bool] = False
     """Whether its losses are means over the rows of a batch, so that processes can share it (`core.share`)."""
     acts: ClassVar[bool] = False
@@ -210,7 +210,7 @@ class Agent(nn.Module):
             options: fields of the config to change, e.g. expectile=0.8; preset="..." starts from a preset.
 
         Raises:
-            ConfigError: an option that the config does not have, or a value out of range; numbered choices where
+            ConfigError: an option that the config does not have, or a value out of range; discrete actions where
                 the algorithm learns continuous actions only.
         """
         super().__init__()
@@ -219,7 +219,7 @@ class Agent(nn.Module):
         self.spec = self.problem
         if self.spec.discrete and not self.chooses:
             raise ConfigError(
-                f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} numbered choices; "
+                f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} discrete ones; "
                 "train it with ppo, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
             )
         self.config = self.configure(config, **options)

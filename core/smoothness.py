@@ -133,7 +133,7 @@ def _why_not(agent: Agent, updates: Sequence[Update | Rule] | None) -> str | Non
     if type(agent).updates is Agent.updates:
         return "it learns from one sample at a time and has no batches whose loss a penalty could be added to"
     if agent.spec.discrete:
-        return "its actions are numbered choices, which change by jumps and have no Jacobian"
+        return "it has discrete actions, which change by jumps and have no Jacobian"
     reason = _without_mean(getattr(agent, "actor", None))
     if reason is not None:
         return reason

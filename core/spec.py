@@ -155,7 +155,7 @@ class Spec:
                 "many of each"
             )
         if self.discrete and (set(low) != {0.0} or set(high) != {1.0}):
-            raise ConfigError(f"numbered choices have bounds 0 and 1, not {low} to {high}: use Spec.of_choices")
+            raise ConfigError(f"discrete actions have bounds 0 and 1, not {low} to {high}: use Spec.of_choices")
         if not all(math.isfinite(a) and math.isfinite(b) and a < b for a, b in zip(low, high, strict=True)):
             raise ConfigError(f"action bounds {list(low)} to {list(high)} must be finite and low < high")
 
@@ -240,7 +240,7 @@ class Spec:
 
     @classmethod
     def of_choices(cls, observations: int | Mapping[str, Array], choices: int) -> Spec:
-        """The spec of a problem whose actions are numbered choices."""
+        """The spec of a problem with discrete actions."""
         return cls(observations, choices, (0.0,) * choices, (1.0,) * choices, discrete=True)
 
     @classmethod

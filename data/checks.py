@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 OUTSIDE = "actions outside [-1, 1]"
 ONE_STEP = "one-step episodes"
 BOTH_ENDS = "terminal and timeout together"
-CHOICES = "actions that look like numbered choices"
+CHOICES = "actions that look discrete"
 FEW = 32
 """Whole numbers of at least 0 and below this look like those of choices."""
 

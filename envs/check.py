@@ -121,7 +121,7 @@ class Checker(Findings):
             self.say("warning", "observations are float64, and surefoot stores and learns from float32",
                      "declare and return float32 unless the environment needs more digits")  # fmt: skip
         if isinstance(action, gymnasium.spaces.Discrete):
-            self.say("warning", f"actions are numbered choices ({action}), which not all algorithms learn",
+            self.say("warning", f"discrete actions ({action}), which not all algorithms learn",
                      "take one that acts by policy gradients, such as ppo, or a streaming one, such as stream_q; for "
                      "the others offer a version with a Box action space")  # fmt: skip
         elif isinstance(action, DISCRETE_SPACES):

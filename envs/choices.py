@@ -15,7 +15,7 @@ MOST = 4096
 Env = gymnasium.Env[Any, Any]
 
 
-class NumberedChoices(gymnasium.ActionWrapper[Any, Any, Any]):
+class DiscreteActions(gymnasium.ActionWrapper[Any, Any, Any]):
     """An environment whose actions are numbers 0 to K - 1, each a combination of the wrapped one's choices.
 
     The last choice varies fastest, as numpy's `unravel_index` counts: of MultiDiscrete([2, 3]), 4 is (1, 1).
@@ -61,5 +61,5 @@ def numbered(env: Env) -> Env:
     space: Any = env.action_space
     several = isinstance(space, gymnasium.spaces.MultiDiscrete | gymnasium.spaces.MultiBinary)
     if several or (isinstance(space, gymnasium.spaces.Discrete) and int(space.start) != 0):
-        return NumberedChoices(env)
+        return DiscreteActions(env)
     return env

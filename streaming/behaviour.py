@@ -67,7 +67,7 @@ class EpsilonGreedy(Behaviour):
         """One value for each choice."""
         if not agent.spec.discrete:
             raise ConfigError(
-                f"{agent.name} learns numbered choices, and this problem's actions are continuous; "
+                f"{agent.name} learns discrete actions, and this problem's actions are continuous; "
                 "use stream_ac, intentional_ac or avg"
             )
         return {"critic": network(agent, agent.spec.action_dim)}

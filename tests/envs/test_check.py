@@ -129,7 +129,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "float64": ({"observation_space": spaces.Box(-9.0, 9.0, (2,), np.float64),
                  "observe": lambda s: np.array([s.place, 0.0])}, "warning", "float64, and surefoot"),
     "discrete": ({"action_space": spaces.Discrete(3), "move": lambda s, a: float(a - 1)}, "warning",
-                 "numbered choices.*ppo"),
+                 "discrete actions.*ppo"),
     "choices": ({"action_space": spaces.MultiDiscrete([2, 3]), "move": lambda s, a: float(a[0])}, "warning",
                 "several choices at once"),
     "unbounded": ({"action_space": spaces.Box(-np.inf, np.inf, (1,))}, "error", "no finite bounds"),

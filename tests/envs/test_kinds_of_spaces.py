@@ -16,7 +16,7 @@ from surefoot.core.errors import DataError, EnvironmentMismatchError
 from surefoot.data import load
 from surefoot.envs.acting import spec_of
 from surefoot.envs.adapters import adapt
-from surefoot.envs.choices import NumberedChoices
+from surefoot.envs.choices import DiscreteActions
 from surefoot.envs.training import make_training
 from surefoot.experiment.training import fit
 from surefoot.online import PPO
@@ -92,10 +92,10 @@ def test_choices_of_all_kinds_become_numbers_that_the_environment_accepts(
 
 
 def test_the_last_choice_varies_fastest() -> None:
-    env = NumberedChoices(Sampled(action=spaces.MultiDiscrete([2, 3])))
+    env = DiscreteActions(Sampled(action=spaces.MultiDiscrete([2, 3])))
     assert [env.action(number).tolist() for number in (0, 1, 3, 5)] == [[0, 0], [0, 1], [1, 0], [1, 2]]
     with pytest.raises(EnvironmentMismatchError, match=r"1,048,576 combinations.*Box action space"):
-        NumberedChoices(Sampled(action=spaces.MultiBinary(20)))
+        DiscreteActions(Sampled(action=spaces.MultiBinary(20)))
 
 
 MODULE = """
@@ -196,6 +196,6 @@ def test_recorded_choices_are_refused_by_type_and_counted_by_value(tmp_path: pat
     with pytest.raises(DataError, match=r"'actions' are whole numbers, as of discrete actions"):
         load(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", actions=(np.arange(6) % 3).astype(np.float32), **columns)
-    assert load(tmp_path / "b.npz").warnings == {"actions that look like numbered choices": 6}
+    assert load(tmp_path / "b.npz").warnings == {"actions that look discrete": 6}
     np.savez(tmp_path / "c.npz", actions=np.arange(6) * 341, **columns)  # a motor's counts are no choices
     assert load(tmp_path / "c.npz").warnings == {}

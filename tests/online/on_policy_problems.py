@@ -1,4 +1,4 @@
-"""Loops of on-policy agents on small problems, and environments with numbered choices."""
+"""Loops of on-policy agents on small problems, and environments with discrete actions."""
 
 from __future__ import annotations
 

@@ -416,7 +416,7 @@ def test_settings_out_of_range_are_named(options: dict[str, Any], words: str) ->
 
 
 def test_discrete_choices_are_refused_by_a_continuous_algorithm() -> None:
-    with pytest.raises(ConfigError, match="sac learns continuous actions, and this problem has 2 numbered choices"):
+    with pytest.raises(ConfigError, match="sac learns continuous actions, and this problem has 2 discrete ones"):
         SAC(spec_of(make_vec("CartPole-v1", 1)))
 
 

@@ -82,7 +82,7 @@ def test_the_inner_policy_of_moorl_is_penalised_which_its_losses_train() -> None
 
 @pytest.mark.parametrize(
     ("name", "choices", "why"),
-    [("trpo", False, "natural gradient"), ("ppo", True, "numbered choices"), ("hnpg", False, "natural gradient")],
+    [("trpo", False, "natural gradient"), ("ppo", True, "discrete actions"), ("hnpg", False, "natural gradient")],
 )
 def test_policies_that_it_can_not_reach_are_refused(name: str, choices: bool, why: str) -> None:
     agent = ALGORITHMS[name](Spec.of_choices(2, 2) if choices else Spec(2, 1, (-1.0,), (1.0,)))

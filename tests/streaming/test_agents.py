@@ -254,7 +254,7 @@ def test_widths_follow_the_kind_of_actions() -> None:
 
 
 def test_what_is_asked_for_wrongly_is_named() -> None:
-    with pytest.raises(ConfigError, match="stream_q learns numbered choices"):
+    with pytest.raises(ConfigError, match="stream_q learns discrete actions"):
         StreamQ(ARM)
     with pytest.raises(ConfigError, match="trace_cut is 'late', must be watkins or official"):
         StreamQ(CHOICES, trace_cut="late")

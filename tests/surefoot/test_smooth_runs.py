@@ -112,7 +112,7 @@ def test_acting_algorithms_that_it_can_not_reach_refuse_it_before_anything_is_wr
 
 def test_numbered_choices_are_refused_before_anything_is_written(tmp_path: pathlib.Path) -> None:
     plan = Plan("ppo", vars(agent_class("ppo").configure()), environment="CartPole-v1", jacobian_penalty=0.1)
-    with pytest.raises(ConfigError, match="numbered choices"):
+    with pytest.raises(ConfigError, match="discrete actions"):
         train(plan, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
