@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import jacrev
 
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Agent, Loss, Metrics, Rule, Update
@@ -35,9 +34,12 @@ DISTANCE = 1e-2
 
 def jacobian(act: Act, observations: Tensor) -> Tensor:
     """(B, A, O) d mu(s) / d s at (B, O) normalised observations, exactly, by A backward passes."""
-    summed = jacrev(lambda rows: act(rows).sum(0))  # an action depends on no other row, so the sum mixes nothing
-    found: Tensor = summed(observations)
-    return found.movedim(0, 1)
+    options: Any = {"create_graph": torch.is_grad_enabled(), "retain_graph": True, "materialize_grads": True}
+    with torch.enable_grad():
+        rows = observations.detach().requires_grad_()
+        summed = act(rows).sum(0)  # an action depends on no other row, so the sum mixes nothing
+        of_each = [torch.autograd.grad(one, rows, **options)[0] for one in summed]
+    return torch.stack(of_each, 1)
 
 
 def squared_jacobian(act: Act, observations: Tensor) -> Tensor:
@@ -74,7 +76,8 @@ def measured(policy: Policy, observations: Tensor) -> float | None:
     one_vector = policy.encoder is None and len(observations) > 0
     if not one_vector or policy.discrete or _without_mean(policy.actor) is not None:
         return None
-    return float(squared_jacobian(policy.actor.act, policy.normalizer(observations)).double().mean())
+    with torch.no_grad():
+        return float(squared_jacobian(policy.actor.act, policy.normalizer(observations)).double().mean())
 
 
 def check_penalty(agent: Agent, updates: Sequence[Update | Rule] | None = None) -> None:

@@ -112,6 +112,11 @@ class Recorder(TorchDispatchMode):
         with self, native.recording(self):
             yield
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: to hide a mode from torch's compiler is to import it, two seconds of every worker's start."""
+        return False
+
     # -- what torch does -----------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -59,14 +59,14 @@ def certificate(violations: int, episodes: int, confidence: float = 0.95) -> Cer
     Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the
     binomial" (1934), by quantiles of the beta distribution.
     """
-    from scipy.stats import beta  # a second to import, which training workers spare
+    from scipy.special import betaincinv  # slow to import, which training workers spare; scipy.stats thrice as slow
 
     _check(violations, episodes, confidence)
 
     def bound(level: float, above: bool) -> float:
         if above:
-            return 1.0 if violations == episodes else float(beta.ppf(level, violations + 1, episodes - violations))
-        return 0.0 if violations == 0 else float(beta.ppf(level, violations, episodes - violations + 1))
+            return 1.0 if violations == episodes else float(betaincinv(violations + 1, episodes - violations, level))
+        return 0.0 if violations == 0 else float(betaincinv(violations, episodes - violations + 1, level))
 
     tail = (1 - confidence) / 2
     return Certificate(

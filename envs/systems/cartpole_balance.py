@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -63,6 +62,8 @@ def lqr_gain() -> Array:
 
     Costs: 1 per m^2, 0.1 per (m/s)^2, 10 per rad^2, 0.1 per (rad/s)^2 and 0.01 per N^2.
     """
+    import scipy.linalg  # slow to import, which training workers spare
+
     m, total, length, g, dt = 0.1, 1.1, 0.5, 9.8, 0.02
     inertia = length * (4 / 3 - m / total)
     a = np.zeros((5, 5))

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -25,6 +24,8 @@ def two_carts(time_step: float) -> tuple[Array, Array]:
 
     Springs of 1 N/m wall to cart, cart to cart, cart to wall; friction 0.05 N s/m.
     """
+    import scipy.linalg  # slow to import, which training workers spare
+
     stiffness = np.array([[2.0, -1.0], [-1.0, 2.0]])
     continuous = np.zeros((6, 6))
     continuous[:2, 2:4] = np.eye(2)
@@ -184,6 +185,8 @@ class LinearQuadratic(System):
         P = Q + A^T P A - A^T P B K, K = (R + B^T P B)^-1 B^T P A (Anderson and Moore, 1990).
         Raises ConfigError where no stabilising solution exists.
         """
+        import scipy.linalg
+
         try:
             p = scipy.linalg.solve_discrete_are(self.A, self.B, self.Q, self.R)
         except np.linalg.LinAlgError as error:

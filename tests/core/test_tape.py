@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -316,3 +318,21 @@ def test_a_network_evaluated_twice_is_computed_once_unless_it_changed_in_between
     assert tape is not None
     assert tape.calls == {"mlp_forward": 1, "element": 3}
     assert len(tape) == 4
+
+
+def test_training_does_not_import_torchs_compiler() -> None:
+    """It takes as long to import as torch, in every worker."""
+    code = """
+import sys, torch
+from surefoot.core.networks import MLP
+from surefoot.core.smoothness import squared_jacobian
+from surefoot.core.tape import Recorder
+network, rows = MLP(3, 2, (8,)), torch.zeros(4, 3)
+recorder = Recorder([rows])
+with recorder.watching():
+    network(rows).square().mean().backward()
+assert recorder.calls, recorder.problem
+squared_jacobian(network, rows)
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -33,7 +33,7 @@ def shown(capsys: Capture, *arguments: str) -> object:
 def test_list_has_the_embedded_datasets_and_the_catalogue(capsys: Capture) -> None:
     rows = shown(capsys, "list")
     assert {row["id"] for row in rows} == {
-        *generate.EMBEDDED,
+        *generate.embedded(),
         *suites.names(),
         *data.CATALOGUE,
         *(row["id"] for row in neorl2_rows()),

@@ -216,7 +216,7 @@ def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture) ->
     from surefoot.cli import config
     from surefoot.data import CATALOGUE
     from surefoot.experiment.algorithms import ALGORITHMS
-    from surefoot.tools.generate import EMBEDDED
+    from surefoot.tools.generate import embedded
 
     assert main(["train", "--help"]) == 0
     short = capsys.readouterr().out
@@ -225,8 +225,8 @@ def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture) ->
     assert set(ALGORITHMS) <= set(short.replace(",", " ").split())
     assert main(["train", "--help", "all"]) == 0
     words = set(capsys.readouterr().out.replace("=", " ").split())
-    embedded = {word for system, behaviour in EMBEDDED.values() for word in (f"{system.alias}-...", behaviour)}
-    assert set(ALGORITHMS) | set(config.FIELDS) | embedded <= words
+    datasets = {word for system, behaviour in embedded().values() for word in (f"{system.alias}-...", behaviour)}
+    assert set(ALGORITHMS) | set(config.FIELDS) | datasets <= words
     assert all(name in words or name.partition("-")[2] in words for name in config.presets())
     assert all(name.partition("-")[2] in words for name in CATALOGUE)
 

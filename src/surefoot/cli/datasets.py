@@ -155,7 +155,7 @@ def convert(arguments: argparse.Namespace) -> int:
     from surefoot.tools import generate, suites
 
     if not generate.exists(arguments.source):
-        if arguments.source in generate.EMBEDDED:
+        if arguments.source in generate.embedded():
             arguments.source = str(generate.cached(arguments.source))
         elif is_benchmark(arguments.source):
             arguments.source = str(suites.recorded(arguments.source))

@@ -9,7 +9,7 @@ from surefoot.cli import config
 from surefoot.data import CATALOGUE
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.plan import SHARED
-from surefoot.tools.generate import EMBEDDED
+from surefoot.tools.generate import embedded
 
 WIDTH = 110
 
@@ -111,7 +111,7 @@ def listed(members: list[str]) -> str:
 def datasets() -> list[str]:
     """Embedded datasets, then the catalogue's ids, those of one task in one line."""
     behaviours: dict[str, list[str]] = {}
-    for system, behaviour in EMBEDDED.values():
+    for system, behaviour in embedded().values():
         behaviours.setdefault(system.alias, []).append(behaviour)
     rows = [(f"{alias}-...", " ".join(names)) for alias, names in behaviours.items()]
     tasks: dict[str, list[str]] = {}

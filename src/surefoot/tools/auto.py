@@ -181,7 +181,7 @@ def choose(found: Selection, groups: dict[str, str]) -> tuple[str, dict[str, tup
 
 
 def _advantage(first: Sequence[Estimate], clone: Sequence[Estimate], factor: float) -> tuple[float, float, float]:
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     mean, low, _ = interval(
         np.mean([one.members for one in first], 0) - np.mean([one.members for one in clone], 0), factor
@@ -189,7 +189,7 @@ def _advantage(first: Sequence[Estimate], clone: Sequence[Estimate], factor: flo
     squares, seeds = (mean - low) ** 2, min(len(first), len(clone))
     if seeds > 1:
         between = sum(float(np.var([one.mean for one in side], ddof=1)) / len(side) for side in (first, clone))
-        squares += float(t.ppf(0.975, 2 * seeds - 2)) ** 2 * between
+        squares += float(stdtrit(2 * seeds - 2, 0.975)) ** 2 * between
     half = float(np.sqrt(squares))
     return mean, mean - half, mean + half
 

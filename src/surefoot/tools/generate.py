@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import pathlib
 from collections.abc import Mapping
@@ -29,7 +30,9 @@ VERSION = 4
 """Part of the cached file's name: counted up when generation changes, so that old files are not mistaken."""
 
 
-def _embedded() -> dict[str, tuple[System, str]]:
+@functools.cache
+def embedded() -> Mapping[str, tuple[System, str]]:
+    """Name of every embedded dataset, `native/<system>-<behaviour>` -> its system and behaviour."""
     systems = [known() for known in SYSTEMS.values()]
     return {
         f"{system.alias}-{behaviour}": (system, behaviour)
@@ -38,13 +41,9 @@ def _embedded() -> dict[str, tuple[System, str]]:
     }
 
 
-EMBEDDED: Mapping[str, tuple[System, str]] = _embedded()
-"""Name of an embedded dataset, `native/<system>-<behaviour>` -> its system and behaviour."""
-
-
 def describe(name: str) -> str:
     """What an embedded dataset holds, in words."""
-    system, behaviour = EMBEDDED[name]
+    system, behaviour = embedded()[name]
     by = f"the behaviour {behaviour!r}"
     if behaviour in system.mixtures:
         shares = ", ".join(f"{100 * share:.0f} % {part}" for part, share in system.mixtures[behaviour].items())
@@ -62,7 +61,8 @@ def generate(
     """Record a dataset by scripted behaviours; the same arguments give the same bits.
 
     Args:
-        name: key of `EMBEDDED`, a system (`native/quadrotor-2d`), or one that a camera sees (`native/pendulum-pixels`).
+        name: key of `embedded()`, a system (`native/quadrotor-2d`), or one that a camera sees
+            (`native/pendulum-pixels`).
         seed: of initial states, noise and order of the episodes, from 0 to 2^32 - 1.
         transitions: rounded up to whole episodes.
         behaviour: a mixture or behaviour of the system; None: the one in the name, or `mixed`.
@@ -75,8 +75,8 @@ def generate(
 
     if name in PIXELS:
         return _seen(generate(PIXELS[name][1], seed, transitions, behaviour, gap), name)
-    if name in EMBEDDED:
-        system, named = EMBEDDED[name]
+    if name in embedded():
+        system, named = embedded()[name]
         if behaviour not in (None, named):
             raise ConfigError(f"{name} says {named!r} and behaviour {behaviour!r}: name the system, {system.alias}")
         base, behaviour = system.alias, named
@@ -120,7 +120,7 @@ def system_name(name: str) -> str:
     """The alias of the system that a name stands for; the error names datasets and systems near to it."""
     aliases = [known().alias for known in SYSTEMS.values()] + list(PIXELS)
     if name not in aliases:
-        close = difflib.get_close_matches(name, [*aliases, *EMBEDDED], n=3, cutoff=0.5)
+        close = difflib.get_close_matches(name, [*aliases, *embedded()], n=3, cutoff=0.5)
         guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
         raise ConfigError(f"no embedded dataset or system is called {name!r}: {guess}Systems: {', '.join(aliases)}")
     return name
@@ -133,8 +133,8 @@ def cached(name: str, seed: int = 0) -> pathlib.Path:
         ConfigError: unknown name.
         DataError: the cache can't be written.
     """
-    if name not in EMBEDDED:
-        raise ConfigError(f"no embedded dataset is called {name!r}: {nearest(name, list(EMBEDDED))}")
+    if name not in embedded():
+        raise ConfigError(f"no embedded dataset is called {name!r}: {nearest(name, list(embedded()))}")
     path = cached_path(name, seed)
     if not path.exists():
         save(generate(name, seed), path)
@@ -161,15 +161,15 @@ def load(
         ConfigError, DataError, DownloadError, MissingExtraError: as `surefoot.data.load`.
     """
     text = os.fspath(source)
-    if not exists(text) and (text in EMBEDDED or is_benchmark(text)):
+    if not exists(text) and (text in embedded() or is_benchmark(text)):
         if mapping is not None:
             raise ConfigError(f"{text}: its columns are known; a mapping is of logs of your own")
-        found = _load_cached(text, strict, view) if text in EMBEDDED else suites.load(text, strict)
+        found = _load_cached(text, strict, view) if text in embedded() else suites.load(text, strict)
         return found if reward is None else rewarded(found, reward, name_of(reward))
     looks_like_path = not text.startswith(("d4rl/", PREFIX)) and ("/" in text or "." in text)
     if exists(text) or text in CATALOGUE or looks_like_path:  # minari/<id> too
         return load_source(source, strict=strict, view=view, progress=progress, mapping=mapping, reward=reward)
-    close = difflib.get_close_matches(text, [*EMBEDDED, *CATALOGUE], n=3, cutoff=0.5)
+    close = difflib.get_close_matches(text, [*embedded(), *CATALOGUE], n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     raise ConfigError(
         f"dataset {text!r} is no existing path, and neither embedded nor in the catalogue: {guess}"
@@ -218,7 +218,7 @@ def environment_of(dataset: Dataset, asked: str | None, trust: bool = False) -> 
 def embedded_facts() -> list[dict[str, Any]]:
     """One row per embedded dataset for `surefoot datasets list`."""
     rows = []
-    for name, (system, _) in EMBEDDED.items():
+    for name, (system, _) in embedded().items():
         low, high = reference_scores(system.gym_id) or (None, None)
         rows.append(
             {

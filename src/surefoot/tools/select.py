@@ -135,9 +135,9 @@ class Selection:
 
 def interval(members: Array, factor: float, confidence: float = 0.95) -> tuple[float, float, float]:
     """Mean and t interval whose width is `factor` times the spread of members that are bootstrap resamples."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
-    half = float(t.ppf(0.5 + confidence / 2, len(members) - 1)) * float(members.std(ddof=1)) * factor
+    half = float(stdtrit(len(members) - 1, 0.5 + confidence / 2)) * float(members.std(ddof=1)) * factor
     mean = float(members.mean())
     return mean, mean - half, mean + half
 
