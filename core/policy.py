@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -317,6 +318,19 @@ class Policy(ControlLoop, nn.Module):
             value["observation_limit"] = self.normalizer.limit
         return value
 
+    @classmethod
+    def from_description(cls, meta: Mapping[str, Any]) -> Policy:
+        """A policy as `description` tells it, with weights of chance; errors are those of what is missing in it."""
+        actor = actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
+        low, high = (torch.tensor(meta[name], dtype=torch.float32) for name in ("action_low", "action_high"))
+        limit, width = meta.get("observation_limit", math.inf), meta["observation_dim"]
+        if "observations" not in meta:
+            return cls(actor, Normalizer(width, limit), low, high)
+        arrays = arrays_from_json(meta["observations"])
+        encoder = Encoder(arrays, meta["encoder"], meta["encoder_features"])
+        width = sum(array.shape[0] for array in arrays.values() if not array.image)
+        return cls(actor, Normalizer(width, limit), low, high, encoder)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write PATH.safetensors and PATH.json (PATH may carry either ending).
 
@@ -342,20 +356,8 @@ class Policy(ControlLoop, nn.Module):
         described = read_json(beside(stem, ".json"))
         if described != {key: value for key, value in meta.items() if key != "kind"}:
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
-
-        def build() -> Policy:
-            actor = actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
-            low, high = (torch.tensor(meta[name], dtype=torch.float32) for name in ("action_low", "action_high"))
-            limit, width = meta.get("observation_limit", math.inf), meta["observation_dim"]
-            if "observations" not in meta:
-                return cls(actor, Normalizer(width, limit), low, high)
-            arrays = arrays_from_json(meta["observations"])
-            encoder = Encoder(arrays, meta["encoder"], meta["encoder_features"])
-            width = sum(array.shape[0] for array in arrays.values() if not array.image)
-            return cls(actor, Normalizer(width, limit), low, high, encoder)
-
         try:
-            policy = load_checked(beside(stem, ".safetensors"), tensors, meta, build)
+            policy = load_checked(file, tensors, meta, functools.partial(cls.from_description, meta))
         except (KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
         return policy.requires_grad_(False)

@@ -161,6 +161,26 @@ class Stub(gymnasium.Env[Any, Any]):
         return {"agent_pos": self.place}, -float(action @ action), False, self.count >= 30, info
 
 
+class Seen(Stub):
+    """The same with a camera: a picture whose shades are the place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        pixels = gymnasium.spaces.Box(0, 255, (48, 64, 3), np.uint8)
+        self.observation_space = gymnasium.spaces.Dict(**self.observation_space.spaces, pixels=pixels)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self._seen(*super().reset(seed=seed, options=options))  # type: ignore[return-value]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._seen(*super().step(action))  # type: ignore[return-value]
+
+    def _seen(self, observation: Any, *others: Any) -> tuple[Any, ...]:
+        ramp = np.linspace(-9, 9, 64)[None, :, None]
+        shades = np.clip(128 + 40 * (self.place - ramp), 0, 255).astype(np.uint8)
+        return {**observation, "pixels": np.broadcast_to(shades, (48, 64, 3)).copy()}, *others
+
+
 def made(observations: int, actions: int, low: float, high: float, *, chunk: bool = False) -> Any:
     """An untrained policy of ours with actions in [low, high]; of chunks of four actions, two are played."""
     from surefoot.core.actors import DeterministicActor
@@ -173,6 +193,20 @@ def made(observations: int, actions: int, low: float, high: float, *, chunk: boo
     actor = ChunkActor(actor, 4, 2) if chunk else actor
     bounds = torch.full((actions,), low), torch.full((actions,), high)
     return Policy.of(actor, Normalizer(observations), *bounds)
+
+
+def made_to_see() -> Any:
+    """An untrained policy of ours of a vector and a picture."""
+    from surefoot.core.actors import DeterministicActor
+    from surefoot.core.encoders import Encoder
+    from surefoot.core.normalizer import Normalizer
+    from surefoot.core.policy import Policy
+    from surefoot.core.spec import Array
+
+    torch.manual_seed(0)
+    encoder = Encoder({"agent_pos": Array((3,)), "pixels": Array((48, 64, 3), "uint8")})
+    actor, bound = DeterministicActor(encoder.width, 2, (16,)), torch.full((2,), 2.0)
+    return Policy.of(actor, Normalizer(3), -bound, bound, encoder)
 
 
 def evaluated(policy: Any, env: Any, folder: pathlib.Path) -> list[float]:
@@ -190,8 +224,9 @@ def evaluated(policy: Any, env: Any, folder: pathlib.Path) -> list[float]:
     nothing: Any = PolicyProcessorPipeline(steps=[])
     same: Any = PolicyProcessorPipeline(steps=[], to_transition=lambda one: one, to_output=lambda one: one)
     scores = eval_policy(env, loaded, nothing, same, before, after, n_episodes=4, start_seed=0)
-    chunk = loaded.predict_action_chunk({"observation.state": torch.zeros(1, policy.observation_dim)})
-    assert chunk.shape[::2] == (1, policy.action_dim)
+    if policy.encoder is None:
+        chunk = loaded.predict_action_chunk({"observation.state": torch.zeros(1, policy.observation_dim)})
+        assert chunk.shape[::2] == (1, policy.action_dim)
     return [one["sum_reward"] for one in scores["per_episode"]]
 
 
@@ -212,7 +247,7 @@ def played(policy: Any, env: Any, observed: Callable[[Any], Any], steps: int) ->
 
 
 def policy_in_their_loop(folder: pathlib.Path) -> dict[str, Any]:
-    """Returns of LeRobot's `eval_policy` beside ours: a plain policy, one of chunks, and one in LeRobot's PushT."""
+    """Returns of LeRobot's `eval_policy` beside ours: a plain policy, one of chunks, one that sees, one in PushT."""
     from lerobot.envs.configs import PushtEnv
     from lerobot.envs.factory import make_env
 
@@ -223,6 +258,11 @@ def policy_in_their_loop(folder: pathlib.Path) -> dict[str, Any]:
         ours = played(policy, Stub(), lambda seen: seen["agent_pos"].astype(np.float32), 30)
         np.testing.assert_allclose(theirs, ours, rtol=1e-4)
         found[name] = theirs
+    policy = made_to_see()
+    theirs = evaluated(policy, gymnasium.vector.SyncVectorEnv([Seen, Seen]), folder / "camera")
+    ours = played(policy, Seen(), lambda seen: {**seen, "agent_pos": seen["agent_pos"].astype(np.float32)}, 30)
+    np.testing.assert_allclose(theirs, ours, rtol=1e-4)
+    found["camera"] = theirs
     settings = PushtEnv(obs_type="environment_state_agent_pos", episode_length=PUSHT_STEPS)
     policy = made(18, 2, 0.0, 512.0)
     theirs = evaluated(policy, make_env(settings, n_envs=2)["pusht"][0], folder / "pusht")
@@ -291,7 +331,12 @@ def table(found: dict[str, Any]) -> str:
         "| a dataset that LeRobot wrote, read without LeRobot | states, actions, episodes, PNG | "
         f"{theirs} frames, equal; video within 6 of 255 |",
     ]
-    shown = {"plain": "a stub", "chunk": "a stub, chunks of actions", "pusht": "LeRobot's PushT, from its state"}
+    shown = {
+        "plain": "a stub",
+        "chunk": "a stub, chunks of actions",
+        "camera": "a stub, its state and a camera",
+        "pusht": "LeRobot's PushT, from its state",
+    }
     for name, where in shown.items():
         returns = ", ".join(f"{one:.3f}" for one in found["policy"][name])
         what = f"a policy of ours in LeRobot's `eval_policy`: {where}"

@@ -21,5 +21,5 @@ def test_datasets_go_both_ways_and_a_policy_runs_in_lerobots_loop() -> None:
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert found["ours_in_theirs"]["frames"] == 300
     assert found["theirs_in_ours"]["film"] == [19, 64, 96, 3]
-    assert set(found["policy"]) == {"plain", "chunk", "pusht"}
+    assert set(found["policy"]) == {"plain", "chunk", "camera", "pusht"}
     assert found["loading"]["times_items"] >= 20

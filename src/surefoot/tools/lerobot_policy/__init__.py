@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,17 +35,18 @@ from lerobot.processor.converters import policy_action_to_transition, transition
 from lerobot.utils.constants import (
     ACTION,
     OBS_ENV_STATE,
+    OBS_IMAGE,
+    OBS_IMAGES,
     OBS_STATE,
     POLICY_POSTPROCESSOR_DEFAULT_NAME,
     POLICY_PREPROCESSOR_DEFAULT_NAME,
 )
 from torch import Tensor
 
-from surefoot.core.actor import actor_class
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
+from surefoot.core.spec import Array
 
 NAME = "surefoot"
 
@@ -55,6 +57,7 @@ class SurefootConfig(PreTrainedConfig):
     """LeRobot's configuration of a policy of ours."""
 
     description: str = ""  # JSON of `Policy.description`: enough, with the tensors, to build it
+    cameras: dict[str, str] = dataclasses.field(default_factory=dict)  # the policy's key of an image -> LeRobot's
 
     @property
     def observation_delta_indices(self) -> None:
@@ -100,20 +103,43 @@ class SurefootPolicy(PreTrainedPolicy):
         self.reset()
 
     @classmethod
-    def of(cls, policy: Policy, device: str = "cpu") -> SurefootPolicy:
-        """A copy of a policy of one vector.
+    def of(cls, policy: Policy, device: str = "cpu", cameras: Mapping[str, str] | None = None) -> SurefootPolicy:
+        """A copy of a policy.
+
+        Args:
+            policy: of one vector, of images, or of vectors and images.
+            device: LeRobot's word for where it acts.
+            cameras: the policy's key of each image -> LeRobot's; None: observation.image of a single one,
+                observation.images.KEY of several.
 
         Raises:
-            ConfigError: it reads images or several arrays, or needs rewards, which LeRobot's loop does not tell it.
+            ConfigError: it needs rewards, which LeRobot's loop does not tell it, reads images that LeRobot does not
+                give (stacked frames), or `cameras` does not name its images.
         """
-        if policy.encoder is not None or policy.needs_outcomes:
-            raise ConfigError("LeRobot's loop gives this adapter states alone; the policy reads images or rewards")
-        features = {OBS_STATE: PolicyFeature(FeatureType.STATE, (policy.observation_dim,))}
+        if policy.needs_outcomes:
+            raise ConfigError("LeRobot's loop tells a policy no rewards, and this one's next action depends on them")
+        images = {key: array for key, array in policy.arrays.items() if array.image}
+        if cameras is None:
+            cameras = {key: OBS_IMAGE if len(images) == 1 else f"{OBS_IMAGES}.{key}" for key in images}
+        if set(cameras) != set(images):
+            raise ConfigError(
+                f"cameras names {', '.join(cameras) or 'nothing'}, and the policy's images are "
+                f"{', '.join(images) or 'none'}: give each of them LeRobot's key, such as {OBS_IMAGES}.top"
+            )
+        for key, array in images.items():
+            if len(array.shape) > 3:
+                raise ConfigError(
+                    f"{key} is {list(array.shape)}, stacked frames, and LeRobot gives one picture of a camera at a "
+                    "time: train on single frames, with algo.history= where the past matters"
+                )
+        width = sum(array.shape[0] for array in policy.arrays.values() if not array.image)
+        features = {OBS_STATE: PolicyFeature(FeatureType.STATE, (width,))} if width else {}
+        for key, array in images.items():
+            features[cameras[key]] = PolicyFeature(FeatureType.VISUAL, array.image_size)
         actions = {ACTION: PolicyFeature(FeatureType.ACTION, (policy.action_dim,))}
         description = json.dumps(policy.description())
-        made = cls(
-            SurefootConfig(input_features=features, output_features=actions, device=device, description=description)
-        )
+        given: dict[str, Any] = {"input_features": features, "output_features": actions, "cameras": dict(cameras)}
+        made = cls(SurefootConfig(device=device, description=description, **given))
         made.policy.load_state_dict(policy.state_dict())
         return made
 
@@ -142,26 +168,60 @@ class SurefootPolicy(PreTrainedPolicy):
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, None]:
         """(B, A) actions of the batch are compared with the recorded ones: the mean squared error."""
-        return (self.policy(_states(batch)) - batch[ACTION]).square().mean(), None
+        return (self.policy(self._observed(batch)[0]) - batch[ACTION]).square().mean(), None
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Tensor], noise: Tensor | None = None, **unused: Any) -> Tensor:
         """(B, A) actions of this step, and the memory of the rows goes on."""
-        states = _states(batch)
+        observed, rows = self._observed(batch)
         if self._memory is None:
-            self._memory = self.policy.begin(len(states))
-        actions, self._memory = self.policy.act(states, self._memory, noise)
+            self._memory = self.policy.begin(rows)
+        actions, self._memory = self.policy.act(observed, self._memory, noise)
         return actions
 
     @torch.no_grad()
     def predict_action_chunk(self, batch: dict[str, Tensor], noise: Tensor | None = None, **unused: Any) -> Tensor:
         """(B, C, A) actions of the next C steps, if it plans chunks; C is 1 of others. Nothing is remembered."""
-        states = _states(batch)
+        observed, rows = self._observed(batch)
         actor = self.policy.actor
         if not isinstance(actor, ChunkActor) or actor.inner.has_memory:
-            return self.policy.act(states, self.policy.begin(len(states)), noise)[0].unsqueeze(1)
-        planned = actor.plan(self.policy.read(states), noise).clamp(-1, 1)
+            return self.policy.act(observed, self.policy.begin(rows), noise)[0].unsqueeze(1)
+        planned = actor.plan(self.policy.read(observed), noise).clamp(-1, 1)
         return self.policy._in_units(planned)
+
+    def _observed(self, batch: dict[str, Tensor]) -> tuple[Any, int]:
+        """What the policy reads of a batch, and its rows: one vector, or arrays by key."""
+        if self.policy.encoder is None:
+            states = _states(batch)
+            return states, len(states)
+        vectors = {key: array.shape[0] for key, array in self.policy.arrays.items() if not array.image}
+        found: dict[str, Tensor] = {}
+        if vectors:
+            states = _states(batch)
+            if states.shape[-1] != sum(vectors.values()):
+                raise ConfigError(
+                    f"{OBS_STATE} and {OBS_ENV_STATE} have {states.shape[-1]} numbers, and the policy reads "
+                    f"{' and '.join(f'{count} of {key}' for key, count in vectors.items())}"
+                )
+            found = dict(zip(vectors, states.split(list(vectors.values()), -1), strict=True))
+        for key, name in self.config.cameras.items():
+            if name not in batch:
+                raise ConfigError(f"a batch has no {name!r} for the policy's {key!r}, but {', '.join(sorted(batch))}")
+            found[key] = _picture(batch[name], self.policy.arrays[key], name)
+        return found, len(next(iter(found.values())))
+
+
+def _picture(image: Tensor, array: Array, name: str) -> Tensor:
+    """(B, *shape) uint8 of LeRobot's (B, C, H, W) in [0, 1]."""
+    if image.shape[1:] != array.image_size:
+        raise ConfigError(
+            f"{name} is {list(image.shape[1:])} (channels, height, width), and the policy reads "
+            f"{list(array.image_size)}: let the environment give pictures of that size"
+        )
+    picture = (image * 255).round().clamp(0, 255).to(torch.uint8)
+    if len(array.shape) == 2:
+        return picture.squeeze(1)
+    return picture.movedim(1, -1) if array.channels_last else picture
 
 
 def _states(batch: dict[str, Tensor]) -> Tensor:
@@ -174,13 +234,10 @@ def _states(batch: dict[str, Tensor]) -> Tensor:
 
 def _built(description: str) -> Policy:
     try:
-        told = json.loads(description)
-        actor = actor_class(told["actor"]).from_description(told["observation_dim"], told["action_dim"], told)
-        low, high = (torch.tensor(told[name], dtype=torch.float32) for name in ("action_low", "action_high"))
-        normalizer = Normalizer(told["observation_dim"], told.get("observation_limit", float("inf")))
+        policy = Policy.from_description(json.loads(description))
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise CheckpointError(f"config.json: its description is not that of a surefoot policy ({error!r})") from error
-    return Policy(actor, normalizer, low, high).eval().requires_grad_(False)
+    return policy.eval().requires_grad_(False)
 
 
 def make_surefoot_pre_post_processors(config: SurefootConfig, dataset_stats: Any = None) -> tuple[Any, Any]:
