@@ -344,8 +344,11 @@ class Agent(nn.Module):
 
     def policy(self) -> Policy:
         """A copy of the policy that stands on its own: observations and actions in the environment's units."""
-        head, length = self.actor, history_of(self.config)
-        if length > 1:
+        return self.policy_of(self.actor)
+
+    def policy_of(self, head: Actor) -> Policy:
+        """The same of a head that reads what the networks read."""
+        if (length := history_of(self.config)) > 1:
             head = HistoryActor(head, self.problem.observation_dim, length)
         return Policy.of(head, self.normalizer, self.action_low, self.action_high, self.encoder)
 

@@ -72,6 +72,7 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
             require(getattr(self, field) >= 1, "mbrcsl", field, getattr(self, field), ">= 1")
         known = self.behaviour_network in {"mlp", "mlp_unet"}
         require(known, "mbrcsl", "behaviour_network", self.behaviour_network, "mlp or mlp_unet")
+        require(self.history == 1, "mbrcsl", "history", self.history, "1: its model predicts single observations")
         require(self.behaviour_warm_up >= 0, "mbrcsl", "behaviour_warm_up", self.behaviour_warm_up, ">= 0")
         require(0 < self.average_rate <= 1, "mbrcsl", "average_rate", self.average_rate, "in (0, 1]")
 
@@ -82,8 +83,7 @@ PUBLISHED: dict[str, Any] = {
     "model_normalize_targets": False, "bounded": False, "rollout_batches": 1_000,
     "model_updates": 100_000,  # in the paper until 5 passes bring nothing, without a limit
     "behaviour_network": "mlp_unet", "behaviour_widths": (256, 512, 1024), "behaviour_learning_rate": 1e-4,
-    "behaviour_updates": 38_900,  # 50 passes over 199,000 rows
-    "average_rate": 4e-4,
+    "average_rate": 4e-4, "behaviour_updates": 38_900,  # 50 passes over 199,000 rows
 }  # fmt: skip
 
 

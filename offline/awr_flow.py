@@ -13,6 +13,7 @@ from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.chunks import decisions, in_chunks
 from surefoot.core.flow_actor import FlowActor
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Value
 from surefoot.core.value_learning import advantage_weights
 from surefoot.core.velocity import network_of
@@ -23,7 +24,7 @@ from surefoot.offline.flow_bc import cloning_loss, cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
-class AWRFlowConfig:
+class AWRFlowConfig(HistoryConfig):
     """Settings of advantage-weighted flow cloning."""
 
     inverse_temperature: float = 3.0  # beta, of advantages in standard deviations of the batch's; 10 in DPPO's AWR

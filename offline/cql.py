@@ -14,6 +14,7 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.temperature import Temperature
@@ -23,7 +24,7 @@ from surefoot.data.prepare import prepare
 
 
 @dataclasses.dataclass(frozen=True)
-class CQLConfig:
+class CQLConfig(HistoryConfig):
     """Settings of CQL; the defaults are those of zhouzypaul/wsrl on locomotion, with two critics."""
 
     cql_weight: float = 5.0  # of the conservative term; where it is learned, its start

@@ -13,6 +13,7 @@ from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.chunks import decisions, in_chunks
 from surefoot.core.diffusion import DiffusionActor, Schedule, denoising_loss
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.noise_networks import PlainNoise, ResidualNoise
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
@@ -22,7 +23,7 @@ from surefoot.data.sources import chunk_source
 
 
 @dataclasses.dataclass(frozen=True)
-class DiffusionBCConfig:
+class DiffusionBCConfig(HistoryConfig):
     """Settings of diffusion cloning; the defaults are DPPO's for problems of vectors, but for the network."""
 
     chunk: int = 1  # C: actions that are cloned and played at once; 4 in DPPO's locomotion

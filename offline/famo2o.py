@@ -13,6 +13,7 @@ from surefoot.core import ensembles
 from surefoot.core.actors import GaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.family import FamilyActor, StochasticBalanceModel, embedded
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, Value
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
@@ -22,7 +23,7 @@ from surefoot.offline.iql import IQL
 
 
 @dataclasses.dataclass(frozen=True)
-class FamO2OConfig:
+class FamO2OConfig(HistoryConfig):
     """Settings of FamO2O over IQL; the defaults are the authors' for AntMaze."""
 
     coefficients: tuple[float, float] = (8.0, 14.0)  # range of beta, which multiplies the advantage
@@ -58,7 +59,7 @@ def family_policy(agent: Any) -> Policy:
     with torch.random.fork_rng(devices=[]):
         family = agent.make_family()
     family.member, family.balance = agent.actor, agent.balance
-    return Policy.of(family, agent.normalizer, agent.action_low, agent.action_high)
+    return agent.policy_of(family)  # type: ignore[no-any-return]
 
 
 class FamO2O(Agent):

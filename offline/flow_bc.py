@@ -28,6 +28,7 @@ from surefoot.core.flow import (
     shortcut_target,
 )
 from surefoot.core.flow_actor import FlowActor
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.velocity import VelocityNetwork, network_of, velocity_class
@@ -64,7 +65,7 @@ def cloning_loss(
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowBCConfig:
+class FlowBCConfig(HistoryConfig):
     """Settings of flow cloning; the defaults are those of the flow within FQL and Q-chunking."""
 
     objective: str = "rectified"  # rectified (flow matching), shortcut or mean_flow: for one or a few steps

@@ -15,6 +15,7 @@ from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_o
 from surefoot.core.chunks import in_chunks
 from surefoot.core.flow import euler
 from surefoot.core.flow_actor import OneStepActor
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.velocity import PlainVelocity
@@ -23,7 +24,7 @@ from surefoot.offline.flow_bc import cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
-class FQLConfig:
+class FQLConfig(HistoryConfig):
     """Settings of FQL; the defaults are the official ones, `alpha` for locomotion in mazes."""
 
     alpha: float = 10.0  # of the distance to the flow's actions: 3 to 10 locomotion, 300 scene and cube, 1000 puzzle

@@ -12,6 +12,7 @@ from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.chunks import decisions, in_chunks
 from surefoot.core.diffusion import DiffusionActor, Schedule
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, Value
 from surefoot.core.noise_networks import ResidualNoise
 from surefoot.core.random import Noise
@@ -20,7 +21,7 @@ from surefoot.offline import chunked
 
 
 @dataclasses.dataclass(frozen=True)
-class IDQLConfig:
+class IDQLConfig(HistoryConfig):
     """Settings of IDQL; the defaults are the official ones for Gym-MuJoCo."""
 
     expectile: float = 0.7  # tau of the value loss; .9 in mazes

@@ -13,6 +13,7 @@ from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.chunks import in_chunks
 from surefoot.core.flow_actor import FlowActor
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, Value
 from surefoot.core.value_learning import expectile_loss
 from surefoot.core.velocity import PlainVelocity
@@ -21,7 +22,7 @@ from surefoot.offline.flow_bc import cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
-class IFQLConfig:
+class IFQLConfig(HistoryConfig):
     """Settings of IFQL; the defaults are the official ones."""
 
     expectile: float = 0.9  # tau of the value loss; .95 on puzzle-3x3, .7 on humanoidmaze

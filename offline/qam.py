@@ -15,6 +15,7 @@ from surefoot.core.adjoint import adjoints, matching_loss, memoryless_path, pull
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.chunks import in_chunks
 from surefoot.core.flow_actor import FlowActor, OneStepActor
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.velocity import PlainVelocity
@@ -23,7 +24,7 @@ from surefoot.offline.flow_bc import cloning_loss, cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
-class QAMConfig:
+class QAMConfig(HistoryConfig):
     """Settings of QAM; the defaults are the official ones."""
 
     inverse_temperature: float = 3.0  # beta: 1 scene and cube-double, 3 puzzle-3x3, 10 antmaze, 30 puzzle-4x4

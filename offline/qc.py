@@ -14,6 +14,7 @@ from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.chunks import in_chunks
 from surefoot.core.flow_actor import FlowActor
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.velocity import PlainVelocity
@@ -23,7 +24,7 @@ from surefoot.offline.fql import FQL, FQLConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class QCConfig:
+class QCConfig(HistoryConfig):
     """Settings of QC; the defaults are the official ones."""
 
     samples: int = 32  # N chunks of which the best by the critics acts and is bootstrapped from

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.return_actor import ReturnActor
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_return, prepare, returns_to_go
 
 
 @dataclasses.dataclass(frozen=True)
-class RCSLConfig:
+class RCSLConfig(HistoryConfig):
     """Settings of return-conditioned supervised learning; the defaults are MBRCSL's for its output policy."""
 
     target_return: float | None = None  # asked for when acting, undiscounted; None: the best of the data's episodes

@@ -10,6 +10,7 @@ from torch import Tensor
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.errors import DataError
+from surefoot.core.histories import HistoryConfig
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import prepare
 from surefoot.safe.costs import checked_costs, cost_notes
@@ -20,7 +21,7 @@ FIT = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
-class BCSafeConfig:
+class BCSafeConfig(HistoryConfig):
     """Settings of BC-Safe; the numbers are OSRL's."""
 
     cost_limit: float = 25.0  # of an episode's undiscounted cost

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from surefoot.core import ensembles
 from surefoot.core.agent import Agent, Batch, Metrics, require
+from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic
 from surefoot.core.vae import VAE
 from surefoot.core.value_learning import td_target
@@ -68,7 +69,7 @@ class Dual(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class ThresholdConfig:
+class ThresholdConfig(HistoryConfig):
     """The cost limit of an offline method, and how it reads the data."""
 
     cost_limit: float = 25.0  # of an episode's undiscounted cost

@@ -424,6 +424,7 @@ def test_stacked_seeds_equal_each_seed_alone() -> None:
         ({"behaviour_network": "cnn"}, "must be mlp or mlp_unet"),
         ({"model_holdout": 1.0}, "model_holdout"),
         ({"l2": -1.0}, "l2"),
+        ({"history": 2}, r"mbrcsl\.history is 2, must be 1: its model predicts single observations"),
     ],
 )
 def test_settings_out_of_range_are_refused(options: dict[str, Any], match: str) -> None:

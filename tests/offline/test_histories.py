@@ -19,9 +19,20 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.offline import ALGORITHMS, BC, IQL
 from surefoot.online import ALGORITHMS as ONLINE
+from surefoot.safe import ALGORITHMS as SAFE
 
 SPEC = Spec(1, 1, (-1.0,), (1.0,))
-REMEMBERING = sorted(name for name, agent in ALGORITHMS.items() if hasattr(agent.Config, "history"))
+FROM_DATA = {**{name: agent for name, agent in SAFE.items() if not agent.acts}, **ALGORITHMS}
+REMEMBERING = sorted(name for name, agent in FROM_DATA.items() if hasattr(agent.Config, "history"))
+SMALL = {
+    "hidden": (32, 32),
+    "vae_hidden": (8,),
+    "learning_rate": 3e-3,
+    "cost_limit": 2.0,
+    "mode": "all",
+    "rewards": "none",
+}
+"""Options of those that have them."""
 
 
 def test_windows_end_at_each_row_and_at_what_followed_and_never_cross_an_episode() -> None:
@@ -51,6 +62,7 @@ def velocities(count: int = 300, length: int = 4) -> Dataset:
         truncations=step == length - 1,
         episode_ids=np.arange(rows) // length,
         valid=np.ones(rows, bool),
+        costs=(place > 0.5).astype(np.float32),
         name="velocities",
         extras={"expert": np.repeat(np.arange(count) % 2, length).astype(np.float32)},
     )
@@ -58,7 +70,9 @@ def velocities(count: int = 300, length: int = 4) -> Dataset:
 
 def trained(name: str, history: int, steps: int = 400, **options: Any) -> Policy:
     torch.manual_seed(0)
-    agent = ALGORITHMS[name](SPEC, hidden=(32, 32), history=history, learning_rate=3e-3, **options)
+    kind: Any = FROM_DATA[name]
+    given = {option: value for option, value in SMALL.items() if hasattr(kind.Config, option)}
+    agent = kind(SPEC, history=history, **{**given, **options})
     ready = agent.prepare(velocities())
     assert ready.observations.shape[1] == history
     store = store_from_dataset(ready, agent.reads, "cpu")
@@ -81,7 +95,7 @@ def follows(policy: Policy) -> float:
 
 @pytest.mark.parametrize("name", ["bc", "iql", "td3bc", "bisim_iql"])
 def test_two_observations_tell_the_velocity_and_one_does_not(name: str, tmp_path: pathlib.Path) -> None:
-    policy = trained(name, 2, **({"rewards": "none"} if name == "iql" else {}))
+    policy = trained(name, 2)
     assert follows(policy) > 0.95
     policy.save(tmp_path / "policy")
     loaded = Policy.load(tmp_path / "policy")
@@ -93,13 +107,13 @@ def test_two_observations_tell_the_velocity_and_one_does_not(name: str, tmp_path
 
 @pytest.mark.parametrize("name", REMEMBERING)
 def test_every_algorithm_that_has_the_option_trains_with_it_and_gives_a_policy_that_remembers(name: str) -> None:
-    few = {"critics": 3} if hasattr(ALGORITHMS[name].Config, "critics") else {}
-    plain = {"rewards": "none"} if hasattr(ALGORITHMS[name].Config, "rewards") else {}
-    policy = trained(name, 3, steps=2, **few, **plain)
+    few = {"critics": 3} if hasattr(FROM_DATA[name].Config, "critics") else {}
+    policy = trained(name, 3, steps=2, **few)
     assert policy.observation_dim == 1
-    memory = policy.begin(2)
-    first, memory = policy.act(torch.tensor([[0.3], [0.7]]), memory)
-    again, _ = policy.act(torch.tensor([[0.3], [0.7]]), memory)
+    seen, noise = torch.linspace(-1, 1, 64).unsqueeze(1), torch.randn(64, policy.noise_dim)
+    given = noise if policy.always_samples else None
+    first, memory = policy.act(seen, policy.begin(64), given)
+    again, _ = policy.act(seen, memory, given)
     assert not torch.equal(first, again)  # the window has moved
 
 
