@@ -19,6 +19,7 @@ from surefoot.offline.fql import FQL, FQLConfig
 from surefoot.offline.idql import IDQL, IDQLConfig
 from surefoot.offline.ifql import IFQL, IFQLConfig
 from surefoot.offline.iql import IQL, IQLConfig
+from surefoot.offline.mcq import MCQ, MCQConfig
 from surefoot.offline.msg import MSG, MSGConfig
 from surefoot.offline.qam import QAM, QAMF, QAMConfig, QAMFConfig
 from surefoot.offline.qam_e import QAME, QAMEConfig
@@ -32,7 +33,7 @@ from surefoot.offline.xql import XQL, XQLConfig
 
 _AGENTS: tuple[type[Agent], ...] = (AWRFlow, BC, CQL, CalQL, DT, DiffusionBC, FamO2O, FamO2OCQL, FlowBC, FQL, IDQL)
 _AGENTS += (IFQL, IQL, QAM, QAME, QAMF, QC, QCFQL, RAFTFlow, RCSL, RIQL, ReBRAC, TD3BC)
-_AGENTS += (AlignDiff, AWAC, BisimIQL, DVL, EDAC, MSG, ReCOIL, SACN, XQL)
+_AGENTS += (AlignDiff, AWAC, BisimIQL, DVL, EDAC, MCQ, MSG, ReCOIL, SACN, XQL)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -48,6 +49,7 @@ __all__ = [
     "IDQL",
     "IFQL",
     "IQL",
+    "MCQ",
     "MSG",
     "QAM",
     "QAME",
@@ -85,6 +87,7 @@ __all__ = [
     "IDQLConfig",
     "IFQLConfig",
     "IQLConfig",
+    "MCQConfig",
     "MSGConfig",
     "QAMConfig",
     "QAMEConfig",

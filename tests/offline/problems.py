@@ -41,6 +41,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "edac": ("edac", {"critics": 3}),
     "sac_n": ("sac_n", {"critics": 3}),
     "msg": ("msg", {"critics": 3}),
+    "mcq": ("mcq", {"vae_hidden": (8, 6), "sampled_actions": 3}),
     "msg-shared": ("msg", {"critics": 3, "targets": "shared"}),
     "bisim_iql": ("bisim_iql", {"history": 1, "latent": 6}),
     "xql-others": ("xql", {"random_actions": 2, "action_noise": 0.1, "value_updates": 2, "dropout": 0.25}),

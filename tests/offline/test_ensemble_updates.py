@@ -1,4 +1,4 @@
-"""EDAC, SAC-N, MSG and AWAC: losses by hand, full updates against plain torch, and a problem that tells signs apart."""
+"""EDAC, SAC-N, MSG, MCQ and AWAC: losses by hand, full updates against plain torch, and a problem that tells signs apart."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from plain_layers import layers
 from plain_updates import DISCOUNT, Plain, Rows, batches, check, prepared
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Uniform
 from surefoot.data.store import Store
-from surefoot.offline import AWAC, EDAC, MSG, SACN
+from surefoot.offline import AWAC, EDAC, MCQ, MSG, SACN
 
 
 class PlainEDAC(Plain):
@@ -64,6 +65,55 @@ class PlainEDAC(Plain):
         self.average()
 
 
+class PlainMCQ(PlainEDAC):
+    """Behaviour model, critics, actor, temperature; sampled actions one by one."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self.encoder, self.decoder = layers(agent.vae.encoder), layers(agent.vae.decoder)
+        own = [*self.encoder.parameters(), *self.decoder.parameters()]
+        self.vae_adam = torch.optim.Adam(own, lr=self.config.vae_learning_rate)
+
+    def decode(self, seen: Tensor, latents: Tensor) -> Tensor:
+        return torch.tanh(self.decoder(torch.cat([seen, latents], -1)))
+
+    def pseudo(self, seen: Tensor, latents: Tensor) -> Tensor:
+        best = []
+        for target in self.targets:
+            values = [
+                target(torch.cat([seen, self.decode(seen, z.clamp(-0.5, 0.5))], -1)).squeeze(1)
+                for z in latents.split(4, -1)
+            ]
+            best.append(torch.stack(values).max(0).values)
+        return torch.stack(best).min(0).values
+
+    def step(self, rows: Rows, noise: Rows) -> None:
+        s, following, a = rows["observations"], rows["next_observations"], rows["actions"]
+        mean, log_std = self.encoder(torch.cat([s, a], -1)).chunk(2, -1)
+        code = torch.distributions.Normal(mean, log_std.clamp(-4, 15).exp())
+        told = torch.distributions.kl_divergence(code, torch.distributions.Normal(0.0, 1.0)).mean()
+        self.descend(self.vae_adam, ((self.decode(s, mean + code.scale * noise["encoded"]) - a) ** 2).mean() + told)
+        alpha, weight = self.rho.exp().detach(), self.config.data_weight
+        with torch.no_grad():
+            action, density = self.draw(following, noise["next_action"])
+            next_q = self.all(self.targets, torch.cat([following, action], -1)).min(0).values
+            y = rows["rewards"] + DISCOUNT * (1 - rows["terminations"]) * (next_q - alpha * density)
+        loss = weight * ((self.all(self.critics, rows["observation_actions"]) - y) ** 2).mean(-1).sum()
+        for half, states in enumerate((s, following)):  # each half of the 2 B rows has half of their mean
+            with torch.no_grad():
+                own = self.draw(states, noise["own_action"].chunk(2, -1)[half])[0]
+                goal = self.pseudo(states, noise["latents"].chunk(2, -1)[half])
+            error = (self.all(self.critics, torch.cat([states, own], -1)) - goal) ** 2
+            loss = loss + (1 - weight) * error.mean(-1).sum() / 2
+        self.descend(self.critic_adam, loss)
+        self.average()
+        action, density = self.draw(s, noise["action"])
+        value = self.all(self.critics, torch.cat([s, action], -1)).min(0).values
+        self.descend(self.actor_adam, (alpha * density - value).mean())
+        density = self.draw(s, noise["entropy_action"])[1].detach()
+        self.descend(self.rho_adam, -(self.rho * (density - 2.0)).mean())
+
+
 class PlainAWAC(Plain):
     def draw(self, seen: Tensor, noise: Tensor) -> Tensor:
         return (self.actor(seen) + self.log_std.clamp(-20, 2).exp() * noise).clamp(-1, 1)
@@ -88,6 +138,7 @@ CASES: dict[str, tuple[type[Agent], type[Plain], dict[str, Any]]] = {
     "sac_n": (SACN, PlainEDAC, {"critics": 4}),
     "msg": (MSG, PlainEDAC, {"critics": 3}),
     "msg shared": (MSG, PlainEDAC, {"critics": 3, "targets": "shared", "deviations": 1.5}),
+    "mcq": (MCQ, PlainMCQ, {"vae_hidden": (5,), "sampled_actions": 3, "data_weight": 0.7}),
     "awac": (AWAC, PlainAWAC, {}),
 }
 
@@ -177,6 +228,7 @@ PESSIMISTS: list[tuple[type[Agent], dict[str, Any]]] = [
     (SACN, {"critics": 4}),
     (EDAC, {"critics": 4, "diversity": 0.05}),
     (MSG, {"critics": 4, "deviations": 2.0}),
+    (MCQ, {"vae_hidden": (32, 32)}),
 ]
 
 
@@ -184,6 +236,21 @@ PESSIMISTS: list[tuple[type[Agent], dict[str, Any]]] = [
 def test_it_moves_to_the_rewarded_actions(kind: type[Agent], options: dict[str, Any]) -> None:
     cold = {"temperature": 0.01} if kind is not AWAC else {}
     assert learned(kind, plays(), 700, **cold, **options) == pytest.approx(0.5, abs=0.12)
+
+
+@pytest.mark.parametrize(("weight", "believed"), [(0.7, False), (1.0, True)])
+def test_mcq_values_its_policys_actions_as_the_best_that_the_data_did(weight: float, believed: bool) -> None:
+    """Actions below 0, whose reward rises to -0.25 at 0: a critic of the data alone promises more beyond."""
+    store = plays(where=(-1.0, 0.0))
+    options: dict[str, Any] = {"hidden": (32, 32), "vae_hidden": (32, 32), "learning_rate": 3e-3, "temperature": 0.01}
+    agent = MCQ(Spec(2, 1, (-1.0,), (1.0,)), data_weight=weight, **options).fresh(0)
+    learner = Learner([agent], [0], Uniform(store), batch_size=64, planned_steps=800, kernels=True)
+    learner.run(800)
+    with torch.no_grad():
+        states = torch.rand(300, 2, generator=torch.Generator().manual_seed(4)) * 2 - 1
+        promised = float(agent.critic(torch.cat([states, agent.act(states)], -1)).amin(0).mean())
+    assert (promised > 0) is believed
+    assert promised == pytest.approx(-0.25, abs=0.12) or believed
 
 
 class Lines(torch.nn.Module):
@@ -229,6 +296,8 @@ def test_the_policy_stays_where_critics_agree(
         (SACN, {"critics": 0}, r"sac_n\.critics"),
         (MSG, {"critics": 1}, r"msg\.critics is 1, must be >= 2: one has no deviation"),
         (MSG, {"targets": "min"}, r"msg\.targets is 'min', must be independent or shared"),
+        (MCQ, {"data_weight": 0.0}, r"mcq\.data_weight is 0.0, must be in \(0, 1\]"),
+        (MCQ, {"sampled_actions": 0}, r"mcq\.sampled_actions"),
         (AWAC, {"temperature": -1.0}, r"awac\.temperature"),
     ],
 )

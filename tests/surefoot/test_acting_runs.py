@@ -209,6 +209,9 @@ def test_what_comes_from_another_task_is_told_even_where_its_sizes_agree(
     assert any("warning: native/pendulum-mixed comes from Reacher-v5, and this run is in" in text for text in notes)
     assert elsewhere("Pendulum-v1", "surefoot/Pendulum-v0", "it") == []
     assert elsewhere("Walker2d-v5", "HalfCheetah-v5", "it")
+    assert elsewhere("ocbench/block-lite-single-task1-v0", "ocbench/block-lite-v0", "it") == []
+    assert elsewhere("ogbench/scene-play-singletask-task1-v0", "ogbench/scene-singletask-task1-sparse-v0", "it") == []
+    assert elsewhere("ogbench/scene-play-singletask-task1-v0", "ogbench/scene-play-singletask-task2-v0", "it")
 
 
 def test_a_run_that_is_not_finished_says_so(two_seeds: Run, tmp_path: pathlib.Path) -> None:

@@ -15,6 +15,7 @@ from surefoot.data.rewards import rewarded
 from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.names import gymnasium_id
+from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.experiment.algorithms import check_parts
@@ -74,7 +75,10 @@ def elsewhere(begun: str | None, here: str | None, what: str) -> list[str]:
 
 
 def task(env_id: str) -> str:
-    """The name of an environment without module, namespace and version."""
+    """The name of an environment without module, namespace and version; of a benchmark, with the task that is meant."""
+    if is_benchmark(env_id):
+        with contextlib.suppress(ConfigError):  # of a file: where a run acts is checked as it is made
+            env_id = parse(env_id).gym_id
     name = gymnasium_id(env_id).rpartition(":")[2].rpartition("/")[2]
     return re.sub(r"-v\d+$", "", name)
 
