@@ -54,6 +54,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "rebrac": {"normalization": "observations", "learning_rate": 3e-4},
     "cql": {},
     "edac": {},
+    "mcq": {"normalization": "observations"},
 }
 PUBLISHED = ("bc", "cql", "edac", "mcq", "td3bc", "mopo", "combo", "rambo", "mobile")
 

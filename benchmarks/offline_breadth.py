@@ -44,6 +44,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "edac": ("edac", NORMALISED),
     "sac_n": ("sac_n", NORMALISED),
     "msg": ("msg", NORMALISED),
+    "mcq": ("mcq", NORMALISED),
     "cql": ("cql", NORMALISED),
     "famo2o": ("famo2o", {**NORMALISED, "rewards": "none"}),
     "recoil": ("recoil", NORMALISED),

@@ -1,4 +1,4 @@
-"""EDAC, SAC-N, MSG, MCQ and AWAC: losses by hand, full updates against plain torch, and a problem that tells signs apart."""
+"""EDAC, SAC-N, MSG, MCQ and AWAC: losses by hand, updates against plain torch, a problem that tells signs apart."""
 
 from __future__ import annotations
 
@@ -238,19 +238,21 @@ def test_it_moves_to_the_rewarded_actions(kind: type[Agent], options: dict[str, 
     assert learned(kind, plays(), 700, **cold, **options) == pytest.approx(0.5, abs=0.12)
 
 
-@pytest.mark.parametrize(("weight", "believed"), [(0.7, False), (1.0, True)])
-def test_mcq_values_its_policys_actions_as_the_best_that_the_data_did(weight: float, believed: bool) -> None:
-    """Actions below 0, whose reward rises to -0.25 at 0: a critic of the data alone promises more beyond."""
-    store = plays(where=(-1.0, 0.0))
+@pytest.mark.parametrize(("weight", "leaves"), [(0.7, False), (1.0, True)])
+def test_mcq_stays_where_the_data_are_and_promises_no_more_than_their_best(weight: float, leaves: bool) -> None:
+    """Actions below -0.2, whose reward rises to -1 there: a critic of the data alone promises more beyond."""
     options: dict[str, Any] = {"hidden": (32, 32), "vae_hidden": (32, 32), "learning_rate": 3e-3, "temperature": 0.01}
     agent = MCQ(Spec(2, 1, (-1.0,), (1.0,)), data_weight=weight, **options).fresh(0)
-    learner = Learner([agent], [0], Uniform(store), batch_size=64, planned_steps=800, kernels=True)
-    learner.run(800)
+    store = plays(best=0.8, where=(-1.0, -0.2))
+    Learner([agent], [0], Uniform(store), batch_size=64, planned_steps=600, kernels=True).run(600)
     with torch.no_grad():
         states = torch.rand(300, 2, generator=torch.Generator().manual_seed(4)) * 2 - 1
-        promised = float(agent.critic(torch.cat([states, agent.act(states)], -1)).amin(0).mean())
-    assert (promised > 0) is believed
-    assert promised == pytest.approx(-0.25, abs=0.12) or believed
+        action = agent.act(states)
+        promised = float(agent.critic(torch.cat([states, action], -1)).amin(0).mean())
+    assert (float(action.mean()) > 0.5) is leaves
+    assert (float(action.mean()) < 0.0) is not leaves
+    assert (promised > -0.5) is leaves
+    assert promised < -0.9 or leaves
 
 
 class Lines(torch.nn.Module):

@@ -96,15 +96,21 @@ def test_the_policy_that_leaves_plays_its_plans(algorithm: str) -> None:
     assert evaluate([made.agent.policy()], "native/pendulum", 2, seed=0)[0].lengths.tolist() == [200, 200]
 
 
-def test_fql_online_finds_the_gain_s_sign_of_the_regulator() -> None:
-    made = small_loop("fql_online", Regulator(8), num_envs=8, chunk=1, alpha=0.3, hidden=(32, 32), initial_steps=400,
-                      initial_actions="uniform", learning_rate=2e-3, target_rate=0.02, discount=0.95,
-                      normalize_q=True, updates_per_step=0.5)  # fmt: skip
+@pytest.mark.parametrize(
+    ("algorithm", "own"),
+    [
+        ("fql_online", {"alpha": 0.3, "normalize_q": True, "initial_steps": 400, "updates_per_step": 0.5}),
+        ("qc_online", {"samples": 16, "initial_steps": 800, "updates_per_step": 0.5}),
+    ],
+)
+def test_it_finds_the_gain_s_sign_of_the_regulator(algorithm: str, own: dict[str, Any]) -> None:
+    made = small_loop(algorithm, Regulator(8), num_envs=8, chunk=1, hidden=(32, 32), initial_actions="uniform",
+                      learning_rate=2e-3, target_rate=0.02, discount=0.95, **own)  # fmt: skip
     made.run(4000)
     agent: Any = made.agent
     x = torch.linspace(-1, 1, 41)[:, None].repeat(20, 1)
     torch.manual_seed(0)
     with torch.no_grad():
-        u = 2 * agent.explore(x, torch.randn(len(x), 1))
+        u = 2 * agent.explore(x, torch.randn(len(x), agent.actor.noise_dim))
     gain = float((u * x).sum() / (x * x).sum())
     assert gain < -0.7, gain  # of the Riccati equation: -1.34; cloning what was met alone: near 0
