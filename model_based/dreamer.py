@@ -199,7 +199,7 @@ class Dreamer(OffPolicyAgent):
         logits, _ = self.critic.both(flat)
         logits = logits.unflatten(0, weights.shape)
         wrong = self.critic.loss(logits, returns) + c.slow_weight * self.critic.loss(logits, slow)
-        found = {"entropy": entropy, "returns": returns, "r_range": spread, "imagined_reward": rewards}
+        found = {"entropy": entropy, "imagined_returns": returns, "r_range": spread, "imagined_reward": rewards}
         return policy + (weights * wrong).sum(), returns[0], found
 
     def replay_value_loss(self, states: Tensor, batch: Batch, ahead: Tensor) -> Tensor:

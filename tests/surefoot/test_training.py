@@ -301,3 +301,29 @@ def test_a_plan_survives_json() -> None:
 )
 def test_workers_share_cores_only_where_one_would_idle(seeds: int, cores: int, workers: int) -> None:
     assert at_once(seeds, cores) == workers
+
+
+def test_where_evaluation_takes_longer_than_training_a_note_says_so_once() -> None:
+    from types import SimpleNamespace
+    from typing import Any
+
+    from surefoot.experiment.trainer import SeedTrainer
+
+    plan = SimpleNamespace(interval=30, steps=300, evaluate_episodes=10, episodes=50)
+    for step, seconds, training, seed in [
+        (30, 11.0, 0.1, 0),
+        (60, 11.0, 0.1, 0),
+        (30, 11.0, 20.0, 0),
+        (30, 11.0, 0.1, 1),
+    ]:
+        sent: list[Any] = []
+        run: Any = SimpleNamespace(plan=plan, step=step, seconds=training, seeds=[seed], send=sent.append)
+        run.plan.seeds = (0, 1)
+        SeedTrainer._say_evaluation(run, seconds)
+        if (step, training, seed) == (30, 0.1, 0):
+            assert (
+                "30 training steps take 0.1 s and their evaluation 11 s, all of the run's evaluations about 165 s"
+                in (sent[0]["text"])
+            )
+        else:
+            assert sent == []

@@ -298,6 +298,7 @@ class SeedTrainer:
 
     def _evaluate(self) -> None:
         assert self.plan.environment is not None
+        begun = time.perf_counter()
         found = evaluate(
             self._policies(),
             self.plan.environment,
@@ -305,6 +306,7 @@ class SeedTrainer:
             seed=TRAINING_EVALUATION_SEED,
             progress=lambda *unused: self.pause(),
         )
+        self._say_evaluation(time.perf_counter() - begun)
         for seed, episodes in zip(self.seeds, found, strict=True):
             mean = float(episodes.returns.mean())
             values: dict[str, Any] = {"return_mean": mean, "returns": episodes.returns.tolist()}
@@ -313,6 +315,18 @@ class SeedTrainer:
             self.record(seed, "eval", values)
             told: dict[str, Any] = {key: values[key] for key in ("return_mean", "success_mean") if key in values}
             self.send({"kind": "eval", "seed": seed, "step": self.step, **told})
+
+    def _say_evaluation(self, seconds: float) -> None:
+        """Once, where evaluation and not training is what a run spends its time on."""
+        plan, first = self.plan, self.step <= self.plan.interval
+        if first and seconds > max(5.0, self.seconds) and self.step > 0 and self.seeds[0] == plan.seeds[0]:
+            every = seconds / plan.evaluate_episodes
+            whole = every * (plan.evaluate_episodes * (plan.steps // plan.interval) + plan.episodes)
+            self.send({"kind": "note", "text": (
+                f"{plan.interval:,} training steps take {self.seconds:.1f} s and their evaluation {seconds:.0f} s, "
+                f"all of the run's evaluations about {whole:.0f} s: evaluate_every=, evaluate_episodes= and episodes= "
+                "say how many episodes are run"
+            )})  # fmt: skip
 
     def _save(self) -> None:
         for position, seed in enumerate(self.seeds):

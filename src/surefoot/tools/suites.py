@@ -168,7 +168,13 @@ def recorded(name: str) -> pathlib.Path:
                 f"about {episodes_of(name) * 2 // 60} minutes of a core (--workers shares them) and can be interrupted"
             )
         print(f"{name}: recording {episodes_of(name)} episodes, which are kept in {path}", file=sys.stderr)
-        generate(name, path, episodes_of(name))
+        tenth = max(1, episodes_of(name) // 10)
+
+        def tell(done: int, wanted: int) -> None:
+            if done % tenth == 0:
+                print(f"{name}: {done} of {wanted} episodes are recorded", file=sys.stderr)
+
+        generate(name, path, episodes_of(name), progress=tell)
     return path
 
 
