@@ -37,9 +37,9 @@ from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.experiment.plan import Plan, agent_class
 from surefoot.experiment.training import train
 from surefoot.tools.generate import generate
-from surefoot.tools.plan import plan_episodes, world_for
+from surefoot.tools.plan import world_for
 from surefoot.world_models.futures import Objective
-from surefoot.world_models.planners import MPPI
+from surefoot.world_models.planners import MPPI, PlannerPolicy
 
 SYSTEM, TRANSITIONS, SEEDS = "native/double-integrator", 20_000, 3
 SMALL: dict[str, Any] = {"hidden": (64, 64)}
@@ -218,9 +218,12 @@ def planned(name: str, seed: int) -> dict[str, Any]:
                     batch_size=task.batch_size)  # fmt: skip
         train(plan, run, dataset=data())
         seconds, shown = time.perf_counter() - begun, {}
+        low, high = (torch.from_numpy(bound) for bound in action_bounds(SYSTEM))
         for label, world in {"model": world_for(str(run), SYSTEM), "exact": world_for(SYSTEM, None)}.items():
             planner = MPPI(samples=64, iterations=2, horizon=10)
-            shown[label] = plan_episodes(world, planner, Objective(), task.episodes, task.episodes)["returns"]
+            policy = PlannerPolicy(planner, world.dynamics, low, high, Objective())
+            (found,) = evaluate([policy], SYSTEM, task.episodes, num_envs=task.episodes)
+            shown[label] = [round(float(value), 3) for value in found.returns]
     return {
         "algorithm": name,
         "seed": seed,
