@@ -89,7 +89,7 @@ def test_an_exported_policy_acts_as_the_runs_policy(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, ending: str
 ) -> None:
     path = tmp_path / f"policy{ending}"
-    assert main(["export", str(finished_run), "-o", str(path), "--seed", "5"]) == 0
+    assert main(["export", str(finished_run), "-o", str(path), "--policy-seed", "5"]) == 0
     observations = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     wanted = surefoot.load_policy(finished_run, 5)(observations)
     if ending == ".pt2":
@@ -166,7 +166,7 @@ def test_algorithms_and_their_options_are_listed(capsys: Capture) -> None:
         (["evaluate", "RUN", "--env", "Pendulm-v1"], "unknown environment"),
         (["evaluate", "RUN", "--env", "MountainCarContinuous-v0"], "don't fit"),
         (["export", "RUN", "-o", "policy.bin"], "exported to .onnx, .pt2, .hpp (C++) or .safetensors"),
-        (["export", "RUN", "-o", "policy.pt2", "--seed", "3"], "has no seed 3; it has [0, 5]"),
+        (["export", "RUN", "-o", "policy.pt2", "--policy-seed", "3"], "has no seed 3; it has [0, 5]"),
         (["export", "RUN", "-o", "policy.pt2", "--sampling"], "deterministic"),
         (["report", "nowhere"], "nowhere is not a run folder"),
         (["algorithms", "iq"], "did you mean 'iql'"),
