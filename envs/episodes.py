@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from surefoot.core.control_loop import ControlLoop
 from surefoot.core.errors import ConfigError, DeviceError, nearest
-from surefoot.core.memory import Memory, PolicyLike, Reactive
+from surefoot.core.memory import DRAWS, Memory, PolicyLike, Reactive
 from surefoot.core.policy import Policy
+from surefoot.cuda_ext.twin import mix
 from surefoot.envs.acting.episodes import EpisodeRunner
 from surefoot.envs.interface import Array
 from surefoot.envs.names import gymnasium_id, is_native
@@ -73,7 +75,7 @@ def episode_seeds(seed: int, first: int, count: int) -> Array:
 
 
 def run_episodes(
-    policy: Policy | Act,
+    policy: ControlLoop | Act,
     env_id: str,
     seeds: Array,
     *,
@@ -86,7 +88,8 @@ def run_episodes(
     """One episode of `policy` from each seed, all side by side; an episode ends at its first end or after `steps`.
 
     Args:
-        policy: a `Policy` (in native systems it runs inside the native loop), or a function.
+        policy: a `Policy` (in native systems it runs inside the native loop), another one with a memory, such as a
+            planner's, or a function.
         env_id: any id that `make_vec` takes.
         seeds: (N,) of the environments' resets; N at least 1.
         steps: cut episodes off after this many; None: the environment's own limit.
@@ -120,7 +123,7 @@ def run_episodes(
 
 
 def _stepped(
-    policy: Policy | Act,
+    policy: ControlLoop | Act,
     env_id: str,
     seeds: Array,
     steps: int | None,
@@ -142,10 +145,16 @@ def _stepped(
         env.close()
 
 
-def acting_policy(policy: Policy | Act, seeds: Array) -> tuple[PolicyLike, Memory]:
+def acting_policy(policy: ControlLoop | Act, seeds: Array) -> tuple[PolicyLike, Memory]:
     """A policy or function as a policy, and its memory at the first step of the episodes of these seeds."""
     if isinstance(policy, Policy):
         return policy, policy.begin(len(seeds), int(seeds[0]))  # of its own noise: these seeds give these episodes
+    if isinstance(policy, ControlLoop):
+        memory = policy.begin(len(seeds))
+        if DRAWS in memory:  # those of each row if it acted alone, so that an episode does not depend on its neighbours
+            own = mix(mix(torch.from_numpy(seeds.astype(np.int64))))
+            memory = {**memory, DRAWS: torch.stack([own, torch.zeros_like(own)], 1)}
+        return policy, memory
     return Function(policy), {}
 
 

@@ -121,13 +121,15 @@ def _check(violations: int, episodes: int, confidence: float) -> None:
 
 
 def where_certified(certified: Mapping[str, Any]) -> str:
-    """The environment of a certificate, with the preset of altered dynamics where there is one.
+    """The environment of a certificate, with the preset of altered dynamics and what varied, where there are such.
 
     Args:
         certified: what certificate.json holds.
     """
     gap = f" with {certified['gap']}" if certified.get("gap") else ""
-    return f"{certified['environment']}{gap}"
+    ranges = (certified.get("varied") or {}).items()
+    varied = ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in ranges)
+    return f"{certified['environment']}{gap}{f', {varied}' if varied else ''}"
 
 
 def filter_words(certified: Mapping[str, Any]) -> str:
@@ -152,5 +154,7 @@ def broken_promise(certified: Mapping[str, Any]) -> list[str]:
     found = certified.get("filter")
     if not found or not found["broken"]:
         return []
-    why = f" (it does not know {certified['gap']})" if certified.get("gap") else ""
+    unknown = [certified["gap"]] if certified.get("gap") else []
+    unknown += ["constants that vary"] if certified.get("varied") else []
+    why = f" (it does not know {' and '.join(unknown)})" if unknown else ""
     return [f"THE FILTER BROKE ITS PROMISE{why} in {found['broken']:,} episodes:", *found["cases"]]

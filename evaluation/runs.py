@@ -125,6 +125,7 @@ CERTIFICATE = Record(
     },
     {
         "gap": Maybe(Text()),
+        "varied": Maybe(Table(Many(Number(), 2, 2))),
         "returns": Maybe(INTERVAL),
         "filter": Maybe(
             Record(

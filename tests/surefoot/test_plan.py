@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
-from surefoot.cli import output
+from surefoot.cli import output, rollouts
 from surefoot.cli.main import main
+from surefoot.evaluation import certificate
 from surefoot.experiment.run import Run
 from surefoot.tools.plan import world_for
 from surefoot.world_models.terminations import never
@@ -132,6 +134,90 @@ def test_a_limit_in_a_model_without_costs_is_refused(
     assert not model.knows_costs
     model.costs_of = lambda following: following[..., 0]  # where the constraint is known
     assert model.knows_costs
+
+
+CERTIFY = "certify native/pendulum --planner mppi --samples 16 --horizon 8 --steps 30 --seed 3 --json"
+
+
+def certified(capsys: pytest.CaptureFixture[str], words: str) -> dict[str, Any]:
+    """What `surefoot certify` prints."""
+    assert main(words.split()) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_certify_judges_a_planner_in_the_exact_world_however_many_plans_are_made_side_by_side(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one, three = (certified(capsys, f"{CERTIFY} --episodes 7 --envs {envs}") for envs in (1, 3))
+    assert (one["episodes"], one["planner"], one["stored"]) == (7, "mppi", None)
+    assert one["policy"].startswith("MPPI: horizon 8, samples 16")
+    assert one["policy"].endswith("for mean of 1 futures, in native/pendulum itself")
+    assert one["returns"] == pytest.approx(three["returns"])
+    assert one["violations"] == three["violations"]
+    assert one["upper"] == certificate(one["violations"], 7).upper
+    other = certified(capsys, f"{CERTIFY.replace('--seed 3', '--seed 4')} --episodes 7")
+    assert other["returns"] != one["returns"]
+
+
+def test_certifying_a_planner_stops_once_it_is_known_and_tells_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "EVERY", 0.0)
+    words = "certify native/cartpole-swingup --planner mppi --samples 64 --horizon 40 --temperature 0.1 --colour 0"
+    assert main([*words.split(), "--episodes", "60", "--envs", "6", "--until", "0.2"]) == 0
+    captured = capsys.readouterr()  # a short-sighted plan drives the cart off its track
+    assert "violations are more frequent than 0.2, after 6 of 60 episodes" in captured.out
+    assert "whenever one stops" in captured.out
+    assert "plans, " in captured.err
+    assert "6 episodes measured: the other 54 will take about" in captured.err
+
+
+def test_each_episode_draws_its_own_constants_and_the_planner_has_worlds_of_the_same_ranges(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    worlds = "--worlds 3 --futures 3 --spread epistemic --risk worst"
+    words = f"{CERTIFY} --episodes 6 --vary mass=0.5:2,length=0.5:1.5 {worlds}"
+    one, five = (certified(capsys, f"{words} --envs {envs}") for envs in (1, 5))
+    assert one["varied"] == {"mass": [0.5, 2.0], "length": [0.5, 1.5]}
+    assert "in 3 worlds of native/pendulum" in one["policy"]
+    assert one["returns"] == pytest.approx(five["returns"])
+    narrow = certified(capsys, f"{words.replace('0.5:2,', '0.99:1.01,')} --envs 5")
+    assert narrow["returns"] != one["returns"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("native/pendulum --samples 5", "--samples is of plans: add --planner"),
+        ("native/pendulum --cost-limit 0", "--cost-limit is of plans: add --planner"),
+        ("native/pendulum --worlds 5", "--worlds are those that a planner plans in"),
+        ("native/pendulum --planner mppi --worlds 5", "--vary gives the ranges"),
+        ("--planner mppi --policy expert --env native/pendulum", "say where --planner plans"),
+        ("native/pendulum --planner mppi --envs 0", "--envs is 0"),
+        ("native/pendulum --planner mpi", "did you mean 'mppi'"),
+        ("native/pendulum --planner mppi --vary mas=1:2", "no constant 'mas'"),
+        ("Hopper-v5 --planner mppi --vary mass=1:2", "changes the constants of native systems"),
+        ("native/pendulum --planner mppi --device cuda", "use device cpu or auto"),
+    ],
+)
+def test_what_cant_be_certified_is_one_sentence(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["certify", *words.split(), "-q"]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_plans_in_a_learned_model_are_certified_and_kept_beside_the_run(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = learned(tmp_path, "dynamics", more="algo.model_costs=true")
+    capsys.readouterr()
+    found = certified(capsys, f"certify {run} {SHORT} --env native/pendulum --steps 5 --episodes 3 --json")
+    assert found["environment"] == "native/pendulum"
+    assert "model of dynamics, seed 0 of" in found["policy"]
+    kept = json.loads((run / "certificate-cem.json").read_text())
+    assert (kept["episodes"], kept["planner"]) == (3, "cem")
 
 
 def test_a_run_without_a_model_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

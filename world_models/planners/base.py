@@ -26,6 +26,9 @@ class Planner(Protocol):
     same memory or noise. Actions are in [-1, 1].
     """
 
+    name: ClassVar[str]
+    """In messages, and on the command line."""
+
     @property
     def horizon(self) -> int:
         """H: steps that are looked ahead."""

@@ -5,21 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from surefoot.cli import output
+from surefoot.cli import output, planning
 from surefoot.core.errors import ConfigError
-
-SETTINGS = {
-    "horizon": (int, "steps looked ahead"),
-    "samples": (int, "candidates in each iteration"),
-    "iterations": (int, "fits of the candidates' distribution, or steps of descent"),
-    "sigma": (float, "deviation of the noise, in half ranges of the action"),
-    "temperature": (float, "of mppi, in units of return"),
-    "colour": (float, "exponent of the noise's spectrum over time: 0 white, 2 a random walk's"),
-    "elites": (float, "share of the candidates that cem and icem fit to"),
-    "momentum": (float, "share of the old mean and deviation that cem and icem keep"),
-    "starts": (int, "of shooting"),
-}
-"""Option -> type and meaning, of planners that have it; left out, it is the planner's own."""
 
 
 def add_parser(commands: Any) -> None:
@@ -28,18 +15,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("world", metavar="ENV|RUN", help="native/<system>, a MuJoCo id, or a run folder with a model")
     parser.add_argument("--env", help="where a RUN's plans are carried out (default: its own, or its data's)")
     parser.add_argument("--planner", default="mppi", help="cem, icem, mppi, ilqr or shooting (default mppi)")
-    how = parser.add_argument_group("settings of the planner (its own by default)")
-    for name, (kind, meaning) in SETTINGS.items():
-        how.add_argument("--" + name, type=kind, help=meaning)
-    what = parser.add_argument_group("what is planned for (docs/world_models.md)")
-    what.add_argument("--futures", type=int, default=1, help="trajectories of each candidate (default 1: the mean)")
-    what.add_argument("--spread", default="both", help="both, epistemic, aleatoric or none (default both)")
-    what.add_argument("--propagation", default="tsinf", help="tsinf or ts1: who draws members anew (default tsinf)")
-    what.add_argument("--risk", default="mean", help="mean, worst, cvar:BETA, entropic:THETA, std:C (default mean)")
-    what.add_argument("--cost-limit", type=float, help="most cost within the horizon, at that risk")
-    what.add_argument("--discount", type=float, default=1.0, help="of rewards within the horizon (default 1)")
+    planning.add_planning(parser)
     parser.add_argument("--episodes", type=int, help="whole episodes (default: one for each environment)")
-    parser.add_argument("--envs", type=int, default=10, help="environments side by side (default 10)")
     parser.add_argument("--seed", type=int, default=2, help="of initial states and plans (default 2, as evaluate)")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's models (default: its first)")
     parser.add_argument("--threads", type=int, default=1, help="of plans in native systems (default 1)")
@@ -53,32 +30,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Episodes of the planner, and what they came to."""
     from surefoot.experiment.trust import allow
     from surefoot.tools.plan import plan_episodes, world_for
-    from surefoot.world_models.futures import Objective
-    from surefoot.world_models.planners import make_planner
-    from surefoot.world_models.risk import parse_risk
 
     for name, value, least in (
-        ("envs", arguments.envs, 1),
         ("episodes", arguments.episodes, 1),
         ("threads", arguments.threads, 1),
         ("seed", arguments.seed, 0),
     ):
         if value is not None and value < least:
             raise ConfigError(f"--{name} is {value}; it must be at least {least}")
-    planner = make_planner(arguments.planner, **{name: getattr(arguments, name) for name in SETTINGS})
-    objective = Objective(
-        futures=arguments.futures,
-        spread=arguments.spread,
-        propagation=arguments.propagation,
-        risk=parse_risk(arguments.risk),
-        cost_limit=arguments.cost_limit,
-        discount=arguments.discount,
-    )
+    envs = planning.side_by_side(arguments)
+    planner, objective = planning.planner_of(arguments), planning.objective_of(arguments)
     allow(arguments.env)
     world = world_for(arguments.world, arguments.env, arguments.policy_seed, arguments.trust, arguments.threads)
-    episodes = arguments.episodes or arguments.envs
+    episodes = arguments.episodes or envs
     with output.plans_line(arguments.quiet or arguments.json) as progress:
-        facts = plan_episodes(world, planner, objective, episodes, arguments.envs, arguments.seed, progress)
+        facts = plan_episodes(world, planner, objective, episodes, envs, arguments.seed, progress)
     if arguments.json:
         output.print_json(facts)
     else:

@@ -6,9 +6,11 @@ import argparse
 import pathlib
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
+from surefoot.cli.planning import add_planning, objective_of, planner_of, refuse_planning, side_by_side
 from surefoot.cli.reach import Sweeps
 from surefoot.core.errors import ConfigError
 
@@ -35,6 +37,21 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument("--filter", default="none", help="none, reach or cbf: what every action passes (default none)")
     parser.add_argument("--safe-set", metavar="FILE", help="of the filter, made by surefoot reach (default: made now)")
     parser.add_argument("--margin", type=float, help="of the filter (default: as much as it is found to need)")
+    parser.add_argument(
+        "--vary",
+        metavar="NAME=LOW:HIGH",
+        action="append",
+        help="each episode of a native system draws its constants from ranges, as mass=0.5:2,gravity=8:12",
+    )
+    parser.add_argument(
+        "--planner",
+        help="cem, icem, mppi, ilqr or shooting plans at every step, in RUN's model or, where native/<system> or a "
+        "MuJoCo id stands for RUN, in the exact world",
+    )
+    parser.add_argument(
+        "--worlds", type=int, metavar="M", help="of --planner and --vary: it plans in M worlds drawn from the ranges"
+    )
+    add_planning(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=certify)
 
@@ -59,12 +76,36 @@ def _actor(arguments: argparse.Namespace) -> Actor:
     from surefoot.experiment.trust import allow
     from surefoot.tools.actors import actor
 
+    _check_numbers(arguments)
+    allow(arguments.env)
+    return actor(arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed, arguments.trust)
+
+
+def _planning_actor(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Actor:
+    """The planner in RUN's model or in the exact world that stands for RUN."""
+    from surefoot.experiment.trust import allow
+    from surefoot.tools.plan import planning_actor, world_for
+    from surefoot.tools.variants import drawn, ranges_of
+
+    name, worlds = arguments.policy_run, arguments.worlds
+    if name is None or arguments.policy is not None:
+        raise ConfigError("say where --planner plans: native/<system>, a MuJoCo id or a RUN, and leave --policy out")
+    if worlds is not None and (worlds < 1 or arguments.vary is None):
+        raise ConfigError(
+            f"--worlds is {worlds}: it is 1 or more, and --vary gives the ranges that they are drawn from"
+        )
+    _check_numbers(arguments)
+    allow(arguments.env)
+    constants = None if worlds is None else drawn(ranges_of(arguments.vary, name), worlds, arguments.seed)
+    world = world_for(name, arguments.env, arguments.policy_seed, arguments.trust, arguments.threads, constants)
+    return planning_actor(world, planner_of(arguments), objective_of(arguments), arguments.episodes, tell)
+
+
+def _check_numbers(arguments: argparse.Namespace) -> None:
     if arguments.threads is not None and arguments.threads < 1:
         raise ConfigError(f"--threads is {arguments.threads}; it must be at least 1")
     if arguments.seed < 0:
         raise ConfigError(f"--seed is {arguments.seed}; it must be 0 or more")
-    allow(arguments.env)
-    return actor(arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed, arguments.trust)
 
 
 def rollout(arguments: argparse.Namespace) -> int:
@@ -152,12 +193,20 @@ def print_summary(facts: dict[str, Any]) -> None:
 
 def certify(arguments: argparse.Namespace) -> int:
     """Count violations, bound their probability, and keep the result in the run folder."""
+    from surefoot.evaluation import where_certified
     from surefoot.evaluation.tables import format_bounds
     from surefoot.tools import certify as certification
+    from surefoot.tools.variants import ranges_of
 
-    chosen = _actor(arguments)
+    if arguments.planner is None:
+        refuse_planning(arguments)
+        if arguments.worlds is not None:
+            raise ConfigError("--worlds are those that a planner plans in: add --planner, or leave --worlds out")
+    bar = _CertifyBar(arguments.quiet or arguments.json)
+    chosen = _actor(arguments) if arguments.planner is None else _planning_actor(arguments, bar.tell)
+    ranges = None if arguments.vary is None else ranges_of(arguments.vary, chosen.env_id)
     shield = shield_of(arguments, chosen.env_id)
-    with _CertifyBar(arguments.quiet or arguments.json) as progress:
+    with bar as progress:
         certified = certification.certify(
             chosen,
             arguments.episodes,
@@ -170,6 +219,8 @@ def certify(arguments: argparse.Namespace) -> int:
             shield=shield,
             progress=progress,
             until=arguments.until,
+            ranges=ranges,
+            side_by_side=None if arguments.planner is None else side_by_side(arguments),
         )
     path = None
     if arguments.policy_run is not None and pathlib.Path(arguments.policy_run).is_dir():
@@ -178,7 +229,7 @@ def certify(arguments: argparse.Namespace) -> int:
         output.print_json({**certified.to_json(), "stored": None if path is None else str(path)})
         return 0
     found = certified.certificate
-    output.say(f"{certified.policy} in {certified.environment}{f' with {certified.gap}' if certified.gap else ''}:")
+    output.say(f"{certified.policy}; in {where_certified(certified.to_json())}:")
     output.say(found.sentence())
     kind = "holds at every look" if found.sequential else "Clopper-Pearson"
     output.say(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] ({kind})")
@@ -255,7 +306,7 @@ class _CertifyBar:
         self._bar = Progress(*columns, console=self._console, disable=hidden)
         self._task: Any = None
         self._lines = not quiet and hidden
-        self._told = 0.0
+        self._told = time.monotonic()
 
     def __enter__(self) -> Any:
         """Begin; gives the function to call with (finished, all, seconds left)."""
@@ -273,6 +324,12 @@ class _CertifyBar:
             self._told = time.monotonic()
             self._console.print(f"{done:,} of {total:,} episodes, about {_spoken(left)} left")
         self._bar.update(self._task, completed=done, total=total)
+
+    def tell(self, text: str) -> None:
+        """A line now and then, of a policy that takes long, until the first batch is done."""
+        if not self._quiet and self._task is None and time.monotonic() - self._told >= EVERY:
+            self._told = time.monotonic()
+            self._console.print(text, highlight=False)
 
     def __exit__(self, *unused: object) -> None:
         """End."""

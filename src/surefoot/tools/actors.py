@@ -1,4 +1,4 @@
-"""Who acts in `surefoot rollout` and `surefoot certify`: a run's policy, or a behaviour by name."""
+"""Who acts in `surefoot rollout` and `surefoot certify`: a run's policy, a behaviour by name, or a planner."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pathlib
 
 import numpy as np
 
+from surefoot.core.control_loop import ControlLoop
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.policy import Policy
 from surefoot.envs.episodes import Act
@@ -24,10 +25,12 @@ SCRIPTED_SEED = 0
 class Actor:
     """A policy or behaviour, and where it acts."""
 
-    policy: Policy | Act
+    policy: ControlLoop | Act
     label: str
     """For people: `seed 0 of RUN`, `behaviour expert`."""
     env_id: str
+    planner: str | None = None
+    """The planner's name, where it plans."""
 
 
 def actor(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
 from surefoot.evaluation.certificates import Certificate, certificate, sequential_certificate
 from surefoot.evaluation.statistics import hierarchical_interval
 from surefoot.tools.actors import Actor
+from surefoot.tools.variants import Ranges, of_episodes
 
 if TYPE_CHECKING:
     from surefoot.tools.shield import Shield
@@ -29,7 +30,7 @@ BATCH = 1 << 16
 FILTERED_BATCH = 1 << 13
 """The same behind a filter, whose numbers then fit into a core's cache."""
 FILE = "certificate"
-"""In the run folder; the filter's name, the gap's and .json come behind, so that several stand side by side."""
+"""In the run folder; the names of planner, filter and gap, `varied` and .json come behind."""
 
 Progress = Callable[[int, int, float], None]
 """Called with finished episodes, all of them, and the seconds that the rest will take."""
@@ -53,6 +54,10 @@ class Certified:
     """Mean undiscounted return with its 95 % interval, of episodes that did not diverge; None where all did."""
     filter: dict[str, Any] | None = None
     """Of a filtered policy: the filter, its margin, and what it did and promised (`shield.Watch`)."""
+    planner: str | None = None
+    """Its name, where the policy plans."""
+    varied: dict[str, list[float]] | None = None
+    """Physical constant -> the least and the most of what each episode drew for itself."""
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -73,6 +78,8 @@ def certify(
     shield: Shield | None = None,
     progress: Progress | None = None,
     until: float | None = None,
+    ranges: Ranges | None = None,
+    side_by_side: int | None = None,
 ) -> Certified:
     """Count the episodes with any cost in them among `episodes` independent ones, and bound their probability.
 
@@ -89,6 +96,9 @@ def certify(
         progress: called when the expected time is known, and after each batch.
         until: a probability: stop as soon as it is known that violations are rarer, or that they are more frequent. The
             bounds are then those that hold at all looks (`sequential_certificate`); None: all episodes are run.
+        ranges: of physical constants of a native system, as `variants.ranges_of` gives them: each episode draws its
+            own, evenly. The certificate is then about this family.
+        side_by_side: episodes of a batch, for policies that take long; None: as many as are quick.
 
     Raises:
         ConfigError: a number out of range, or an environment without a constraint.
@@ -102,21 +112,25 @@ def certify(
         raise ConfigError(f"until is {until}; it must be a probability between 0 and 1, as in 0.001")
     done = violations = diverged = steps_taken = 0
     largest = BATCH if shield is None else FILTERED_BATCH
-    seconds, computed_by, sizes = 0.0, "", itertools.chain((WARM, FIRST), itertools.repeat(largest))
+    sizes = itertools.chain((WARM, FIRST), itertools.repeat(largest))
+    if side_by_side is not None:
+        sizes = itertools.chain((), itertools.repeat(side_by_side))
+    seconds, computed_by = 0.0, ""
     filtered = None if shield is None else _Filtered(shield)
     measured, timed, returns = 0, 0.0, []
     while done < episodes:
         seeds = episode_seeds(seed, done, min(next(sizes), episodes - done))
+        constants = None if ranges is None else of_episodes(ranges, seeds)
         if filtered is None:
-            options: dict[str, Any] = {"threads": threads, "device": device}
+            options: dict[str, Any] = {"threads": threads, "device": device, "parameters": constants}
             batch = run_episodes(actor.policy, actor.env_id, seeds, steps=steps, gap=gap, **options)
         else:
-            batch = filtered.episodes(actor, seeds, steps, gap)
+            batch = filtered.episodes(actor, seeds, steps, gap, constants)
         violations += _violations(batch, actor.env_id)
         returns.append(batch.returns[~batch.diverged])
         diverged += int(batch.diverged.sum())
         steps_taken, seconds, computed_by = steps_taken + batch.steps, seconds + batch.seconds, batch.device
-        if done > 0:
+        if done > 0 or side_by_side is not None:
             measured, timed = measured + len(seeds), timed + batch.seconds
         done += len(seeds)
         if progress is not None and measured > 0:
@@ -138,6 +152,8 @@ def certify(
         device=computed_by,
         returns=None if diverged == done else hierarchical_interval([np.concatenate(returns)]).to_json(),
         filter=None if filtered is None else filtered.to_json(),
+        planner=actor.planner,
+        varied=None if ranges is None else {name: list(bounds) for name, bounds in ranges.items()},
     )
 
 
@@ -149,11 +165,14 @@ class _Filtered:
 
         self.shield, self.watch = shield, Watch()
 
-    def episodes(self, actor: Actor, seeds: Any, steps: int | None, gap: str | None) -> EpisodeBatch:
+    def episodes(
+        self, actor: Actor, seeds: Any, steps: int | None, gap: str | None, constants: Mapping[str, Any] | None
+    ) -> EpisodeBatch:
         from surefoot.tools.shield import shielded_episodes
 
         chosen, env_id = self.shield, actor.env_id
-        return shielded_episodes(actor.policy, chosen, env_id, seeds, self.watch, steps=steps, gap=gap)
+        options: dict[str, Any] = {"steps": steps, "gap": gap, "parameters": constants}
+        return shielded_episodes(actor.policy, chosen, env_id, seeds, self.watch, **options)
 
     def to_json(self) -> dict[str, Any]:
         margin = self.shield.safety.margin
@@ -171,6 +190,7 @@ def _violations(batch: EpisodeBatch, env_id: str) -> int:
 def store(certified: Certified, folder: pathlib.Path) -> pathlib.Path:
     """Write it into a run folder, where `surefoot report` finds it; the path."""
     kind = None if certified.filter is None else certified.filter["kind"]
-    path = folder / ("-".join(part for part in (FILE, kind, certified.gap) if part) + ".json")
+    parts = (FILE, certified.planner, kind, certified.gap, "varied" if certified.varied else None)
+    path = folder / ("-".join(part for part in parts if part) + ".json")
     write_json(path, certified.to_json())
     return path

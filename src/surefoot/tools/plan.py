@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,11 +14,15 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory
 from surefoot.data import normalized_score, reference_scores
+from surefoot.envs.interface import Array
 from surefoot.envs.names import gymnasium_id, is_native
+from surefoot.envs.parameters import parameter_table
+from surefoot.envs.systems import system
 from surefoot.envs.vector import action_bounds
 from surefoot.evaluation import certificate, cost_interval, evaluate, hierarchical_interval
 from surefoot.experiment.run import Run, load_agent
 from surefoot.experiment.trust import demand
+from surefoot.tools.actors import Actor
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective
@@ -38,7 +42,12 @@ class World:
 
 
 def world_for(
-    name: str, env_id: str | None, seed: int | None = None, trust: bool = False, threads: int | None = None
+    name: str,
+    env_id: str | None,
+    seed: int | None = None,
+    trust: bool = False,
+    threads: int | None = None,
+    constants: Mapping[str, Array] | None = None,
 ) -> World:
     """The world of an environment's id or of a run folder.
 
@@ -48,11 +57,15 @@ def world_for(
         seed: of the run's models; None: the first.
         trust: import modules that the run names.
         threads: of plans in native systems; None: torch's number.
+        constants: of a native system, each (M,): it is M worlds then, an ensemble; None: as it is.
 
     Raises:
-        ConfigError: no exact world of this environment, a run without a model, or no environment known.
+        ConfigError: no exact world of this environment, constants of none, a run without a model, or no environment
+            known.
         CheckpointError: the run is damaged.
     """
+    if constants is not None and not is_native(name):
+        raise ConfigError(f"{name}: has no constants that worlds could differ in; native systems have")
     if pathlib.Path(name).is_dir():
         return _learned(pathlib.Path(name), env_id, seed, trust)
     if env_id not in (None, name):
@@ -62,7 +75,11 @@ def world_for(
     if seed is not None:
         raise ConfigError("--policy-seed is of a RUN's models; an exact world has none")
     if is_native(name):
-        return World(NativeDynamics(name, threads=threads), name, f"{name} itself")
+        if constants is None:
+            return World(NativeDynamics(name, threads=threads), name, f"{name} itself")
+        count = len(next(iter(constants.values())))
+        table = torch.from_numpy(parameter_table(system(name), count, None, constants))
+        return World(NativeDynamics(name, table, threads=threads), name, f"{count} worlds of {name}")
     if name.endswith("-v5"):
         return World(MujocoDynamics(name, threads=threads), name, f"{name} itself")
     raise ConfigError(
@@ -120,6 +137,30 @@ class Timed(PlannerPolicy):
         return found
 
 
+def planning_policy(world: World, planner: Planner, objective: Objective) -> Timed:
+    """The planner as a policy.
+
+    Raises:
+        ConfigError: a model whose sizes are not the environment's, or a limit on costs in a world without any.
+    """
+    low, high = (torch.from_numpy(bound) for bound in action_bounds(world.env_id))
+    if len(low) != world.dynamics.action_dim:
+        raise ConfigError(
+            f"{world.label} has {world.dynamics.action_dim} actions, and {world.env_id} {len(low)}: name the "
+            "environment that its data are of with --env"
+        )
+    return Timed(planner, world.dynamics, low, high, objective)
+
+
+def planning_actor(
+    world: World, planner: Planner, objective: Objective, episodes: int = 0, tell: Callable[[str], None] | None = None
+) -> Actor:
+    """The planner as one whose `episodes` are certified; `tell` and errors as of `plan_episodes`."""
+    policy, aim = planning_policy(world, planner, objective), objective_in_words(objective)
+    policy.tell, policy.wanted = tell, episodes
+    return Actor(policy, f"{described(planner)}, for {aim}, in {world.label}", world.env_id, planner.name)
+
+
 def plan_episodes(
     world: World,
     planner: Planner,
@@ -136,13 +177,7 @@ def plan_episodes(
     Raises:
         ConfigError: a model whose sizes are not the environment's, or what `evaluate` raises.
     """
-    low, high = (torch.from_numpy(bound) for bound in action_bounds(world.env_id))
-    if len(low) != world.dynamics.action_dim:
-        raise ConfigError(
-            f"{world.label} has {world.dynamics.action_dim} actions, and {world.env_id} {len(low)}: name the "
-            "environment that its data are of with --env"
-        )
-    policy = Timed(planner, world.dynamics, low, high, objective)
+    policy = planning_policy(world, planner, objective)
     policy.tell, policy.wanted = tell, episodes
     found = evaluate([policy], world.env_id, episodes, seed, min(num_envs, episodes), progress=policy.finished)[0]
     returns = hierarchical_interval([found.returns]).to_json()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from surefoot.core.control_loop import ControlLoop
 from surefoot.core.errors import CheckpointError, ConfigError, nearest
 from surefoot.core.memory import Memory, PolicyLike
 from surefoot.core.policy import Policy
@@ -226,7 +228,7 @@ class _Watched(EpisodeRunner):
 
 
 def shielded_episodes(
-    policy: Policy | Act,
+    policy: ControlLoop | Act,
     chosen: Shield,
     env_id: str,
     seeds: Array,
@@ -234,12 +236,14 @@ def shielded_episodes(
     *,
     steps: int | None = None,
     gap: str | None = None,
+    parameters: Mapping[str, Array] | None = None,
 ) -> EpisodeBatch:
     """One episode behind the filter from each seed, stepped from python; `watch` is added to.
 
-    Arguments as of `run_episodes`; the filter knows the system without the gap.
+    Arguments as of `run_episodes`; the filter knows the system without the gap and with its own parameters.
     """
-    env: Any = make_vec(env_id, len(seeds), **({} if gap is None else {"gap": gap}))
+    given = {name: value for name, value in (("gap", gap), ("parameters", parameters)) if value is not None}
+    env: Any = make_vec(env_id, len(seeds), **given)
     try:
         limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
         acting, memory = acting_policy(policy, seeds)

@@ -1,4 +1,4 @@
-"""`surefoot evaluate --vary`: policies over a family of variants of one native system.
+"""`--vary` of `surefoot evaluate` and `certify`: policies over a family of variants of one native system.
 
 A policy that does well in one simulator may fail in the next, of another mass or friction: Jayawardana et al., "The
 impact of task underspecification in evaluating deep reinforcement learning" (2022).
@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from surefoot.core.errors import ConfigError, SurefootError, nearest
 from surefoot.core.policy import Policy
+from surefoot.cuda_ext.twin import episode_key, uniform
 from surefoot.envs.episodes import episode_seeds, run_episodes
 from surefoot.envs.interface import Array
 from surefoot.envs.names import is_native
@@ -22,6 +24,8 @@ from surefoot.evaluation import Family, Interval, family, hierarchical_interval
 
 Ranges = dict[str, tuple[float, float]]
 """Physical constant -> the least and the most."""
+CONSTANTS = 8
+"""Stream of `of_episodes`, after those of world_models/draws.py."""
 MOST_VARIANTS, MOST_EPISODES = 100_000, 10**7
 
 
@@ -79,6 +83,20 @@ def ranges_of(words: Sequence[str], env_id: str) -> Ranges:
     return ranges
 
 
+def drawn(ranges: Ranges, count: int, seed: int) -> dict[str, Array]:
+    """Constant -> (count,) float32 values, drawn evenly from its range."""
+    draw = np.random.default_rng(np.random.SeedSequence((seed, count)))
+    return {name: draw.uniform(low, high, count).astype(np.float32) for name, (low, high) in ranges.items()}
+
+
+def of_episodes(ranges: Ranges, seeds: Array) -> dict[str, Array]:
+    """Constant -> (N,) float32 values for the episodes of (N,) seeds, of each the same whichever are beside it."""
+    own = torch.from_numpy(seeds.astype(np.int64))
+    shares = uniform(episode_key(own, torch.zeros_like(own), CONSTANTS), 0, len(ranges), torch.float64).numpy()
+    bounds = zip(ranges.items(), shares.T, strict=True)
+    return {name: (low + (high - low) * share).astype(np.float32) for (name, (low, high)), share in bounds}
+
+
 def evaluate_variants(
     policies: Sequence[Policy],
     env_id: str,
@@ -109,8 +127,7 @@ def evaluate_variants(
             raise ConfigError(f"{name} is {number}; it must be from 2 to {most:,}")
     if variants * episodes > MOST_EPISODES:
         raise ConfigError(f"{variants:,} variants of {episodes:,} episodes are more than {MOST_EPISODES:,} in all")
-    draw = np.random.default_rng(np.random.SeedSequence((seed, variants)))
-    values = {name: draw.uniform(low, high, variants).astype(np.float32) for name, (low, high) in ranges.items()}
+    values = drawn(ranges, variants, seed)
     first = episode_seeds(seed, 0, episodes)
     returns = np.stack([_returns(policy, env_id, values, first) for policy in policies])
     scores = returns.mean(axis=2)
