@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ACTIVATIONS = {
-    "relu": "x > 0.0f ? x : 0.0f",
+    "relu": "x < 0.0f ? 0.0f : x",  # NaN stays NaN, so that it is noticed
     "tanh": "std::tanh(x)",
     "silu": "x / (1.0f + std::exp(-x))",
     "gelu": "0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f))",

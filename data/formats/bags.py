@@ -3,7 +3,8 @@
 A column is a field of a topic's messages, `/joint_states.position` or `/joint_states.position[2]`. A step k stands at
 time t_k: observations are what the last message by then said, and actions, rewards and flags what the last message
 before t_(k+1) said, since a command that answers an observation comes after it. Without a `rate` there is a step for
-each message of the first action's topic, whose own content is the action. Steps begin when every topic has spoken.
+each message of the first action's topic, whose own content is the action; the last one lasts as long as
+the median of the others. Steps begin when every topic has spoken.
 Messages are of ROS 2 (cdr) or JSON; what they mean stands in the file, so no ROS is needed.
 """
 
@@ -64,8 +65,8 @@ def table(path: pathlib.Path, mapping: LogMapping | None = None) -> Table:
         if mapping is None:
             raise DataError(f"{path}: messages become steps only by a mapping (docs/own_data.md)")
         size = sum(file.stat().st_size for file in files)
-        tracks = _tracks(files, wanted, mapping.image_size, unpack_limit(size))
-        return _sampled(path, tracks, mapping, wanted)
+        limit = unpack_limit(size)
+        return _sampled(path, _tracks(files, wanted, mapping.image_size, limit), mapping, wanted, limit)
 
     return Table(path, names, read)
 
@@ -180,8 +181,8 @@ def _tracks(
     """What the messages said of each wanted column."""
     places: dict[str, list[tuple[str, list[str]]]] = {}
     for name in wanted:
-        topic, _, rest = name.partition(".")
-        places.setdefault(topic, []).append((name, rest.split(".") if rest else []))
+        rest = name.partition(".")[2]
+        places.setdefault(_topic(name), []).append((name, rest.split(".") if rest else []))
     tracks = {name: Track() for name in wanted}
     used = 0
     for path in files:
@@ -226,9 +227,9 @@ def _picture(path: pathlib.Path, topic: str, message: Any, size: pictures.Size |
 
 
 def _sampled(
-    path: pathlib.Path, tracks: Mapping[str, Track], mapping: LogMapping, wanted: Sequence[str]
+    path: pathlib.Path, tracks: Mapping[str, Track], mapping: LogMapping, wanted: Sequence[str], limit: int = 1 << 62
 ) -> dict[str, Array]:
-    """Each column at each step."""
+    """Each column at each step; all of them together take `limit` bytes at most."""
     from surefoot.data.formats.mapping import split
 
     for name, track in tracks.items():
@@ -236,20 +237,30 @@ def _sampled(
             raise DataError(f"{path}: no message of {name!r}")
     before = {split(name)[0] for name in (*mapping.observations, *mapping.images.values())}
     times = {name: np.maximum.accumulate(np.asarray(track.times, np.int64)) for name, track in tracks.items()}
-    clock = times[split(mapping.actions[0])[0]]
-    period = 1e9 if mapping.rate is None else 1e9 / mapping.rate
-    wait = 0 if mapping.rate is None else int(period) - 1  # how long after a step its last message may come
-    begin = max(int(column[0]) - (0 if name in before else wait) for name, column in times.items())
-    end = int(clock[-1])
+    leader = split(mapping.actions[0])[0]
+    clock = times[leader]
     if mapping.rate is None:
-        ticks = clock[clock >= begin]
+        ticks, own, last = clock, np.arange(len(clock)), _ends_of_steps(clock)
+        spoken = np.logical_and.reduce([(ticks if name in before else last) >= at[0] for name, at in times.items()])
+        ticks, own, last = ticks[spoken], own[spoken], last[spoken]
     else:
-        ticks = begin + (np.arange(int((end - begin) / period) + 1) * period).astype(np.int64)
+        period = 1e9 / mapping.rate
+        wait = int(period) - 1  # how long after a step its last message may come
+        begin = max(int(column[0]) - (0 if name in before else wait) for name, column in times.items())
+        count = max(0, int((int(clock[-1]) - begin) / period) + 1)
+        needed = count * sum(tracks[name].values[0].nbytes + 64 for name in wanted)
+        if needed > limit:
+            raise DataError(f"{path}: at {mapping.rate:g} steps a second {too_much(needed, limit)}")
+        ticks = begin + (np.arange(count) * period).astype(np.int64)
+        own, last = None, ticks + wait
     if not len(ticks):
-        raise DataError(f"{path}: no step: {split(mapping.actions[0])[0]!r} ends before every topic has spoken")
+        raise DataError(f"{path}: no step: {leader!r} ends before every topic has spoken")
     found: dict[str, Array] = {}
     for name in wanted:
-        places = np.searchsorted(times[name], ticks if name in before else ticks + wait, side="right") - 1
+        if own is not None and name not in before and _topic(name) == _topic(leader):
+            places = own  # the message itself, also where two came at one time
+        else:
+            places = np.searchsorted(times[name], ticks if name in before else last, side="right") - 1
         found[name] = _stacked(path, name, [tracks[name].values[place] for place in places])
         if mapping.gap is not None and name in before:
             silent = ticks - times[name][places] > mapping.gap * 1e9
@@ -259,6 +270,16 @@ def _sampled(
                     f"steps, the first at {(ticks[silent][0] - ticks[0]) / 1e9:.2f} s; cut the recording there"
                 )
     return found
+
+
+def _ends_of_steps(clock: Array) -> Array:
+    """(N,) the last nanosecond of each step that begins with a message: before the next one, or its own moment."""
+    usual = int(np.median(np.diff(clock))) if len(clock) > 1 else 0
+    return np.maximum(np.append(clock[1:], clock[-1] + usual) - 1, clock)
+
+
+def _topic(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _stacked(path: pathlib.Path, name: str, values: list[Array]) -> Array:

@@ -91,7 +91,7 @@ def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Ta
         for key in wanted:
             if key not in found:
                 video = info["features"][key]["dtype"] == "video"
-                taken = _from_videos(folder, key, info, size) if video else _from_cells(folder, key, size)
+                taken = _from_videos(folder, key, info, size, rows) if video else _from_cells(folder, key, size)
                 inside = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
                 found[key] = pictures.stack(f"{folder}, {key!r}", taken, rows, inside)
         return {key: found[key] for key in wanted}
@@ -192,8 +192,10 @@ def _from_cells(folder: pathlib.Path, key: str, size: pictures.Size | None) -> I
                     yield pictures.decoded(f"{path}, {key!r}", content, size)
 
 
-def _from_videos(folder: pathlib.Path, key: str, info: dict[str, Any], size: pictures.Size | None) -> Iterator[Array]:
-    """Pictures of videos, in which episodes stand one after another."""
+def _from_videos(
+    folder: pathlib.Path, key: str, info: dict[str, Any], size: pictures.Size | None, rows: int
+) -> Iterator[Array]:
+    """Pictures of videos, in which episodes stand one after another, of a dataset of so many rows."""
     prefix = f"videos/{key}/"
     wanted = ["episode_index", "length", *(f"{prefix}{one}" for one in ("chunk_index", "file_index", "from_timestamp"))]
     episodes: dict[str, list[Array]] = {name: [] for name in wanted}
@@ -202,8 +204,10 @@ def _from_videos(folder: pathlib.Path, key: str, info: dict[str, Any], size: pic
         for name in wanted:
             episodes[name].append(held[name])
     _, lengths, chunks, numbers, starts = (np.concatenate(episodes[name]) for name in wanted)
-    if not np.isfinite(starts).all() or math.isnan(float(info["fps"])):
-        raise DataError(f"{folder}: meta/episodes has a time of {key!r} that is not finite")
+    if not np.isfinite([chunks, numbers, starts]).all() or math.isnan(float(info["fps"])):
+        raise DataError(f"{folder}: meta/episodes has a file or time of {key!r} that is not finite")
+    if not (lengths >= 0).all() or lengths.sum() != rows:
+        raise DataError(f"{folder}: the lengths in meta/episodes are of {lengths.sum():g} frames, and there are {rows}")
     for chunk, number in dict.fromkeys(zip(chunks.tolist(), numbers.tolist(), strict=True)):
         held_here = np.flatnonzero((chunks == chunk) & (numbers == number))
         seconds = np.concatenate([starts[k] + np.arange(int(lengths[k])) / info["fps"] for k in held_here])

@@ -101,6 +101,26 @@ def test_every_kind_acts_as_the_policy_does_and_stops_where_it_does(tmp_path: pa
                 np.testing.assert_allclose(given, expected[0].numpy(), rtol=0, atol=1e-5, err_msg=name)
 
 
+@needs_compiler
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh", "silu"])
+def test_a_network_that_overflows_gives_no_action(activation: str, tmp_path: pathlib.Path) -> None:
+    actor = DeterministicActor(1, 1, (2, 2, 2), activation=activation)
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.fill_(10.0)
+        actor.mlp.weights[1][:, 1] = -10.0  # infinity less infinity
+    one = Policy.of(actor, Normalizer(1), torch.tensor([-1.0]), torch.tensor([1.0]))
+    library = compiled(tmp_path, {"one": one})
+    for value in (3e38, 1.0):
+        seen, given = np.full(1, value, np.float32), np.full(1, 77, np.float32)
+        pointers = [array.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) for array in (seen, given)]
+        expected = actor.mlp(torch.from_numpy(seen)[None]).detach()
+        assert library.one_act(*pointers) == bool(expected.isfinite())
+        assert (given[0] == 77) == (not expected.isfinite())
+    if activation in ("relu", "leaky_relu"):
+        assert not actor.mlp(torch.tensor([[3e38]])).isfinite()
+
+
 def test_what_a_header_can_not_hold_is_refused_with_the_file_that_can() -> None:
     with pytest.raises(ExportError, match=r"this policy's head is 'gru'; export it to .onnx"):
         header(made(GRUActor(DeterministicActor(8, 2, (16,)), 3, 8)))

@@ -93,6 +93,44 @@ def test_steps_begin_with_the_first_command_where_observations_are_there_long_be
     np.testing.assert_array_equal(found["/u.x"][:, 0], np.arange(10, 20) / 10)
 
 
+def test_without_a_rate_a_reward_is_that_of_the_command_before_it_and_not_of_the_next() -> None:
+    second = [np.array([float(k)]) for k in range(4)]
+    tracks = {
+        "/o.x": bags.Track([10, 110, 210, 310], second),
+        "/u.x": bags.Track([20, 120, 220, 320], second),
+        "/u.gain": bags.Track([20, 120, 220, 320], second),
+        "/grip.x": bags.Track([21, 121, 221, 321], second),  # commanded right after
+        "/r.x": bags.Track([90, 190, 290, 390], second),  # what the k-th command has earned
+        "/done.x": bags.Track([95, 195, 295, 1000], second),  # and the last word, long after the last step
+    }
+    mapping = LogMapping(
+        "m.yaml",
+        actions=("/u.x", "/grip.x"),
+        observations=("/o.x",),
+        reward="/r.x",
+        cost="/u.gain",
+        termination="/done.x",
+    )
+    found = bags._sampled(pathlib.Path("log"), tracks, mapping, list(tracks))
+    for name in ("/o.x", "/u.x", "/u.gain", "/grip.x", "/r.x"):
+        assert found[name][:, 0].tolist() == [0, 1, 2, 3], name
+    assert found["/done.x"][:, 0].tolist() == [0, 1, 2, 2]
+    late = {**tracks, "/r.x": bags.Track([290, 390], second[2:])}  # steps begin with the first that is rewarded
+    found = bags._sampled(pathlib.Path("log"), late, mapping, list(late))
+    assert [found[name][:, 0].tolist() for name in ("/o.x", "/u.x", "/r.x")] == [[2, 3]] * 3
+    at_once = {**tracks, "/u.x": bags.Track([20, 120, 120, 320], second)}  # two commands at one time are two steps
+    found = bags._sampled(pathlib.Path("log"), at_once, mapping, ["/u.x", "/r.x"])
+    assert found["/u.x"][:, 0].tolist() == [0, 1, 2, 3]
+    assert found["/r.x"][:, 0].tolist() == [0, 0, 2, 3]
+
+
+def test_a_recording_whose_clock_leaps_is_refused_before_its_steps_take_all_memory() -> None:
+    track = bags.Track([0, 1_700_000_000 * SECOND], [np.zeros(1), np.zeros(1)])  # a clock that was set after the start
+    mapping = LogMapping("m.yaml", actions=("/u.x",), observations=("/o.x",), rate=100.0)
+    with pytest.raises(DataError, match=r"log: at 100 steps a second unpacks to .* bytes, more than the 1000000"):
+        bags._sampled(pathlib.Path("log"), {"/o.x": track, "/u.x": track}, mapping, ["/o.x", "/u.x"], 10**6)
+
+
 def test_pictures_are_put_the_right_way_round_and_scaled(tmp_path: pathlib.Path) -> None:
     (tmp_path / "m.yaml").write_text(MAPPING + "images: {top: /camera}\nimage_size: [2, 2]\n")
     data = load(recorded(tmp_path / "a.mcap", pictures=True), mapping=tmp_path / "m.yaml")

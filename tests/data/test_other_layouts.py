@@ -171,6 +171,21 @@ def test_a_lerobot_dataset_of_another_version_or_without_a_file_is_refused(tmp_p
         save(made(tmp_path), tmp_path / "b", layout="lerobo")
 
 
+@pytest.mark.parametrize("lengths", [[10**13], [30, 40], [-5, 55], [np.nan]])
+def test_lengths_of_lerobots_episodes_that_are_not_those_of_its_frames_are_refused(
+    lengths: list[float], tmp_path: pathlib.Path
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
+    import pyarrow as pa
+
+    (tmp_path / "meta/episodes/chunk-000").mkdir(parents=True)
+    columns = {"episode_index": range(len(lengths)), "length": lengths}
+    columns |= {f"videos/c/{one}": [0.0] * len(lengths) for one in ("chunk_index", "file_index", "from_timestamp")}
+    parquet.write_table(pa.table(columns), tmp_path / "meta/episodes/chunk-000/file-000.parquet")
+    with pytest.raises(DataError, match=r"the lengths in meta/episodes are of .* frames, and there are 50"):
+        next(lerobot._from_videos(tmp_path, "c", {"fps": 10}, None, 50))
+
+
 def test_an_end_whose_kind_lerobot_does_not_say_is_cut_off_and_counted(tmp_path: pathlib.Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
     save(made(tmp_path), tmp_path / "a", layout="lerobot")

@@ -1,6 +1,7 @@
 """Policies behind a filter as C++ headers: the actions of `FilteredPolicy`, compiled by this machine's compiler."""
 
 import ctypes
+import itertools
 import pathlib
 import shutil
 import subprocess
@@ -111,6 +112,25 @@ def test_equations_with_an_operator_that_is_not_known_are_refused() -> None:
         cpp_function("step", torch.erfinv, [2])
     with pytest.raises(ExportError, match="the equations of step can't be written in C"):
         cpp_function("step", lambda x: x if x[0, 0] > 0 else -x, [2])
+
+
+@needs_compiler
+def test_what_is_not_a_number_is_none_in_the_equations_either(tmp_path) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        a, b = x[:, :1], x[:, 1:]
+        pairs = [torch.maximum(a, b), torch.minimum(a, b), torch.maximum(b, a), torch.minimum(b, a)]
+        return torch.cat([*pairs, a.relu(), a.clamp(-1, 1), x.amax(-1, keepdim=True), x.amin(-1, keepdim=True)], 1)
+
+    text = '#include <cmath>\nextern "C" {\n' + cpp_function("step", step, [2]) + "\n"
+    text += "void call(const double* x, double* out) { step(x, out); }\n}\n"
+    (tmp_path / "s.cpp").write_text(text)
+    library = tmp_path / "s.so"
+    subprocess.run([COMPILER, "-std=c++11", "-O2", "-shared", "-fPIC", "-o", library, tmp_path / "s.cpp"], check=True)
+    call = ctypes.CDLL(str(library)).call
+    for row in itertools.product((float("nan"), 0.0, -2.0, 3.0, float("inf")), repeat=2):
+        given, out = np.array(row), np.empty(8)
+        call(*(array.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for array in (given, out)))
+        np.testing.assert_array_equal(out, step(torch.tensor([row], dtype=torch.float64))[0].numpy(), err_msg=str(row))
 
 
 def test_equations_are_written_once_and_constants_are_computed() -> None:
