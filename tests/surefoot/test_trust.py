@@ -14,15 +14,17 @@ import pytest
 from small_runs import TINY, small_dataset
 
 import surefoot
-from surefoot.cli import main
+from surefoot.cli import grammar, main, received
 from surefoot.core.children import environment
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.data import save
 from surefoot.experiment import trust
-from surefoot.experiment.plan import agent_class
+from surefoot.experiment.plan import Plan, agent_class
 from surefoot.experiment.run import Run, load_agent
 from surefoot.experiment.training import fit, resume
 from surefoot.offline import BC
+from surefoot.tools import compare, tune
+from surefoot.tools.auto import Auto
 
 TRAP = "import pathlib\npathlib.Path(__file__).with_name('EXECUTED').touch()\n"
 NAMES = {"algorithm": "trap:Own", "environment": "trap_env:Trap-v0", "reward": "trap:reward"}
@@ -32,7 +34,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def received(finished_run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def received_run(finished_run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A run folder that someone sent, unfinished, whose configuration names a module that lies in it; we are there."""
     folder = tmp_path / "received"
     shutil.copytree(finished_run, folder)
@@ -52,9 +54,9 @@ def rename(folder: pathlib.Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize("field", ["algorithm", "environment", "reward"])
 def test_no_command_executes_a_module_that_a_received_run_names(
-    field: str, received: pathlib.Path, finished_run: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    field: str, received_run: pathlib.Path, finished_run: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename(received, **{field: NAMES[field]})
+    rename(received_run, **{field: NAMES[field]})
     commands = [["train", "--resume", "."], ["evaluate", ".", "--episodes", "1"]]
     if field == "reward":
         commands = commands[:1]  # policies are evaluated without it
@@ -69,11 +71,11 @@ def test_no_command_executes_a_module_that_a_received_run_names(
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert "--trust" in line
         assert "trap" in line
-    assert not (received / "EXECUTED").exists()
-    assert not (received / "new").exists()
+    assert not (received_run / "EXECUTED").exists()
+    assert not (received_run / "new").exists()
     assert main(["export", ".", "-o", "policy.safetensors"]) == 0  # for which no module is needed
-    surefoot.load_policy(received)
-    assert not (received / "EXECUTED").exists()
+    surefoot.load_policy(received_run)
+    assert not (received_run / "EXECUTED").exists()
 
 
 def test_a_dataset_does_not_decide_which_module_is_imported(tmp_path: pathlib.Path, capsys: Capture) -> None:
@@ -115,13 +117,135 @@ def test_an_algorithm_of_ones_own_trains_resumes_and_is_evaluated_from_the_comma
     assert not (tmp_path / "EXECUTED").exists()
 
 
-def test_where_episodes_end_is_no_function_of_a_received_module(received: pathlib.Path) -> None:
-    rename(received, algorithm="dynamics", config={"termination": "trap:ends"})
-    run = Run.open(received)
-    for use in (run.agent, lambda: load_agent(run), lambda: resume(received)):
+def test_where_episodes_end_is_no_function_of_a_received_module(received_run: pathlib.Path) -> None:
+    rename(received_run, algorithm="dynamics", config={"termination": "trap:ends"})
+    run = Run.open(received_run)
+    for use in (run.agent, lambda: load_agent(run), lambda: resume(received_run)):
         with pytest.raises((ConfigError, CheckpointError), match="trap"):
             use()
-    assert not (received / "EXECUTED").exists()
+    assert not (received_run / "EXECUTED").exists()
+
+
+SETTINGS = ["dataset=native/pendulum-mixed", "steps=2", "seeds=1", "episodes=1", "-q"]
+NAMED = ["algo=trap:Own", "env=trap:Trap-v0", "reward=trap:reward", "algo.termination=trap:ends"]
+
+
+@pytest.fixture
+def trapped(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder that someone sent, in which we are, with a module that leaves a mark when it is executed."""
+    (tmp_path / "trap.py").write_text(TRAP + OWN + "def reward(*rows): return 0\ndef ends(rows): return rows\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(command: list[str], folder: pathlib.Path, capsys: Capture) -> None:
+    before = sorted(folder.rglob("*"))
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--trust" in line
+    assert not (folder / "EXECUTED").exists()
+    assert sorted(path for path in folder.rglob("*") if not path.name.startswith(".")) == before
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_no_file_of_settings_has_a_module_executed(named: str, trapped: pathlib.Path, capsys: Capture) -> None:
+    key, _, value = named.partition("=")
+    algo = "dynamics" if key == "algo.termination" else "bc"
+    text = f"{key}: {value}\n" if key == "algo" else f"algo: {algo}\n{key}: {value}\n"
+    (trapped / "settings.yaml").write_text(text)
+    refused(["train", "--config", "settings.yaml", *SETTINGS], trapped, capsys)
+    if key == "algo":
+        return
+    option = key.removeprefix("algo.")
+    (trapped / "mine.yaml").write_text(
+        f"{algo}: {{{option}: {value}}}\n" if key.startswith("algo.") else f"run: {{{key}: {value}}}\n{algo}:\n"
+    )
+    refused(["train", f"algo={algo}", "preset=mine.yaml", *SETTINGS], trapped, capsys)
+    refused(["train", "-m", f"algo={algo}", "preset=mine.yaml", "batch_size=8,9", *SETTINGS], trapped, capsys)
+    refused(["train", f"algo={algo}", "preset=mine", "--config-dir", ".", *SETTINGS], trapped, capsys)
+
+
+HYDRAS = [
+    "hydra.callbacks={x: {_target_: os.system, command: touch EXECUTED}}",
+    "hydra.launcher._target_=hydra_plugins.trap.Own",
+    "hydra.searchpath=[file:///somewhere]",
+    "hydra/sweeper=trap",
+    "env=${reward}",
+]
+
+
+@pytest.mark.parametrize("said", [*NAMED, *HYDRAS[:3], HYDRAS[4], "env=native/pendulum,trap:Trap-v0"])
+def test_no_received_sweep_has_anything_executed(said: str, trapped: pathlib.Path, capsys: Capture) -> None:
+    algo = "algo=dynamics" if "termination" in said else "algo=bc"
+    overrides = [*([] if said.startswith("algo=") else [algo]), *SETTINGS[:-1], said]
+    (trapped / "sweep").mkdir()
+    told = {"format": 1, "overrides": overrides, "folder": str(trapped)}
+    (trapped / "sweep/sweep.json").write_text(json.dumps(told))
+    refused(["train", "--resume", "sweep"], trapped, capsys)
+
+
+def test_a_received_sweep_adds_no_keys_and_its_launcher_may_be_named(trapped: pathlib.Path) -> None:
+    for added in ("+hydra.callbacks.x={_target_: os.system, command: touch EXECUTED}", "++env=trap:Trap-v0"):
+        for trusted in (False, True):
+            with pytest.raises(ConfigError, match="can't be added or removed"):
+                received.check([added], "sweep.json", trusted)
+    received.check(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "algo=iql,bc", "env=Hopper-v5"], "a", False)
+    for said in HYDRAS:
+        with pytest.raises(ConfigError, match=r"s\.json has .*, by which Hydra may execute what it names"):
+            received.check([said], "s.json", False)
+        received.check([said], "s.json", True)
+    received.check([f"dataset={grammar.quoted('costs ${reward}')}"], "s.json", False)  # a name with such signs
+
+
+@pytest.mark.parametrize("named", NAMED[1:])
+def test_no_received_study_has_a_module_executed(named: str, trapped: pathlib.Path, capsys: Capture) -> None:
+    key, _, value = named.partition("=")
+    algo = "dynamics" if key == "algo.termination" else "bc"
+    fixed = [f"algo={algo}", *SETTINGS[:-1]]
+    studies = {
+        "overrides": tune.Tuning((*fixed, named), {"batch_size": [8, 9]}, 1, (0,), (1, 2, 3, 4)),
+        "space": tune.Tuning(tuple(fixed), {key: [value, value + "s"]}, 1, (0,), (1, 2, 3, 4)),
+    }
+    for name, tuning in studies.items():
+        (trapped / name / "trials").mkdir(parents=True)
+        (trapped / name / "tune.json").write_text(json.dumps(tuning.to_json()))
+        assert main(["tune", "--resume", name, "-q"]) == 2
+        assert "--trust" in capsys.readouterr().err
+        assert not (trapped / "EXECUTED").exists()
+    if key.startswith("algo."):
+        (trapped / "space.yaml").write_text(f"{key}: [{value}, {value}s]\n")
+        refused(["tune", *fixed[:2], "seeds=2", "--trials", "1", "--space", "space.yaml"], trapped, capsys)
+
+
+def test_a_comparison_trains_no_further_seeds_by_a_module_that_a_received_run_names(received_run: Any) -> None:
+    rename(received_run, algorithm="mopo", config={"termination": "trap:ends"})
+    run = Run.open(received_run)
+    arm = compare.Arm("theirs", (run,), None)
+    with pytest.raises(ConfigError, match="names 'trap:ends'"):
+        compare.train_missing(arm, (7,), received_run / "more", lambda event: None, False)
+    assert not (received_run / "EXECUTED").exists()
+
+
+def test_a_reward_that_the_user_names_is_imported_by_a_portfolio_and_one_of_its_file_is_not(
+    trapped: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def carried_out(auto: Any, *unused: Any) -> Any:
+        assert trust.module_of(auto.plan.reward) in trust._allowed
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr("surefoot.tools.auto.carry_out", carried_out)
+    monkeypatch.setattr("surefoot.cli.train.load", lambda *unused: small_dataset())
+    monkeypatch.setattr(trust, "_allowed", set())
+    command = ["train", "algo=auto", "dataset=native/pendulum-mixed", "reward=trap:reward", "out=own", "-q"]
+    assert main(command) == 2
+    assert "far enough" in capsys.readouterr().err
+    trust._allowed.clear()
+    plan = Plan("bc", {}, "native/pendulum-mixed", None, reward="trap:reward")
+    (trapped / "theirs").mkdir()
+    (trapped / "theirs/auto.json").write_text(json.dumps(Auto(plan).to_json()))
+    assert main(["train", "--resume", "theirs"]) == 2
+    assert "names 'trap:reward'" in capsys.readouterr().err
+    assert not (trapped / "EXECUTED").exists()
 
 
 def test_a_module_that_is_imported_already_needs_no_trust(finished_run: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -137,12 +261,12 @@ def test_a_module_that_is_imported_already_needs_no_trust(finished_run: pathlib.
     trust.demand("json:Decoder-v0", "a file")
 
 
-def test_a_run_folder_with_links_in_it_is_not_written_to(received: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_run_folder_with_links_in_it_is_not_written_to(received_run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     (tmp_path / "precious").write_text("mine")
-    (received / "seeds/0/log.txt").unlink()
-    (received / "seeds/0/log.txt").symlink_to(tmp_path / "precious")
+    (received_run / "seeds/0/log.txt").unlink()
+    (received_run / "seeds/0/log.txt").symlink_to(tmp_path / "precious")
     with pytest.raises(CheckpointError, match="symbolic link"):
-        resume(received)
+        resume(received_run)
     assert (tmp_path / "precious").read_text() == "mine"
 
 

@@ -34,11 +34,13 @@ def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> 
 
     from surefoot.cli import train
     from surefoot.experiment.plan import SHARED, Plan
+    from surefoot.experiment.trust import allow
     from surefoot.tools.auto import CLONE, Auto
     from surefoot.tools.generate import environment_of
 
     request, portfolio = compose(overrides, multirun)
     fields = request.fields
+    allow(fields["reward"])  # for the user names it
     with train.claimed(dataclasses.replace(request, algorithm=AUTO)) as claim:
         dataset = train.load(request, style)
         plan = Plan(
@@ -106,11 +108,13 @@ def resume(folder: pathlib.Path, style: Style, trust: bool) -> int:
     from surefoot.experiment.folders import claim_begun
     from surefoot.experiment.run import CONFIG
     from surefoot.experiment.trust import demand
+    from surefoot.experiment.workers import names_in
     from surefoot.tools.auto import FILE, RUNS, Auto
     from surefoot.tools.generate import load
 
     auto = Auto.read(folder)
-    demand(auto.plan.environment, folder / FILE, trust)
+    for name in names_in(auto.plan):
+        demand(name, folder / FILE, trust)
     with claim_begun(folder) as claim, output.download_bar(style.quiet) as progress:
         dataset = load(str(auto.plan.dataset), strict=auto.plan.strict, view=auto.plan.view, progress=progress)
         first = folder / RUNS / auto.portfolio[0] / "config.json"

@@ -17,6 +17,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from surefoot.cli import configfile, received
 from surefoot.cli.grammar import Parsed, hydra_errors, parse
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, nearest
@@ -124,8 +125,12 @@ def algorithm_schema(agent: type[Agent], name: str | None = None) -> type:
     return dataclasses.make_dataclass(agent.Config.__name__, own + fields)
 
 
-def compose(overrides: Sequence[str]) -> Request:
+def compose(overrides: Sequence[str], trust: bool = False) -> Request:
     """The request that Hydra overrides make, by the compose API.
+
+    Args:
+        overrides: what the user says.
+        trust: let a preset of one's own, which is a file, name modules.
 
     Raises:
         ConfigError: anything unknown or out of range, in one sentence.
@@ -142,17 +147,18 @@ def compose(overrides: Sequence[str]) -> Request:
         try:
             with hydra.initialize(version_base=VERSION_BASE, config_path=None):
                 cfg = hydra.compose(PRIMARY, overrides=list(overrides))
-                return resolve(cfg, overrides)
+                return resolve(cfg, overrides, trust)
         finally:
             GlobalHydra.instance().hydra = before
 
 
-def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
+def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> Request:
     """Apply presets beneath what the command line says, and check everything.
 
     Args:
         cfg: what Hydra composed from `overrides`.
         overrides: needed to know which options were said and which are defaults.
+        trust: let a preset of one's own, which is a file, name modules.
 
     Raises:
         ConfigError: unknown preset or value out of range.
@@ -165,6 +171,8 @@ def resolve(cfg: DictConfig, overrides: Sequence[str]) -> Request:
     agent = agent_class(name)
     said = {override.key for override in parse(overrides)}
     run_preset, preset = read_preset(values["preset"], name) if values["preset"] else ({}, {})
+    if values["preset"] and configfile.is_own(values["preset"]):
+        received.check_preset(run_preset, preset, said, values["preset"], trust)
     options = {key: value for key, value in algo.items() if f"algo.{key}" in said and key not in ("name", "preset")}
     if algo["preset"] is not None:
         options["preset"] = algo["preset"]
@@ -241,8 +249,6 @@ def read_preset(name: str, algorithm: str) -> tuple[dict[str, Any], dict[str, An
     Raises:
         ConfigError: no such preset, or it says nothing about the algorithm.
     """
-    from surefoot.cli import configfile
-
     if configfile.is_own(name):
         return configfile.read_own_preset(name, algorithm)
     known = presets()

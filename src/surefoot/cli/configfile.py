@@ -43,7 +43,7 @@ def overrides_of(path: str, given: Sequence[str], trust: bool = False) -> list[s
     Raises:
         ConfigError: an entry that is no option's value, or a module that the file names without `--trust`.
     """
-    from surefoot.experiment.trust import demand
+    from surefoot.cli import received
 
     said = {item.key for item in grammar.parse(given)}
     entries: dict[str, Any] = {}
@@ -52,10 +52,9 @@ def overrides_of(path: str, given: Sequence[str], trust: bool = False) -> list[s
             entries |= {"algo" if name == "name" else f"algo.{name}": one for name, one in value.items()}
         else:
             entries[key] = value
-    for key in ("algo", "env"):
-        if key not in said and isinstance(entries.get(key), str):
-            demand(entries[key], path, trust)
-    return [f"{key}={_value(path, key, value)}" for key, value in entries.items() if key not in said]
+    own = [f"{key}={_value(path, key, value)}" for key, value in entries.items() if key not in said]
+    received.check(own, path, trust)
+    return own
 
 
 def with_own_presets(overrides: Sequence[str], folder: str | None) -> list[str]:

@@ -21,14 +21,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from surefoot.cli import config, grammar, launchers, output
+from surefoot.cli import config, grammar, launchers, output, received
 from surefoot.cli.train import Style, train_one
 from surefoot.core.errors import ConfigError, SurefootError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.schema import Many, Number, Record, Text
 from surefoot.experiment.folders import FolderInUseError, claim_begun, claim_named, claim_new
 from surefoot.experiment.training import resume as resume_run
-from surefoot.experiment.trust import demand
 
 FAILED = "-failed.json"
 """Behind a job's number: the name of the file that says why it failed."""
@@ -55,7 +54,7 @@ def run(overrides: Sequence[str], style: Style, trust: bool = False) -> int:
     config.register()
     out, rest = sweep_out(overrides)
     launchers.check(rest)
-    check_combinations(rest)
+    check_combinations(rest, trust)
     with claim_named("", "multirun") if out is None else claim_new(out) as claim:
         write_json(claim.folder / FILE, {"format": 1, "overrides": list(rest), "folder": os.getcwd()})
         return _carry_out(rest, claim.folder, style, trust)
@@ -76,10 +75,7 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False) -> int:
             f"{folder}: its jobs were chosen by a sweeper that does not say which are missing; go on with each run in "
             "it that is not complete: surefoot train --resume RUN"
         )
-    for item in grammar.parse(rest):
-        if item.key in ("algo", "env"):  # a file names them, and not who resumes
-            for value in item.values:
-                demand(value.replace("\\:", ":"), folder / FILE, trust)
+    received.check(rest, folder / FILE, trust)  # a file says them, and not who resumes
     launchers.check(rest)
     with claim_begun(folder) as claim, contextlib.chdir(asked["folder"]):
         for path in claim.folder.glob(f"*{FAILED}"):
@@ -169,7 +165,7 @@ def train_job(
     number = int(settings.job.num)
     try:
         task = list(settings.overrides.task)
-        request = config.resolve(cfg, task)
+        request = config.resolve(cfg, task, trust)
         told = told_apart(task, [key for key in varied if key != "env" or request.fields["dataset"] is not None])
         place = folder / "-".join([f"{number:02}", request.label, *told])
         label, waits = f"#{number} " + (f"({', '.join(told)}) " if told else ""), False
@@ -234,7 +230,7 @@ def sweep_out(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
     return (named[-1].values[0] if named else None), rest
 
 
-def check_combinations(overrides: Sequence[str]) -> None:
+def check_combinations(overrides: Sequence[str], trust: bool = False) -> None:
     """Compose every combination of listed values once, so that a bad one is reported before anything is written.
 
     Sweepers other than Hydra's own choose values themselves; nothing can be checked beforehand then.
@@ -245,7 +241,7 @@ def check_combinations(overrides: Sequence[str]) -> None:
     own = [item for item in parsed if item.key.split(".")[0].split("/")[0] != "hydra"]
     choices = [[f"{item.key}={value}" for value in item.values] if item.sweep else [item.text] for item in own]
     for combination in itertools.product(*choices):
-        config.compose(combination)
+        config.compose(combination, trust)
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
         from surefoot.cli import demo
 
         return demo.main_job(overrides, said, style)  # which trusts nothing: its data is surefoot's
-    request = config.compose(overrides)
+    request = config.compose(overrides, known.trust)
     with claimed(request) as claim:
         finished = train_one(request, style, claim, trust=known.trust)
     present([finished.folder], finished, style)

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import output
+from surefoot.cli import output, received
 from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,11 +47,9 @@ def run(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         output.say(USAGE)
         return 0
-    from surefoot.cli import grammar
     from surefoot.cli.train import Style
     from surefoot.core.files import write_json
     from surefoot.experiment.folders import claim_begun, claim_named, claim_new
-    from surefoot.experiment.trust import demand
     from surefoot.tools.tune import TUNING, Tuning
 
     known = _parser().parse_intermixed_args(list(arguments))
@@ -61,9 +59,7 @@ def run(arguments: Sequence[str]) -> int:
             raise ConfigError("--resume goes on with the study's own settings: leave out the others")
         folder = pathlib.Path(known.resume)
         tuning = Tuning.read(folder)
-        for item in grammar.parse(tuning.overrides):
-            if item.key in ("algo", "env"):  # a file names them, and not who resumes
-                demand(item.values[0].replace("\\:", ":"), folder / TUNING, known.trust)
+        received.check(tuning.overrides, folder / TUNING, known.trust)  # a file says them, and not who resumes
         with claim_begun(folder) as claim:
             return _carry_out(tuning, claim.folder, style, known)
     tuning, out = _asked(known)
@@ -102,11 +98,11 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
     overrides = grammar.readable(mine, False)
     config.check_overrides(overrides, False)
     out, overrides = sweep_out(overrides)
-    request = config.compose(overrides)
+    request = config.compose(overrides, known.trust)
     seeds = request.fields["seeds"]
     overrides = [text for text in overrides if not text.startswith("seeds=")]
     said = tested[-1].partition("=")[2] if tested else str(TEST_SEEDS)
-    test_seeds = config.compose([*overrides, f"seeds={said}"]).fields["seeds"]
+    test_seeds = config.compose([*overrides, f"seeds={said}"], known.trust).fields["seeds"]
     if said.strip().isdigit():  # how many: the next ones
         test_seeds = tuple(range(max(seeds) + 1, max(seeds) + 1 + int(said)))
     if any(text.lower() in ("env=none", "env=null") for text in overrides):
@@ -117,7 +113,8 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
         names = [text.partition("=")[0] for text in overrides]
         if (name := next(iter(values))) in names:
             raise ConfigError(f"{name}: is set on the command line and varies in {known.space}; leave out one of them")
-        config.compose([*overrides, *texts(values)])
+        received.check(texts(values), known.space, known.trust)
+        config.compose([*overrides, *texts(values)], known.trust)
     return tuning, out
 
 
@@ -141,9 +138,10 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
 
     counts = f"{tuning.trials} trials of {len(tuning.seeds)} seeds, then {len(tuning.test_seeds)} test seeds"
     style.say(f"study: {output.short(folder)}; {counts}")
-    loaded = functools.cache(lambda: _dataset(tuning, style))
+    loaded = functools.cache(lambda: _dataset(tuning, style, known.trust))
 
     def train_run(values: Mapping[str, Any], seeds: Sequence[int], place: pathlib.Path, label: str) -> Run:
+        received.check(texts(values), folder, known.trust)  # of its files, or of the space's
         return _train(tuning, values, seeds, place, label, style, known.trust, loaded)
 
     def tried(number: int, values: Mapping[str, Any], scores: list[float] | None) -> None:
@@ -181,16 +179,16 @@ def _train(
     if (place / "config.json").is_file():
         with style.watcher(label) as watcher:
             return resume(place, listener=watcher, trust=trust)
-    request = config.compose([*tuning.overrides, *texts(values), f"seeds=[{','.join(map(str, seeds))}]"])
+    request = config.compose([*tuning.overrides, *texts(values), f"seeds=[{','.join(map(str, seeds))}]"], trust)
     with claim_new(place) as claim:
         return train_one(request, style, claim, loaded(), label=label, trust=trust)
 
 
-def _dataset(tuning: Tuning, style: Style) -> Dataset | None:
+def _dataset(tuning: Tuning, style: Style, trust: bool) -> Dataset | None:
     from surefoot.cli import config
     from surefoot.cli.train import load
 
-    request = config.compose(tuning.overrides)
+    request = config.compose(tuning.overrides, trust)
     return None if request.fields["dataset"] is None else load(request, style)
 
 

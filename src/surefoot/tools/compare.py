@@ -29,7 +29,7 @@ from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import CONFIG, IN_MEMORY, Run
 from surefoot.experiment.training import resume, train
 from surefoot.experiment.trust import demand
-from surefoot.experiment.workers import Listener
+from surefoot.experiment.workers import Listener, names_in
 
 METRICS = {"return": "per_seed_returns", "success": "per_seed_success", "cost": "per_seed_costs"}
 """Word of the command line -> key of summary.json: of the last policy's episodes."""
@@ -344,7 +344,7 @@ def train_missing(arm: Arm, seeds: tuple[int, ...], folder: pathlib.Path, listen
             f"{arm.runs[0].folder}: was trained on a dataset in memory; train the seeds {list(seeds)} by fit() with "
             "the same options, into a folder that the pattern matches"
         )
-    for name in (arm.plan.algorithm, arm.plan.environment):
+    for name in names_in(arm.plan):
         demand(name, arm.runs[0].folder / "config.json", trust)
     plan = dataclasses.replace(arm.plan, seeds=seeds)
     dataset = None
