@@ -35,7 +35,11 @@ class PlanSettings:
     discount: float = 1.0
     cost_limit: float | None = None
     tail: int | None = None
-    """A candidate is worth the mean of so many of its worst members, and costs likewise; None: of all."""
+    """A candidate is worth the mean of so many of its worst futures, and costs likewise; None: of all."""
+    truncated: bool = False
+    """Samples are of a normal distribution cut at two deviations, which are at most half the way to a bound."""
+    noisy: bool = False
+    """Futures have process noise, which all candidates of a plan share."""
 
 
 def plan_rows(
@@ -49,11 +53,11 @@ def plan_rows(
     colouring: Tensor | None = None,
     threads: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Plans of B states, without process noise.
+    """Plans of B states.
 
     Args:
         system: a native one.
-        parameters: (P,) of its dynamics, or (M, P), a row for each member; each is a future of all candidates.
+        parameters: (F, P) of its dynamics, a row for each future of all candidates.
         settings: of the plan.
         draws: (B, 2) int64 seeds in [0, 2^32) and counts.
         states: (B, S).
@@ -101,6 +105,8 @@ def plan_rows(
         *(values.numpy() for values in given),
         *(values.numpy() for values in (mean, best, elites)),
         threads,
-        **({} if parameters.dim() == 1 else {"tail": settings.tail or len(parameters)}),
+        settings.tail or len(parameters),
+        settings.truncated,
+        settings.noisy,
     )
     return mean, best, elites

@@ -91,10 +91,15 @@ def future_member(dynamics: Dynamics, objective: Objective, draws: Tensor, t: in
     return asked[place]  # type: ignore[no-any-return]
 
 
+def noisy_futures(dynamics: Dynamics, objective: Objective) -> bool:
+    """Whether the futures differ by the world's own noise."""
+    return objective.futures > 1 and objective.spread in ("both", "aleatoric") and dynamics.noise_dim > 0
+
+
 def future_noise(dynamics: Dynamics, objective: Objective, draws: Tensor, t: int, dtype: torch.dtype) -> StepNoise:
     """The random numbers of step t of F futures: member (F, B), as `future_member`, and normal (F, B, D)."""
     normal = None
-    if objective.futures > 1 and objective.spread in ("both", "aleatoric") and dynamics.noise_dim > 0:
+    if noisy_futures(dynamics, objective):
         normal = drawn.future_normals(draws, objective.futures, t, dynamics.noise_dim, dtype)
     return StepNoise(future_member(dynamics, objective, draws, t), normal)
 

@@ -42,11 +42,12 @@ void expect(const char* name, std::size_t found, long wanted) {
                            std::to_string(wanted)).c_str());
 }
 
-/// `tail` 0: all members. `numbers`: sigma, temperature, momentum, discount, cost_limit (not a number: there is none).
+/// `parameters` (futures, parameters); `tail` 0: all futures. `numbers`: sigma, temperature, momentum, discount, cost_limit (not a number: there is none).
 void plan(const std::string& system, const std::vector<int>& sizes, int horizon, const std::vector<int>& populations,
           int elites, int kept, bool average, const std::vector<float>& numbers, Given<float> matrices, Given<float> low,
           Given<float> high, Given<float> parameters, Given<float> colouring, Given<std::int64_t> draws,
-          Given<float> states, Written mean, Written best, Written keep, int threads, int tail) {
+          Given<float> states, Written mean, Written best, Written keep, int threads, int tail,
+          bool truncated, bool noisy) {
   if (sizes.size() != 6 || numbers.size() != 5) throw nb::value_error("there must be six sizes and five numbers");
   const long rows = static_cast<long>(states.shape(0));
   PlanJob job{};
@@ -59,9 +60,9 @@ void plan(const std::string& system, const std::vector<int>& sizes, int horizon,
   const long size = static_cast<long>(horizon) * sizes[1];
   expect("low", low.size(), sizes[1]);
   expect("high", high.size(), sizes[1]);
-  const long members = sizes[3] > 0 ? static_cast<long>(parameters.size()) / sizes[3] : 1;
-  expect("parameters", parameters.size(), members * sizes[3]);
-  if (members < 1 || tail < 0 || tail > members) throw nb::value_error("tail must be from 0 to the number of members");
+  const long futures = static_cast<long>(parameters.shape(0));
+  expect("parameters", parameters.size(), futures * sizes[3]);
+  if (futures < 1 || tail < 0 || tail > futures) throw nb::value_error("tail must be from 0 to the number of futures");
   expect("states", states.size(), rows * sizes[0]);
   expect("draws", draws.size(), 2 * rows);
   expect("mean", mean.size(), rows * size);
@@ -72,8 +73,10 @@ void plan(const std::string& system, const std::vector<int>& sizes, int horizon,
   job.low = low.data();
   job.high = high.data();
   job.parameters = parameters.data();
-  job.members = static_cast<int>(members);
-  job.tail = tail > 0 ? tail : job.members;
+  job.futures = static_cast<int>(futures);
+  job.tail = tail > 0 ? tail : job.futures;
+  job.noisy = noisy && sizes[5] > 0;
+  job.truncated = truncated;
   job.rows = static_cast<int>(rows);
   job.horizon = horizon;
   job.iterations = static_cast<int>(populations.size());
@@ -115,7 +118,7 @@ void bind_plan(nb::module_& m) {
   m.def("plan", &plan, "system"_a, "sizes"_a, "horizon"_a, "populations"_a, "elites"_a, "kept"_a, "average"_a,
         "numbers"_a, "matrices"_a.noconvert(), "low"_a.noconvert(), "high"_a.noconvert(), "parameters"_a.noconvert(),
         "colouring"_a.noconvert(), "draws"_a.noconvert(), "states"_a.noconvert(), "mean"_a.noconvert(),
-        "best"_a.noconvert(), "keep"_a.noconvert(), "threads"_a = 1, "tail"_a = 0,
+        "best"_a.noconvert(), "keep"_a.noconvert(), "threads"_a = 1, "tail"_a = 0, "truncated"_a = false, "noisy"_a = false,
         "Plan for every row of the states; mean, best and keep are written in place.");
 }
 

@@ -12,13 +12,15 @@ struct PlanJob {
   Sizes sizes;
   const float* matrices;             // constants of a system with widths chosen at run time
   const float *low, *high;           // (actions)
-  const float* parameters;           // (members, parameters), of all rows
-  int members, tail;                 // a candidate is worth the mean of its `tail` worst members, likewise its cost
+  const float* parameters;           // (futures, parameters), of all rows
+  int futures, tail;                 // a candidate is worth the mean of its `tail` worst futures, likewise its cost
+  bool noisy;                        // futures have process noise, which all candidates share
   int rows, horizon, iterations;
   const int* populations;            // (iterations)
   int elites, kept;
   bool average;                      // MPPI: weights instead of elites, the first candidate without noise
   bool limited;                      // `cost_limit` counts
+  bool truncated;                    // samples of a normal distribution cut at two deviations
   float sigma, temperature, momentum, discount, cost_limit;
   const float* colouring;            // (horizon, horizon) lower triangle
   const long long* draws;            // (rows, 2) seeds and counts

@@ -15,7 +15,7 @@ from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import CEM, ICEM, MPPI
 from surefoot.world_models.planners.base import PLAN
 from surefoot.world_models.planners.icem import ELITES
-from surefoot.world_models.planners.native import tail_of
+from surefoot.world_models.planners.native import tail_of, worlds_of
 from surefoot.world_models.risk import parse_risk
 
 pytestmark = pytest.mark.skipif(not plans_natively(), reason="the native module is not built, or has no plans")
@@ -27,6 +27,7 @@ PLANNERS: dict[str, Any] = {
     "cem": CEM(horizon=9, samples=50, iterations=3),
     "best": CEM(horizon=9, samples=50, iterations=3, returns="best"),
     "icem": ICEM(horizon=9, samples=60, iterations=3),
+    "truncated": CEM(horizon=9, samples=50, iterations=3, sampling="truncated"),
 }
 
 
@@ -88,20 +89,45 @@ def test_members_and_risk_are_the_twins(name: str, risk: str, limit: float | Non
     torch.testing.assert_close(plan, expected, rtol=0, atol=3e-4)
 
 
+def noisy(system: str) -> tuple[NativeDynamics, NativeDynamics]:
+    """Three members whose process noise is not 0, native and in torch."""
+    table = NativeDynamics(f"native/{system}").nominal().repeat(3, 1)
+    names = [p.name for p in NativeDynamics(f"native/{system}").system.parameters]
+    table[:, names.index("action_noise")] = torch.tensor([2.0, 4.0, 6.0])
+    native, twin = (NativeDynamics(f"native/{system}", table, backend) for backend in ("native", "twin"))
+    assert native.noise_dim > 0
+    return native, twin
+
+
+@pytest.mark.parametrize("name", ["mppi", "cem", "icem", "truncated"])
+@pytest.mark.parametrize(
+    ("futures", "spread"), [(4, "both"), (4, "aleatoric"), (7, "epistemic"), (2, "none"), (1, "both")]
+)
+def test_process_noise_and_any_number_of_futures_are_the_twins(
+    name: str, futures: int, spread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = PLANNERS[name]
+    native, twin = noisy("cartpole-swingup")
+    states, memory = starts(native, 3), memory_of(planner, native, 3)
+    objective = Objective(futures=futures, spread=spread, risk=parse_risk("cvar:0.5"), cost_limit=3.0)
+    expected, _ = planner.plan(twin, states, memory, objective)
+    monkeypatch.setattr(NativeDynamics, "step", lambda *unused: pytest.fail("it was not planned natively"))
+    plan, _ = planner.plan(native, states, memory, objective)
+    torch.testing.assert_close(plan, expected, rtol=0, atol=3e-4)
+    if futures == 4:
+        other, _ = planner.plan(native, states, memory, Objective(1, risk=objective.risk, cost_limit=3.0))
+        assert (other - plan).abs().max() > 1e-3  # noise matters here
+
+
 def test_what_is_not_planned_natively() -> None:
     table = NativeDynamics("native/pendulum").nominal().repeat(5, 1)
     world = NativeDynamics("native/pendulum", table)
-    assert tail_of(world, Objective()) == 1
-    assert tail_of(world, Objective(futures=5)) == 5
-    assert tail_of(world, Objective(futures=5, risk=parse_risk("cvar:0.21"))) == 2
-    assert tail_of(world, Objective(futures=5, risk=parse_risk("worst"))) == 1
-    for other in (
-        Objective(futures=10),
-        Objective(futures=5, spread="aleatoric"),
-        Objective(futures=5, propagation="ts1"),
-        Objective(futures=5, risk=parse_risk("std:1")),
-    ):
-        assert tail_of(world, other) is None
+    assert [tail_of(Objective(futures=n)) for n in (1, 5)] == [1, 5]
+    assert tail_of(Objective(futures=5, risk=parse_risk("cvar:0.21"))) == 2
+    assert tail_of(Objective(futures=5, risk=parse_risk("worst"))) == 1
+    assert tail_of(Objective(futures=5, risk=parse_risk("std:1"))) is None
+    assert worlds_of(world, Objective(futures=5, propagation="ts1")) is None
+    assert len(worlds_of(world, Objective(futures=7, propagation="ts1", spread="aleatoric"))) == 7
 
 
 def test_wild_rows_keep_their_plan_and_leave_others_alone() -> None:

@@ -61,7 +61,7 @@ class CEM(BasePlanner):
         """As `Planner.plan`; `noise` is of iterations * samples candidates."""
         draws = memory[DRAWS]
         averaged = self.returns == "mean" and objective.cost_limit is None  # a mean of feasible plans need not be one
-        found = None if self.sampling == "truncated" else self.natively(dynamics, states, memory, objective, noise)
+        found = self.natively(dynamics, states, memory, objective, noise)
         if found is not None:
             return found[0] if averaged else found[1], {PLAN: shifted(found[0]), DRAWS: counted_on(draws)}
         mean = memory[PLAN].to(states.dtype)
@@ -86,6 +86,7 @@ class CEM(BasePlanner):
             momentum=self.momentum,
             discount=objective.discount,
             cost_limit=objective.cost_limit,
+            truncated=self.sampling == "truncated",
         )
         return native_plan(dynamics, states, memory, objective, noise, settings)
 

@@ -12,7 +12,7 @@ from surefoot.cuda_ext.plan import PlanSettings, plan_rows, plans_natively
 from surefoot.world_models.draws import colouring
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.exact import NativeDynamics
-from surefoot.world_models.futures import Objective
+from surefoot.world_models.futures import Objective, noisy_futures
 from surefoot.world_models.planners.base import PLAN
 from surefoot.world_models.risk import CVaR, Mean, WorstCase
 
@@ -32,20 +32,20 @@ def native_plan(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Last mean, best candidate and last elites; None where this can't be planned natively.
 
-    It can in float32 in a native system, for one mean future or, without process noise, as many as there are members,
-    with the mean, CVaR or the worst case of them, with or without a cost limit, and without given noise.
+    It can in float32 in a native system, for any futures that keep their member, with the mean, CVaR or worst case of
+    them, with or without a cost limit, and without given noise.
     """
     if not isinstance(dynamics, NativeDynamics) or dynamics.backend != "native" or noise is not None:
         return None
-    tail = tail_of(dynamics, objective)
-    if tail is None or states.dtype != torch.float32 or not plans_natively():
+    tail, worlds = tail_of(objective), worlds_of(dynamics, objective)
+    if tail is None or worlds is None or states.dtype != torch.float32 or not plans_natively():
         return None
     plan = memory[PLAN]
     work = objective.futures * len(plan) * plan.shape[1] * sum(settings.populations)
     return plan_rows(
         dynamics.system,
-        dynamics.nominal() if objective.futures == 1 else dynamics.parameters,
-        dataclasses.replace(settings, tail=tail),
+        worlds,
+        dataclasses.replace(settings, tail=tail, noisy=noisy_futures(dynamics, objective)),
         memory[DRAWS],
         states,
         plan,
@@ -55,12 +55,19 @@ def native_plan(
     )
 
 
-def tail_of(dynamics: NativeDynamics, objective: Objective) -> int | None:
-    """How many of the worst futures the risk is the mean of; None where it is another, or the futures are others."""
-    risk, futures = objective.risk, objective.futures
-    members = objective.spread in ("both", "epistemic") and objective.propagation == "tsinf" and not dynamics.noise_dim
-    if futures != 1 and not (members and futures == dynamics.members):
+def worlds_of(dynamics: NativeDynamics, objective: Objective) -> Tensor | None:
+    """(F, P) the constants of each future, as `future_member` chooses them; None where they change."""
+    futures, members = objective.futures, dynamics.members
+    if futures == 1 or members == 1 or objective.spread not in ("both", "epistemic"):
+        return dynamics.nominal().expand(futures, -1)
+    if objective.propagation == "ts1":
         return None
+    return dynamics.parameters[torch.arange(futures) % members]
+
+
+def tail_of(objective: Objective) -> int | None:
+    """How many of the worst futures the risk is the mean of; None where it is another."""
+    risk, futures = objective.risk, objective.futures
     if isinstance(risk, Mean):
         return futures
     if isinstance(risk, WorstCase):

@@ -2,15 +2,13 @@
 #include "../plan.h"
 
 #include "../level.h"
+#include "../plan_lane.h"
 #include "strides.h"
 #include "systems.inc"
 
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 namespace {
-
-constexpr uint32 candidate_stream = 5;  // after those of random.h; world_models/draws.py has the same
-constexpr float infinite = __builtin_inff();
 
 /// What `tile` candidates come to.
 struct Ahead {
@@ -26,27 +24,18 @@ SF_INLINE void scaled(float (&to)[n], const float* actions, const float (&middle
   }
 }
 
-/// A step into the sums of a lane. `fine`: the state is a number, and not too large. After an end each step costs what that
-/// of the end did: a plan that crashes is not a cheap one.
 SF_INLINE void count(Ahead& x, float reward, float margin, float ended, float size, float scale, int l) {
-  const float fine = size <= SUREFOOT_LARGEST_STATE ? 1.0f : 0.0f;
-  const float alive = x.alive[l], earns = alive * fine;
-  x.total[l] = x.total[l] + (earns > 0.5f ? scale * reward : 0.0f);
-  x.last[l] = alive > 0.5f ? (margin >= 0.0f ? 0.0f : 1.0f) : x.last[l];
-  x.cost[l] = x.cost[l] + x.last[l];
-  x.wild[l] = x.wild[l] + alive * (1.0f - fine);
-  x.alive[l] = earns * (1.0f - ended);
+  count_step(x.total[l], x.cost[l], x.last[l], x.alive[l], x.wild[l], reward, margin, ended, size, scale);
 }
 
 /// Candidates of a system with widths known to the compiler: states stay in registers or the first cache.
-template <class System>
+template <class System, bool noisy>
 struct LaneLook {
   static constexpr int draws = System::normals > 0 ? int(System::normals) : 1;
 
   SF_INLINE static void step_lane(Ahead& x, float* states, const float* actions, const float (&middle)[System::actions],
-                                  const float (&half)[System::actions], const float (&p)[System::parameters], float scale,
-                                  int l) {
-    const float z[draws] = {};
+                                  const float (&half)[System::actions], const float (&p)[System::parameters],
+                                  const float (&z)[draws], float scale, int l) {
     float s[System::states], a[System::actions];
     load<tile>(s, states, l);
     scaled(a, actions, middle, half, l);
@@ -55,7 +44,9 @@ struct LaneLook {
     count(x, outcome.reward, outcome.margin, outcome.terminated, size_after(s, outcome), scale, l);
   }
 
-  static void look(const PlanJob& job, const float* given, const float* start, const float* actions, float*, Ahead& x) {
+  static void look(const PlanJob& job, const float* given, const float* start, const float* actions, const float* noise,
+                   float*, Ahead& x) {
+    float z[draws] = {};
     float p[System::parameters], middle[System::actions], half[System::actions];
     copy(p, given);
     for (int k = 0; k < System::actions; ++k) {
@@ -68,8 +59,9 @@ struct LaneLook {
     float scale = 1.0f;
     for (int t = 0; t < job.horizon; ++t, scale *= job.discount) {
       const float* const now = actions + static_cast<long>(t) * System::actions * tile;
+      if constexpr (noisy) copy(z, noise + static_cast<long>(t) * System::normals);
 #pragma omp simd
-      for (int l = 0; l < tile; ++l) step_lane(x, states, now, middle, half, p, scale, l);  // vectorised
+      for (int l = 0; l < tile; ++l) step_lane(x, states, now, middle, half, p, z, scale, l);  // vectorised
     }
   }
 };
@@ -77,8 +69,8 @@ struct LaneLook {
 /// Candidates of a system with widths chosen at run time.
 template <class System>
 struct BlockLook {
-  static void look(const PlanJob& job, const float* given, const float* start, const float* actions, float* scratch,
-                   Ahead& x) {
+  static void look(const PlanJob& job, const float* given, const float* start, const float* actions, const float* noise,
+                   float* scratch, Ahead& x) {
     const Sizes& n = job.sizes;
     float *const states = scratch, *const now = states + n.states * tile, *const p = now + n.actions * tile;
     float* const z = p + n.parameters * tile;
@@ -94,6 +86,9 @@ struct BlockLook {
         const float* const from = actions + (static_cast<long>(t) * n.actions + k) * tile;
         for (int l = 0; l < tile; ++l) now[k * tile + l] = middle + half * from[l];
       }
+      if (noise != nullptr)
+        for (int k = 0; k < n.normals; ++k)
+          for (int l = 0; l < tile; ++l) z[k * tile + l] = noise[t * n.normals + k];
       System::template step<float, tile>(n, job.matrices, states, now, p, z, x.reward, x.margin, x.ends);
       for (int l = 0; l < tile; ++l) x.size[l] = 1e-20f * (abs(x.reward[l]) + abs(x.margin[l]));
       for (int k = 0; k < n.states; ++k)
@@ -104,19 +99,20 @@ struct BlockLook {
   }
 };
 
-using Look = void (*)(const PlanJob&, const float*, const float*, const float*, float*, Ahead&);
+using Look = void (*)(const PlanJob&, const float*, const float*, const float*, const float*, float*, Ahead&);
 
-template <class System>
+/// Where there is no noise the compiler leaves its terms out.
+template <class System, bool noisy>
 constexpr Look look_of() {
   if constexpr (block_style<System>) {
     return &BlockLook<System>::look;
   } else {
-    return &LaneLook<System>::look;
+    return &LaneLook<System, noisy && System::normals != 0>::look;
   }
 }
 
-const Look looks[] = {
-#define SUREFOOT_LOOK(name) look_of<::surefoot::name>(),
+const Look looks[][2] = {
+#define SUREFOOT_LOOK(name) {look_of<::surefoot::name, false>(), look_of<::surefoot::name, true>()},
     SUREFOOT_SYSTEMS(SUREFOOT_LOOK)
 #undef SUREFOOT_LOOK
 };
@@ -124,7 +120,7 @@ const Look looks[] = {
 /// Scratch of one thread. Element e = t * actions + k of candidate n is actions[(n / tile * elements + e) * tile + n % tile].
 struct Scratch {
   int elements, blocks, most;
-  float *actions, *white, *sums, *mean, *deviation, *key, *value, *extra, *totals, *costs;
+  float *actions, *white, *sums, *mean, *deviation, *value, *extra, *totals, *costs, *noise;
   int *kind, *order;
   float* weight;
 };
@@ -139,12 +135,13 @@ long lay_out(Scratch& s, const PlanJob& job, float* memory) {
   s.blocks = (s.most + tile - 1) / tile;
   const long wide = static_cast<long>(s.elements + 1) * tile, all = static_cast<long>(s.blocks) * tile;
   const long extra = static_cast<long>(n.states + n.actions + n.parameters + n.normals + 1) * tile;
-  const long members = static_cast<long>(job.members) * tile;
+  const long futures = static_cast<long>(job.futures) * tile;
+  const long noise = job.noisy ? static_cast<long>(job.futures) * job.horizon * n.normals : 0;
   float* spare[2];
-  float** const arrays[] = {&s.actions, &s.white,  &s.sums,  &s.mean,  &s.deviation, &s.key,
-                            &s.value,   &s.weight, &s.extra, &spare[0], &spare[1],   &s.totals, &s.costs};
-  const long counts[] = {s.blocks * static_cast<long>(s.elements) * tile, wide, wide, s.elements, s.elements, all,
-                         all, all, extra, all, all, members, members};
+  float** const arrays[] = {&s.actions, &s.white, &s.sums,   &s.mean,   &s.deviation, &s.value, &s.weight,
+                            &s.extra,   &spare[0], &spare[1], &s.totals, &s.costs,     &s.noise};
+  const long counts[] = {s.blocks * static_cast<long>(s.elements) * tile, wide, wide, s.elements, s.elements, all, all,
+                         extra, all, all, futures, futures, noise};
   long used = 0;
   for (int k = 0; k < 13; ++k) {
     if (memory != nullptr) *arrays[k] = memory + used;
@@ -164,7 +161,7 @@ SF_INLINE float& at(Scratch& s, int candidate, int e) {
 /// Standard normal numbers of the candidates of a block, candidate `number` of the plan first.
 void draw_block(Scratch& s, uint32 key, int number) {
   alignas(64) uint32 keys[tile];
-  for (int l = 0; l < tile; ++l) keys[l] = mix(key + static_cast<uint32>(number + l) * 0x85ebca6bu);
+  for (int l = 0; l < tile; ++l) keys[l] = numbered(key, number + l);
   for (int pair = 0; 2 * pair < s.elements; ++pair) {
     float *const first = s.white + 2 * pair * tile, *const second = first + tile;
 #pragma omp simd
@@ -195,6 +192,18 @@ void colour_block(Scratch& s, const PlanJob& job) {
   }
 }
 
+/// Candidates of a block, around the mean.
+template <bool truncated>
+void place(const Scratch& s, float* to) {
+  for (int e = 0; e < s.elements; ++e) {
+    const float mean = s.mean[e], deviation = s.deviation[e];
+    const float* const white = s.white + e * tile;
+    float* const row = to + e * tile;
+#pragma omp simd
+    for (int l = 0; l < tile; ++l) row[l] = action_of<truncated>(mean, deviation, white[l]);  // vectorised
+  }
+}
+
 /// New samples of one iteration.
 void sample(Scratch& s, const PlanJob& job, uint32 key, int first, int count) {
   for (int block = 0; block * tile < count; ++block) {
@@ -203,61 +212,39 @@ void sample(Scratch& s, const PlanJob& job, uint32 key, int first, int count) {
     if (job.average && block == 0)
       for (int e = 0; e < s.elements; ++e) s.white[e * tile] = 0.0f;
     float* const to = s.actions + static_cast<long>(block) * s.elements * tile;
-    for (int e = 0; e < s.elements; ++e) {
-      const float mean = s.mean[e], deviation = s.deviation[e];
-      const float* const white = s.white + e * tile;
-      float* const row = to + e * tile;
-#pragma omp simd
-      for (int l = 0; l < tile; ++l) row[l] = clip(mean + deviation * white[l], -1.0f, 1.0f);  // vectorised
-    }
+    job.truncated ? place<true>(s, to) : place<false>(s, to);
   }
 }
 
-/// Mean of the `tail` least of the members' values, `tile` apart; they are put in another order.
-float of_worst(float* values, const PlanJob& job) {
-  float sum = 0.0f;
-  for (int k = 0; k < job.tail; ++k) {
-    int least = k;
-    for (int m = k + 1; m < job.members; ++m) least = values[m * tile] < values[least * tile] ? m : least;
-    sum += values[least * tile];
-    values[least * tile] = values[k * tile];
-  }
-  return sum / static_cast<float>(job.tail);
-}
-
-/// Rolls candidates out: `kind` 0 where feasible, 1 where not, 2 where no number; `key` of which less is better within a
-/// kind; `value` that best candidates are compared by.
+/// Rolls candidates out, and judges them.
 void look(Scratch& s, const PlanJob& job, Look system, const float* start, int count) {
   for (int block = 0; block * tile < count; ++block) {
     Ahead x;
     for (int l = 0; l < tile; ++l) x.wild[l] = 0.0f;
-    for (int m = 0; m < job.members; ++m) {
+    for (int m = 0; m < job.futures; ++m) {
       for (int l = 0; l < tile; ++l) {
         x.total[l] = x.cost[l] = x.last[l] = 0.0f;
         x.alive[l] = 1.0f;
       }
       system(job, job.parameters + static_cast<long>(m) * job.sizes.parameters, start,
-             s.actions + static_cast<long>(block) * s.elements * tile, s.extra, x);
+             s.actions + static_cast<long>(block) * s.elements * tile,
+             job.noisy ? s.noise + static_cast<long>(m) * job.horizon * job.sizes.normals : nullptr, s.extra, x);
       for (int l = 0; l < tile; ++l) {
-        x.wild[l] += abs(x.total[l]) < infinite ? 0.0f : 1.0f;
+        x.wild[l] += abs(x.total[l]) < infinity() ? 0.0f : 1.0f;
         s.totals[m * tile + l] = x.total[l];
         s.costs[m * tile + l] = -x.cost[l];
       }
     }
     for (int l = 0; l < tile; ++l) {
-      const int n = block * tile + l;
-      const float total = of_worst(s.totals + l, job), cost = -of_worst(s.costs + l, job);
-      const bool number = x.wild[l] == 0.0f;
-      const bool feasible = number && (!job.limited || cost <= job.cost_limit);
-      s.kind[n] = feasible ? 0 : number ? 1 : 2;
-      s.value[n] = feasible ? total : number ? -cost : -infinite;
-      s.key[n] = -s.value[n];
+      const float total = of_worst(s.totals + l, tile, job.futures, job.tail);
+      const float cost = -of_worst(s.costs + l, tile, job.futures, job.tail);
+      judge(job, total, cost, x.wild[l], s.kind[block * tile + l], s.value[block * tile + l]);
     }
   }
 }
 
 SF_INLINE bool better(const Scratch& s, int a, int b) {
-  return s.kind[a] < s.kind[b] || (s.kind[a] == s.kind[b] && s.key[a] < s.key[b]);
+  return surefoot::better(s.kind[a], s.value[a], s.kind[b], s.value[b]);
 }
 
 /// The best `wanted` of the candidates in `order`, the best first, of equal ones the first first; returns how many.
@@ -277,10 +264,10 @@ void average(Scratch& s, const PlanJob& job, int count) {
   bool some = false;
   for (int n = 0; n < count; ++n) some = some || s.kind[n] == 0;
   const int usable = some ? 0 : 1;  // without a feasible candidate, by their costs
-  float best = -infinite;
+  float best = -infinity();
   for (int n = 0; n < count; ++n)
     if (s.kind[n] == usable && s.value[n] > best) best = s.value[n];
-  if (!(best > -infinite)) return;
+  if (!(best > -infinity())) return;
   const int blocks = (count + tile - 1) / tile;
   const float scale = 1.0f / job.temperature;
   float total = 0.0f;
@@ -341,10 +328,12 @@ void plan_row(int system, const PlanJob& job, int row, char* memory) {
     s.mean[e] = best[e] = mean[e];
     s.deviation[e] = job.sigma;
   }
-  const uint32 key = episode_key(static_cast<uint32>(job.draws[2 * row]), static_cast<uint32>(job.draws[2 * row + 1]),
-                                 candidate_stream);
+  const uint32 key = plan_key(job, row, candidate_stream), futures = plan_key(job, row, future_stream);
+  if (job.noisy)
+    for (int m = 0; m < job.futures; ++m)
+      for (int t = 0; t < job.horizon; ++t) draw_future(s.noise, job, futures, m, t);
   const float* const start = job.states + static_cast<long>(row) * job.sizes.states;
-  float best_value = -infinite;
+  float best_value = -infinity();
   int best_kind = 1, first = 0;
   for (int i = 0; i < job.iterations; ++i) {
     int count = job.populations[i];
@@ -356,7 +345,7 @@ void plan_row(int system, const PlanJob& job, int row, char* memory) {
       for (int e = 0; e < s.elements; ++e) at(s, count, e) = s.mean[e];
       ++count;
     }
-    look(s, job, looks[system], start, count);
+    look(s, job, looks[system][job.noisy ? 1 : 0], start, count);
     if (job.average) {
       average(s, job, count);
       continue;
