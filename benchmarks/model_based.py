@@ -47,7 +47,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ravl": {**IMAGINED, "critics": 10, "diversity": 1.0},
     "mopo": {**IMAGINED, "penalty": 1.0},
     "combo": {**IMAGINED, "cql_weight": 0.5},
-    "iql": {},
+    "iql": {"preset": "corl"},
     "td3bc": {},
 }
 PLAIN = ("iql", "td3bc")

@@ -52,8 +52,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "td3bc": {},
     "iql": {"preset": "corl"},
     "rebrac": {"normalization": "observations", "learning_rate": 3e-4},
-    "cql": {},
-    "edac": {},
+    "cql": {"normalization": "observations"},
+    "edac": {"normalization": "observations"},
     "mcq": {"normalization": "observations"},
 }
 PUBLISHED = ("bc", "cql", "edac", "mcq", "td3bc", "mopo", "combo", "rambo", "mobile")

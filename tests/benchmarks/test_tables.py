@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import runpy
 import shutil
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from surefoot.evaluation import plots
+from surefoot.experiment.plan import agent_class
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 STUDIES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "    study_main(" in path.read_text(encoding="utf-8"))
@@ -37,6 +39,19 @@ def test_the_committed_page_is_the_table_of_the_committed_cells(
     if name in READ_REAL_DATA:
         request.getfixturevalue("shared_data")
     check(name, monkeypatch)
+
+
+@pytest.mark.parametrize(("study", "table"), [("neorl2_scores", "METHODS"), ("offline_breadth", "ALGORITHMS")])
+def test_all_settings_normalise_observations_where_the_page_says_so(
+    study: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    page = (BENCHMARKS / "results" / f"{study}.md").read_text(encoding="utf-8")
+    assert "observations normalised" in page or "normalised observations" in page
+    for label, setting in getattr(importlib.import_module(study), table).items():
+        name, options = setting if isinstance(setting, tuple) else (label, setting)
+        found = agent_class(name).configure(**options).normalization
+        assert found in ("observations", "stacked"), f"{label}: {found}"
 
 
 def test_a_page_of_other_cells_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

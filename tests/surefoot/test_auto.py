@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -44,6 +45,9 @@ def test_another_than_the_clone_is_handed_over_only_with_confidence() -> None:
     name, compared = chosen(*clones, *beyond)
     assert name == "bc"
     assert "no other is better with confidence (iql +12" in auto.in_words(name, compared)
+    failed = [dataclasses.replace(one, impossible=True) for one in clones]
+    assert chosen(*failed, *better)[0] == "bc", "critics that fail on the clone say nothing of what is better"
+    assert chosen(*clones, *[dataclasses.replace(one, impossible=True) for one in better])[0] == "bc"
 
 
 @pytest.fixture(autouse=True)

@@ -92,6 +92,35 @@ def test_an_estimate_above_all_that_the_data_hold_is_not_supported() -> None:
     assert "none is supported" in selecting.dataclasses.replace(estimates, estimates=above).sentence()
 
 
+def test_where_critics_fall_below_what_rewards_allow_they_have_failed_and_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = regulator()
+    floor = float(data.rewards.min()) / (1 - SMALL.discount)
+    assert selecting.least_value(data, SMALL.discount) == pytest.approx(floor)
+    assert selecting.least_value(data.replace(rewards=data.rewards + 10), SMALL.discount) == 0
+    sound = selecting.select(chosen(), data, SMALL)
+    assert all(one.believable for one in sound.estimates)
+    fit = least_squares_q.LeastSquaresJudge.fit
+
+    def diverged(judge: least_squares_q.LeastSquaresJudge, following: np.ndarray) -> least_squares_q.Critics:
+        critics = fit(judge, following)
+        actions = np.arctanh(np.clip(following[:50], -0.999, 0.999)) / data.next_observations[:50]
+        if np.allclose(actions, -GAINS["good"], atol=0.05):  # on the best policy alone
+            critics.weights[..., -1] += 2 * floor
+        return critics
+
+    monkeypatch.setattr(least_squares_q.LeastSquaresJudge, "fit", diverged)
+    found = selecting.select(chosen(), data, SMALL)
+    assert [one.label for one in found.estimates if one.impossible] == ["good"]
+    assert found.estimates[-1].label == "good"
+    assert not found.estimates[-1].implausible
+    assert [one.label for one in found.tied] == ["good"], "it may be as good as any"
+    assert found.sentence().endswith("the critics fail on 1 of these: below what the data's rewards allow")
+    last = selecting.dataclasses.replace(found, estimates=found.estimates[-1:])
+    assert "of 1, below the least that its rewards allow" in last.sentence()
+
+
 def test_intervals_widen_where_the_critics_misjudge_the_data_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     fair = selecting.select(chosen(), regulator(), SMALL)
     own = least_squares_q.LeastSquaresJudge.data

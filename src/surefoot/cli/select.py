@@ -13,7 +13,7 @@ from surefoot.core.errors import ConfigError
 if TYPE_CHECKING:
     from surefoot.data import Dataset
     from surefoot.evaluation.selection import Bandit
-    from surefoot.tools.select import Candidate, Selection
+    from surefoot.tools.select import Candidate, Estimate, Selection
 
 
 def add_parser(commands: Any) -> None:
@@ -108,7 +108,7 @@ def _json(found: Selection, dataset: Dataset, tried: Bandit | None) -> dict[str,
         "widened_by": found.factor,
         "policies": [one.to_json() for one in found.estimates],
         "answer": found.sentence(),
-        "can_tell": not found.tied and not found.best.implausible,
+        "can_tell": not found.tied and found.best.believable,
         "not_separated": [one.label for one in found.tied],
         "truth": found.against_truth(),
         "episodes": None,
@@ -120,6 +120,12 @@ def _json(found: Selection, dataset: Dataset, tried: Bandit | None) -> dict[str,
             "returns": {one.label: seen for one, seen in zip(found.estimates, tried.returns, strict=True) if seen},
         }
     return value
+
+
+def _note(one: Estimate) -> str:
+    if one.impossible:
+        return "below what the rewards allow: the critics fail"
+    return "above the data: not supported" if one.implausible else ""
 
 
 def _present(found: Selection, tried: Bandit | None) -> None:
@@ -134,7 +140,7 @@ def _present(found: Selection, tried: Bandit | None) -> None:
             "importance": f"{one.importance:.4g}" if one.effective_episodes >= LEAST_EFFECTIVE else "-",
             "episodes_behind": f"{one.effective_episodes:.1f}",
             "distance": f"{one.distance:.2f}",
-            "note": "above the data: not supported" if one.implausible else "",
+            "note": _note(one),
             "truth": None if one.truth is None else f"{one.truth:.4g}",
         }
         for rank, one in enumerate(found.estimates, 1)

@@ -168,7 +168,8 @@ def refuse_policies_that_remember(auto: Auto, spec: Spec) -> None:
 def choose(found: Selection, groups: dict[str, str]) -> tuple[str, dict[str, tuple[float, float, float]]]:
     """The algorithm to hand over, and each one's advantage over the clone with its interval.
 
-    The interval has the spread of the critics' members, seeds averaged, and that between training seeds.
+    The interval has the spread of the critics' members, seeds averaged, and that between training seeds. Where the
+    critics fail on the clone (`Estimate.impossible`), nothing is better than it with confidence.
 
     Args:
         found: estimates of all policies.
@@ -176,7 +177,8 @@ def choose(found: Selection, groups: dict[str, str]) -> tuple[str, dict[str, tup
     """
     of = {name: [one for one in found.estimates if one.group == group] for name, group in groups.items()}
     compared = {name: _advantage(of[name], of[CLONE], found.factor) for name in groups if name != CLONE}
-    sound = [name for name in compared if not any(one.implausible for one in of[name]) and compared[name][1] > 0]
+    judged = not any(one.impossible for one in of[CLONE])
+    sound = [n for n in compared if judged and all(one.believable for one in of[n]) and compared[n][1] > 0]
     return max(sound, key=lambda name: compared[name][1], default=CLONE), compared
 
 

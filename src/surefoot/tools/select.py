@@ -4,8 +4,10 @@ The method is fixed. Each policy is judged by least-squares fitted-Q evaluation 
 members share features and resamples over all policies. The data's own behaviour is judged in the same way; its true
 value is known, so the difference is taken off every estimate, and where it is larger than the members' spread allows,
 all intervals are widened by that factor. Policies whose whole interval lies above the best return in the data are set
-aside: nothing in the data supports them. The others are ranked by the lower end of their intervals. Doubly robust and
-self-normalised per-decision importance-sampling estimates stand beside, with the number of episodes that they rest on.
+aside: nothing in the data supports them. So are those whose whole interval lies below the least that the data's rewards
+allow: there the critics fail, and say nothing. The others are ranked by the lower end of their intervals. Doubly robust
+and self-normalised per-decision importance-sampling estimates stand beside, with the number of episodes that they rest
+on.
 """
 
 from __future__ import annotations
@@ -62,13 +64,19 @@ class Estimate:
     importance: float  # self-normalised, per decision
     effective_episodes: float
     distance: float  # root mean square of policy minus recorded action, half ranges being 1
-    implausible: bool
+    implausible: bool  # the whole interval lies above the best return in the data
     truth: float | None
+    impossible: bool = False  # it lies below the least that the data's rewards allow: the critics fail on this policy
 
     @property
     def mean(self) -> float:
         """The estimate."""
         return float(self.members.mean())
+
+    @property
+    def believable(self) -> bool:
+        """Whether its interval holds a value that the data allow."""
+        return not (self.implausible or self.impossible)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, without the members."""
@@ -99,23 +107,26 @@ class Selection:
 
     @property
     def tied(self) -> list[Estimate]:
-        """Those that can't be told from the best."""
+        """Those that can't be told from the best; one that the critics fail on may be as good as any."""
         rest = [one for one in self.estimates[1:] if not one.implausible]
-        return [one for one in rest if self.difference(self.best, one)[1] <= 0]
+        return [one for one in rest if one.impossible or self.difference(self.best, one)[1] <= 0]
 
     def sentence(self) -> str:
         """The answer in words."""
-        if self.best.implausible:
+        failed = sum(one.impossible for one in self.estimates)
+        if not self.best.believable:
+            below = f" or, of {failed}, below the least that its rewards allow" if failed else ""
             return (
-                "cannot tell: every policy's estimate lies above the best return in the data, so none is supported; "
-                "evaluate a few episodes of each (--episodes), or take the behaviour's clone"
+                f"cannot tell: every policy's estimate lies above the best return in the data{below}, so none is "
+                "supported; evaluate a few episodes of each (--episodes), or take the behaviour's clone"
             )
         if not self.tied:
             return f"{self.best.label} is the best of these by its estimate, and its interval excludes the others"
         names = ", ".join(one.label for one in self.tied[:5]) + (", ..." if len(self.tied) > 5 else "")
+        fails = f"; the critics fail on {failed} of these: below what the data's rewards allow" if failed else ""
         return (
             f"cannot tell: {self.best.label} has the highest lower bound, but {len(self.tied)} of "
-            f"{len(self.estimates) - 1} others are not separated from it ({names})"
+            f"{len(self.estimates) - 1} others are not separated from it ({names}){fails}"
         )
 
     def against_truth(self) -> dict[str, float] | None:
@@ -224,12 +235,13 @@ def select(
     spread = float(gap.std(ddof=1))
     factor = max(1.0, abs(float(gap.mean())) / (2 * spread)) if spread > 0 else 1.0
     behaviour = _Behaviour(judge)
+    allowed = least_value(data, discount), float(returns.max())
     estimates = []
     for number, one in enumerate(chosen):
-        estimates.append(_estimate(one, judge, behaviour, gap, factor, float(returns.max()), truth))
+        estimates.append(_estimate(one, judge, behaviour, gap, factor, allowed, truth))
         if progress is not None:
             progress(number + 1, len(chosen))
-    estimates.sort(key=lambda one: (one.implausible, -one.low))
+    estimates.sort(key=lambda one: (not one.believable, -one.low))
     return Selection(
         estimates, float(told.mean()), float(said.mean()), factor, float(returns.max()), discount, len(gap)
     )
@@ -275,8 +287,19 @@ def check_data(dataset: Dataset) -> None:
         )
 
 
+def least_value(data: Dataset, discount: float) -> float:
+    """The least discounted return of rewards not below the data's least; 0 where that is positive: episodes may end."""
+    return min(0.0, float(data.rewards.min())) / (1 - discount)
+
+
 def _estimate(
-    one: Candidate, judge: LeastSquaresJudge, behaviour: _Behaviour, gap: Array, factor: float, best: float, truth: bool
+    one: Candidate,
+    judge: LeastSquaresJudge,
+    behaviour: _Behaviour,
+    gap: Array,
+    factor: float,
+    allowed: tuple[float, float],
+    truth: bool,
 ) -> Estimate:
     data = judge.dataset
     here, after = actions_of(one.policy, data.observations), actions_of(one.policy, data.next_observations)
@@ -295,8 +318,9 @@ def _estimate(
         importance,
         effective,
         float(np.sqrt(np.mean((scaled[0] - scaled[1]) ** 2))),
-        low > best,
+        low > allowed[1],
         float(one.returns.mean()) if truth and one.returns is not None else None,
+        high < allowed[0],
     )
 
 

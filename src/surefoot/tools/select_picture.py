@@ -24,7 +24,7 @@ def picture(found: Selection, name: str) -> Figure:
     figure, axes = plots.beside(title, (10.0 if known else 7.2, 1.4 + 0.3 * len(shown)), 2 if known else 1)
     left = axes[0]
     for i, one in enumerate(shown):
-        colour = plots.GREY if one.implausible else plots.COLOURS[0]
+        colour = plots.COLOURS[0] if one.believable else plots.GREY
         left.plot([one.low, one.high], [i, i], color=colour, linewidth=4, alpha=0.35, solid_capstyle="round")
         left.plot([one.mean], [i], "o", color=colour, markersize=5)
     left.axvline(found.data_value, color=plots.GREY, linestyle="--", linewidth=1, label="the data")
