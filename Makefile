@@ -33,7 +33,6 @@ lint: $(VENV)/.dev
 
 # Pages, notebooks (executed) and the API as a site that opens from disk.
 site: $(VENV)/.dev
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	MPLBACKEND=Agg OMP_NUM_THREADS=1 $(BIN)/python tools/build_site.py
 	@echo "site: build/site/html/index.html"
 

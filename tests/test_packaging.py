@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import email
 import importlib.metadata
 import importlib.util
 import os
@@ -296,6 +297,22 @@ def test_ziglang_is_a_requirement_only_where_it_can_be_fetched(
         assert f"ziglang=={backend.VERSION}" in hook()
         monkeypatch.setattr(backend, "can_be_fetched", lambda: False)
         assert not [name for name in hook() if re.match("ziglang|cmake|ninja", name)]
+
+
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_metadata_are_told_without_compiling_anything(
+    backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, kind: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(backend, "compiler", lambda: pytest.fail("the module was compiled"))
+    name = getattr(backend, f"prepare_metadata_for_build_{kind}")(str(tmp_path))
+    found = email.message_from_string((tmp_path / name / "METADATA").read_text(encoding="utf-8"))
+    project = PROJECT["project"]
+    assert (found["Name"], found["Version"]) == (project["name"], project["version"])
+    asked = [line.partition(";")[0] for line in found.get_all("Requires-Dist") if "extra ==" not in line]
+    assert sorted(asked) == sorted(project["dependencies"])
+    assert "surefoot = surefoot.cli:main" in (tmp_path / name / "entry_points.txt").read_text(encoding="utf-8")
+    assert not (tmp_path / name / "RECORD").exists()
 
 
 def test_pip_is_asked_whether_ziglang_can_be_fetched(

@@ -16,6 +16,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -29,7 +31,9 @@ __all__ = [
     "get_requires_for_build_editable",
     "get_requires_for_build_sdist",
     "get_requires_for_build_wheel",
-]  # prepare_metadata_...: scikit-build-core offers none where an override depends on `failed`
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
 
 VERSION = "0.17.1"  # of ziglang; the one that .ci/run builds with
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "build" / "zig"  # a fixed place: CMake's cache names it
@@ -182,13 +186,38 @@ def compiler() -> Iterator[None]:
         yield
 
 
-def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+def prepare_metadata(build: Callable[..., str], metadata_directory: str, config_settings: Any) -> str:
+    """The .dist-info of a pure wheel, which a compiled one has too but for its tag; returns its name.
+
+    scikit-build-core offers no such hook where an override depends on `failed`, and pip then compiles everything twice:
+    once to read the metadata, and once to install.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        with variables(**PURE):
+            path = pathlib.Path(folder, build(folder, config_settings))
+        with zipfile.ZipFile(path) as wheel:
+            members = [name for name in wheel.namelist() if name.partition("/")[0].endswith(".dist-info")]
+            wheel.extractall(metadata_directory, [name for name in members if not name.endswith("/RECORD")])
+    return members[0].partition("/")[0]
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Any = None) -> str:
     """PEP 517's hook."""
+    return prepare_metadata(scikit.build_wheel, metadata_directory, config_settings)
+
+
+def prepare_metadata_for_build_editable(metadata_directory: str, config_settings: Any = None) -> str:
+    """PEP 660's hook."""
+    return prepare_metadata(scikit.build_editable, metadata_directory, config_settings)
+
+
+def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+    """PEP 517's hook. The metadata are made anew: the prepared ones have a pure wheel's tag."""
     with compiler():
-        return scikit.build_wheel(wheel_directory, config_settings, metadata_directory)
+        return scikit.build_wheel(wheel_directory, config_settings)
 
 
 def build_editable(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
-    """PEP 660's hook."""
+    """PEP 660's hook; as `build_wheel`."""
     with compiler():
-        return scikit.build_editable(wheel_directory, config_settings, metadata_directory)
+        return scikit.build_editable(wheel_directory, config_settings)
