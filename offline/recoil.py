@@ -67,10 +67,11 @@ class ReCOIL(DVL):
         """Scale actions, normalise observations, say which rows are the expert's.
 
         Raises:
-            DataError: the column has other numbers than 0 and 1, or all its rows are of one kind.
+            DataError: the column has other numbers than 0 and 1, or all rows to learn from are of one kind.
         """
         ready = prepare(self, dataset, normalization=self.config.normalization)
-        return ready.replace(extras={**ready.extras, EXPERT: expert_rows(dataset, self.config.fraction)})
+        rows = expert_rows(dataset, self.config.fraction, both=not self.rewards_fixed)  # what is held out may have one
+        return ready.replace(extras={**ready.extras, EXPERT: rows})
 
     def notes(self, dataset: Dataset) -> list[str]:
         """Whom it imitates."""
@@ -81,7 +82,7 @@ class ReCOIL(DVL):
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Rows of which in the mean a share is the expert's."""
         expert = stores.data[EXPERT] > 0
-        of_expert, share = expert.double().mean(), self.config.share
+        of_expert, share = expert.double().mean().clamp(1e-9, 1 - 1e-9), self.config.share  # of one kind: all alike
         weights = torch.where(expert, share / of_expert, (1 - share) / (1 - of_expert))
         return {MAIN: WeightedRows(stores.data, weights)}
 
@@ -95,8 +96,13 @@ class ReCOIL(DVL):
         return loss, {"q": q, "expert_q": (expert * q).mean() / expert.mean().clamp(min=1e-6)}
 
 
-def expert_rows(dataset: Dataset, fraction: float) -> Array:
+def expert_rows(dataset: Dataset, fraction: float, both: bool = True) -> Array:
     """(N,) float32, 1 on the expert's rows: by the column, or else of the best episodes by undiscounted return.
+
+    Args:
+        dataset: with the column or with rewards.
+        fraction: of the episodes that are the expert's where there is no column, at least one.
+        both: refuse rows of one kind.
 
     Raises:
         DataError: the column has other numbers than 0 and 1, or all its rows are of one kind.
@@ -110,7 +116,7 @@ def expert_rows(dataset: Dataset, fraction: float) -> Array:
     rows = np.asarray(given, np.float32)
     if rows.shape != (len(dataset),) or not np.isin(rows, (0.0, 1.0)).all():
         raise DataError(f"{dataset.name}: the column {EXPERT!r} must be 0 or 1 in each row")
-    if rows.all() or not rows.any():
+    if both and (rows.all() or not rows.any()):
         kind = "all" if rows.all() else "none"
         raise DataError(f"{dataset.name}: {kind} of its rows are the expert's; recoil needs both kinds: clone it by bc")
     return rows

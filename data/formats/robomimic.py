@@ -133,7 +133,11 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     with h5py.File(image, "w") as file:
         group = file.create_group("data")
         group.attrs["total"] = len(dataset)
-        made: dict[str, Any] = {"env_name": dataset.env_id or "", "type": 2, "env_kwargs": {}}  # 2: robomimic's gym environments
+        made: dict[str, Any] = {
+            "env_name": dataset.env_id or "",
+            "type": 2,
+            "env_kwargs": {},
+        }  # 2: robomimic's gym environments
         group.attrs["env_args"] = json.dumps(made)
         file.attrs[DONES] = "terminations"
         if dataset.env_id is not None:

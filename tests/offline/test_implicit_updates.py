@@ -19,6 +19,7 @@ from surefoot.core.learner import Learner
 from surefoot.core.sources import Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import Store, store_from_dataset
+from surefoot.experiment.offline_trainer import validation_losses
 from surefoot.offline import DVL, XQL, ReCOIL
 
 
@@ -277,6 +278,21 @@ def test_recoil_draws_the_share_of_the_experts_rows_and_refuses_data_of_one_kind
         agent.prepare(dataset.replace(extras={"expert": np.ones(240, np.float32)}))
     with pytest.raises(DataError, match="'expert' must be 0 or 1"):
         agent.prepare(dataset.replace(extras={"expert": np.full(240, 0.5, np.float32)}))
+
+
+def test_recoil_is_judged_on_held_out_episodes_of_one_kind() -> None:
+    """As a run without a simulator judges it, on a tenth of the episodes."""
+    dataset = demonstrations()
+    agent = ReCOIL(Spec(2, 1, (-1.0,), (1.0,)), hidden=(8,))
+    agent.prepare(dataset)
+    for episodes, own in (([0], 1.0), ([1, 2], 0.0)):
+        held_out = dataset.select_episodes(np.array(episodes))
+        assert set(held_out.extras["expert"]) == {own}
+        losses = validation_losses(agent, held_out)
+        assert all(math.isfinite(value) for value in losses.values())
+        assert set(losses) == {"value_loss", "actor_loss", "critic_loss"}
+    alone = demonstrations(column=False).select_episodes(np.array([1]))  # its best episode is all of it
+    assert math.isfinite(validation_losses(agent, alone)["critic_loss"])
 
 
 @pytest.mark.parametrize(
