@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.core.sources import Source, Stores, Uniform
@@ -30,6 +31,7 @@ from surefoot.world_models.learning import (
 )
 
 BACKWARDS, SEEKING = "backwards", "seeking"
+Algorithm = TypeVar("Algorithm", bound=type[Any])
 TRANSDUCED = ("actor", "critic", "value")
 """Networks that are transduced, of those that an algorithm has."""
 
@@ -63,7 +65,7 @@ class COCOAConfig(EnsembleConfig):
         require(getattr(self, "dropout", 0) == 0, name, "dropout", getattr(self, "dropout", 0), "0")
 
 
-class COCOA(Agent):
+class COCOA:
     r"""COCOA of Song, Lee and Kim, "Compositional Conservatism" (ICLR 2024): the wrapper.
 
     .. math::
@@ -80,11 +82,12 @@ class COCOA(Agent):
     said. Anchors are computed anew for each network; there they are shared within an update, with the same numbers.
     """
 
-    config: Any
+    inner: Any
+    """The algorithm around which it is put, as it is by itself."""
 
-    def build(self) -> None:
+    def build(self: Any) -> None:
         """The algorithm's networks, transduced; the models, and the policy that seeks anchors."""
-        super().build()
+        self.inner.build(self)
         c, spec = self.config, self.spec
         if not hasattr(self, "model"):
             self.model = ensemble_of(spec, c)
@@ -101,11 +104,11 @@ class COCOA(Agent):
             if isinstance(module, TransducedMLP):
                 module.anchored_by(self.anchors)
 
-    def anchors(self, states: Tensor) -> Tensor:
+    def anchors(self: Any, states: Tensor) -> Tensor:
         """(B, O) anchors of (B, O) states, without gradient."""
-        return anchored(self.model, self.seeker, states, self.config.anchor_steps)  # type: ignore[arg-type]
+        return anchored(self.model, self.seeker, states, self.config.anchor_steps)
 
-    def policy(self) -> Policy:
+    def policy(self: Any) -> Policy:
         """A copy of the policy with the model and the seeker, which it acts by."""
         for module in self.actor.modules():
             if isinstance(module, TransducedMLP):
@@ -114,17 +117,17 @@ class COCOA(Agent):
         for module in self.actor.modules():
             if isinstance(module, TransducedMLP):
                 module.anchored_by(self.anchors)
-        head = AnchoredActor(inner, seeker, model, self.config.anchor_steps)  # type: ignore[arg-type]
+        head = AnchoredActor(inner, seeker, model, self.config.anchor_steps)
         return Policy.of(head, self.normalizer, self.action_low, self.action_high)
 
     @property
-    def _has_model(self) -> bool:
+    def _has_model(self: Any) -> bool:
         """Whether the algorithm itself learns the forward model."""
         return bool(getattr(self, "learned", False))
 
-    def prepare(self, dataset: Dataset) -> Dataset:
+    def prepare(self: Any, dataset: Dataset) -> Dataset:
         """As the algorithm; the statistics of both models."""
-        ready: Dataset = super().prepare(dataset)
+        ready: Dataset = self.inner.prepare(self, dataset)
         if not self._has_model:
             ready = prepare_model(self, ready)
         columns = {name: getattr(ready, name)[ready.valid] for name in ("observations", "actions", "rewards")}
@@ -132,31 +135,31 @@ class COCOA(Agent):
         self.reverse.fit_statistics(turned_round(columns))
         return ready
 
-    def notes(self, dataset: Dataset) -> list[str]:
+    def notes(self: Any, dataset: Dataset) -> list[str]:
         """How much of the run is the algorithm's."""
         c = self.config
         first = c.model_updates + c.seeker_updates
-        return [*super().notes(dataset), f"{self.name}: the policy is trained from step {first + 1:,} on"]
+        return [*self.inner.notes(self, dataset), f"{self.name}: the policy is trained from step {first + 1:,} on"]
 
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
+    def sources(self: Any, stores: Stores) -> Mapping[str, Source]:
         """The algorithm's, the models', and the steps back towards the data."""
         c = self.config
         rows = {"observations": (self.spec.observation_dim,), "actions": (self.spec.action_dim,)}
         seeking = Added(c.reverse_starts * c.reverse_steps, rows, SEEKING)
         seeking.dtype = stores.data["rewards"].dtype
         return {
-            **super().sources(stores),
+            **self.inner.sources(self, stores),
             **({} if self._has_model else model_sources(stores, c)),
             BACKWARDS: Uniform(stores.data, stream=BACKWARDS),
             SEEKING: seeking,
         }
 
-    def reverse_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    def reverse_loss(self: Any, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Gaussian log-likelihood of the way back from the next state."""
         loss, metrics = self.reverse.loss(turned_round(batch))
         return loss, {"reverse_likelihood": metrics["model_likelihood"]}
 
-    def steps_back(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Any], Metrics]:
+    def steps_back(self: Any, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Any], Metrics]:
         """Rows (state, action that leads towards the data), by the reverse model from next states of the data."""
         c, size = self.config, self.spec.action_dim
         states, direction = batch["next_observations"], batch["actions"].flip(0)  # of other rows: they are random
@@ -172,15 +175,15 @@ class COCOA(Agent):
         rows, chosen, valid = (torch.cat(column) for column in zip(*found, strict=True))
         return {SEEKING: {"observations": rows, "actions": chosen, "valid": valid}}, {"steps_back": valid.sum()}
 
-    def seeker_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    def seeker_loss(self: Any, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the actions that lead towards the data."""
         error = torch.tanh(self.seeker(batch["observations"])) - batch["actions"]
         return error.square().mean(), {}
 
-    def updates(self) -> list[Update | Rule]:
+    def updates(self: Any) -> list[Update | Rule]:
         """The models; steps back and their clone; then the algorithm."""
         c, size = self.config, self.spec.action_dim
-        own = list(super().updates())
+        own = list(self.inner.updates(self))
         first, then = c.model_updates, c.seeker_updates
         learned = [e for e in own if {MODEL, HOLDOUT} & set(e.sources)] if self._has_model else learn_model(self, first)
         rest = [e for e in own if e not in learned]
@@ -203,6 +206,19 @@ class COCOA(Agent):
 def _later(entry: Update | Rule, steps: int) -> Update | Rule:
     until = None if entry.until is None else entry.until + steps
     return dataclasses.replace(entry, after=entry.after + steps, until=until)
+
+
+AROUND = ("build", "prepare", "notes", "sources", "updates")
+"""Methods of an algorithm that the wrapper calls in its own of that name."""
+
+
+def around(algorithm: Algorithm) -> Algorithm:
+    """A decorator: COCOA around an algorithm from data; its config has the settings of `COCOAConfig`."""
+    methods = {name: method for name, method in vars(COCOA).items() if not name.startswith("__")}
+    inner = types.SimpleNamespace(**{name: getattr(algorithm, name) for name in AROUND})
+    for name, method in {**methods, "inner": inner}.items():
+        setattr(algorithm, name, method)
+    return algorithm
 
 
 def turned_round(batch: Mapping[str, Any]) -> dict[str, Any]:

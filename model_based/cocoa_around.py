@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from surefoot.core.agent import algorithm_of
 from surefoot.core.errors import ConfigError
-from surefoot.model_based.cocoa import COCOA, COCOAConfig
-from surefoot.model_based.mobile import MOBILE, MOBILEConfig
-from surefoot.model_based.mopo import MOPO, MOPOConfig
+from surefoot.model_based.cocoa import COCOAConfig, around
+from surefoot.model_based.imagined_sac import ImaginedSAC
+from surefoot.model_based.mobile import MOBILEConfig, of_mobile
+from surefoot.model_based.mopo import MOPOConfig, of_mopo
 from surefoot.offline.cql import CQL, CQLConfig
 from surefoot.offline.iql import IQL, IQLConfig
 
@@ -26,7 +27,8 @@ class COCOAIQLConfig(COCOAConfig, IQLConfig):
         IQLConfig.__post_init__(self)
 
 
-class COCOAIQL(COCOA, IQL):
+@around
+class COCOAIQL(IQL):
     """COCOA around IQL."""
 
     name = "cocoa_iql"
@@ -50,7 +52,8 @@ class COCOACQLConfig(COCOAConfig, CQLConfig):
             raise ConfigError(f"{algorithm_of(self)}: transduced networks have no layer norms; leave them out")
 
 
-class COCOACQL(COCOA, CQL):
+@around
+class COCOACQL(CQL):
     """COCOA around CQL."""
 
     name = "cocoa_cql"
@@ -70,12 +73,14 @@ class COCOAMOPOConfig(COCOAConfig, MOPOConfig):
         MOPOConfig.__post_init__(self)
 
 
-class COCOAMOPO(COCOA, MOPO):
+@around
+class COCOAMOPO(ImaginedSAC):
     """COCOA around MOPO."""
 
     name = "cocoa_mopo"
     Config: ClassVar[type] = COCOAMOPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    uncertainty, judge = of_mopo.uncertainty, of_mopo.judge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +95,12 @@ class COCOAMOBILEConfig(COCOAConfig, MOBILEConfig):
         MOBILEConfig.__post_init__(self)
 
 
-class COCOAMOBILE(COCOA, MOBILE):
+@around
+class COCOAMOBILE(ImaginedSAC):
     """COCOA around MOBILE."""
 
     name = "cocoa_mobile"
     Config: ClassVar[type] = COCOAMOBILEConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    inconsistency, _by_member = of_mobile.inconsistency, of_mobile._by_member
+    targets, critic_noise = of_mobile.targets, of_mobile.critic_noise

@@ -9,13 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.temperature import Temperature
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.model_based.signals import imagined_signals, value_signals
+from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.model_replay import Members, Newest, ReplayBesideAdded, Split
 from surefoot.online.replay import Replay
-from surefoot.online.sac import SAC, SACConfig
+from surefoot.online.sac import SACConfig, of_sac
 from surefoot.world_models import terminations
 from surefoot.world_models.ensemble import gaussian_loss
 from surefoot.world_models.imagine import imagine, rollout_noise
@@ -66,7 +69,7 @@ def rollout_length(step: float, schedule: tuple[float, float, int, int]) -> int:
     return int(short + share * (long - short))
 
 
-class MBPO(SAC):
+class MBPO(OffPolicyAgent):
     r"""MBPO of Janner, Fu, Zhang and Levine, "When to Trust Your Model" (NeurIPS 2019).
 
     The losses are SAC's, on a batch of which `real_ratio` is of the replay buffer and the rest imagined: every
@@ -89,13 +92,17 @@ class MBPO(SAC):
     }  # fmt: skip
     data = "refused"
     config: MBPOConfig
+    actor: TanhGaussianActor
+    temperature: Temperature
+    target_entropy, targets = of_sac.target_entropy, of_sac.targets
+    actor_loss, temperature_loss = of_sac.actor_loss, of_sac.temperature_loss
     limits: Tensor
     held: Tensor
     imaginations: Tensor
 
     def build(self) -> None:
         """SAC's networks, the model, what rewards allow, and how often rows were imagined."""
-        super().build()
+        of_sac.build(self)
         self.model = ensemble_of(self.spec, self.config)
         self.register_buffer("limits", torch.zeros(5))
         self.register_buffer("held", torch.zeros(()))  # the holdout's loss
@@ -171,7 +178,7 @@ class MBPO(SAC):
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """SAC's, and the alarm's signals."""
-        loss, metrics = super().critic_loss(batch, noise)
+        loss, metrics = of_sac.critic_loss(self, batch, noise)
         signals = value_signals(metrics["q"], self.limits, self.config.discount, self.temperature(), self.decision_dim)
         return loss, signals
 
@@ -191,5 +198,5 @@ class MBPO(SAC):
             *(dataclasses.replace(rule, after=first, until=first + 1) for rule in asked),
             *(dataclasses.replace(rule, after=first + 1, every=c.imagine_every) for rule in asked),
             dataclasses.replace(refresh, after=first + 1, every=c.imagine_every),
-            *(dataclasses.replace(entry, after=first) for entry in super().updates()),
+            *(dataclasses.replace(entry, after=first) for entry in of_sac.updates(self)),
         ]

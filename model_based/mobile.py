@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
-from surefoot.core.agent import Batch, algorithm_of, require
+from surefoot.core.agent import Batch, algorithm_of, methods_of, require
 from surefoot.core.random import Noise
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models.uncertainty import bellman_inconsistency
@@ -80,7 +80,7 @@ class MOBILE(ImaginedSAC):
 
     def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) its base's, lowered on imagined rows."""
-        found = super().targets(batch, noise)
+        found = ImaginedSAC.targets(self, batch, noise)
         real = self.of_data(batch)
         if self.config.penalty > 0 and real < len(found):
             imagined = {name: batch[name][real:] for name in ("observations", "actions")}
@@ -91,7 +91,7 @@ class MOBILE(ImaginedSAC):
     def critic_noise(self) -> dict[str, Noise]:
         """Its base's, and what members draw."""
         c, spec = self.config, self.spec
-        found = super().critic_noise()
+        found = ImaginedSAC.critic_noise(self)
         if c.penalty == 0:
             return found
         each = c.model_elites * c.samples
@@ -100,3 +100,7 @@ class MOBILE(ImaginedSAC):
             "member_state": Noise("normal", each * (spec.observation_dim + 1)),
             "member_action": Noise("normal", each * spec.action_dim),
         }
+
+
+of_mobile = methods_of(MOBILE)
+"""For algorithms that are put together of its losses and methods."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.agent import algorithm_of, require
+from surefoot.core.agent import algorithm_of, methods_of, require
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models import uncertainty
 from surefoot.world_models.dynamics import Outcome
@@ -66,3 +66,7 @@ class MOPO(ImaginedSAC):
             return outcome
         lowered = outcome.rewards - self.config.penalty * self.uncertainty(states, actions)
         return outcome._replace(rewards=lowered)
+
+
+of_mopo = methods_of(MOPO)
+"""For algorithms that are put together of its losses and methods."""

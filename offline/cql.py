@@ -13,7 +13,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
 from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
@@ -248,3 +248,7 @@ class CQL(Agent):
             Update(self.actor_loss, ("actor",), actor, noise=action, together=True),
             Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True),
         ]
+
+
+of_cql = methods_of(CQL)
+"""For algorithms that are put together of its losses and methods."""

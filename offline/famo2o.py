@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import GaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, methods_of, require
 from surefoot.core.family import FamilyActor, StochasticBalanceModel, embedded
 from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, Value
@@ -162,3 +162,7 @@ class FamO2O(Agent):
     def policy(self) -> Policy:
         """A copy of policy and balance model together."""
         return family_policy(self)
+
+
+of_famo2o = methods_of(FamO2O)
+"""For algorithms that are put together of its losses and methods."""

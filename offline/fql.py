@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, methods_of, require
 from surefoot.core.chunks import in_chunks
 from surefoot.core.flow import euler
 from surefoot.core.flow_actor import OneStepActor
@@ -128,3 +128,7 @@ class FQL(Agent):
                 self.critic_loss, ("critic",), adam, noise={"next": Noise("normal", size)}, together=True, lagging=lag
             ),
         ]
+
+
+of_fql = methods_of(FQL)
+"""For algorithms that are put together of its losses and methods."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from surefoot.core.actors import Actor, DeterministicActor, GaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
 from surefoot.core.features import EncoderConfig
 from surefoot.core.histories import HistoryConfig
 from surefoot.core.networks import Critic, Value
@@ -147,3 +147,7 @@ class IQL(Agent):
             Update(actor_loss, ("actor",), actor_adam, together=together, noise=keep),
             Update(self.critic_loss, ("critic",), adam, together=together, then=targets),
         ]
+
+
+of_iql = methods_of(IQL)
+"""For algorithms that are put together of its losses and methods."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, methods_of, require
 from surefoot.core.chunks import in_chunks
 from surefoot.core.flow_actor import FlowActor
 from surefoot.core.histories import HistoryConfig
@@ -114,6 +114,10 @@ class QC(Agent):
             Update(self.flow_loss, ("velocity",), adam, noise=cloning_noise(size)),
             Update(self.critic_loss, ("critic",), adam, noise=draws, together=True, lagging=lag),
         ]
+
+
+of_qc = methods_of(QC)
+"""For algorithms that are put together of its losses and methods."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,8 @@ from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import prepare
 from surefoot.data.sources import WeightedRows
-from surefoot.offline.dvl import DVL, DVLConfig
+from surefoot.offline.dvl import DVLConfig, of_dvl
+from surefoot.offline.xql import XQL
 
 EXPERT = "expert"
 """Column of the data, 0 or 1: which rows an expert has shown."""
@@ -40,7 +41,7 @@ class ReCOILConfig(DVLConfig):
         require(self.rewards == "none", name, "rewards", self.rewards, "none: they are never read")
 
 
-class ReCOIL(DVL):
+class ReCOIL(XQL):
     r"""ReCOIL of Sikchi, Zheng, Zhang and Niekum, "Dual RL" (ICLR 2024), its form with a state value and chi-square.
 
     .. math::
@@ -62,6 +63,7 @@ class ReCOIL(DVL):
     Config: ClassVar[type] = ReCOILConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"total_variation": {}, "chi_square": {"divergence": "chi_square"}}
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "terminations", "next_observations", EXPERT)
+    implicit = of_dvl.implicit
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions, normalise observations, say which rows are the expert's.

@@ -11,7 +11,7 @@ from surefoot.core.agent import Batch
 from surefoot.core.value_learning import mc_return
 from surefoot.data.dataset import Dataset
 from surefoot.offline.calql import CalQL, CalQLConfig, calibrated, with_returns_to_go
-from surefoot.offline.cql import CQL
+from surefoot.offline.cql import of_cql
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 
 
@@ -29,7 +29,7 @@ class CalQLOnlineConfig(OffPolicyConfig, CalQLConfig):
         CalQLConfig.__post_init__(self)
 
 
-class CalQLOnline(CQL, OffPolicyAgent):
+class CalQLOnline(OffPolicyAgent):
     r"""Cal-QL of Nakamoto et al. (NeurIPS 2023), online: the same losses on the dataset and the replay buffer.
 
     The value that bounds the conservative term from below is the return-to-go of the transition's own episode,
@@ -51,11 +51,16 @@ class CalQLOnline(CQL, OffPolicyAgent):
     inherits_moments = ("calql", "calql_online")
     PRESETS = CalQL.PRESETS
     reads = CalQL.reads
-    config: CalQLOnlineConfig  # type: ignore[assignment]
+    config: CalQLOnlineConfig
+    build, updates = of_cql.build, of_cql.updates
+    policy_input, weighed = of_cql.policy_input, of_cql.weighed
+    target_entropy, critic_loss, actor_loss = of_cql.target_entropy, of_cql.critic_loss, of_cql.actor_loss
+    _target, _values, _policy_pairs = of_cql._target, of_cql._values, of_cql._policy_pairs
+    temperature_loss = of_cql.temperature_loss
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """As CQL, and a column of returns-to-go."""
-        return with_returns_to_go(super().prepare(dataset), self.config)
+        return with_returns_to_go(of_cql.prepare(self, dataset), self.config)
 
     def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
         """The values (E, 3n, B), those of the policy's actions at least the return-to-go."""

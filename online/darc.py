@@ -8,9 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Metrics, Rule, Update, require
+from surefoot.core.networks import Critic
 from surefoot.core.sources import joined
+from surefoot.core.temperature import Temperature
 from surefoot.online import hybrid
+from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.dynamics_gap import DynamicsGap
 from surefoot.online.hybrid import (
     BOTH,
@@ -20,7 +24,7 @@ from surefoot.online.hybrid import (
     half_of,
     hybrid_updates,
 )
-from surefoot.online.sac import SAC
+from surefoot.online.sac import of_sac
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +42,7 @@ class DARCConfig(HybridConfig):
         require(known, "darc", "learn_from", self.learn_from, "simulated or both")
 
 
-class DARC(SAC):
+class DARC(OffPolicyAgent):
     r"""DARC of Eysenbach et al., "Off-Dynamics Reinforcement Learning: Training for Transfer with Domain Classifiers".
 
     SAC on simulated transitions with the reward :math:`r + \log p_D(s'|s, a) - \log p_{sim}(s'|s, a)`. The data, which
@@ -52,23 +56,28 @@ class DARC(SAC):
     data = "required"
     wants_gap: ClassVar[bool] = True
     config: DARCConfig
+    actor: TanhGaussianActor
+    critic: Critic
+    target_critic: Critic
+    temperature: Temperature
+    target_entropy, targets = of_sac.target_entropy, of_sac.targets
 
     def build(self) -> None:
         """SAC's networks and the discriminators."""
-        super().build()
+        of_sac.build(self)
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.dynamics = DynamicsGap(*sizes, c.discriminator_hidden, c.discriminator_bound)
 
     sources, discriminator_loss = hybrid.sources, hybrid.discriminator_loss
-    temperature_loss, actor_loss = hybrid.temperature_loss, hybrid.actor_loss  # type: ignore[assignment]
+    temperature_loss, actor_loss = hybrid.temperature_loss, hybrid.actor_loss
 
-    def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
+    def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD errors at corrected rewards."""
         simulated = parts[SIMULATED]
         with torch.no_grad():
             ratio = self.dynamics.log_ratio(simulated["observation_actions"], simulated["next_observations"])
         corrected = {**simulated, "rewards": simulated["rewards"] + self.config.correction * ratio}
-        loss, metrics = super().critic_loss(joined({**parts, SIMULATED: corrected}), noise)
+        loss, metrics = of_sac.critic_loss(self, joined({**parts, SIMULATED: corrected}), noise)
         return loss, {**metrics, "log_ratio": ratio}
 
     def updates(self) -> list[Update | Rule]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent, algorithm_of, require
+from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.agent import Agent, algorithm_of, methods_of, require
 from surefoot.core.chunks import in_chunks
 from surefoot.core.flow_actor import FlowActor
 from surefoot.core.policy import Policy
 from surefoot.core.steered import SteeredActor
-from surefoot.online.pretrained import STEPS, FlowOptions, settled_options, take_clone, velocity_network
-from surefoot.online.sac import SAC, SACConfig
+from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
+from surefoot.online.sac import SACConfig, of_sac
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,7 @@ class DSRLConfig(FlowOptions, SACConfig):
         require(self.chunk is None or self.chunk >= 1, who, "chunk", self.chunk, "None or >= 1")
 
 
-class DSRL(SAC):
+class DSRL(OffPolicyAgent):
     r"""DSRL of Wagenmaker et al., "Steering Your Diffusion Policy with Latent Space Reinforcement Learning" (2025).
 
     A cloned flow F stays as it is (`init=` a run of `flow_bc`). SAC's action is the noise that F begins from,
@@ -64,18 +65,18 @@ class DSRL(SAC):
     inherits = ("actor", "normalizer", "base")
     decides = True
     config: DSRLConfig
+    actor: TanhGaussianActor
+    target_entropy, targets, updates = of_sac.target_entropy, of_sac.targets, of_sac.updates
+    critic_loss, actor_loss, temperature_loss = of_sac.critic_loss, of_sac.actor_loss, of_sac.temperature_loss
 
     def build(self) -> None:
         """SAC's networks for noise, and the flow."""
-        super().build()
+        of_sac.build(self)
         c, size = self.config, self.decision_dim
         self.base = FlowActor(velocity_network(c, self.features, size), size, c.flow_steps or STEPS)
         self.base.requires_grad_(False)
 
-    @classmethod
-    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
-        """The clone's chunk, steps and network."""
-        return settled_options(config, source, cls.name)
+    settle = classmethod(settle)
 
     def adopt(self, source: Agent) -> list[str] | None:
         """The clone's velocity, which stays; of a run of this algorithm all."""
@@ -101,3 +102,7 @@ class DSRL(SAC):
         """A copy of both, which plays its chunks from memory."""
         head = in_chunks(copy.deepcopy(self.steered()), self.chunk, self.spec.action_dim)
         return Policy.of(head, self.normalizer, self.action_low, self.action_high, self.encoder)
+
+
+of_dsrl = methods_of(DSRL)
+"""For algorithms that are put together of its losses and methods."""

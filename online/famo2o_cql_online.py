@@ -9,7 +9,7 @@ from torch import Tensor
 from surefoot.core.agent import Batch
 from surefoot.core.family import BalanceModel
 from surefoot.core.random import Noise
-from surefoot.offline.cql import CQL
+from surefoot.offline.cql import of_cql
 from surefoot.offline.famo2o_cql import FamO2OCQL, FamO2OCQLConfig
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 
@@ -28,7 +28,7 @@ class FamO2OCQLOnlineConfig(OffPolicyConfig, FamO2OCQLConfig):
         FamO2OCQLConfig.__post_init__(self)
 
 
-class FamO2OCQLOnline(CQL, OffPolicyAgent):
+class FamO2OCQLOnline(OffPolicyAgent):
     """FamO2O of Wang et al. (NeurIPS 2023) over CQL, online: as offline, but with the balance model's beta = b(s).
 
     It is detached in all losses but the balance model's own. `init=` a `famo2o_cql` run gives all networks. As in
@@ -41,11 +41,15 @@ class FamO2OCQLOnline(CQL, OffPolicyAgent):
     inherits = ("actor", "normalizer", "balance", "critic", "target_critic", "temperature")
     inherits_moments = ("famo2o_cql", "famo2o_cql_online")
     PRESETS = FamO2OCQL.PRESETS
-    config: FamO2OCQLOnlineConfig  # type: ignore[assignment]
+    config: FamO2OCQLOnlineConfig
     balance: BalanceModel
     build, make_family, updates = FamO2OCQL.build, FamO2OCQL.make_family, FamO2OCQL.updates
     policy_input, weighed, balance_loss = FamO2OCQL.policy_input, FamO2OCQL.weighed, FamO2OCQL.balance_loss
     act, policy = FamO2OCQL.act, FamO2OCQL.policy
+    reads, prepare, _bounded = of_cql.reads, of_cql.prepare, of_cql._bounded
+    target_entropy, critic_loss, actor_loss = of_cql.target_entropy, of_cql.critic_loss, of_cql.actor_loss
+    _target, _values, _policy_pairs = of_cql._target, of_cql._values, of_cql._policy_pairs
+    temperature_loss = of_cql.temperature_loss
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor], where: str) -> Tensor:
         """(B,) that the universal policy reads at `observations` or `next_observations`: the balance model's."""

@@ -20,7 +20,7 @@ from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metri
 from surefoot.core.value_learning import value_loss
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
 from surefoot.online.on_policy_config import EpochsConfig
-from surefoot.online.pretrained import STEPS, FlowOptions, settled_options, take_clone, velocity_network
+from surefoot.online.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
 
 LEVELS = {"sample": "unit", "mean": "sequence"}
 """Word of the config -> level of `log_ratio`."""
@@ -99,10 +99,7 @@ class FPO(OnPolicyAgent):
         self.build_actor()
         self.value = Value(self.features, self.config.hidden, "orthogonal", activation=self.config.activation)
 
-    @classmethod
-    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
-        """The clone's chunk, steps and network."""
-        return settled_options(config, source, cls.name)
+    settle = classmethod(settle)
 
     def adopt(self, source: Agent) -> list[str] | None:
         """The clone's velocity; of a run of this algorithm all."""

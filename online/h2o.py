@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
+from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.sources import joined
+from surefoot.core.temperature import Temperature
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.online import hybrid
+from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.dynamics_gap import (
     SPREADS,
     DynamicsGap,
@@ -31,7 +35,7 @@ from surefoot.online.hybrid import (
     half_of,
     hybrid_updates,
 )
-from surefoot.online.sac import SAC
+from surefoot.online.sac import of_sac
 
 MOST_PENALTY = 1000.0
 """The difference of values that the penalty weighs is clipped there (t6-thu/H2O)."""
@@ -56,7 +60,7 @@ class H2OConfig(HybridConfig):
         require(self.gap_spread in SPREADS, "h2o", "gap_spread", self.gap_spread, " or ".join(SPREADS))
 
 
-class H2O(SAC):
+class H2O(OffPolicyAgent):
     r"""H2O of Niu et al., "When to Trust Your Simulator" (NeurIPS 2022), as t6-thu/H2O has it.
 
     .. math::
@@ -76,11 +80,16 @@ class H2O(SAC):
     data = "required"
     wants_gap: ClassVar[bool] = True
     config: H2OConfig
+    actor: TanhGaussianActor
+    critic: Critic
+    target_critic: Critic
+    temperature: Temperature
     spread: Tensor
+    target_entropy = of_sac.target_entropy
 
     def build(self) -> None:
         """SAC's networks, the discriminators, and the spread of next observations."""
-        super().build()
+        of_sac.build(self)
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.dynamics = DynamicsGap(*sizes, c.discriminator_hidden, c.discriminator_bound)
         self.register_buffer("spread", torch.ones(self.spec.observation_dim))
@@ -92,9 +101,9 @@ class H2O(SAC):
         return prepared
 
     sources, discriminator_loss = hybrid.sources, hybrid.discriminator_loss
-    temperature_loss, actor_loss = hybrid.temperature_loss, hybrid.actor_loss  # type: ignore[assignment]
+    temperature_loss, actor_loss = hybrid.temperature_loss, hybrid.actor_loss
 
-    def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:  # type: ignore[override]
+    def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD errors, those of simulated rows weighted, and the penalty on values where the gap is wide."""
         batch = joined(parts)
         q, target = self.critic(batch["observation_actions"]), self.targets(batch, noise)
@@ -109,7 +118,7 @@ class H2O(SAC):
     def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) reward and value of a next action, with or without its entropy."""
         if self.config.entropy_backup:
-            return super().targets(batch, noise)
+            return of_sac.targets(self, batch, noise)  # type: ignore[no-any-return]
         following = batch["next_observations"]
         action = self.actor.act(following, noise["next_action"])
         next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1)))

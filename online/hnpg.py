@@ -17,8 +17,8 @@ from surefoot.core.random import Noise
 from surefoot.core.value_learning import gae, mc_return, td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.online.natural_gradient import TRPO, TRPOConfig
-from surefoot.online.on_policy_agent import head_gain, in_parts
+from surefoot.online.natural_gradient import TRPOConfig, of_trpo
+from surefoot.online.on_policy_agent import OnPolicyAgent, head_gain, in_parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class HNPGConfig(TRPOConfig):
         require(0 < self.target_rate <= 1, "hnpg", "target_rate", self.target_rate, "in (0, 1]")
 
 
-class HNPG(TRPO):
+class HNPG(OnPolicyAgent):
     r"""HNPG of Zhou, Sekhari, Song and Sun, "Offline Data Enhanced On-Policy Policy Gradient with Provable Guarantees".
 
     .. math::
@@ -66,6 +66,7 @@ class HNPG(TRPO):
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     inherits = ("actor", "normalizer")
     config: HNPGConfig
+    gain = of_trpo.gain
 
     def build(self) -> None:
         """The actor, and a critic of states and actions with its average."""
@@ -149,7 +150,7 @@ class HNPG(TRPO):
                 added["mask"] = torch.ones_like(batch["mask"])
             rows = {name: torch.cat([value, added[name]]) for name, value in rows.items()}
         rows["advantages"] = normalise(rows["advantages"], rows.get("mask"))
-        return super().policy_step(rows, noise)
+        return of_trpo.policy_step(self, rows, noise)  # type: ignore[no-any-return]
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared errors: of the block's returns, and of what the data's transitions lead to."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.offline.iql import IQL, IQLConfig
+from surefoot.offline.iql import IQL, IQLConfig, of_iql
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 
 
@@ -23,7 +23,7 @@ class IQLOnlineConfig(OffPolicyConfig, IQLConfig):
         IQLConfig.__post_init__(self)
 
 
-class IQLOnline(IQL, OffPolicyAgent):
+class IQLOnline(OffPolicyAgent):
     """IQL of Kostrikov, Nair and Levine, section 5.3: fine-tuned online by the same losses, the data kept.
 
     `init=` an `iql` run gives all networks. The authors' code puts the data into the replay buffer and draws from it
@@ -37,4 +37,9 @@ class IQLOnline(IQL, OffPolicyAgent):
     inherits = ("actor", "normalizer", "value", "critic", "target_critic")
     inherits_moments = ("iql", "iql_online")
     PRESETS = {"official": {}, "corl": IQL.PRESETS["corl"]}  # noqa: RUF012
-    config: IQLOnlineConfig  # type: ignore[assignment]
+    by_rows = True
+    config: IQLOnlineConfig
+    reads, build, prepare, annotate = of_iql.reads, of_iql.build, of_iql.prepare, of_iql.annotate
+    value_loss, critic_loss, updates = of_iql.value_loss, of_iql.critic_loss, of_iql.updates
+    gaussian_actor_loss, deterministic_actor_loss = of_iql.gaussian_actor_loss, of_iql.deterministic_actor_loss
+    _weights = of_iql._weights

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Rule, Update, require
 from surefoot.core.errors import ConfigError
+from surefoot.core.networks import Critic
 from surefoot.core.policy import Policy
 from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.replay import Alternation, Replay, alternating_choices, drawn_choices
-from surefoot.online.sac import SAC, SACConfig
+from surefoot.online.sac import SACConfig, of_sac
 
 SELECTORS = ("random", "alternate")
 
@@ -40,7 +43,7 @@ class MOORLConfig(SACConfig):
         require(whole, "moorl", "offline_fraction", self.offline_fraction, "0: a batch is of one source alone")
 
 
-class MOORL(SAC):
+class MOORL(OffPolicyAgent):
     r"""MOORL, "A Framework for Integrating Offline-Online Reinforcement Learning" (TMLR 2025), after its description.
 
     An iteration takes one of two tasks, the data or the replay buffer; from the meta-parameters it takes K steps of
@@ -62,10 +65,14 @@ class MOORL(SAC):
     }
     data = "required"
     config: MOORLConfig
+    actor: TanhGaussianActor
+    critic: Critic
+    target_entropy, targets = of_sac.target_entropy, of_sac.targets
+    critic_loss, actor_loss, temperature_loss = of_sac.critic_loss, of_sac.actor_loss, of_sac.temperature_loss
 
     def build(self) -> None:
         """SAC's networks, and the meta-parameters of actor and critics."""
-        super().build()
+        of_sac.build(self)
         self.meta_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.meta_critic = copy.deepcopy(self.critic).requires_grad_(False)
 
@@ -86,7 +93,7 @@ class MOORL(SAC):
         c = self.config
         meta = {"meta_actor": ("actor", c.meta_rate), "meta_critic": ("critic", c.meta_rate)}
         begin = {"actor": ("meta_actor", 1.0), "critic": ("meta_critic", 1.0)}
-        return [*super().updates(), Rule(every=c.inner_steps, then={**meta, **begin})]
+        return [*of_sac.updates(self), Rule(every=c.inner_steps, then={**meta, **begin})]
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions of the meta-policy; mean ones without `noise`."""

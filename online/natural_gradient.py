@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from surefoot.core import kernels
 from surefoot.core.actor import DistributionActor
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, methods_of, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio
 from surefoot.core.value_learning import value_loss
@@ -92,6 +92,10 @@ class TRPO(OnPolicyAgent):
             Rule(self.policy_step, ("actor",), on="block"),
             Update(self.critic_loss, ("value",), Adam(self.config.learning_rate)),
         ]
+
+
+of_trpo = methods_of(TRPO)
+"""For algorithms that are put together of its losses and methods."""
 
 
 class Surface:

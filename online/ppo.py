@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, methods_of, require
 from surefoot.core.features import EncoderConfig
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
@@ -180,3 +180,7 @@ class PPO(OnPolicyAgent):
                 Update(self.critic_loss, ("value",), adam, together=True),
             ]
         return [Update(self.loss, ("actor", "value"), adam)]
+
+
+of_ppo = methods_of(PPO)
+"""For algorithms that are put together of its losses and methods."""

@@ -85,9 +85,13 @@ def flow_of(source: Agent, name: str) -> tuple[FlowActor, int]:
     return clone_of(source, name, FlowActor, "flow", "flow_bc, or of an algorithm whose policy is a flow")
 
 
-def settled_options(config: Mapping[str, Any], source: Agent, name: str) -> dict[str, Any]:
-    """The options of `FlowOptions` that a config leaves open, as the source's policy has them."""
-    flow, chunk = flow_of(source, name)
+def settle(cls: type[Agent], config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+    """Options of `FlowOptions` that a config leaves open, as the source's flow has them: `Agent.settle` of such agents.
+
+    Returns:
+        The clone's chunk, steps and network, by option.
+    """
+    flow, chunk = flow_of(source, cls.name)
     found = {"chunk": chunk, "flow_steps": flow.steps, **flow.description()}
     return {option: found[option] for option in SETTLED if config.get(option) is None and option in found}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
 from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.temperature import Temperature
@@ -162,3 +162,7 @@ class REDQ(OffPolicyAgent):
             actor,
             Update(self.temperature_loss, ("temperature",), adam, rows=rows, noise=action, together=True),
         ]
+
+
+of_redq = methods_of(REDQ)
+"""For algorithms that are put together of its losses and methods."""

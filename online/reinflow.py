@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
 from surefoot.core.flow import euler
 from surefoot.core.flow_actor import field
 from surefoot.core.flow_chains import NOISES, ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor, decayed
@@ -27,7 +27,7 @@ from surefoot.online.pretrained import (
     STEPS,
     FlowOptions,
     check_clone_is_kept,
-    settled_options,
+    settle,
     take_clone,
     velocity_network,
 )
@@ -143,10 +143,7 @@ class ReinFlow(OnPolicyAgent):
             noise |= {"explorer_hidden": c.noise_hidden, "trained": c.trained_steps}
             self.actor = ReinFlowActor(network, size, steps, **noise)
 
-    @classmethod
-    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
-        """The clone's chunk, steps and network."""
-        return settled_options(config, source, cls.name)
+    settle = classmethod(settle)
 
     def adopt(self, source: Agent) -> list[str] | None:
         """The clone's velocity; of a run of this algorithm all."""
@@ -248,3 +245,7 @@ class ReinFlow(OnPolicyAgent):
         if c.transition == "reinflow" and c.noise == "learn_decay":
             found.append(Rule(self.decay_noise, ("actor",), on="block", source="block"))
         return found
+
+
+of_reinflow = methods_of(ReinFlow)
+"""For algorithms that are put together of its losses and methods."""

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from surefoot.core.agent import Batch, Metrics
 from surefoot.core.chains import CHAIN
+from surefoot.core.flow_chains import FlowChainActor
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, ratio_metrics
 from surefoot.core.ratios import limited_log_ratio
-from surefoot.online.on_policy_agent import in_parts, kept_of
-from surefoot.online.reinflow import FAR, ReinFlow, ReinFlowConfig
+from surefoot.online.on_policy_agent import OnPolicyAgent, in_parts, kept_of
+from surefoot.online.pretrained import settle
+from surefoot.online.reinflow import FAR, ReinFlowConfig, of_reinflow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +29,7 @@ class RLCMConfig(ReinFlowConfig):
     entropy_coefficient: float = 0.0  # of the entropy of a number of a step, which only learned noise can change
 
 
-class RLCM(ReinFlow):
+class RLCM(OnPolicyAgent):
     r"""Oertell et al., "RL for Consistency Models: Faster Reward Guided Text-to-Image Generation" (2024), for control.
 
     Each step of the chain x_0, ..., x_K is an action, and all earn what the chunk earns that they end in. With the
@@ -51,7 +53,15 @@ class RLCM(ReinFlow):
         "rlcm": {},
         "pi_rl": {"transition": "flow_sde", "normalisation": "joint", "clip": 0.2},
     }
+    anneals = True
     config: RLCMConfig
+    actor: FlowChainActor  # type: ignore[assignment]
+    build, build_actor, updates = of_reinflow.build, of_reinflow.build_actor, of_reinflow.updates
+    settle = classmethod(settle)
+    adopt, leaving_actor = of_reinflow.adopt, of_reinflow.leaving_actor
+    warm_up_blocks, numbers = of_reinflow.warm_up_blocks, of_reinflow.numbers
+    clone_distance, critic_loss = of_reinflow.clone_distance, of_reinflow.critic_loss
+    decay_noise = of_reinflow.decay_noise
 
     @property
     def share(self) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
 from surefoot.core.features import EncoderConfig
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
@@ -131,3 +131,7 @@ class SAC(OffPolicyAgent):
         if c.learn_temperature:
             found.append(Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True))
         return found
+
+
+of_sac = methods_of(SAC)
+"""For algorithms that are put together of its losses and methods."""

@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.distributions import tanh_gaussian_log_density
 from surefoot.core.networks import Value
 from surefoot.core.temperature import Temperature
 from surefoot.data.dataset import Array, Dataset
 from surefoot.safe.cost_critics import (
-    ThresholdAgent,
+    COSTS_TOO,
     ThresholdConfig,
+    add_threshold,
+    prepare_costs,
+    threshold_notes,
 )
 
 EDGE = 1e-4
@@ -56,7 +59,7 @@ def softchi_inverse(values: Tensor) -> Tensor:
     return torch.where(values < 0, values.clamp(max=0).exp(), values + 1)
 
 
-class COptiDICE(ThresholdAgent):
+class COptiDICE(Agent):
     r"""COptiDICE of Lee et al. (ICLR 2022), with the divergence "softchi".
 
     .. math::
@@ -78,15 +81,15 @@ class COptiDICE(ThresholdAgent):
     name = "coptidice"
     Config: ClassVar[type] = COptiDICEConfig
     PRESETS = {"osrl": {}, "small": {"learning_rate": 3e-4, "actor_learning_rate": 3e-4}}  # noqa: RUF012
-    reads: ClassVar[tuple[str, ...]] = (
-        "observations", "actions", "rewards", "costs", "terminations", "next_observations", "initial_observations"
-    )  # fmt: skip
+    reads: ClassVar[tuple[str, ...]] = (*COSTS_TOO, "initial_observations")
     config: COptiDICEConfig
+    cost_threshold: Tensor
+    notes = threshold_notes
     actor: TanhGaussianActor
 
     def build(self) -> None:
         """nu, chi, the weights lambda and tau, actor."""
-        super().build()
+        add_threshold(self)
         c, spec = self.config, self.spec
         self.nu = Value(spec.observation_dim, c.hidden)
         self.multiplier = Temperature(c.multiplier, "softplus")
@@ -102,7 +105,7 @@ class COptiDICE(ThresholdAgent):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Costs beside scaled rewards, normalised observations, and a first state for each row."""
-        dataset = super().prepare(dataset)
+        dataset = prepare_costs(self, dataset)
         return dataset.replace(extras={**dataset.extras, "initial_observations": initial_observations(dataset)})
 
     def annotate(self, batch: Batch) -> Batch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -88,37 +88,34 @@ class ThresholdConfig(HistoryConfig):
         require(steps is None or steps >= 1, name, "episode_steps", steps, "at least 1, or null for the data's longest")
 
 
-class ThresholdAgent(Agent):
-    """An agent that learns from costs, whose limit the data's episodes turn into a discounted threshold."""
+COSTS_TOO = ("observations", "actions", "rewards", "costs", "terminations", "next_observations")
+"""What agents read that learn from costs."""
 
-    reads: ClassVar[tuple[str, ...]] = (
-        "observations", "actions", "rewards", "costs", "terminations", "next_observations"
-    )  # fmt: skip
-    config: ThresholdConfig
-    cost_threshold: Tensor
 
-    def build(self) -> None:
-        """The threshold, which `prepare` sets."""
-        self.register_buffer("cost_threshold", torch.tensor(self.config.cost_limit))
+def add_threshold(self: Any) -> None:
+    """Give an agent with a `ThresholdConfig` the discounted threshold of costs, which `prepare_costs` sets."""
+    self.register_buffer("cost_threshold", torch.tensor(self.config.cost_limit))
 
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Costs checked, actions and rewards scaled, observations normalised; sets the threshold.
 
-        Raises:
-            DataError: as `checked_costs`.
-        """
-        costs, c = checked_costs(dataset, self.name), self.config
-        if not self.rewards_fixed:
-            self.reward_scale.fill_(c.reward_scale)
-            steps = int(dataset.episode_lengths.max()) if c.episode_steps is None else c.episode_steps
-            self.cost_threshold.fill_(discounted_threshold(c.cost_limit, c.discount, steps))
-        return prepare(self, dataset.replace(costs=costs), normalization=c.normalization)
+def prepare_costs(self: Any, dataset: Dataset) -> Dataset:
+    """Costs checked, actions and rewards scaled, observations normalised; sets the threshold. A method of such agents.
 
-    def notes(self, dataset: Dataset) -> list[str]:
-        """What the user should hear: costs that teach nothing, and the threshold that the limit was turned into."""
-        threshold, limit = float(self.cost_threshold), self.config.cost_limit
-        text = f"{self.name}: the cost limit of {limit:g} an episode is a discounted cost of {threshold:.4g} a state"
-        return [*cost_notes(dataset, self.name), text]
+    Raises:
+        DataError: as `checked_costs`.
+    """
+    costs, c = checked_costs(dataset, self.name), self.config
+    if not self.rewards_fixed:
+        self.reward_scale.fill_(c.reward_scale)
+        steps = int(dataset.episode_lengths.max()) if c.episode_steps is None else c.episode_steps
+        self.cost_threshold.fill_(discounted_threshold(c.cost_limit, c.discount, steps))
+    return prepare(self, dataset.replace(costs=costs), normalization=c.normalization)
+
+
+def threshold_notes(self: Any, dataset: Dataset) -> list[str]:
+    """Costs that teach nothing, and the threshold that the limit was turned into. A method of such agents."""
+    threshold, limit = float(self.cost_threshold), self.config.cost_limit
+    text = f"{self.name}: the cost limit of {limit:g} an episode is a discounted cost of {threshold:.4g} a state"
+    return [*cost_notes(dataset, self.name), text]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,11 +135,14 @@ class CostCriticConfig(ThresholdConfig):
         require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, "at least 1")
 
 
-class CostCriticAgent(ThresholdAgent):
+class CostCriticAgent(Agent):
     """An agent with critics of reward and of cost, and an auto-encoder of the data's actions."""
 
+    reads: ClassVar[tuple[str, ...]] = COSTS_TOO
     config: CostCriticConfig
+    cost_threshold: Tensor
     vae: VAE
+    build, prepare, notes = add_threshold, prepare_costs, threshold_notes
 
     def build_critics(self) -> None:
         """Twin critics of reward and cost, and their targets."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Batch, Metrics, Rule, Update, require
-from surefoot.online.natural_gradient import TRPO, Surface, TRPOConfig, conjugate_gradient, fisher_product
+from surefoot.online.natural_gradient import Surface, TRPOConfig, conjugate_gradient, fisher_product, of_trpo
+from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.safe.constrained import ConstraintConfig, add_cost_critic, cost_advantages, cost_update, nan_keeps
 
 NO_GRADIENT = 1e-6
@@ -37,7 +38,7 @@ class CPOConfig(ConstraintConfig, TRPOConfig):
         require(0 < self.decay < 1, "cpo", "decay", self.decay, "in (0, 1)")
 
 
-class CPO(TRPO):
+class CPO(OnPolicyAgent):
     r"""CPO of Achiam, Held, Tamar and Abbeel, "Constrained Policy Optimization" (2017).
 
     .. math:: \max_x g^T x \quad \text{with} \quad c + b^T x \le 0, \quad \tfrac12 x^T F x \le \delta
@@ -54,6 +55,7 @@ class CPO(TRPO):
     name = "cpo"
     Config = CPOConfig
     config: CPOConfig
+    gain, critic_loss = of_trpo.gain, of_trpo.critic_loss
     episode_cost: Tensor
     episode_length: Tensor
 
@@ -72,7 +74,7 @@ class CPO(TRPO):
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """TRPO's, and advantages and returns of costs."""
-        columns = super().columns(block)
+        columns = of_trpo.columns(self, block)
         columns["cost_advantages"], columns["cost_returns"] = cost_advantages(self, block)
         return columns
 
@@ -115,7 +117,7 @@ class CPO(TRPO):
     def updates(self) -> list[Update | Rule]:
         """The actor on the whole block, then both critics."""
         costs = Rule(self.keep_costs, ("episode_cost", "episode_length"), on="episodes")
-        policy, critic = super().updates()
+        policy, critic = of_trpo.updates(self)
         return [costs, policy, critic, cost_update(self, critic)]
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio, ratio_metrics
-from surefoot.online.ppo import PPO
+from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.ppo import of_ppo
 from surefoot.safe.constrained import add_penalty, cost_advantages, with_costs
 from surefoot.safe.multipliers import HeldMultiplier
 from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
@@ -44,7 +45,7 @@ class CUPConfig(PPOLagConfig):
         return (1 - self.cost_discount * self.cost_gae_lambda) / (1 - self.cost_discount)
 
 
-class CUP(PPO):
+class CUP(OnPolicyAgent):
     r"""CUP of Yang et al., "Constrained Update Projection Approach to Safe Policy Optimization" (2022).
 
     .. math::
@@ -59,6 +60,8 @@ class CUP(PPO):
     Config = CUPConfig
     PRESETS = {name: one for name, one in PRESETS.items() if one.get("schedule") != "adaptive"}  # noqa: RUF012
     config: CUPConfig
+    corrects_staleness, by_rows = of_ppo.corrects_staleness, of_ppo.by_rows
+    of_whole_batch, critic_loss, loss = of_ppo.of_whole_batch, of_ppo.critic_loss, of_ppo.loss
     multiplier: HeldMultiplier
 
     def build(self) -> None:
@@ -68,7 +71,7 @@ class CUP(PPO):
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """PPO's on rewards alone, and what the projection will read; `projecting` is 0."""
-        columns = super().columns(block)
+        columns = of_ppo.columns(self, block)
         columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
         columns["cost_advantages"], columns["cost_returns"] = cost_advantages(self, block)
         columns["behaviour"] = self.behaviour(block["observations"])
@@ -83,7 +86,7 @@ class CUP(PPO):
 
     def updates(self) -> list[Update | Rule]:
         """PPO-Lag's twice: to improve, and to project."""
-        multiplier, *steps = with_costs(self, super().updates())
+        multiplier, *steps = with_costs(self, of_ppo.updates(self))
         return [multiplier, *steps, Rule(self.begin_projection, on="block"), *steps]
 
     def stop_at(self, group: int) -> float | None:

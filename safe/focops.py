@@ -10,7 +10,8 @@ from torch import Tensor
 from surefoot.core.agent import Batch, Metrics, require
 from surefoot.core.masked import reduce
 from surefoot.core.policy_gradient import log_ratio, ratio, ratio_metrics
-from surefoot.online.ppo import PPO
+from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.ppo import of_ppo
 from surefoot.safe.constrained import with_multiplier
 from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
 
@@ -31,7 +32,7 @@ class FOCOPSConfig(PPOLagConfig):
 
 
 @with_multiplier
-class FOCOPS(PPO):
+class FOCOPS(OnPolicyAgent):
     r"""FOCOPS of Zhang, Vuong and Ross, "First Order Constrained Optimization in Policy Space" (2020).
 
     .. math:: L_\pi = E\, 1[KL_i \le \eta]\, (KL(\pi \| \pi_k)_i - \tfrac{1}{1.5} \rho_i A_i), \qquad
@@ -47,10 +48,13 @@ class FOCOPS(PPO):
     Config = FOCOPSConfig
     PRESETS = PRESETS
     config: FOCOPSConfig
+    corrects_staleness, by_rows = of_ppo.corrects_staleness, of_ppo.by_rows
+    of_whole_batch, critic_loss = of_ppo.of_whole_batch, of_ppo.critic_loss
+    loss, updates = of_ppo.loss, of_ppo.updates
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """PPO's, and what the policy that acted gave."""
-        return super().columns(block) | {"behaviour": self.behaviour(block["observations"])}
+        return of_ppo.columns(self, block) | {"behaviour": self.behaviour(block["observations"])}
 
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Divergence less the weighted advantage of each sample within the trust region."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from surefoot.core.agent import algorithm_of, require
-from surefoot.online.ppo import PPO, PPOConfig
+from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.ppo import PPO, PPOConfig, of_ppo
 from surefoot.safe.constrained import PenaltyConfig, with_multiplier
 
 
@@ -38,7 +39,7 @@ PRESETS = {
 
 
 @with_multiplier
-class PPOLag(PPO):
+class PPOLag(OnPolicyAgent):
     r"""PPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
     .. math::
@@ -54,6 +55,9 @@ class PPOLag(PPO):
     Config = PPOLagConfig
     PRESETS = PRESETS
     config: PPOLagConfig
+    corrects_staleness, by_rows = of_ppo.corrects_staleness, of_ppo.by_rows
+    columns, of_whole_batch, updates = of_ppo.columns, of_ppo.of_whole_batch, of_ppo.updates
+    policy_loss, critic_loss, loss = of_ppo.policy_loss, of_ppo.critic_loss, of_ppo.loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +68,7 @@ class PPOPIDConfig(PPOLagConfig):
 
 
 @with_multiplier
-class PPOPID(PPO):
+class PPOPID(OnPolicyAgent):
     """PPO with a PID multiplier: Stooke et al., "Responsive Safety in RL by PID Lagrangian Methods" (CPPO-PID).
 
     `multiplier` chooses among the four rules in use; the default is OmniSafe's, with its gains. All else is PPO-Lag's.
@@ -74,3 +78,6 @@ class PPOPID(PPO):
     Config = PPOPIDConfig
     PRESETS = PRESETS
     config: PPOPIDConfig
+    corrects_staleness, by_rows = of_ppo.corrects_staleness, of_ppo.by_rows
+    columns, of_whole_batch, updates = of_ppo.columns, of_ppo.of_whole_batch, of_ppo.updates
+    policy_loss, critic_loss, loss = of_ppo.policy_loss, of_ppo.critic_loss, of_ppo.loss

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from surefoot.core import ensembles
+from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.networks import Critic
+from surefoot.core.temperature import Temperature
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
-from surefoot.online.sac import SAC, SACConfig
+from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.sac import SACConfig, of_sac
 from surefoot.safe.constrained import MultiplierConfig, multiplier_rule
 from surefoot.safe.costs import checked_costs, cost_notes
 from surefoot.safe.multipliers import HeldMultiplier
@@ -35,7 +38,7 @@ class SACLagConfig(MultiplierConfig, SACConfig):
         require(self.cost_critics >= 1, "sac_lag", "cost_critics", self.cost_critics, ">= 1")
 
 
-class SACLag(SAC):
+class SACLag(OffPolicyAgent):
     r"""SAC-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
     .. math::
@@ -51,12 +54,17 @@ class SACLag(SAC):
     name = "sac_lag"
     Config = SACLagConfig
     PRESETS = {}  # noqa: RUF012
-    reads = (*SAC.reads, "costs")
-    config: SACLagConfig  # type: ignore[assignment]
+    reads = (*OffPolicyAgent.reads, "costs")
+    config: SACLagConfig
+    actor: TanhGaussianActor
+    critic: Critic
+    temperature: Temperature
+    target_entropy, targets = of_sac.target_entropy, of_sac.targets
+    critic_loss, temperature_loss = of_sac.critic_loss, of_sac.temperature_loss
 
     def build(self) -> None:
         """SAC's networks, cost critics with their targets, and the multiplier."""
-        super().build()
+        of_sac.build(self)
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.cost_critic = Critic(*sizes, c.hidden, c.cost_critics)
         self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
@@ -96,7 +104,7 @@ class SACLag(SAC):
     def updates(self) -> list[Update | Rule]:
         """SAC's, with the cost critics' step after the critics', and the multiplier."""
         c = self.config
-        critic, *others = super().updates()
+        critic, *others = of_sac.updates(self)
         cost = Update(
             self.cost_critic_loss,
             ("cost_critic",),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from surefoot.core.agent import algorithm_of
-from surefoot.online.natural_gradient import TRPO, TRPOConfig
+from surefoot.online.natural_gradient import TRPOConfig, of_trpo
+from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.safe.constrained import PenaltyConfig, with_multiplier
 
 
@@ -25,7 +26,7 @@ class TRPOLagConfig(PenaltyConfig, TRPOConfig):
 
 
 @with_multiplier
-class TRPOLag(TRPO):
+class TRPOLag(OnPolicyAgent):
     r"""TRPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
     .. math:: \max_\theta E\, \rho\, (A_r - \lambda A_c) / (1 + \lambda) \quad \text{with} \quad
@@ -37,6 +38,8 @@ class TRPOLag(TRPO):
     name = "trpo_lag"
     Config = TRPOLagConfig
     config: TRPOLagConfig
+    columns, policy_step, gain = of_trpo.columns, of_trpo.policy_step, of_trpo.gain
+    critic_loss, updates = of_trpo.critic_loss, of_trpo.updates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +50,11 @@ class TRPOPIDConfig(TRPOLagConfig):
 
 
 @with_multiplier
-class TRPOPID(TRPO):
+class TRPOPID(OnPolicyAgent):
     """TRPO with a PID multiplier, as PPO-PID."""
 
     name = "trpo_pid"
     Config = TRPOPIDConfig
     config: TRPOPIDConfig
+    columns, policy_step, gain = of_trpo.columns, of_trpo.policy_step, of_trpo.gain
+    critic_loss, updates = of_trpo.critic_loss, of_trpo.updates

@@ -112,8 +112,9 @@ class AVG(StreamingAgent):
             "actor": UnitNetwork(size, 2 * width, self.hidden),
         }
 
-    def _register(self) -> None:
-        super()._register()
+    def add_buffers(self) -> None:
+        """Those of all agents, Adam's second moments, and what the TD error is scaled by."""
+        super().add_buffers()
         k = len(self.seeds)
         for name, network in self.networks.items():
             self.add_buffer(f"{name}_second", torch.zeros(k, network.size, dtype=self.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from surefoot.core.errors import ConfigError
 from surefoot.cuda_ext import stream, why_not_native
 from surefoot.cuda_ext.stream import (
     ACT,
@@ -20,7 +21,7 @@ from surefoot.cuda_ext.stream import (
 )
 
 if TYPE_CHECKING:
-    from surefoot.streaming.streams import Streams
+    from surefoot.streaming.agent import StreamingAgent
 
 __all__ = [
     "ACT",
@@ -35,6 +36,7 @@ __all__ = [
     "make",
     "parameter_rows",
     "settings_of",
+    "wanted",
     "why_not",
 ]
 
@@ -48,7 +50,19 @@ def why_not(hidden: int = 0) -> str:
     return f"the native kernel is not there: {why_not_native() or 'the native module was built before it'}"
 
 
-def settings_of(agent: Streams) -> stream.StreamSettings:
+def wanted(agent: StreamingAgent, native: bool | None) -> bool:
+    """Whether the agent learns in the kernel: where it is asked for, or where nothing is said and there is one.
+
+    Raises:
+        ConfigError: it was asked for and is not there.
+    """
+    missing = why_not(len(agent.hidden)) if agent.kind else f"{agent.name} has no native kernel"
+    if native and missing:
+        raise ConfigError(f"{agent.name}: native=True was asked for, but {missing}; leave it out to use plain torch")
+    return not missing if native is None else native
+
+
+def settings_of(agent: StreamingAgent) -> stream.StreamSettings:
     """The agent's config and problem as the kernel takes them."""
     known = ("kappa_actor", "entropy", "trace_cut")  # not every config has these
     own = {name: getattr(agent.config, name) for name in known if hasattr(agent.config, name)}
@@ -76,7 +90,7 @@ def settings_of(agent: Streams) -> stream.StreamSettings:
     )
 
 
-def make(agent: Streams) -> StreamKernel:
+def make(agent: StreamingAgent) -> StreamKernel:
     """The kernel that works on the agent's own buffers."""
     settings = settings_of(agent)
     dtype = str(agent.dtype).removeprefix("torch.")

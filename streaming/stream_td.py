@@ -83,7 +83,7 @@ class StreamTD(StreamingAgent):
         """Values of the present observations, (K,) or a number; `acting`: before what led to them was learned."""
         inputs = self.states
         if acting:
-            inputs = torch.where(torch.from_numpy(self._later).unsqueeze(-1), self.following, self.states)
+            inputs = torch.where(torch.from_numpy(self.later).unsqueeze(-1), self.following, self.states)
         values = self._in_rewards(self.networks["critic"].forward(self.critic_weights, inputs).outputs, slice(None))
         return values[0] if self.samples.single else values
 

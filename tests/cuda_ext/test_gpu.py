@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
 import pathlib
 import re
 import sys
-import types
 from typing import Any
 
 import pytest
 import torch
 from emulation import H200
-from test_gpu_emulated import arrays_of, policy_of
-from torch import Tensor
-from torch._subclasses import FakeTensorMode
+from test_gpu_emulated import policy_of
 
 from surefoot.cuda_ext import cubin, gpu
 from surefoot.cuda_ext.cubin import CompileError, MissingPackageError, NoDeviceError, Unit
 from surefoot.cuda_ext.launch import Layout, Limits, plan, unit_of
-from surefoot.cuda_ext.operation import RECORDS, _native, sizes_of
+from surefoot.cuda_ext.operation import RECORDS, sizes_of
 from surefoot.cuda_ext.rollout import rollout
-from surefoot.cuda_ext.rollout_arrays import POLICY, RANDOM, SUMS
+from surefoot.cuda_ext.rollout_arrays import POLICY, SUMS
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import SYSTEMS, system
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 LAPTOP = Limits("sm_120", 99 * 1024, 100 * 1024, multiprocessors=30)
-
-
-@pytest.fixture
-def nvrtc() -> None:
-    try:
-        cubin.compiler()
-    except MissingPackageError as error:
-        pytest.skip(str(error))
 
 
 def unit_for(s: System, hidden: tuple[int, ...] = (16,), envs: int = 100, limits: Limits = H200) -> Unit:
@@ -237,177 +225,3 @@ def test_arguments_are_listed_in_the_order_and_types_of_the_kernels() -> None:
 def test_sums_and_records_are_those_of_rollout() -> None:
     assert gpu.SUMS == SUMS
     assert {name.removeprefix("record_") for name in gpu.RECORDS} - {"last_observations"} == set(RECORDS)
-
-
-class FakeCuda(types.ModuleType):
-    """cuda.core without a driver: keeps what it is asked to load and launch."""
-
-    def __init__(self) -> None:
-        super().__init__("cuda.core")
-        self.loaded: list[bytes] = []
-        self.launched: list[tuple[Any, ...]] = []
-        self.LaunchConfig = types.SimpleNamespace
-        self.Stream = types.SimpleNamespace(from_handle=lambda handle: ("stream", handle))
-        self.ObjectCode = types.SimpleNamespace(from_cubin=self._load)
-
-    def Device(self, index: int) -> Any:
-        properties = types.SimpleNamespace(
-            max_shared_memory_per_block_optin=H200.shared_per_block,
-            max_shared_memory_per_multiprocessor=H200.shared_per_multiprocessor,
-            multiprocessor_count=H200.multiprocessors,
-        )
-        return types.SimpleNamespace(arch="90", properties=properties, set_current=lambda: None)
-
-    def _load(self, code: bytes) -> Any:
-        self.loaded.append(code)
-        return types.SimpleNamespace(get_kernel=lambda name: types.SimpleNamespace(handle=name))
-
-    def launch(self, stream: Any, config: Any, kernel: Any, *arguments: Any) -> None:
-        self.launched.append((stream, config, kernel.handle, arguments))
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, nvrtc: None) -> FakeCuda:
-    import contextlib
-
-    import cuda.core
-    from cuda.bindings import driver
-
-    fake = FakeCuda()
-    asked = []
-
-    def set_attribute(name: Any, value: int, kernel: Any, device: int) -> tuple[Any]:
-        asked.append((name.name, value, kernel, device))
-        return (driver.CUresult.CUDA_SUCCESS,)
-
-    fake.asked = asked  # type: ignore[attr-defined]
-    for name in ("Device", "LaunchConfig", "Stream", "ObjectCode", "launch"):
-        monkeypatch.setattr(cuda.core, name, getattr(fake, name))
-    monkeypatch.setattr(driver, "cuKernelSetAttribute", set_attribute)
-    stream = types.SimpleNamespace(cuda_stream=77, synchronize=lambda: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(gpu, "_loaded", {})
-    monkeypatch.setattr(gpu.CudaDriver, "device_type", "cpu")  # the tensors stand in for a GPU's
-    return fake
-
-
-def batch_with(
-    s: System, arrays: dict[str, Tensor], hidden: tuple[int, ...] | None, envs: int, driver: gpu.Driver | None = None
-) -> gpu.Batch:
-    policy = None if hidden is None else policy_of(s, hidden)
-    if policy is not None:
-        arrays["policy"] = policy.packed()
-    header = [] if policy is None else policy.header
-    source = RANDOM if policy is None else POLICY
-    return gpu.Batch(s.name, sizes_of(s), envs, 10, 200, False, False, source, header, arrays, driver=driver)
-
-
-def test_a_launch_hands_cuda_core_pointers_sizes_and_the_current_stream(fake: Any) -> None:
-    s = system("cartpole_balance")
-    envs = 40_000
-    arrays = arrays_of(s, envs, 10, ("rewards",), None)
-    batch = batch_with(s, arrays, (64, 64), envs)
-    batch.reset(torch.ones(envs, dtype=torch.uint8))
-    batch.run()
-    (reset, rolled) = fake.launched
-    assert reset[:1] == (("stream", 77),)
-    assert (reset[2], reset[1].grid, reset[1].block, reset[1].shmem_size) == ("surefoot_reset", 313, 128, 0)
-    assert (rolled[2], rolled[1].grid, rolled[1].block) == ("surefoot_rollout", 313, 128)
-    assert rolled[1].shmem_size == 4 * 4752 + 4 * 64 * 128
-    values = dict(zip(gpu.ARGUMENTS, rolled[3], strict=True))
-    assert [values[name].value for name in gpu.SCALARS] == [envs, 10, 200, 0, 1, 0]
-    assert values["states"] == arrays["states"].data_ptr()
-    assert values["record_rewards"] == arrays["record_rewards"].data_ptr()
-    assert values["record_actions"] == values["given"] == values["matrices"] == 0
-    assert fake.asked == [
-        ("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", rolled[1].shmem_size, "surefoot_rollout", 0)
-    ]
-    assert fake.loaded[0][:4] == b"\x7fELF"
-    batch_with(s, arrays, (64, 64), envs)
-    assert len(fake.loaded) == 1, "a kernel is loaded once"
-
-
-def test_cuda_core_packs_the_arguments_as_the_kernel_reads_them(fake: Any) -> None:
-    handler = pytest.importorskip("cuda.core._kernel_arg_handler", reason="cuda-core has moved its packing")
-    s = system("pendulum")
-    batch_with(s, arrays_of(s, 7, 10, (), None), None, 7).run()
-    arguments = fake.launched[0][3]
-    holder = handler.ParamHolder(arguments)
-    pointers = (ctypes.c_void_p * len(arguments)).from_address(holder.ptr)
-    for place, argument in zip(pointers, arguments):
-        if isinstance(argument, int):
-            assert ctypes.c_uint64.from_address(place).value == argument
-        else:
-            assert ctypes.c_int32.from_address(place).value == argument.value
-
-
-def test_the_kernels_weights_follow_the_policy_tensor(fake: Any) -> None:
-    s = system("pendulum")
-    arrays = arrays_of(s, 7, 10, (), None)
-    batch = batch_with(s, arrays, (16,), 7)
-    batch.run()
-    first = batch._arrays["weights"].clone()
-    arrays["policy"].mul_(2)
-    batch.run()
-    assert torch.equal(batch._arrays["weights"], 2 * first)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"states": torch.zeros(6)}, "the array states has 6 values, must have 14"),
-        ({"states": torch.zeros(7, 2, dtype=torch.float64)}, "the array states has another type"),
-        ({"seeds": torch.zeros(7, dtype=torch.int32)}, "the array seeds has another type"),
-        ({"states": torch.zeros(2, 7).t()}, "not contiguous"),
-        ({"states": torch.zeros(7, 2, device="meta")}, "the array states is on meta, must be on cpu"),
-        ({"returns": None}, "the array returns is missing"),
-        ({"policy": torch.zeros(5)}, "the array policy has 5 values, must have"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_named(change: dict[str, Tensor | None], words: str, fake: Any) -> None:
-    s = system("pendulum")
-    policy = policy_of(s, (16,))
-    arrays = arrays_of(s, 7, 10, (), None) | {"policy": policy.packed()} | change
-    given = {name: array for name, array in arrays.items() if array is not None}
-    with pytest.raises(ValueError, match=words):
-        gpu.Batch(s.name, sizes_of(s), 7, 10, 200, False, False, POLICY, policy.header, given)
-
-
-def test_a_policy_for_another_system_is_refused(fake: Any) -> None:
-    s, policy = system("pendulum"), policy_of(system("cartpole_balance"), (16,))
-    arrays = arrays_of(s, 7, 10, (), None) | {"policy": policy.packed()}
-    with pytest.raises(ValueError, match="the policy's widths do not fit the system"):
-        gpu.Batch(s.name, sizes_of(s), 7, 10, 200, False, False, POLICY, policy.header, arrays)
-
-
-def test_rollout_hands_the_kernel_arrays_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, Any] = {}
-
-    class Recorded:
-        def __init__(self, *arguments: Any) -> None:
-            made["arguments"], made["calls"] = arguments, []
-
-        def run(self, threads: int, fresh: bool) -> None:
-            made["calls"].append(("run", fresh))
-
-    monkeypatch.setattr(gpu, "Batch", Recorded)
-    s = system("linear_quadratic")
-    with FakeTensorMode():  # tensors that say they are on a GPU, and hold nothing
-        seeds = torch.zeros(6, dtype=torch.int64, device="cuda")
-        parameters = torch.zeros(6, len(s.parameters), device="cuda")
-        policy = torch.zeros(9, device="cuda")
-        monkeypatch.setattr("surefoot.cuda_ext.operation.is_noisy", lambda *_: True)
-        given = (s, seeds, parameters, None, None, None, None, policy, [1], [10, 99], True, [0, 4], 0)
-        returned = _native(*given)
-    name, sizes, envs, horizon, limit, many, noisy, source, header, arrays = made["arguments"]
-    assert (name, sizes, envs, horizon, limit) == (s.name, sizes_of(s), 6, 10, 99)
-    assert (many, noisy, source, header) == (True, True, POLICY, [1])
-    assert {array.device.type for array in arrays.values()} == {"cuda"}
-    wanted = {*gpu.SUMS, *gpu.KEPT, "seeds", "parameters", "low", "high", "matrices", "policy"}
-    assert set(arrays) == wanted | {"record_observations", "record_terminated"}
-    assert all(array.dtype == gpu.ARRAYS[key] for key, array in arrays.items() if key in gpu.ARRAYS)
-    assert made["calls"] == [("run", True)]
-    assert len(returned) == len(gpu.SUMS) + 3 + 2
