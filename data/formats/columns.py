@@ -171,10 +171,7 @@ def parquet_table(path: pathlib.Path) -> Table:
     with parquet_errors(path):
         file = parquet().ParquetFile(path)
         schema = file.schema_arrow
-        limit, rows = unpack_limit(path.stat().st_size), file.metadata.num_rows
-        size = sum(file.metadata.row_group(k).total_byte_size for k in range(file.metadata.num_row_groups))
-        if max(size, 4 * rows) > limit:
-            raise DataError(f"{path}: {too_much(max(size, 4 * rows), limit)}")
+        check_unpacked(path, file.metadata)
     names: dict[str, str] = {}
     for field in schema:
         inner = {f"{field.name}.{part.name}": str(part.type) for part in field.type} if _is_struct(field.type) else {}
@@ -190,6 +187,24 @@ def parquet_table(path: pathlib.Path) -> Table:
         return found
 
     return Table(path, names, read)
+
+
+def check_unpacked(path: pathlib.Path, metadata: Any) -> None:
+    """Refuse a Parquet file whose columns unpack to too much; repeated values take next to no room in it.
+
+    Raises:
+        DataError: with both numbers.
+    """
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    columns = [group.column(k) for group in groups for k in range(group.num_columns)]
+    values = sum(one.num_values * WIDTHS.get(one.physical_type, 1) for one in columns)
+    needed = max(values, sum(group.total_byte_size for group in groups), 4 * metadata.num_rows)
+    if needed > (limit := unpack_limit(path.stat().st_size)):
+        raise DataError(f"{path}: {too_much(needed, limit)}")
+
+
+WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
+"""Bytes of a value in memory by its type in a Parquet file; at least 1 of others."""
 
 
 def parquet() -> Any:

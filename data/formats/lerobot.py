@@ -20,7 +20,6 @@ import numpy as np
 from surefoot.core.errors import CheckpointError, DataError, nearest
 from surefoot.core.files import read_json
 from surefoot.core.schema import Many, Number, Record, Table, Text
-from surefoot.core.unpacking import too_much, unpack_limit
 from surefoot.data.checks import flags, matrix, vector
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats import columns, pictures
@@ -163,9 +162,7 @@ def _numbers(folder: pathlib.Path, keys: Sequence[str]) -> dict[str, Array]:
     for path in files:
         with columns.parquet_errors(path):
             file = columns.parquet().ParquetFile(path)
-            limit, needed = unpack_limit(path.stat().st_size), 4 * file.metadata.num_rows * max(1, len(keys))
-            if needed > limit:
-                raise DataError(f"{path}: {too_much(needed, limit)}")
+            columns.check_unpacked(path, file.metadata)
             if missing := [key for key in keys if key not in file.schema_arrow.names]:
                 raise DataError(f"{path}: the column {missing[0]!r} is missing, which meta/info.json names")
             held = file.read(list(keys))

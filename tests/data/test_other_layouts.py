@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 import h5py
 import numpy as np
@@ -169,6 +170,30 @@ def test_a_lerobot_dataset_of_another_version_or_without_a_file_is_refused(tmp_p
         load(tmp_path / "a")
     with pytest.raises(ConfigError, match=r"no layout 'lerobo': did you mean 'lerobot'"):
         save(made(tmp_path), tmp_path / "b", layout="lerobo")
+
+
+def test_a_parquet_file_of_repeated_values_that_unpacks_to_far_more_than_its_size_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
+    import pyarrow as pa
+
+    monkeypatch.setenv("SUREFOOT_MAX_UNPACKED_MB", "3")
+    count = 300_000
+    wide = pa.ListArray.from_arrays([0, count, 2 * count], pa.array(np.zeros(2 * count)))
+    few: dict[str, Any] = {"rewards": [0.0, 0.0], "terminals": [False, False], "timeouts": [False, True]}
+    parquet.write_table(pa.table({"observations": wide, "actions": [[0.0], [0.0]], **few}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 10_000
+    with pytest.raises(DataError, match=r"a\.parquet: unpacks to 48\d+ bytes, .*set SUREFOOT_MAX_UNPACKED_MB=5"):
+        load(tmp_path / "a.parquet")
+    save(made(tmp_path), tmp_path / "lerobot", layout="lerobot")
+    part = tmp_path / "lerobot/data/chunk-000/file-000.parquet"
+    table = parquet.read_table(part)
+    repeated = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(len(table) * 5_000)), 5_000)
+    place = table.column_names.index("observation.state")
+    parquet.write_table(table.set_column(place, "observation.state", repeated), part)
+    with pytest.raises(DataError, match=r"file-000\.parquet: unpacks to 12\d+ bytes"):
+        load(tmp_path / "lerobot")
 
 
 @pytest.mark.parametrize("lengths", [[10**13], [30, 40], [-5, 55], [np.nan]])
