@@ -96,6 +96,8 @@ def nearest(name: str, known: Collection[str]) -> str:
     "did you mean 'iql'? Known: bc, iql"
     >>> nearest("iq", [])
     'there is none to choose from'
+    >>> nearest("sac", ["iql", "bc"])
+    'choose from bc, iql'
     """
     import difflib
 
@@ -103,6 +105,5 @@ def nearest(name: str, known: Collection[str]) -> str:
     if not names:
         return "there is none to choose from"
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    guess = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
     listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
-    return f"{guess}Known: {listed}"
+    return f"did you mean {' or '.join(repr(c) for c in close)}? Known: {listed}" if close else f"choose from {listed}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import itertools
 import os
 import pathlib
 from collections.abc import Callable
@@ -156,5 +159,16 @@ def _unknown(text: str) -> str:
             return f"{text}: no such file, and its folder {folder} doesn't exist either"
         held = sorted(item.name for item in folder.iterdir())[:1000] if folder.is_dir() else []
         return f"{text}: no such file; {nearest(pathlib.Path(text).name, held)}"
+    beside = _files_like(text)
+    if beside:
+        return f"{text}: no such file; did you mean {' or '.join(map(repr, beside))}?"
     known = [*CATALOGUE, *(f"{MINARI_PREFIX}{entry.minari}" for entry in CATALOGUE.values() if entry.minari)]
     return f"dataset {text!r} is no existing path and not in the catalogue: {nearest(text, known)} (or minari/<any id>)"
+
+
+def _files_like(text: str) -> list[str]:
+    """Files beside a path that is none, whose names are like its own."""
+    held: list[str] = []
+    with contextlib.suppress(OSError, ValueError):  # no folder, or one that can't be read or named
+        held = [item.name for item in itertools.islice(pathlib.Path(text).parent.iterdir(), 1000)]
+    return difflib.get_close_matches(pathlib.Path(text).name, held, n=3, cutoff=0.7)

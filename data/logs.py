@@ -134,6 +134,7 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
     names = list(table.names)
     guessed: dict[str, list[str]] = {"observations": [], "actions": []}
     single: dict[str, str] = {}
+    ends: list[str] = []
     for name in names:
         low = name.lower().replace("/", "_").strip("_")
         for key, words in SINGLE.items():
@@ -141,6 +142,9 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
                 single[key] = name
                 break
         else:
+            if low.split(".")[-1] in ENDS:
+                ends.append(name)
+                continue
             if any(word in low for word in ("image", "camera", "_index")) or table.names[name].startswith(LEFT_OUT):
                 continue
             acts = any(word in low for word in ACTIONS)
@@ -151,6 +155,10 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
     ]
     lines += [f"{key}: [{', '.join(map(_quoted, held))}]" for key, held in guessed.items()]
     lines += [f"{key}: {_quoted(name)}" for key, name in single.items()]
+    lines += [
+        f"# {_quoted(name)} is an end: name it as termination (the task ended) or as truncation (a time limit)"
+        for name in ends
+    ]
     if "time" in single:
         lines.append("# gap: 0.5  # seconds without a row that end an episode")
     lines += ["# reward, cost, termination, truncation, episode, time: a column each, where there is one"]
@@ -162,12 +170,14 @@ LEFT_OUT = ("text", "string", "pictures", "image", "video")
 """What columns hold that are no numbers."""
 SINGLE = {
     "time": ("time", "timestamp", "t", "stamp", "seconds", "time_s", "datetime"),
-    "reward": ("reward", "rewards", "next.reward", "next_reward"),
+    "reward": ("reward", "rewards", "r", "next.reward", "next_reward"),
     "cost": ("cost", "costs"),
     "termination": ("termination", "terminal", "terminals", "terminated", "fallen", "success"),
     "truncation": ("truncation", "truncated", "timeout", "timeouts"),
     "episode": ("episode", "episode_index", "episode_id", "trial", "run", "run_id", "demo"),
 }
+ENDS = ("done", "dones", "is_done", "is_last", "ended")
+"""Names of ends that may be either."""
 ACTIONS = ("action", "command", "cmd", "control", "torque", "tau", "setpoint", "target", "ctrl", "input", "u_")
 """Parts of names that mean what was done, not what was measured."""
 

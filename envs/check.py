@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.envs import suites
 from surefoot.envs.check_vector import Finding, Findings, check_vector
+from surefoot.envs.choices import numbered
 from surefoot.envs.interface import Array
 from surefoot.envs.returned import AGREE, FLAGS, NUMBERS, kind, reset_parts, step_parts
 from surefoot.envs.spaces import arrays_of
@@ -125,12 +126,21 @@ class Checker(Findings):
                      "take one that acts by policy gradients, such as ppo, or a streaming one, such as stream_q; for "
                      "the others offer a version with a Box action space")  # fmt: skip
         elif isinstance(action, DISCRETE_SPACES):
-            self.say("warning", f"actions are several choices at once ({action}), which become one number",
-                     "take an algorithm that learns choices, such as ppo or stream_q; surefoot.envs.choices says how "
-                     "they are counted")  # fmt: skip
+            try:
+                numbered(self.env)
+            except EnvironmentMismatchError as error:
+                text, _, advice = str(error).rpartition(": ")
+                self.say("error", text, advice)
+            else:
+                self.say("warning", f"actions are several choices at once ({action}), which become one number",
+                         "take an algorithm that learns choices, such as ppo or stream_q; surefoot.envs.choices says "
+                         "how they are counted")  # fmt: skip
         elif not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
             self.say("error", f"actions are {action}, and surefoot sends vectors (a one-dimensional Box)",
                      "flatten them to one vector")  # fmt: skip
+        elif action.dtype.kind != "f":
+            self.say("error", f"actions are whole numbers ({action}), and agents give real ones",
+                     "declare dtype=np.float32 and round in the environment, or offer Discrete choices")  # fmt: skip
         elif not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
             self.say("error", f"the action space {action} has no finite bounds to scale a policy by",
                      "declare the lowest and highest action that the system takes, or bound it from outside: "
@@ -314,6 +324,10 @@ def _same(first: list[Any], second: list[Any]) -> bool:
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, str):
+        return bool(a == b)
     return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
 
 

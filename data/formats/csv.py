@@ -80,7 +80,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text at byte {error.start}") from error
     except ValueError as error:
-        raise DataError(f"{path}: {error} (rows and columns counted from 0 after the first line)") from error
+        raise DataError(f"{path}: {_told(str(error), header)}") from error
     if table.shape[1] != len(header):
         raise DataError(f"{path}: the first line names {len(header)} columns but the rows have {table.shape[1]}")
     for index, name in enumerate(header):
@@ -91,6 +91,20 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
                 "every cell must be a finite number"
             )
     return from_table(path, header, table, source.with_attributes({}), view)
+
+
+def _told(message: str, header: list[str]) -> str:
+    """What numpy says of a table, by the names of its columns."""
+    counted = " (rows counted from 0 after the first line)"
+    cell = re.fullmatch(r"could not convert string ('.*') to float64 at row (\d+), column (\d+)\.", message, re.DOTALL)
+    if cell and int(cell[3]) <= len(header):  # the column is counted from 1
+        held = "is empty" if cell[1] == "''" else f"holds {cell[1]}"
+        where = f"row {cell[2]} of column {header[int(cell[3]) - 1]!r}"
+        return f"{where} {held}; every cell must be a finite number{counted}"
+    width = re.match(r"the number of columns changed from (\d+) to (\d+) at row (\d+)", message)
+    if width:  # this row is counted from 1 by numpy
+        return f"row {int(width[3]) - 1} has {width[2]} cells and those before it {width[1]}{counted}"
+    return f"{message}{counted}"
 
 
 def from_table(path: pathlib.Path, header: list[str], table: Array, source: Source, view: str) -> Dataset:

@@ -146,6 +146,16 @@ def test_a_draft_guesses_by_names_and_is_a_mapping_that_loads(tmp_path: pathlib.
     assert load(tmp_path / "draft.yaml").episode_lengths.tolist() == [2, 2]
 
 
+def test_a_draft_takes_no_end_and_no_reward_for_an_observation(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "log.csv").write_text("t,q,tau,r,done\n0,1,0.5,1,0\n1,1,0.5,1,1\n")
+    text = logs.draft(tmp_path / "log.csv", tmp_path)
+    assert "# done is an end: name it as termination" in text
+    (tmp_path / "draft.yaml").write_text(text)
+    found = mappings.read_mapping(tmp_path / "draft.yaml")
+    assert (found.observations, found.actions, found.reward, found.time) == (("q",), ("tau",), "r", "t")
+    assert found.termination is None
+
+
 def test_dates_truth_values_and_quotes_in_a_text_file_are_read(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('when,"a, b",on\n2026-01-01T00:00:00,1.5,True\n2026-01-01T00:00:02,"2.5",false\n')

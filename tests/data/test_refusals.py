@@ -156,6 +156,8 @@ def test_unknown_names_are_refused_with_the_nearest(tmp_path: pathlib.Path) -> N
     write_hdf5(tmp_path / "hopper.hdf5", random_walk())
     with pytest.raises(ConfigError, match=r"no such file; did you mean 'hopper.hdf5'"):
         load(tmp_path / "hoper.hdf5")
+    with pytest.raises(ConfigError, match=r"no such file; did you mean 'hopper.hdf5'"):
+        load(tmp_path / "hopper.hdf")
     with pytest.raises(ConfigError, match=r"doesn't exist either"):
         load(tmp_path / "nowhere" / "a.hdf5")
     with pytest.raises(ConfigError):

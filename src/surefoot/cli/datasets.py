@@ -78,7 +78,7 @@ def list_all(arguments: argparse.Namespace) -> int:
             for entry in CATALOGUE.values()
         ]
     )
-    rows = [row for row in rows if arguments.pattern in row["id"]]
+    rows = [row for row in rows if arguments.pattern.lower() in row["id"].lower()]
     if arguments.json:
         output.print_json(rows)
         return 0

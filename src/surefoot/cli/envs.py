@@ -41,7 +41,8 @@ def list_all(arguments: argparse.Namespace) -> int:
     from surefoot.cli import listing
 
     rows = listing.kept(_rows)
-    rows = [row for row in rows if arguments.pattern in row["name"] or arguments.pattern in row["gymnasium_id"]]
+    pattern = arguments.pattern.lower()
+    rows = [row for row in rows if pattern in row["name"].lower() or pattern in row["gymnasium_id"].lower()]
     if arguments.json:
         output.print_json(rows)
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Iterable
 
@@ -12,29 +13,47 @@ from surefoot.experiment.plan import SHARED
 from surefoot.tools.generate import embedded
 
 WIDTH = 110
+"""Columns at most; a narrower terminal has fewer."""
 
 USAGE = """\
 usage: surefoot train [-m] [--trust] [--quiet] [--json] [name=value ...]
-       surefoot train algo=auto dataset=FILE env=none [algo.portfolio=bc,iql,...] [algo.budget=STEPS]
+       surefoot train algo=auto dataset=FILE env=none [name=value ...]
        surefoot train --resume RUN [steps=MORE] [--trust]
-
+"""
+WHAT = """\
 Trains an algorithm on a dataset from several seeds, evaluates it and keeps the policies. Without arguments: the main
-job, IQL and BC on an embedded dataset. Values follow Hydra's grammar: steps=1000, seeds=[0,5], algo.expectile=0.8.
+job, IQL and BC on an embedded dataset. Values follow Hydra's grammar: steps=1000, seeds=[0,5], algo.expectile=0.8."""
+OPTIONS = [
+    (
+        "-m, --multirun",
+        "a list of values trains once for each: -m algo=bc,iql seeds=5; hydra/launcher=joblib: side by side",
+    ),
+    ("--resume RUN", "go on with a run that was interrupted; with steps=MORE also with one that is complete"),
+    ("--config FILE", "a YAML file with the same names and values (algo: iql, steps: 20000); what is typed here wins"),
+    ("--config-dir F", "a folder of presets of your own, NAME.yaml each, for preset=NAME"),
+    ("--trust", "execute modules outside of surefoot and gymnasium that a run or dataset names (SECURITY.md)"),
+    ("-q, --quiet", "no progress, only the result"),
+    ("--json", "the result as JSON"),
+]
+MORE = [
+    ("surefoot algorithms", "what each algorithm is"),
+    ("surefoot algorithms iql", "its options and presets"),
+    ("surefoot datasets list", "names after dataset="),
+    ("surefoot envs list", "names after env="),
+    ("surefoot train --help all", "fields, options of all algorithms, presets and datasets in one text"),
+]
 
-  -m, --multirun  a list of values trains once for each: -m algo=bc,iql seeds=5; hydra/launcher=joblib: side by side
-  --resume RUN    go on with a run that was interrupted; with steps=MORE also with one that is complete
-  --config FILE   a YAML file with the same names and values (algo: iql, steps: 20000); what is typed here wins
-  --config-dir F  a folder of presets of your own, NAME.yaml each, for preset=NAME
-  --trust         execute modules outside of surefoot and gymnasium that a run or dataset names (SECURITY.md)
-  -q, --quiet     no progress, only the result
-  --json          the result as JSON
-"""
-MORE = """\
-more:
-  surefoot algorithms           what each algorithm is         surefoot algorithms iql   its options and presets
-  surefoot datasets list        names after dataset=           surefoot envs list        names after env=
-  surefoot train --help all     fields, options of all algorithms, presets and datasets in one text
-"""
+
+def usage() -> str:
+    """Usage and options."""
+    return f"{USAGE}\n{textwrap.fill(' '.join(WHAT.split()), width() + 2)}\n\n" + "".join(
+        f"  {line}\n" for line in columns(OPTIONS)
+    )
+
+
+def width() -> int:
+    """Columns of a line, less the indent; `WIDTH` where the text goes to no terminal."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH + 2, 24)).columns - 2)
 
 
 def short_help() -> str:
@@ -44,13 +63,19 @@ def short_help() -> str:
         parts = agent.__module__.split(".")
         rooms.setdefault(parts[1] if len(parts) > 2 else parts[0], []).append(name)
     named = columns([(room.replace("_", " "), ", ".join(names)) for room, names in sorted(rooms.items())])
-    return "\n".join([USAGE, section("fields", fields()), section("algorithms (algo=NAME)", named), MORE]).rstrip()
+    parts = [
+        usage(),
+        section("fields", fields()),
+        section("algorithms (algo=NAME)", named),
+        section("more", columns(MORE)),
+    ]
+    return "\n".join(parts).rstrip()
 
 
 def train_help() -> str:
     """The whole text."""
     parts = [
-        USAGE,
+        usage(),
         section("fields", fields()),
         section("algorithms (algo=NAME; options are algo.NAME=value, see surefoot algorithms NAME)", algorithms()),
         section("presets (preset=NAME: settings of a domain)", presets()),
@@ -74,11 +99,11 @@ def fields() -> list[str]:
 
 def algorithms() -> list[str]:
     """Name, first line of the paper's sentence, and options."""
-    lines, width = [], max(len(name) for name in ALGORITHMS) + 2
+    lines, indent = [], max(len(name) for name in ALGORITHMS) + 2
     for name, agent in sorted(ALGORITHMS.items()):
-        lines.append(f"{name:<{width}}{summary(agent)}; presets: {', '.join(sorted(agent.PRESETS)) or 'none'}")
+        lines.append(f"{name:<{indent}}{summary(agent)}; presets: {', '.join(sorted(agent.PRESETS)) or 'none'}")
         options = ", ".join(f"{row['name']}={shown(row['default'])}" for row in config.described(agent.Config))
-        lines += textwrap.wrap(options, WIDTH - 10, initial_indent=" " * 8, subsequent_indent=" " * 8)
+        lines += textwrap.wrap(options, width() - 2, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return lines
 
 
@@ -123,12 +148,12 @@ def datasets() -> list[str]:
 
 def columns(rows: list[tuple[str, str]]) -> list[str]:
     """Two columns, the second folded."""
-    width = max(len(name) for name, _ in rows) + 2
+    indent = max(len(name) for name, _ in rows) + 2
     lines = []
     for name, text in rows:
-        folded = textwrap.wrap(text, max(40, WIDTH - width), break_on_hyphens=False) or [""]
-        lines.append(f"{name:<{width}}{folded[0]}")
-        lines += [" " * width + rest for rest in folded[1:]]
+        folded = textwrap.wrap(text, max(40, width() - indent), break_on_hyphens=False) or [""]
+        lines.append(f"{name:<{indent}}{folded[0]}")
+        lines += [" " * indent + rest for rest in folded[1:]]
     return lines
 
 

@@ -10,6 +10,7 @@ import os
 import pathlib
 import shlex
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -74,13 +75,46 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], title: str | None = None) -> None:
-    """A table of dictionaries."""
+    """A table of dictionaries; where it would break a word or number, a paragraph a row.
+
+    The first column is what a row is called.
+    """
+    shown = console()
+    heads = [column.replace("_", " ") for column in columns]
+    cells = [[printable(cell(row.get(column))) for column in columns] for row in rows]
+    widths = [_narrowest(column) for column in zip(heads, *cells, strict=True)]
+    if sum(widths) + 3 * len(widths) + 1 > shown.width:
+        _print_paragraphs(shown, heads, cells, title)
+        return
     table = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(printable(cell(row.get(column)))) for column in columns))
-    console().print(table)
+    for head, width in zip(heads, widths, strict=True):
+        table.add_column(head, overflow="fold", min_width=width)
+    for row_cells in cells:
+        table.add_row(*map(escape, row_cells))
+    shown.print(table)
+
+
+SENTENCE = 20
+"""Columns that a text of several words has at least."""
+
+
+def _narrowest(texts: Sequence[str]) -> int:
+    """The columns in which no word of a column is broken and sentences remain readable."""
+    words = max(max(map(len, text.split()), default=0) for text in texts)
+    return max(words, min(SENTENCE, max(map(len, texts))))
+
+
+def _print_paragraphs(shown: Console, heads: Sequence[str], cells: Sequence[Sequence[str]], title: str | None) -> None:
+    """Names, each with what is known of it in indented lines below; what is not known is left out."""
+    if title:
+        say(title)
+    for name, *rest in cells:
+        say(name)
+        told = "; ".join(f"{head}: {text}" for head, text in zip(heads[1:], rest, strict=True) if text not in ("-", ""))
+        for line in textwrap.wrap(
+            told, max(40, shown.width), initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+        ):
+            say(line)
 
 
 def print_facts(facts: dict[str, Any]) -> None:
