@@ -16,6 +16,8 @@ from typing import Any
 
 NATIVE = pathlib.Path(__file__).parent / "native"
 MAGIC = b"surefoot cubin "
+ENTRIES = {"rollout": ("surefoot_rollout", "surefoot_reset"), "plan": ("surefoot_plan",)}
+"""What a unit does -> its kernels."""
 OPTIONS: dict[str, Any] = {
     "std": "c++17",
     "device_as_default_execution_space": True,  # constexpr functions of system.h
@@ -50,23 +52,30 @@ class CompileError(GpuError):
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """What is compiled together: `rollout.cuh` for one system, with the macros that it reads."""
+    """What is compiled together: `rollout.cuh` or `plan.cuh` for one system, with the macros that it reads."""
 
     system: str
     """Of `systems/<system>.h`."""
     defines: tuple[tuple[str, str], ...]
     folder: pathlib.Path = NATIVE
     """Of the headers."""
+    work: str = "rollout"
+    """Or "plan": of `ENTRIES`."""
 
     @property
     def source(self) -> str:
         """The text of the translation unit."""
-        return f'#include "systems/{self.system}.h"\n#include "rollout.cuh"\n'
+        return f'#include "systems/{self.system}.h"\n#include "{self.work}.cuh"\n'
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return self.system if self.work == "rollout" else f"{self.system}-{self.work}"
 
     def key(self, version: str, architecture: str) -> str:
         """sha256 of everything that the cubin depends on."""
         digest = hashlib.sha256()
-        paths = [*sorted(self.folder.glob("*.h")), self.folder / "rollout.cuh"]
+        paths = [*sorted(self.folder.glob("*.h")), *sorted(self.folder.glob("*.cuh"))]
         for path in [*paths, self.folder / "systems" / f"{self.system}.h"]:
             text = path.read_bytes()
             digest.update(f"{path.name} {len(text)}\n".encode() + text)
@@ -82,7 +91,7 @@ def cubin(unit: Unit, architecture: str) -> bytes:
         CompileError: NVRTC refused it; its log is kept beside the cache.
     """
     _, _, version = compiler()
-    path = cache_folder() / f"{unit.system}-{architecture}-{unit.key(version, architecture)[:32]}.cubin"
+    path = cache_folder() / f"{unit.name}-{architecture}-{unit.key(version, architecture)[:32]}.cubin"
     found = _read(path)
     if found is None:
         found, _ = compile_now(unit, architecture, log=path.with_suffix(".log"))
@@ -101,7 +110,7 @@ def compile_now(unit: Unit, architecture: str, log: pathlib.Path | None = None) 
     program, program_options, version = compiler()
     report = io.StringIO()
     options = program_options(
-        name=f"{unit.system}.cu",
+        name=f"{unit.name}.cu",
         arch=architecture,
         include_path=[str(unit.folder)],
         define_macro=list(unit.defines),

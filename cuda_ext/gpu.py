@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.cubin import GpuError, MissingPackageError, NoDeviceError, Unit, compiler, cubin
+from surefoot.cuda_ext.cubin import ENTRIES, GpuError, MissingPackageError, NoDeviceError, Unit, compiler, cubin
 from surefoot.cuda_ext.launch import THREADS, Layout, Limits, packed_values, plan, unit_of
 from surefoot.cuda_ext.policy import BEFORE_SQUASH
 from surefoot.cuda_ext.rollout_arrays import GIVEN, POLICY, SUMS
@@ -63,10 +63,12 @@ class Driver(Protocol):
     def limits(self) -> Limits:
         """Of the device."""
 
-    def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, Any]:
-        """The kernels surefoot_rollout and surefoot_reset."""
+    def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, ...]:
+        """The unit's kernels, as `cubin.ENTRIES` names them."""
 
-    def launch(self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any]) -> None:
+    def launch(
+        self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any], threads: int = THREADS
+    ) -> None:
         """On the current stream: ints are pointers, ctypes values themselves."""
 
 
@@ -117,14 +119,14 @@ class CudaDriver:
             properties.multiprocessor_count,
         )
 
-    def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, Any]:
+    def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, ...]:
         """Compile (or find) the unit and load it; kernels stay loaded for the life of the process."""
         key = (unit, limits, shared_bytes, self._index)
         if key not in _loaded:
             code = cubin(unit, limits.architecture)
             try:
                 module = self._core.ObjectCode.from_cubin(code)
-                kernels = module.get_kernel("surefoot_rollout"), module.get_kernel("surefoot_reset")
+                kernels = tuple(module.get_kernel(name) for name in ENTRIES[unit.work])
             except Exception as error:  # cuda-core's own classes, which change from release to release
                 raise GpuError(
                     f"the CUDA driver refused the kernel for {limits.architecture} ({error}); "
@@ -142,15 +144,17 @@ class CudaDriver:
         if int(status) != 0:
             raise GpuError(f"the CUDA driver refused {shared_bytes} bytes of shared memory to a block: {status.name}")
 
-    def launch(self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any]) -> None:
+    def launch(
+        self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any], threads: int = THREADS
+    ) -> None:
         """Without waiting for the result."""
-        config = self._core.LaunchConfig(grid=blocks, block=THREADS, shmem_size=shared_bytes)
+        config = self._core.LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
         with torch.cuda.device(self._index):
             stream = self._core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
             self._core.launch(stream, config, kernel, *arguments)
 
 
-_loaded: dict[Any, tuple[Any, Any]] = {}
+_loaded: dict[Any, tuple[Any, ...]] = {}
 
 
 # ---- the batch ----

@@ -68,14 +68,21 @@ def plan_rows(
 
     Returns:
         (B, H, A) last means, (B, H, A) best candidates seen (of elites), (B, kept, H, A) last elites; float32.
+
+    On a GPU where the states are there (`gpu_plan`).
     """
-    module = cuda_ext.native()
-    assert module is not None
     rows, horizon, width = plan.shape
     mean = plan.detach().to(torch.float32).clone(memory_format=torch.contiguous_format)
     elites = plan.new_zeros(rows, 0, horizon, width) if keep is None else keep
     elites = elites.detach().to(torch.float32).clone(memory_format=torch.contiguous_format)
     best = torch.empty_like(mean)
+    if states.is_cuda:
+        from surefoot.cuda_ext.gpu_plan import plan_on_gpu
+
+        plan_on_gpu(system, parameters, settings, draws, states, mean, best, elites, colouring)
+        return mean, best, elites
+    module = cuda_ext.native()
+    assert module is not None
     constants = constants_of(system)
     given = (
         constants.get("matrices", torch.zeros(1)),

@@ -54,6 +54,7 @@ class NativeDynamics:
             system: the system, or its name, such as native/cartpole-swingup.
             parameters: (P,) or (M, P) of its dynamics; its own by default.
             backend: "native", or "twin" (plain torch, differentiable, any dtype and device); native where it was built.
+                States on a GPU are stepped in torch by both, and whole plans there are one kernel with the first.
             threads: of whole plans in native code; torch's number by default.
 
         Raises:
@@ -108,7 +109,7 @@ class NativeDynamics:
             table = physics.mean(0, keepdim=True).expand(len(now), -1)
         else:
             table = physics[noise.member.expand(lead).reshape(-1)]
-        work = self._twin if self.backend == "twin" else self._native
+        work = self._twin if self.backend == "twin" or not now.is_cpu else self._native
         after, rewards, margins, ended = work(now, forces, table, normals)
         wild = ~(after.detach().abs().sum(-1) <= LARGEST_STATE)  # NaN too
         rewards = torch.where(wild, torch.nan, rewards)

@@ -1,4 +1,4 @@
-// rollout.cuh as plain C++: what the kernels use of CUDA, with every thread of a block as a fibre on one processor.
+// rollout.cuh or plan.cuh as plain C++: what the kernels use of CUDA, with every thread of a block as a fibre on one processor.
 // A fibre runs until a barrier; when all have come to it, the next round begins. Threads of a warp at different barriers
 // are an error, and running the fibres in the opposite order must not change a result (it would where one is missing).
 #include <ucontext.h>
@@ -29,7 +29,11 @@ void __syncthreads() { wait_at(block_barrier); }
 bool __any_sync(unsigned, bool mine);
 
 #include SF_HEADER
+#ifdef SF_PLAN
+#include "plan.cuh"
+#else
 #include "rollout.cuh"
+#endif
 
 namespace surefoot::gpu { float4 shared_memory[256 * 1024 / 16]; }
 
@@ -129,9 +133,15 @@ bool __any_sync(unsigned, bool mine) {
   return any;
 }
 
+#ifdef SF_PLAN
+extern "C" int emulate_plan(int blocks, int threads, void** arguments, int backwards) {
+  return launch(&surefoot_plan, blocks, threads, arguments, backwards != 0);
+}
+#else
 extern "C" int emulate_rollout(int blocks, int threads, void** arguments, int backwards) {
   return launch(&surefoot_rollout, blocks, threads, arguments, backwards != 0);
 }
 extern "C" int emulate_reset(int blocks, int threads, void** arguments, int backwards) {
   return launch(&surefoot_reset, blocks, threads, arguments, backwards != 0);
 }
+#endif

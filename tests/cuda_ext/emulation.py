@@ -1,4 +1,4 @@
-"""A driver for `gpu.Batch` without a GPU: g++ compiles rollout.cuh, and arguments go as cuLaunchKernel takes them."""
+"""A driver without a GPU: g++ compiles the kernels, and arguments go as cuLaunchKernel takes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from surefoot.cuda_ext.cubin import Unit
+from surefoot.cuda_ext.cubin import ENTRIES, Unit
 from surefoot.cuda_ext.launch import THREADS, Limits
 
 HERE = pathlib.Path(__file__).parent
@@ -30,27 +30,35 @@ class Emulation:
     def limits(self) -> Limits:
         return self._limits
 
-    def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, Any]:
+    def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, ...]:
         self.units.append(unit)
         library = ctypes.CDLL(str(self._compiled(unit)))
-        return ("rollout", library.emulate_rollout), ("reset", library.emulate_reset)
+        names = [entry.removeprefix("surefoot_") for entry in ENTRIES[unit.work]]
+        return tuple((name, getattr(library, f"emulate_{name}")) for name in names)
 
-    def launch(self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any]) -> None:
+    def launch(
+        self, kernel: Any, blocks: int, shared_bytes: int, arguments: Sequence[Any], threads: int = THREADS
+    ) -> None:
         name, function = kernel
         self.launches.append((name, blocks, shared_bytes))
         values = [ctypes.c_void_p(value) if isinstance(value, int) else value for value in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        status = function(blocks, THREADS, pointers, int(self._backwards))
+        status = function(blocks, threads, pointers, int(self._backwards))
         assert status == 0, "threads of a warp came to different barriers"
 
     def _compiled(self, unit: Unit) -> pathlib.Path:
-        name = hashlib.sha256(repr((unit.system, unit.defines)).encode()).hexdigest()[:16]
+        name = hashlib.sha256(repr((unit.work, unit.system, unit.defines)).encode()).hexdigest()[:16]
         path = self.folder / f"{name}.so"
         if not path.exists():
             defines = [f"-D{key}={value}" for key, value in unit.defines]
             options = "-O1 -std=c++17 -shared -fPIC -fno-strict-aliasing -Wall -Wextra -Werror"
             options += " -Wno-unknown-pragmas -Wno-dangling-pointer -Wno-unused-parameter"
-            files = [f"-I{unit.folder}", f'-DSF_HEADER="systems/{unit.system}.h"', str(HERE / "emulate.cpp")]
+            files = [
+                f"-I{unit.folder}",
+                f'-DSF_HEADER="systems/{unit.system}.h"',
+                f"-DSF_{unit.work.upper()}",
+                str(HERE / "emulate.cpp"),
+            ]
             command = ["g++", *options.split(), *defines, *files, "-o", str(path)]
             subprocess.run(command, check=True, timeout=120)
         return path

@@ -1,4 +1,4 @@
-"""Plans in native systems: the whole plan in one native call, equal to the planner's own within rounding."""
+"""Plans in native systems: one native call, or one kernel on a GPU, equal to the planner's own within rounding."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.memory import DRAWS, Memory
+from surefoot.cuda_ext.gpu import usable
 from surefoot.cuda_ext.plan import PlanSettings, plan_rows, plans_natively
 from surefoot.world_models.draws import colouring
 from surefoot.world_models.dynamics import Dynamics
@@ -38,7 +39,9 @@ def native_plan(
     if not isinstance(dynamics, NativeDynamics) or dynamics.backend != "native" or noise is not None:
         return None
     tail, worlds = tail_of(objective), worlds_of(dynamics, objective)
-    if tail is None or worlds is None or states.dtype != torch.float32 or not plans_natively():
+    if tail is None or worlds is None or states.dtype != torch.float32:
+        return None
+    if not (usable() if states.is_cuda else plans_natively()):
         return None
     plan = memory[PLAN]
     work = objective.futures * len(plan) * plan.shape[1] * sum(settings.populations)
