@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -133,15 +133,20 @@ def _numbers(path: pathlib.Path, name: str, cells: list[str], line: int) -> Arra
 
 
 def _number(text: str) -> float | None:
-    """A number, a truth value, or a date and time of ISO 8601 as seconds."""
+    """A number, a truth value, or a date and time of ISO 8601 as seconds; without an offset it is of UTC."""
     if text.lower() in WORDS:
         return WORDS[text.lower()]
-    for meaning in (float, lambda one: datetime.fromisoformat(one).timestamp()):
+    for meaning in (float, _seconds):
         try:
-            return float(meaning(text))
+            return meaning(text)
         except ValueError:
             continue
     return None
+
+
+def _seconds(text: str) -> float:
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()  # local clocks leap twice a year
 
 
 def npz_table(path: pathlib.Path) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from typing import Any
 
 import h5py
@@ -163,6 +164,23 @@ def test_dates_truth_values_and_quotes_in_a_text_file_are_read(tmp_path: pathlib
     np.testing.assert_array_equal(np.diff(found["when"]), [2])
     np.testing.assert_array_equal(found["a, b"], [1.5, 2.5])
     np.testing.assert_array_equal(found["on"], [1, 0])
+
+
+def test_a_log_by_dates_is_no_shorter_where_local_clocks_leap(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    times = [f"2026-03-29T0{k // 60}:{k % 60:02}:00" for k in range(90, 210, 10)]  # 01:30 to 03:20
+    path.write_text("when,zone\n" + "".join(f"{one},{one}+01:00\n" for one in times))
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        found = csv_table(path).read(["when", "zone"])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    np.testing.assert_array_equal(np.diff(found["when"]), 600)
+    np.testing.assert_array_equal(found["when"] - found["zone"], 3600)  # those without an offset are of UTC
 
 
 @pytest.mark.parametrize(
