@@ -16,6 +16,7 @@ import pathlib
 import platform
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,10 @@ class Variant(NamedTuple):
     learning_rate: float = 3e-4
     shuffled: bool = False
     changes: dict[str, Any] = {}  # noqa: RUF012
+    seeds: int = SEEDS
+    task: str = "addition"
+    limit: int | None = None
+    """The most tokens of an answer; None for the task's."""
 
 
 KL: dict[str, Any] = {"kl": "k2", "kl_coefficient": 0.1}
@@ -59,38 +64,47 @@ VARIANTS = (
 )
 
 
-def warm(seed: int, steps: int = TASK.supervised) -> LMPolicy:
-    """The policy that has copied the teacher, of a file where it is there."""
-    folder = WARM / f"{seed}-{steps}"
+def warm(seed: int, steps: int | None = None, task: str = "addition") -> LMPolicy:
+    """The policy that has copied the task's teacher, of a file where it is there."""
+    steps = TASKS[task].supervised if steps is None else steps
+    folder = WARM / f"{task}-{seed}-{steps}"
     if not (folder / "config.json").is_file():
         aside = pathlib.Path(f"{folder}.new")
-        TASK.copied(seed, steps).save(aside)
+        TASKS[task].copied(seed, steps).save(aside)
         aside.rename(folder)
     return load_policy(folder)
 
 
 def compute(
-    variant: Variant, seed: int, steps: int = STEPS, held: int = HELD_OUT, copied: int = TASK.supervised
+    variant: Variant,
+    seed: int,
+    steps: int = STEPS,
+    held: int = HELD_OUT,
+    copied: int | None = None,
+    every: int | None = None,
 ) -> Any:
-    """One cell."""
+    """One cell; `copied` steps of copying (default: the task's), and a point of its curve `every` so many steps."""
     torch.set_num_threads(1)
-    policy = warm(seed, copied)
-    unseen = TASK.prompts(np.random.default_rng([seed, 2]), held, True)
-    before = evaluate(policy, unseen, TASK.reward, new=TASK.new, seed=seed)
+    policy, task = warm(seed, copied, variant.task), TASKS[variant.task]
+    new = task.new if variant.limit is None else variant.limit
+    unseen = task.prompts(np.random.default_rng([seed, 2]), held, True)
+    before = evaluate(policy, unseen, task.reward, new=new, seed=seed)
     config = TrainConfig(
         steps=steps,
         prompts_per_step=32,
         group=8,
-        max_new_tokens=TASK.new,
+        max_new_tokens=new,
         learning_rate=variant.learning_rate,
-        evaluate_every=steps,
+        evaluate_every=every or steps,
         seed=seed,
     )
     settings = {"kl": "none", "kl_coefficient": 0.0} | variant.changes
-    reward = shuffled(TASK.reward, seed) if variant.shuffled else TASK.reward
+    reward = shuffled(task.reward, seed) if variant.shuffled else task.reward
     began = time.process_time()
-    prompts = TASK.prompts(np.random.default_rng([seed, 3]), 32 * steps, False)
-    lines = train(policy, prompts, reward, method(variant.method, **settings), config)
+    prompts = task.prompts(np.random.default_rng([seed, 3]), 32 * steps, False)
+    looked_at = unseen if every else None
+    lines = train(policy, prompts, reward, method(variant.method, **settings), config, held_out=looked_at)
+    curve = [{"step": line["step"], **line["evaluation"]} for line in lines if "evaluation" in line]
     return {
         "method": variant.method,
         "learning_rate": variant.learning_rate,
@@ -99,8 +113,9 @@ def compute(
         "seed": seed,
         "steps": steps,
         "before": before.to_json(),
-        "after": evaluate(policy, unseen, TASK.reward, new=TASK.new, seed=seed).to_json(),
-        "rewards": [round(line["reward"], 4) for line in lines if line["step"] % 10 == 0],
+        "after": evaluate(policy, unseen, task.reward, new=new, seed=seed).to_json(),
+        **({"curve": curve} if every else {}),
+        "rewards": [round(line["reward"], 4) for line in lines if line["step"] % 10 == 0 and "reward" in line],
         "cpu_seconds": round(time.process_time() - began, 1),
         "machine": platform.processor() or platform.machine(),
         "torch": torch.__version__,
@@ -123,9 +138,13 @@ def change(found: list[Any], which: str) -> str:
 
 
 def table(found: Results) -> list[str]:
+    """The page of this study."""
+    return comparison(found, __doc__, "Methods of language models on addition after a noisy teacher", VARIANTS)
+
+
+def comparison(found: Results, about: str | None, title: str, variants: Sequence[Variant]) -> list[str]:
     """Rows of methods; a cell that is not there yet is missing."""
-    text = (__doc__ or "").split("\n\n")[-1].strip()
-    lines = ["# Methods of language models on addition after a noisy teacher", "", *text.splitlines()]
+    lines = [f"# {title}", "", *(about or "").split("\n\n", 2)[2].strip().splitlines()]
     lines += [
         "",
         "Changes are means over seeds of held-out shares, brackets 95 % intervals over seeds (Student's t).",
@@ -133,10 +152,10 @@ def table(found: Results) -> list[str]:
     ]
     lines += ["| method | pass@1 before | after | change | pass@8 before | after | change | greedy | seeds |"]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
-    for variant in VARIANTS:
-        cells = [found[name_of(variant, seed)] for seed in range(SEEDS) if name_of(variant, seed) in found]
+    for variant in variants:
+        cells = [found[name_of(variant, seed)] for seed in range(variant.seeds) if name_of(variant, seed) in found]
         if not cells:
-            lines.append(f"| {variant.title} |" + " missing |" * 7 + f" 0 of {SEEDS} |")
+            lines.append(f"| {variant.title} |" + " missing |" * 7 + f" 0 of {variant.seeds} |")
             continue
         first, last = [Report.from_json(c["before"]) for c in cells], [Report.from_json(c["after"]) for c in cells]
 
@@ -145,7 +164,7 @@ def table(found: Results) -> list[str]:
 
         parts = [mean(first, "pass_1"), mean(last, "pass_1"), change(cells, "pass_1")]
         parts += [mean(first, "pass_k"), mean(last, "pass_k"), change(cells, "pass_k"), change(cells, "greedy")]
-        lines.append(f"| {variant.title} | " + " | ".join(parts) + f" | {len(cells)} of {SEEDS} |")
+        lines.append(f"| {variant.title} | " + " | ".join(parts) + f" | {len(cells)} of {variant.seeds} |")
     return lines
 
 

@@ -4,8 +4,9 @@
     python benchmarks/llm_speed.py --quick    # two steps of ours, for CI
 
 A Llama of 298,000 parameters over characters, 32 prompts with 8 answers of at most 6 tokens each, one update a batch,
-GRPO without a reference. Both sample by transformers' generate. Rates are answers' tokens per second of CPU time of the
-whole step, sampling and training, medians over the turns; the first two steps of each turn are left out.
+GRPO without a reference. Both sample by transformers' generate. Rates are answers' tokens per second of CPU time,
+medians over the turns; the first two steps of each turn are left out. Sampling is our `LMPolicy.generate` and TRL's
+`_generate_single_turn`; training is all else of a step: texts, rewards, log-probabilities, the update and the log.
 """
 
 from __future__ import annotations
@@ -46,35 +47,66 @@ def reward(completions: list[str], **columns: Any) -> list[float]:
     return [text.count("7") / NEW for text in completions]
 
 
-def ours(steps: int) -> float:
+class Clock:
+    """CPU seconds since the warm steps, those inside of one function, and tokens."""
+
+    def __init__(self) -> None:
+        """Stopped."""
+        self.start()
+
+    def start(self) -> None:
+        """Forget what was."""
+        self.began, self.inside, self.tokens = time.process_time(), 0.0, 0.0
+
+    def around(self, function: Any) -> Any:
+        """The same function, its time counted as sampling."""
+
+        def timed(*given: Any, **named: Any) -> Any:
+            began = time.process_time()
+            try:
+                return function(*given, **named)
+            finally:
+                self.inside += time.process_time() - began
+
+        return timed
+
+    def rates(self) -> dict[str, float]:
+        """Tokens per second of sampling, of training, and of both."""
+        total = time.process_time() - self.began
+        parts = {"sampling": self.inside, "training": total - self.inside, "the whole step": total}
+        return {name: self.tokens / seconds for name, seconds in parts.items()}
+
+
+def ours(steps: int) -> dict[str, float]:
     config = TrainConfig(
         steps=steps, prompts_per_step=PROMPTS, group=GROUP, max_new_tokens=NEW, learning_rate=1e-4, rows_at_once=256
     )
     prompts = [Prompt(text) for text in texts()]
     loop = Loop(policy(), prompts, reward, method("grpo", kl="none", kl_coefficient=0.0), config)
-    tokens, began = 0.0, 0.0
+    clock, sampler = Clock(), loop.sampler
+    sampler.generate = clock.around(sampler.generate)  # type: ignore[method-assign]
     for step in range(steps + WARM):
         if step == WARM:
-            tokens, began = 0.0, time.process_time()
-        tokens += loop.advance()["tokens"]
-    return tokens / (time.process_time() - began)
+            clock.start()
+        clock.tokens += loop.advance()["tokens"]
+    return clock.rates()
 
 
-def trls(steps: int) -> float:
+def trls(steps: int) -> dict[str, float]:
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    counted: dict[str, float] = {"tokens": 0.0, "began": 0.0}
+    clock = Clock()
 
     def counting(completions: list[str], completion_ids: list[list[int]], **columns: Any) -> list[float]:
-        counted["tokens"] += sum(map(len, completion_ids))
+        clock.tokens += sum(map(len, completion_ids))
         return reward(completions)
 
-    class Clock(TrainerCallback):
+    class Warm(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == WARM:
-                counted.update(tokens=0.0, began=time.process_time())
+                clock.start()
 
     made = policy()
     with tempfile.TemporaryDirectory() as folder:
@@ -101,10 +133,11 @@ def trls(steps: int) -> float:
             args=config,
             train_dataset=Dataset.from_list([{"prompt": text} for text in texts()]),
             processing_class=made.tokenizer,
-            callbacks=[Clock()],
+            callbacks=[Warm()],
         )
+        trainer._generate_single_turn = clock.around(trainer._generate_single_turn)
         trainer.train()
-    return counted["tokens"] / (time.process_time() - counted["began"])
+    return clock.rates()
 
 
 def machine() -> str:
@@ -125,24 +158,28 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.quick:
-        print(f"ours: {ours(2):,.0f} tokens per second")
+        print(", ".join(f"{name}: {rate:,.0f} tokens per second" for name, rate in ours(2).items()))
         return
     import trl
 
-    rates: dict[str, list[float]] = {"surefoot": [], "trl": []}
+    found: dict[str, list[dict[str, float]]] = {"surefoot": [], "trl": []}
     for _ in range(arguments.turns):
-        rates["surefoot"].append(ours(arguments.steps))
-        rates["trl"].append(trls(arguments.steps))
-    median = {name: statistics.median(each) for name, each in rates.items()}
-    ratios = [a / b for a, b in zip(rates["surefoot"], rates["trl"], strict=True)]
-    rows = "".join(
-        f"| {name} | {median[name]:,.0f} | {min(each):,.0f} to {max(each):,.0f} |\n" for name, each in rates.items()
-    )
+        found["surefoot"].append(ours(arguments.steps))
+        found["trl"].append(trls(arguments.steps))
+    lines = []
+    for part in ("sampling", "training", "the whole step"):
+        here, there = ([turn[part] for turn in found[name]] for name in ("surefoot", "trl"))
+        ratios = [a / b for a, b in zip(here, there, strict=True)]
+        medians = f"{statistics.median(here):,.0f} | {statistics.median(there):,.0f}"
+        lines.append(
+            f"| {part} | {medians} | {statistics.median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f} |\n"
+        )
     text = (
         f"# Tokens per second, beside TRL {trl.__version__}\n\n{(__doc__ or '').split(chr(10) + chr(10), 2)[2]}\n"
-        f"{machine()}; {arguments.steps} steps a turn.\n\n"
-        f"| loop | median tokens per second of CPU time | over {arguments.turns} turns |\n|---|---|---|\n{rows}\n"
-        f"Ratio, turn by turn: {min(ratios):.2f} to {max(ratios):.2f}, median {statistics.median(ratios):.2f}.\n"
+        f"{machine()}; {arguments.steps} steps a turn, {arguments.turns} turns, one loop after the other.\n\n"
+        "| tokens per second of CPU time, medians | surefoot | TRL | ratio, median | over turns |\n"
+        "|---|---|---|---|---|\n"
+        f"{''.join(lines)}"
     )
     print(text)
     (RESULTS / "llm_speed.md").write_text(text)
@@ -151,7 +188,7 @@ def main() -> None:
         "steps": arguments.steps,
         "machine": machine(),
         "git": git_commit(),
-        "rates": rates,
+        "rates": found,
     }
     write_json(RESULTS / "llm_speed.json", facts)
 

@@ -66,7 +66,11 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
     behaviour = next((run.behaviour for runs in settings.values() for run in runs if run.behaviour), None)
     data = None if behaviour is None else behaviour["mean"]
     head = [("setting", "left"), ("runs", "right"), ("seeds", "right"), ("return [95 %]", "right"), ("IQM", "right")]
-    head += [("success in % [95 %]", "right"), ("cost [95 %]", "right")]
+    language = any(run.passes is not None for runs in settings.values() for run in runs)
+    digits = 3 if language else 1
+    shares = {"per_seed_success": "pass@1" if language else "success"}
+    shares |= {"per_seed_pass_k": "pass@k"} if language else {}
+    head += [*((f"{name} in % [95 %]", "right") for name in shares.values()), ("cost [95 %]", "right")]
     if data is not None:
         head.append(("median steps to the data's mean return", "right"))
     body = []
@@ -76,11 +80,11 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
             f"{rank}. {label}",
             f"{len(runs):,}",
             f"{len({s for run in runs for s in run.seeds}):,}",
-            _bounds(scores[label]),
+            _bounds(scores[label], digits),
         ]
-        cells.append(f"{statistics.interquartile_mean(scores[label][:, None]):.1f}" if len(scores[label]) else "-")
-        solved = np.array(list(pooled(runs, "per_seed_success").values()))
-        cells.append(_bounds(100 * solved, 0))
+        iqm = statistics.interquartile_mean(scores[label][:, None]) if len(scores[label]) else None
+        cells.append("-" if iqm is None else f"{iqm:.{digits}f}")
+        cells += [_bounds(100 * np.array(list(pooled(runs, field).values())), 0) for field in shares]
         cells.append(_bounds(np.array(list(pooled(runs, "per_seed_costs").values()))))
         if data is not None:
             cells.append(_reached(runs, float(data)))

@@ -17,6 +17,7 @@ from surefoot.core.files import written_aside
 from surefoot.evaluation import estimates, model_calibration, names, plots, statistics, tables
 from surefoot.evaluation.alarms import alarm_lines
 from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified
+from surefoot.evaluation.passes import pass_figures, pass_rows
 from surefoot.evaluation.runs import RunData, load_runs
 
 __all__ = ["RunData", "load_runs", "render", "write_report"]
@@ -159,6 +160,8 @@ def _figures(group: list[RunData]) -> list[str]:
     over = _over(group)
     behaviour = next((run.behaviour["mean"] for run in group if run.behaviour), None)
     named = list(zip(labels, group, strict=True))
+    if any(run.passes is not None for run in group):
+        return _language(named)
     final = {label: run.returns for label, run in named if run.returns}
     curves = {label: points for label, run in named if (points := run.learning_curve())}
     drawn = []
@@ -177,8 +180,19 @@ def _figures(group: list[RunData]) -> list[str]:
     known = estimates.estimate_rows(group)
     parts = ['<div class="figures">', *drawn, "</div>"] if drawn else []
     if not final and not curves:
-        parts.append('<p class="note">These runs had no simulator, so there are no returns.</p>')
+        why = "had no simulator" if all(run.environment is None for run in group) else "were not evaluated"
+        parts.append(f'<p class="note">These runs {why}, so there are no returns.</p>')
     if known is not None:
+        head, body, note = known
+        parts += [table(head, body), f'<p class="note">{html.escape(note)}</p>']
+    return parts
+
+
+def _language(named: list[tuple[str, RunData]]) -> list[str]:
+    """Shares of right answers of language models, along training and before and after it."""
+    drawn = [_figure(figure, caption) for figure, caption in pass_figures(named)]
+    parts = ['<div class="figures">', *drawn, "</div>"] if drawn else []
+    if (known := pass_rows(named)) is not None:
         head, body, note = known
         parts += [table(head, body), f'<p class="note">{html.escape(note)}</p>']
     return parts
@@ -236,12 +250,12 @@ def _comparisons(group: list[RunData]) -> list[str]:
         return ["<h3>Comparison</h3>", f'<p class="note">{html.escape(note)}</p>']
     scores = {label: np.array(run.per_seed_returns)[:, None] for label, run in scored}
     generator = np.random.default_rng(0)
-    body = []
+    body, digits = [], 1 if all(run.passes is None for run in group) else 3
     for label, matrix in scores.items():
         interval = statistics.stratified_bootstrap_interval(
             matrix, statistics.interquartile_mean, generator, REPETITIONS
         )
-        body.append(([label, str(len(matrix)), tables.format_bounds(interval.to_json())], False))
+        body.append(([label, str(len(matrix)), tables.format_bounds(interval.to_json(), digits)], False))
     parts = ["<h3>Interquartile mean over seeds</h3>"]
     parts.append(table([("algorithm", "left"), ("seeds", "right"), ("IQM of return [95 %]", "right")], body))
     pairs = []

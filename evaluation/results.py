@@ -129,6 +129,7 @@ def _numbers(name: str, run: RunData, split: str, folder: pathlib.Path | None) -
                 for episode, one in enumerate(value):
                     yield (*head, seed, split, step, metric, episode, float(one))
     finals = {"return": run.per_seed_returns, "success": run.per_seed_success, "cost": run.per_seed_costs}
+    finals["pass_k"] = run.per_seed_pass_k
     for metric, values in finals.items():
         for seed, value in zip(run.seeds, values, strict=False):
             yield (*head, seed, split, run.steps, f"final/{metric}", None, float(value))

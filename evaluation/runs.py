@@ -40,6 +40,9 @@ METRICS_LINE = Record(
                 "success_mean": Number(0, 1),
                 "returns": Many(Number(nan=True)),
                 "successes": Many(Number(0, 1)),
+                "greedy_mean": Number(0, 1),
+                "pass_k_mean": Number(0, 1),
+                "passes": Many(Number(0, 1)),
             },
             others=True,
         ),
@@ -70,6 +73,9 @@ ALARM = Record(
     }
 )
 """Of a run that learned a model: what rang, and the policies from before."""
+SHARES = Record({"greedy": INTERVAL, "pass_1": INTERVAL, "pass_k": INTERVAL})
+PASSES = Record({"samples": Number(1, whole=True), "before": SHARES, "after": SHARES, "change": SHARES})
+"""Of a language model: shares of right answers on prompts that were held out; `samples` is k."""
 SUMMARY = Record(
     {
         "algorithm": Text(),
@@ -97,6 +103,8 @@ SUMMARY = Record(
         "per_seed_costs": Maybe(Many(Number())),
         "success": Maybe(INTERVAL),
         "per_seed_success": Maybe(Many(Number(0, 1))),
+        "passes": Maybe(PASSES),
+        "per_seed_pass_k": Maybe(Many(Number(0, 1))),
         "safety": Maybe(Record.of(Safety)),
         "smoothness": Maybe(Record({"action_change": Maybe(INTERVAL), "jacobian": Maybe(INTERVAL)}, others=True)),
         "steps_of": Text(),
@@ -191,6 +199,8 @@ class RunData:
     )  # of the algorithm, that differ from the preset's or default
     success: Json | None = None  # share of the episodes that end solved; None where the environment says nothing of it
     per_seed_success: tuple[float, ...] = ()
+    passes: Json | None = None  # of a language model: samples, and before, after and change of greedy, pass_1, pass_k
+    per_seed_pass_k: tuple[float, ...] = ()
     alarm: Json | None = None  # rings and supported; None where no model was learned
     validation: Json = dataclasses.field(default_factory=dict)  # loss -> mean over seeds on episodes held out
     fitted_q: Json | None = (
@@ -233,6 +243,7 @@ class RunData:
                 "per_seed_returns": tuple(summary["per_seed_returns"] or ()),
                 "per_seed_costs": tuple(summary.get("per_seed_costs") or ()),
                 "per_seed_success": tuple(summary.get("per_seed_success") or ()),
+                "per_seed_pass_k": tuple(summary.get("per_seed_pass_k") or ()),
                 "safety": costs,
                 "config": config,
                 "metrics": _read_metrics(path / "metrics.jsonl"),
@@ -277,6 +288,10 @@ class RunData:
     def success_curve(self) -> list[CurvePoint]:
         """The same of the share of episodes that end solved; empty where the environment says nothing of it."""
         return self._curve("success_mean", "successes", (0.0, 1.0))
+
+    def pass_curve(self) -> list[CurvePoint]:
+        """The same of pass@k, the share of prompts of which at least one of k answers is right."""
+        return self._curve("pass_k_mean", "passes", (0.0, 1.0))
 
     def training_curves(self) -> dict[str, list[tuple[int, float]]]:
         """Name of each loss and metric -> (step, mean over the seeds that have it) along training."""

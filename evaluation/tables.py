@@ -21,6 +21,7 @@ from surefoot.evaluation.runs import RunData, task_name
 from surefoot.evaluation.safety import Safety
 
 Bounds = Mapping[str, Any] | None  # mean, low, high
+INTERVAL_PARTS = ("mean", "low", "high")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Row:
     success: Bounds = None  # share of the episodes that end solved, 0 to 1
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the algorithm, that were changed
     name: str | None = None  # of the run, where several are told apart by more than algorithm, preset and options
+    passes: Mapping[str, Any] | None = None  # of a language model: samples (k), and greedy, pass_1 and pass_k
 
     @property
     def label(self) -> str:
@@ -97,6 +99,7 @@ def run_row(run: RunData) -> Row:
         preset=run.preset,
         success=run.success,
         options=run.options,
+        passes=None if run.passes is None else {"samples": run.passes["samples"], **run.passes["after"]},
     )
 
 
@@ -111,7 +114,7 @@ def behaviour_row(run: RunData) -> Row:
         steps=None,
         seeds=None,
         episodes=behaviour.get("episodes"),
-        returns={key: behaviour.get(key) for key in ("mean", "low", "high")},
+        returns={key: behaviour.get(key) for key in INTERVAL_PARTS},
         normalized=None if normalized is None else {"mean": normalized, "low": None, "high": None},
         cost=behaviour.get("cost"),
         updates_per_second=None,
@@ -143,10 +146,20 @@ def format_small(bounds: Bounds) -> str:
 
 def format_share(bounds: Bounds) -> str:
     """A share and its interval in per cent: `94 [83, 99]`."""
-    shares = {
-        key: None if (value := (bounds or {}).get(key)) is None else 100 * value for key in ("mean", "low", "high")
-    }
+    shares = {key: None if (value := (bounds or {}).get(key)) is None else 100 * value for key in INTERVAL_PARTS}
     return format_bounds(shares, digits=0)
+
+
+def _return(row: Row) -> str:
+    """With one digit; of language models, whose rewards are mostly between 0 and 1, with three that count."""
+    return format_bounds(row.returns) if row.passes is None else format_small(row.returns)
+
+
+def _passes(which: str, samples: int | None = None) -> Callable[[Row], str]:
+    """The cell of a share of right answers; of pass@k in rows of this k alone."""
+    return lambda row: (
+        "-" if row.passes is None or samples not in (None, row.passes["samples"]) else format_share(row.passes[which])
+    )
 
 
 def _number(value: float | None) -> str:
@@ -192,12 +205,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("dataset", "left", lambda row: row.dataset or "-", "What it was trained on."),
     Column("environment", "left", lambda row: row.environment or "none", "The simulator that judges the policies."),
     Column(
-        "return [95 %]", "right", lambda row: format_bounds(row.returns),
+        "return [95 %]", "right", _return,
         "Undiscounted sum of rewards of an episode, mean and 95 % interval over training seeds and initial states; of "
-        "one seed over its episodes alone. Without brackets there is no interval.",
+        "one seed over its episodes alone. Without brackets there is no interval. Of a language model: the reward of a "
+        "sampled answer, over training seeds and prompts that were held out.",
     ),
     Column(
-        "success in % [95 %]", "right", lambda row: format_share(row.success),
+        "success in % [95 %]", "right", lambda row: "-" if row.passes else format_share(row.success),
         "Share of the episodes at whose last step the environment says that the task is solved, over all seeds.",
     ),
     Column(
@@ -252,9 +266,22 @@ NARROWEST = 16
 """Letters that the first column has at least, however narrow the terminal."""
 
 
+def _of_language(listed: Sequence[Row]) -> list[Column]:
+    """Columns of language models: one for each k that pass@k was measured with."""
+    found = sorted({int(row.passes["samples"]) for row in listed if row.passes is not None} - {1})
+    over = "Mean and 95 % interval over training seeds and prompts; of one seed over its prompts alone."
+    return [
+        Column("greedy in % [95 %]", "right", _passes("greedy"), f"Greedy answers that are right. {over}"),
+        Column("pass@1 in % [95 %]", "right", _passes("pass_1"), f"Sampled answers that are right. {over}"),
+        *(Column(f"pass@{k} in % [95 %]", "right", _passes("pass_k", k),
+                 f"Prompts of which at least one of {k} sampled answers is right. {over}") for k in found),
+    ]  # fmt: skip
+
+
 def columns_of(listed: Sequence[Row], details: bool = False) -> list[Column]:
     """The columns in which some row has something to say."""
-    columns = (*COLUMNS, *DETAILS) if details else COLUMNS
+    place = [column.heading for column in COLUMNS].index("success in % [95 %]")
+    columns = [*COLUMNS[:place], *_of_language(listed), *COLUMNS[place:], *(DETAILS if details else ())]
     return [column for column in columns if any(column.cell(row) not in ("-", "none") for row in listed)]
 
 
@@ -353,11 +380,14 @@ def _flat(row: Row) -> dict[str, Any]:
     found: dict[str, Any] = {"label": row.label}
     for key, value in row.to_json().items():
         if key in ("returns", "normalized", "cost", "success"):
-            found |= {f"{key}_{part}": (value or {}).get(part) for part in ("mean", "low", "high")}
+            found |= {f"{key}_{part}": (value or {}).get(part) for part in INTERVAL_PARTS}
         elif key == "safety":
             found |= {
                 f"cost_{name}": number for name, number in (value or {}).items() if name not in ("mean", "episodes")
             }
+        elif key == "passes":
+            for name, one in (value or {}).items():
+                found |= {name: one} if name == "samples" else {f"{name}_{p}": one.get(p) for p in INTERVAL_PARTS}
         elif key == "options":
             found[key] = json.dumps(value) if value else None
         elif key not in ("smoothness", "name"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,10 +51,13 @@ class Report:
     """Mean number of tokens of sampled answers."""
     same: float
     """Share of prompts whose answers all have the same reward: what a group baseline learns nothing from."""
+    each: Mapping[str, list[float | None]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """Of every prompt greedy, pass_1, pass_k and reward, in the order of the prompts; None for no reward."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, intervals as lists."""
+        """Plain values, intervals as lists, without those of `each` prompt."""
         values = dataclasses.asdict(self)
+        del values["each"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
@@ -113,13 +116,17 @@ def evaluate(
     tokens = rollout.completion_mask.sum()
     right = (found >= solved).sum(1)
     same = (found.nan_to_num(nan=0.0).amax(1) == found.nan_to_num(nan=0.0).amin(1)).double()
+    each = {
+        "greedy": (once[:, 0] >= solved).double(),
+        "pass_1": right.double() / samples,
+        "pass_k": pass_at(samples, right, samples),
+        "reward": found.double().nanmean(1),
+    }
     return Report(
         prompts=len(prompts),
         samples=samples,
-        greedy=_interval((once[:, 0] >= solved).double()),
-        pass_1=_interval(right.double() / samples),
-        pass_k=_interval(pass_at(samples, right, samples)),
-        reward=_interval(found.double().nanmean(1)),
+        **{name: _interval(values) for name, values in each.items()},
+        each={name: [None if math.isnan(v) else v for v in values.tolist()] for name, values in each.items()},
         entropy=float(sum(parts) / tokens),
         length=float(tokens / len(rollout.finished)),
         same=float(same.mean()),

@@ -37,7 +37,8 @@ class Task:
     context: int
     """The most characters of prompt and answer."""
     new: int
-    """The most characters of an answer, its end included."""
+    """The most characters that are sampled for an answer, its end included: more than the longest answer has, for
+    DAPO's penalty begins where a fifth of them is left."""
     supervised: int
     """Steps of copying the teacher, 128 rows each."""
     draw: Callable[[Random], Example]
@@ -121,7 +122,7 @@ def exact_countdown(completions: list[str], digits: list[str], target: list[int]
 
 TASKS = {
     "addition": Task("0123456789+=", 16, 6, 900, _sum, exact_sum),
-    "countdown": Task("0123456789:=+-*", 20, 8, 1200, _countdown, exact_countdown),
+    "countdown": Task("0123456789:=+-*", 20, 10, 1200, _countdown, exact_countdown),
 }
 """Name -> task. Addition is sharpened in a minute; countdown is a search that improves its greedy answers too."""
 

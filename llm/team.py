@@ -13,19 +13,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.policy_gradient import shared_reward
 from surefoot.core.schema import Plain, Table
+from surefoot.llm.critic import TeamCritic
 from surefoot.llm.loop import Loop, TrainConfig
 from surefoot.llm.losses import Method
 from surefoot.llm.policy import LMPolicy, Rollout
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction
 
-STATE = "team.json"
+STATE, CRITIC = "team.json", "critic.safetensors"
 Credit = Literal["sum", "last"]
 Reads = Callable[[str, Sequence[str]], str]
 
@@ -60,7 +62,7 @@ CORY = TeamConfig(credit="sum", swap_every=5)
 
 Source: Ma et al., "Coevolving with the Other You"."""
 MARFT = TeamConfig(credit="last", in_turn=True)
-"""A team has one reward, and its members learn in turn. MARFT has a critic for all; here it is the group's baseline.
+"""A team has one reward, and its members learn in turn: against the group, or with `critic=` against a critic for all.
 With `method.ratio=chain` a message has one ratio (its action-level trainer), with `unit` each token.
 
 Source: Liao et al., "MARFT: Multi-Agent Reinforcement Fine-Tuning", and its code."""
@@ -78,6 +80,7 @@ class Team:
         config: TrainConfig,
         team: TeamConfig,
         reads: Reads = after,
+        critic: TeamCritic | None = None,
     ) -> None:
         """Begin.
 
@@ -89,15 +92,24 @@ class Team:
             config: of each one's loop.
             team: how they answer and learn.
             reads: (prompt, what was said so far) -> what the next policy is given.
+            critic: of what each one reads, in the place of the method's baseline; all get the last answer's reward.
 
         Raises:
-            ConfigError: fewer than two policies, the same one twice, prompts of messages, or rewards of steps.
+            ConfigError: fewer than two policies, the same one twice, prompts of messages, rewards of steps, or a
+                critic of rewards that are summed, or whose model a member trains.
         """
         if len({id(policy.model) for policy in policies}) < max(2, len(policies)):
             raise ConfigError("a team is of two policies or more, each with a model of its own: copy the model")
         if any(not isinstance(prompt.text, str) for prompt in prompts):
             raise ConfigError("a team's prompts are texts: what the others said is put behind them")
+        if critic is not None and team.credit != "last":
+            raise ConfigError("a team's critic is of one reward at the end of a conversation: credit=last")
+        if critic is not None and any(critic.model.policy.model is policy.model for policy in policies):
+            raise ConfigError("a team's critic needs a model of its own, which no member trains: copy it")
         method = dataclasses.replace(method, mixed_groups=False)
+        if critic is not None:
+            method = dataclasses.replace(method, advantages="none")  # those of the critic come as returns
+        self.critic = critic
         self.loops = [Loop(policy, prompts, reward, method, config) for policy in policies]
         if self.loops[0].of_steps or method.nucleus:
             raise ConfigError("a team learns from one reward for each answer, and draws from all tokens")
@@ -125,16 +137,25 @@ class Team:
         """One step of the team; metrics of each, behind "0/", "1/", ... in the order of `policies`."""
         for loop in self.loops:
             loop.refresh()
-        rollouts, _, rows = self.speak()
+        rollouts, said, rows = self.speak()
         own = [self.loops[who].score(rollout, rows)[1] for who, rollout in zip(self.order, rollouts, strict=True)]
         shared = self._shared(own)
         metrics: dict[str, float] = {"reward": float(shared.nanmean())}
+        learned = [shared] * len(self.loops)
+        if self.critic is not None:
+            read = [
+                [self.reads(str(row.text), [one[n] for one in said[:place]]) for n, row in enumerate(rows)]
+                for place in range(len(self.loops))
+            ]
+            advantages, returns = self.critic.advantages(read, shared)
+            metrics |= self.critic.update(read, returns)
+            learned = list(torch.where(shared.isnan().unsqueeze(1), shared.unsqueeze(1), advantages).unbind(1))
         for place, (who, rollout) in enumerate(zip(self.order, rollouts, strict=True)):
             if self.team.in_turn and who != self.step % len(self.loops):
                 self.loops[who].step += 1
                 continue
             facts = {"reward": float(own[place].nanmean()), "place": float(place)}
-            found = self.loops[who].learn(rollout, shared, facts)
+            found = self.loops[who].learn(rollout, learned[place], facts)
             metrics |= {f"{who}/{name}": value for name, value in found.items()}
         self.step += 1
         if self.team.swap_every and self.step % self.team.swap_every == 0:
@@ -156,6 +177,8 @@ class Team:
         now.mkdir(parents=True, exist_ok=True)
         for number, loop in enumerate(self.loops):
             loop.save(now / f"{number}.safetensors")
+        if self.critic is not None:
+            self.critic.save(now / CRITIC)
         write_json(path / STATE, {"step": self.step, "order": self.order})
         for other in path.glob("step-*"):
             if other != now:
@@ -174,6 +197,8 @@ class Team:
             raise CheckpointError(f"{path / STATE}: is not of a team of {len(self.loops)}")
         for number, loop in enumerate(self.loops):
             loop.load(path / f"step-{step}" / f"{number}.safetensors")
+        if self.critic is not None:
+            self.critic.load(path / f"step-{step}" / CRITIC)
         self.step, self.order = step, list(order)
 
 

@@ -20,6 +20,10 @@ from surefoot.llm.rewards import RewardFunction
 CHECKPOINT, METRICS, MODEL = "checkpoint.safetensors", "metrics.jsonl", "model"
 
 
+class Stopped(Exception):
+    """Training was asked to stop; its state is kept."""
+
+
 def train(
     policy: LMPolicy,
     prompts: Sequence[Prompt],
@@ -30,6 +34,7 @@ def train(
     *,
     held_out: Sequence[Prompt] | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any]]:
     """Train a policy in place; resumes where `folder` holds a checkpoint of the same run.
 
@@ -42,6 +47,7 @@ def train(
         folder: for metrics.jsonl, checkpoint.safetensors and, at the end, the model; None keeps nothing.
         held_out: prompts to evaluate on, at the beginning, every `evaluate_every` steps and at the end.
         progress: called with each line of the metrics.
+        stopping: asked after each step; once it is true the state is kept, and training ends.
 
     Returns:
         The lines of the metrics.
@@ -50,6 +56,7 @@ def train(
         ConfigError: a prompt that is too long.
         DataError: the reward function raised, or gave what is no finite number.
         DivergenceError: a loss stopped being finite.
+        Stopped: it was asked to stop.
     """
     loop = Loop(policy, prompts, reward, method, config)
     path = None if folder is None else pathlib.Path(folder)
@@ -81,7 +88,7 @@ def train(
                 seed=config.seed,
                 at_once=config.rows_at_once,
             )
-            note({"step": loop.step, "evaluation": found.to_json()})
+            note({"step": loop.step, "evaluation": found.to_json(), "each": dict(found.each)})
 
     if not lines:
         examine()
@@ -89,8 +96,11 @@ def train(
         note({"step": loop.step + 1, **loop.advance()})
         if loop.step % config.evaluate_every == 0 or loop.step == config.steps:
             examine()
-        if loop.step % config.checkpoint_every == 0 or loop.step == config.steps:
+        stop = stopping() and loop.step < config.steps
+        if loop.step % config.checkpoint_every == 0 or loop.step == config.steps or stop:
             keep_state()
+        if stop:
+            raise Stopped(f"stopped after step {loop.step} of {config.steps}")
     if path is not None:
         aside = path / f".{MODEL}"
         shutil.rmtree(aside, ignore_errors=True)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import pathlib
+import signal
 from typing import Any
 
+import numpy as np
 import pytest
 
 from surefoot.cli.main import main
+from surefoot.evaluation import hierarchical_interval
+from surefoot.evaluation.tables import format_share
 from surefoot.llm.characters import character_policy
 
 SETTINGS = ["steps=4", "prompts_per_step=2", "group=4", "max_new_tokens=4", "learning_rate=1e-3", "checkpoint_every=2"]
@@ -24,7 +30,9 @@ def place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
         "def exact(completions, answer, **columns):\n"
         "    return [float(a in c) for c, a in zip(completions, answer)]\n\n"
         "def broken(completions, **columns):\n"
-        "    return [float('nan')] * len(completions)\n"
+        "    return [float('nan')] * len(completions)\n\n"
+        "def raises(completions, **columns):\n"
+        "    raise KeyError('no such thing')\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -35,37 +43,126 @@ def words(*more: str) -> list[str]:
     return ["llm", "train", "model=tiny", "prompts=prompts.jsonl", "reward=my_llm_rewards:exact", *SETTINGS, *more]
 
 
-def test_a_run_leaves_a_folder_that_can_be_evaluated_and_gone_on_with(
+def test_a_run_of_several_seeds_leaves_a_folder_that_is_evaluated_and_gone_on_with(
     place: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words("out=run", "held_out=prompts.jsonl", "method=dapo_clip", "method.high=0.3", "--json")) == 0
+    given = words("out=run", "held_out=prompts.jsonl", "method=dapo_clip", "method.high=0.3", "seeds=[0,3]", "--json")
+    assert main(given) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
-    assert found["steps"] == 4
-    assert found["after"]["prompts"] == 6
-    assert "step 1: reward" in said.err
-    names = {path.name for path in (place / "run").iterdir()}
-    assert names == {
-        "config.json",
-        "environment.json",
-        "metrics.jsonl",
-        "checkpoint.safetensors",
-        "model",
-        "result.json",
-    }
-    plan: dict[str, Any] = json.loads((place / "run" / "config.json").read_text())
-    assert plan["changes"] == {"high": 0.3}
-    assert plan["loop"]["steps"] == 4
+    assert (found["steps"], found["seeds"], found["episodes"]) == (4, [0, 3], 6)
+    assert found["results"]["3"]["after"]["prompts"] == 6
+    assert "seed 3, step 1: reward" in said.err
+    run = place / "run"
+    plain = {"config.json", "environment.json", "metrics.jsonl", "summary.json", "curves.png", "seeds"}
+    assert {path.name for path in run.iterdir()} == plain
+    of_seed = {"checkpoint.safetensors", "metrics.jsonl", "model", "result.json"}
+    assert all({path.name for path in (run / "seeds" / k).iterdir()} == of_seed for k in ("0", "3"))
+    plan: dict[str, Any] = json.loads((run / "config.json").read_text())["plan"]
+    assert (plan["config"]["method.high"], plan["steps"], plan["seeds"]) == (0.3, 4, [0, 3])
 
-    weights = (place / "run" / "model" / "model.safetensors").read_bytes()
+    weights = [(run / "seeds" / k / "model" / "model.safetensors").read_bytes() for k in ("0", "3")]
+    assert weights[0] != weights[1]
     assert main(["llm", "train", "--resume", "run", "--quiet"]) == 0  # nothing is left to do
-    assert (place / "run" / "model" / "model.safetensors").read_bytes() == weights
+    assert (run / "seeds" / "3" / "model" / "model.safetensors").read_bytes() == weights[1]
     assert "pass@8" in capsys.readouterr().out
-    assert (
-        main(["llm", "evaluate", "run", "prompts.jsonl", "my_llm_rewards:exact", "--max-new-tokens", "4", "--json"])
-        == 0
-    )
+    assert main(words("out=alone", "method=dapo_clip", "method.high=0.3", "seeds=[3]", "--quiet")) == 0
+    alone = place / "alone" / "seeds" / "3" / "model" / "model.safetensors"
+    assert alone.read_bytes() == weights[1]  # a seed is the same whatever others are beside it
+    capsys.readouterr()
+    asked = ["llm", "evaluate", "run", "prompts.jsonl", "my_llm_rewards:exact", "--max-new-tokens", "4"]
+    assert main([*asked, "--policy-seed", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["samples"] == 8
+    assert main([*asked, "--policy-seed", "1"]) == 2
+    assert "has no seed 1; it has [0, 3]" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two(place: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> pathlib.Path:
+    """Two runs of two seeds, in `runs`."""
+    held = [json.dumps({"prompt": f"{n}=", "answer": str(n)[-1]}) for n in range(10, 22)]
+    (place / "held.jsonl").write_text("\n".join(held))
+    for name, rate in (("slow", "1e-4"), ("fast", "1e-3")):
+        more = ("held_out=held.jsonl", "seeds=2", "samples=4", "evaluate_every=2", f"out=runs/{name}")
+        assert main(words(*more, f"learning_rate={rate}", "--quiet")) == 0
+    capsys.readouterr()
+    return place / "runs"
+
+
+def test_reports_results_and_watch_show_runs_of_language_models(
+    two: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    each = [json.loads((two / "fast" / "seeds" / k / "result.json").read_text())["each"] for k in ("0", "1")]
+    right = [np.array(one["after"]["pass_1"]) for one in each]
+    wanted = hierarchical_interval(right, bounds=(0.0, 1.0)).to_json()  # over seeds, and prompts that they share
+    gained = [after - np.array(one["before"]["pass_1"]) for after, one in zip(right, each, strict=True)]
+
+    assert main(["report", str(two), "-o", "page.html", "--csv", "table.csv", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["name"] for row in rows] == ["grpo (learning_rate=0.001)", "grpo (learning_rate=0.0001)"]
+    assert rows[0]["passes"]["pass_1"] == wanted
+    assert rows[0]["passes"]["samples"] == 4
+    page = pathlib.Path("page.html").read_text()
+    change = hierarchical_interval(gained, bounds=(-1.0, 1.0)).to_json()
+    assert page.count("<svg") >= 3  # pass@1, pass@4 and reward along training
+    for text in ("pass@4 in % [95 %]", format_share(wanted).split(" [")[0], format_share(change).split(" [")[0]):
+        assert text in page
+    assert "had no simulator" not in page
+    table = list(csv.DictReader(pathlib.Path("table.csv").read_text().splitlines()))
+    assert float(table[0]["pass_1_mean"]) == wanted["mean"]
+
+    assert main(["results", str(two), "-o", "numbers.csv", "--plot"]) == 0
+    read = csv.DictReader(pathlib.Path("numbers.csv").read_text().splitlines())
+    numbers = [row for row in read if row["run"].endswith("fast")]
+    last = {(row["seed"], row["metric"]): float(row["value"]) for row in numbers if row["metric"].startswith("final/")}
+    assert last["1", "final/success"] == pytest.approx(right[1].mean())
+    assert last["0", "final/pass_k"] == pytest.approx(np.mean(each[0]["after"]["pass_k"]))
+    assert {row["step"] for row in numbers if row["metric"] == "eval/greedy_mean"} == {"0", "2", "4"}
+    capsys.readouterr()
+
+    (two / "slow" / "summary.json").unlink()
+    assert main(["watch", str(two), "--once", "-o", "watch.html"]) == 0
+    shown = capsys.readouterr().out
+    assert f"pass@1 {wanted['mean']:.3f}" in shown
+    assert "<svg" in pathlib.Path("watch.html").read_text()
+    assert main(["report", str(two / "slow")]) == 2
+    assert "surefoot llm train --resume" in capsys.readouterr().err
+    assert main(["evaluate", str(two / "fast")]) == 2
+    assert "is a run of a language model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_keeps_its_last_step_and_goes_on_to_the_same_end(
+    place: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    import my_llm_rewards
+
+    assert main(words("out=whole", "seeds=2", "--quiet")) == 0
+    right, calls = my_llm_rewards.exact, []
+
+    def interrupting(**columns: Any) -> list[float]:
+        calls.append(1)
+        if len(calls) == 5:  # in the first step of the second seed; checkpoints are due after the second
+            os.kill(os.getpid(), number)
+        return right(**columns)
+
+    monkeypatch.setattr(my_llm_rewards, "exact", interrupting)
+    if number == signal.SIGINT:
+        assert main(words("out=cut", "seeds=2", "--quiet")) == 130
+    else:
+        with pytest.raises(SystemExit) as ended:
+            main(words("out=cut", "seeds=2", "--quiet"))
+        assert ended.value.code == 128 + signal.SIGTERM
+    assert "go on with: surefoot llm train --resume" in capsys.readouterr().err
+    kept = (place / "cut" / "seeds" / "1" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in kept] == [1]
+    assert main(["llm", "train", "--resume", "cut", "--quiet"]) == 0
+    for seed in ("0", "1"):
+        ends = [place / name / "seeds" / seed / "model" / "model.safetensors" for name in ("whole", "cut")]
+        assert ends[0].read_bytes() == ends[1].read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -80,6 +177,10 @@ def test_a_run_leaves_a_folder_that_can_be_evaluated_and_gone_on_with(
         (["max_new_tokens=100"], "is more than the model's context of 16"),
         (["reward=exact"], "not of the form module:function"),
         (["prompts="], "prompts= is missing"),
+        (["seeds=0"], "train at least 1 seed"),
+        (["seeds=some"], "give a count, as in seeds=3"),
+        (["seed=3"], "unknown setting 'seed': did you mean"),
+        (["reward=my_llm_rewards:raises"], "reward function raises"),
         (["steps"], "'steps' is not of the form name=value"),
     ],
 )
@@ -89,7 +190,7 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing_half(
     assert main(words("out=run", *more)) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert said in error
-    assert not (place / "run" / "model").exists()
+    assert not (place / "run").exists()
 
 
 def test_a_received_run_does_not_execute_its_rewards_module_unasked(

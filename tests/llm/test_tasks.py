@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from surefoot.core import policy_gradient as pg
+from surefoot.llm import method
 from surefoot.llm.tasks import TASKS, held_out, shuffled, value
 
 
@@ -29,6 +32,14 @@ def test_examples_fit_and_are_held_out_by_their_prompt(name: str) -> None:
     assert set("".join(prompt + answer for prompt, _, answer in found)) <= set(task.alphabet)
     assert 0.4 < np.mean([float(r or 0) for r in rewards]) < 0.65 if name == "addition" else min(rewards) == 1
     assert task.reward(completions=["9"] * 300, **columns) == [0.0] * 300
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_no_answer_of_the_right_length_is_penalised_for_it(name: str) -> None:
+    task, share = TASKS[name], method("dapo_clip").overlong_share
+    answers = task.examples(np.random.default_rng(0), 200, False)
+    lengths = torch.tensor([float(len(answer) + 1) for _, _, answer in answers])  # with the end
+    assert not pg.overlong_penalty(lengths, task.new, max(1, round(share * task.new))).any()
 
 
 def test_countdown_wants_each_digit_once() -> None:

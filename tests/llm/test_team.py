@@ -12,6 +12,8 @@ import torch
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.llm import LMPolicy, Prompt, TrainConfig, method
 from surefoot.llm.characters import character_policy
+from surefoot.llm.critic import CriticConfig, TeamCritic
+from surefoot.llm.reward_models import RewardModel
 from surefoot.llm.team import CORY, MARFT, Team, TeamConfig, after, train_team
 
 PROMPTS = [Prompt(text) for text in ("1=", "2=", "3=", "4=")]
@@ -68,12 +70,46 @@ def test_places_are_changed_and_members_learn_in_turn() -> None:
         assert changed == [n == step for n in range(3)]
 
 
-@pytest.mark.parametrize("kind", ["cory", "marft"])
+def critic(seed: int, learning_rate: float = 3e-3) -> TeamCritic:
+    return TeamCritic(RewardModel(tiny(seed)), CriticConfig(learning_rate=learning_rate, updates=4))
+
+
+def test_a_critics_advantages_are_taken_over_messages() -> None:
+    found = critic(9)
+    found.config = CriticConfig(discount=0.9, trace=0.5)
+    table = {"a": 0.5, "b": -1.0, "c": 2.0, "ax": 1.0, "bx": 0.0, "cx": 7.0}
+    found.values = lambda texts: torch.tensor([table[text] for text in texts])  # type: ignore[method-assign]
+    read = [["a", "b", "c"], ["ax", "bx", "cx"]]
+    advantages, returns = found.advantages(read, torch.tensor([3.0, 1.0, torch.nan]))
+    last = [3.0 - 1.0, 1.0 - 0.0]
+    first = [0.9 * 1.0 - 0.5 + 0.45 * last[0], 0.9 * 0.0 + 1.0 + 0.45 * last[1]]
+    raw = torch.tensor([[first[0], last[0]], [first[1], last[1]]])
+    torch.testing.assert_close(advantages[:2], (raw - raw.mean()) / raw.std())
+    assert advantages[2].tolist() == [0.0, 0.0]  # no reward
+    wanted = raw + torch.tensor([[0.5, 1.0], [-1.0, 0.0]])
+    torch.testing.assert_close(returns[:2], wanted)
+    assert returns[2].isnan().all()
+
+
+def test_a_critic_learns_the_rewards_that_follow_what_is_read() -> None:
+    found = critic(9)
+    read = [["1=", "2=", "3=", "4="], ["1=\n7\n", "2=\n1\n", "3=\n7\n", "4=\n1\n"]]
+    returns = torch.tensor([[0.5, 1.0], [0.2, 0.0], [0.5, 1.0], [torch.nan, torch.nan]])
+    before = found.update(read, returns)
+    for _ in range(60):
+        after_training = found.update(read, returns)
+    assert before["critic_loss"] == pytest.approx(float(returns[:3].square().mean()))  # it begins with 0
+    assert after_training["critic_loss"] < 0.1 * after_training["returns_variance"]
+    torch.testing.assert_close(found.values(read[1][:3]), returns[:3, 1], atol=0.15, rtol=0.0)
+
+
+@pytest.mark.parametrize("kind", ["cory", "marft", "critic"])
 def test_a_team_learns_what_is_rewarded(kind: str) -> None:
     chosen = CORY if kind == "cory" else MARFT
     one = GRPO if kind == "cory" else dataclasses.replace(GRPO, ratio="chain")
     config = dataclasses.replace(SMALL, steps=30 if kind == "cory" else 50, group=8)
-    lines = train_team(Team([tiny(0), tiny(1)], PROMPTS, sevens, one, config, chosen))
+    own = critic(9) if kind == "critic" else None
+    lines = train_team(Team([tiny(0), tiny(1)], PROMPTS, sevens, one, config, chosen, critic=own))
     assert lines[-1]["reward"] > lines[0]["reward"] + 0.5
 
 
@@ -86,20 +122,33 @@ def test_what_is_refused() -> None:
         Team([tiny(0), tiny(1)], [Prompt([{"role": "user", "content": "1="}])], sevens, GRPO, SMALL, CORY)
     with pytest.raises(ConfigError, match="must be sum or last"):
         TeamConfig(credit="first")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="credit=last"):
+        Team([tiny(0), tiny(1)], PROMPTS, sevens, GRPO, SMALL, CORY, critic=critic(2))
+    with pytest.raises(ConfigError, match="which no member trains"):
+        Team([policy, tiny(1)], PROMPTS, sevens, GRPO, SMALL, MARFT, critic=TeamCritic(RewardModel(policy)))
+    with pytest.raises(ConfigError, match="a reward model of pairs"):
+        TeamCritic(RewardModel(policy, "steps"))
+    with pytest.raises(ConfigError, match="must be from 0 to 1"):
+        CriticConfig(trace=1.5)
     long = Team([tiny(0), tiny(1)], [Prompt("1234567=")] * 4, sevens, GRPO, SMALL, CORY, lambda p, said: p * 3)
     with pytest.raises(ConfigError, match="more than the model's context"):
         long.advance()
 
 
-def test_a_team_that_was_killed_goes_on_bit_for_bit(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("criticised", [False, True])
+def test_a_team_that_was_killed_goes_on_bit_for_bit(criticised: bool, tmp_path: pathlib.Path) -> None:
     config = dataclasses.replace(SMALL, steps=5, checkpoint_every=2)
 
     def made() -> tuple[list[LMPolicy], Team]:
         policies = [tiny(0), tiny(1)]
-        return policies, Team(policies, PROMPTS, lengths, GRPO, config, TeamConfig(swap_every=3))
+        chosen = TeamConfig(credit="last" if criticised else "sum", swap_every=3)
+        own = critic(9) if criticised else None
+        return policies, Team(policies, PROMPTS, lengths, GRPO, config, chosen, critic=own)
 
     whole, team = made()
     train_team(team)
+    if team.critic is not None:
+        whole = [*whole, team.critic.model.policy]
 
     class Killed(Exception):
         pass
@@ -113,6 +162,8 @@ def test_a_team_that_was_killed_goes_on_bit_for_bit(tmp_path: pathlib.Path) -> N
     again, team = made()
     lines = train_team(team, folder=tmp_path)
     assert [line["step"] for line in lines] == [3, 4, 5]
+    if team.critic is not None:
+        again = [*again, team.critic.model.policy]
     for first, second in zip(whole, again, strict=True):
         assert not moved(weights(first), second)
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-5"]

@@ -41,6 +41,7 @@ def add_parsers(commands: Any) -> None:
     judge.add_argument("--max-new-tokens", type=int, default=64, help="the most tokens of an answer (default 64)")
     judge.add_argument("--temperature", type=float, default=1.0, help="of sampling (default 1)")
     judge.add_argument("--seed", type=int, default=0, help="of sampling (default 0)")
+    judge.add_argument("--policy-seed", type=int, metavar="K", help="which of a run's models (default: its first)")
     judge.add_argument("--device", default="cpu", help="cpu or cuda")
     judge.add_argument("--json", action="store_true", help="print JSON")
     judge.set_defaults(run=_evaluate)
@@ -97,7 +98,8 @@ def _settings() -> str:
 
 def _train(arguments: argparse.Namespace) -> int:
     from surefoot.experiment.stopping import terminable
-    from surefoot.tools.language import begin, plan, resume
+    from surefoot.tools.language import plan
+    from surefoot.tools.language_runs import begin, resume
 
     show = None if arguments.quiet else _show
     with terminable():
@@ -146,13 +148,14 @@ def _show(line: dict[str, Any]) -> None:
     if "evaluation" in line:
         from surefoot.llm import Report
 
-        text = f"step {line['step']}, held out: {Report.from_json(line['evaluation'])}"
+        text = f"seed {line['seed']}, step {line['step']}, held out: {Report.from_json(line['evaluation'])}"
     elif line["step"] % 10 and line["step"] != 1:
         return
     else:
         rate = line["tokens"] / (line["sampling_seconds"] + line["training_seconds"])
         text = (
-            f"step {line['step']}: reward {line['reward']:.3f}, same {line['same']:.2f}, length {line['length']:.1f}, "
+            f"seed {line['seed']}, step {line['step']}: "
+            f"reward {line['reward']:.3f}, same {line['same']:.2f}, length {line['length']:.1f}, "
             f"entropy {line['entropy']:.2f}, {rate:,.0f} tokens/s"
         )
     print(text, file=sys.stderr, flush=True)
@@ -160,30 +163,39 @@ def _show(line: dict[str, Any]) -> None:
 
 def _present(folder: pathlib.Path, json: bool) -> None:
     from surefoot.core.files import read_json
+    from surefoot.evaluation import RunData
+    from surefoot.evaluation.passes import pass_lines
+    from surefoot.evaluation.tables import rows
+    from surefoot.tools.language_runs import seed_folder
 
-    facts = read_json(folder / "result.json")
+    run = RunData.load(folder)
+    results = {seed: read_json(seed_folder(folder, seed) / "result.json") for seed in run.seeds}
     if json:
-        output.print_json({"folder": str(folder), **facts})
+        kept = {seed: {key: value for key, value in one.items() if key != "each"} for seed, one in results.items()}
+        output.print_json({"folder": str(folder), **read_json(folder / "summary.json"), "results": kept})
         return
-    shown = {"run": output.short(folder), "model": output.short(folder / "model"), "steps": facts["steps"]}
-    shown["reward"] = (
-        f"{facts['reward_first_10']:.3f} in the first ten steps, {facts['reward_last_10']:.3f} in the last"
-    )
-    for name in ("before", "after"):
-        if facts[name] is not None:
-            from surefoot.llm import Report
-
-            shown[name] = str(Report.from_json(facts[name]))
-    output.print_facts(shown)
+    output.print_table(rows([run]))
+    for seed, one in results.items():
+        output.say(
+            f"seed {seed}: reward {one['reward_first_10']:.3f} in the first ten steps, {one['reward_last_10']:.3f} in "
+            f"the last; model: {output.short(seed_folder(folder, seed) / 'model')}"
+        )
+    for line in pass_lines(run):
+        output.say(line)
+    output.say(f"run: {output.short(folder)} (a page: surefoot report {output.typed(output.short(folder))})")
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from surefoot.experiment import trust
+    from surefoot.experiment.run import is_language
     from surefoot.llm import evaluate, load_policy, load_reward, read_prompts
+    from surefoot.tools.language_runs import model_of
 
     trust.allow(arguments.reward)
     folder = pathlib.Path(arguments.model).expanduser()
-    if (folder / "model" / "config.json").is_file():  # of a run
+    if (folder / "config.json").is_file() and is_language(folder):
+        folder = model_of(folder, arguments.policy_seed)
+    elif (folder / "model" / "config.json").is_file():  # what surefoot.llm.train left in python
         folder = folder / "model"
     reward, prompts = load_reward(arguments.reward), read_prompts(arguments.prompts)
     policy = load_policy(folder, arguments.temperature, arguments.device)

@@ -223,6 +223,7 @@ def report(arguments: argparse.Namespace) -> int:
     from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, where_certified, write_report
     from surefoot.evaluation.alarms import alarm_lines
     from surefoot.evaluation.estimates import estimate_lines
+    from surefoot.evaluation.passes import pass_lines
     from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)
@@ -245,7 +246,7 @@ def report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if run.safety is not None:
             output.say(f"{run.name}: {run.safety.sentence()}")
-        for line in estimate_lines(run):
+        for line in (*estimate_lines(run), *pass_lines(run)):
             output.say(f"{run.name}: {line}")
         for line in alarm_lines(run):
             output.say(f"*** {run.name}: {line}", stderr=True)
@@ -270,6 +271,8 @@ def finished_runs(given: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
         CheckpointError: a folder is no run and holds none, or there is no finished one.
     """
+    from surefoot.experiment.run import is_language
+
     found: list[str] = []
     left_out: list[str] = []
     for name in given:
@@ -281,8 +284,9 @@ def finished_runs(given: Sequence[str]) -> tuple[list[str], list[str]]:
         for run in [path.parent for path in inside] or [folder]:
             unfinished = (run / "config.json").is_file() and not (run / "summary.json").is_file()
             if unfinished:
+                train = "llm train" if is_language(run) else "train"
                 left_out.append(
-                    f"{run} is not finished: surefoot watch {output.typed(run)} shows how far it is, surefoot train "
+                    f"{run} is not finished: surefoot watch {output.typed(run)} shows how far it is, surefoot {train} "
                     f"--resume {output.typed(run)} goes on with it"
                 )
             else:

@@ -55,18 +55,18 @@ def add_parser(commands: Any) -> None:
 def watch(arguments: argparse.Namespace) -> int:
     """Play episodes of one complete run, or show how far runs are."""
     from surefoot.evaluation.results import run_folders
-    from surefoot.experiment.run import Run
+    from surefoot.experiment.run import Run, is_language
 
     if arguments.every <= 0 or (arguments.episodes is not None and arguments.episodes < 1):
         raise ConfigError("--every and --episodes must be above 0")
     ending = pathlib.Path(arguments.output or "").suffix
     if arguments.output is not None and ending not in (".html", ".rrd", *FRAMES):
         raise ConfigError(f"{arguments.output}: its ending names nothing to write; give .html, .mp4, .gif or .rrd")
-    folders = list(run_folders(arguments.folders))
-    runs = [Run.open(folder) for folder in folders if (folder / "config.json").is_file()]
-    if not runs and arguments.once:
+    folders = [folder for folder in run_folders(arguments.folders) if (folder / "config.json").is_file()]
+    runs = [Run.open(folder) for folder in folders if not is_language(folder)]
+    if not folders and arguments.once:
         raise ConfigError(f"{', '.join(arguments.folders)}: holds no run")
-    if len(runs) == 1 and runs[0].complete and not arguments.curves:
+    if len(runs) == len(folders) == 1 and runs[0].complete and not arguments.curves:
         return _play(runs[0], arguments)
     if ending in (".rrd", *FRAMES):
         raise ConfigError(f"{arguments.output}: shows episodes of one complete run; name that run alone")
@@ -106,20 +106,26 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
     """How far the runs below some folders are.
 
     Returns:
-        For each: name, label, steps taken and planned, whether it is complete, evaluations as (step, return), losses.
+        For each: name, label, steps taken and planned, whether it is complete, evaluations as (step, return), losses;
+        of a language model `last` as a text, and pass@1 or rewards for returns.
     """
     from surefoot.core.errors import SurefootError
     from surefoot.evaluation.names import labelled
     from surefoot.evaluation.results import run_folders
     from surefoot.experiment.live import read_live
     from surefoot.experiment.plan import told_options
-    from surefoot.experiment.run import Run
+    from surefoot.experiment.run import Run, is_language
 
     found = []
     for folder in run_folders(roots):
         if not (folder / "config.json").is_file():
             continue
         try:
+            if is_language(folder):
+                from surefoot.tools import language_runs
+
+                found.append(language_runs.look(folder))
+                continue
             run = Run.open(folder)
             label = labelled(run.plan.algorithm, *told_options(run.plan.algorithm, run.plan.config))
         except SurefootError:  # such as an algorithm of one's own, whose module is not imported for this
@@ -160,7 +166,7 @@ def table_of(states: Sequence[dict[str, Any]], width: int = 120) -> Table:
     most = 12 if width < 100 else MOST_POINTS
     for state in states:
         values = [value for _, value in state["returns"]]
-        last = f"{values[-1]:,.1f}" if values else "-"
+        last = state.get("last") or (f"{values[-1]:,.1f}" if values else "-")
         if not values and state["losses"]:
             name, value = next(iter(state["losses"].items()))
             last = f"{name} {value:.3g}"
@@ -199,7 +205,7 @@ def _write_page(states: Sequence[dict[str, Any]], path: pathlib.Path, every: flo
     for state in states:
         far = "complete" if state["complete"] else f"step {state['step']:,} of {state['steps']:,}"
         losses = ", ".join(f"{name} {value:.4g}" for name, value in list(state["losses"].items())[:3])
-        last = f"{state['returns'][-1][1]:,.1f}" if state["returns"] else "-"
+        last = state.get("last") or (f"{state['returns'][-1][1]:,.1f}" if state["returns"] else "-")
         rows.append(([pathlib.Path(state["name"]).name, state["label"], far, last, losses or "-"], False))
     head = [("run", "left"), ("algorithm", "left"), ("progress", "left"), ("last return", "right"), ("losses", "left")]
     figures = []
@@ -213,7 +219,11 @@ def _write_page(states: Sequence[dict[str, Any]], path: pathlib.Path, every: flo
             if state["task"] == task and state["returns"]
         }
         if curves:
-            figures.append(f"<figure>{plots.to_svg(plots.learning_curves(curves, str(task)))}</figure>")
+            about = next(state for state in states if state["task"] == task)
+            steps_of, axis = about.get("steps_of", "steps"), about.get("axis", plots.RETURN)
+            figures.append(
+                f"<figure>{plots.to_svg(plots.learning_curves(curves, str(task), None, steps_of, axis))}</figure>"
+            )
     text = "\n".join(
         [
             f'<!doctype html><html lang="en"><head><meta charset="utf-8">{reload}<title>surefoot watch</title>',

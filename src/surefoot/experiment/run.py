@@ -35,7 +35,7 @@ from surefoot.core.schema import MOST_BYTES, Maybe, Number, Record, Table, Text,
 from surefoot.core.spec import PROBLEM
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
-from surefoot.evaluation.runs import CONFIG_FORMAT, SUMMARY_FORMAT
+from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, SUMMARY_FORMAT
 from surefoot.experiment.plan import Plan, agent_class
 from surefoot.experiment.trust import demand
 from surefoot.streaming import StreamingAgent
@@ -43,6 +43,8 @@ from surefoot.streaming import StreamingAgent
 IN_MEMORY = "<memory>"
 """A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
 VALIDATION_FRACTION = 0.1
+LANGUAGE = "language model"
+"""The kind that config.json of a run of `surefoot llm train` names; runs of control name none."""
 
 
 _FACTS = Record({"name": Text(), "sha256": Maybe(Text(64)), "transitions": Number(1, whole=True)}, others=True)
@@ -78,6 +80,11 @@ class Run:
         folder = pathlib.Path(folder)
         if not (folder / "config.json").is_file():
             raise CheckpointError(f"{folder}: not a run folder (there is no config.json in it)")
+        if is_language(folder):
+            raise CheckpointError(
+                f"{folder}: is a run of a language model: surefoot report, results and watch show it, surefoot llm "
+                "evaluate asks it, and surefoot llm train --resume goes on with it"
+            )
         value = read_json(folder / "config.json", CONFIG)
         try:
             return cls(folder, Plan.from_json(value["plan"]))
@@ -174,6 +181,15 @@ class Run:
     def columns_path(self) -> pathlib.Path:
         """The dataset as the workers read it."""
         return self.folder / "dataset.safetensors"
+
+
+def is_language(folder: pathlib.Path) -> bool:
+    """Whether a folder with a config.json is a run of a language model.
+
+    Raises:
+        CheckpointError: config.json is damaged.
+    """
+    return bool(read_json(folder / "config.json", ANY_CONFIG).get("kind") == LANGUAGE)
 
 
 def describe_machine() -> dict[str, Any]:

@@ -1,36 +1,28 @@
-"""Runs of language models: their plan, their folder, and how one goes on.
-
-config.json            the plan
-environment.json       versions, machine, git commit, command
-metrics.jsonl          a line for each step and each evaluation
-checkpoint.safetensors the state that `--resume` goes on from
-model/                 at the end: model and tokenizer, as transformers writes them
-result.json            at the end: the last evaluation
-"""
+"""What is trained of language models, from NAME=value words: the plan of a run, and reward models."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-import os
 import pathlib
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from surefoot.core.errors import CheckpointError, ConfigError, nearest
-from surefoot.core.files import read_json, write_json
-from surefoot.core.schema import Plain, Table
-from surefoot.experiment import trust
-from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
-from surefoot.experiment.run import describe_machine
-from surefoot.llm import TrainConfig, load_policy, load_reward, method, read_prompts, train
-from surefoot.llm.adapters import with_lora
+from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.files import write_json
+from surefoot.experiment.folders import claim_new
+from surefoot.experiment.plan import seeds_of
+from surefoot.llm import TrainConfig, load_policy, method
 from surefoot.llm.feedback import Pair, read_feedback
 from surefoot.llm.losses import Method
 from surefoot.llm.reward_models import Kind, RewardModel, RewardTraining, accuracy, train_reward_model
 
 Progress = Callable[[dict[str, Any]], None]
+TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples")
+"""Settings of the loop that a run is not named after."""
+TOLD = ("temperature", "dtype", "lora", "lora_alpha", "lora_targets")
+"""Settings beside the loop's that it is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +34,7 @@ class Plan:
     reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model
     held_out: str = ""  # .jsonl of prompts to evaluate on; none without it
     method: str = "grpo"  # `surefoot llm methods` lists them
+    seeds: tuple[int, ...] = (0,)  # of all random numbers, each a training of its own: 3 for 0, 1 and 2, or [0,5]
     temperature: float = 1.0  # of sampling
     device: str = "cpu"  # or cuda
     dtype: str = "float32"  # or bfloat16
@@ -52,8 +45,42 @@ class Plan:
     loop: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return dataclasses.asdict(self)
+        """Plain values, what names of runs may tell under `config`: settings of the loop, changes as method.NAME."""
+        value = dataclasses.asdict(self)
+        loop, changes = value.pop("loop"), value.pop("changes")
+        first = {name: value.pop(name) for name in ("method", "prompts", "reward", "seeds")}
+        del loop["seed"]
+        config = value | loop | {f"method.{name}": setting for name, setting in changes.items()}
+        return {**first, "seeds": list(self.seeds), "steps": config.pop("steps"), "config": config}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        """What `to_json` gave.
+
+        Raises:
+            ConfigError: something is missing, unknown, or out of its range.
+        """
+        given = {name: value[name] for name in ("method", "prompts", "reward")} | value["config"]
+        changes = {name: given.pop(name) for name in list(given) if name.startswith("method.")}
+        fields = {field.name: field for kind in (cls, TrainConfig) for field in dataclasses.fields(kind)}
+        for name, one in given.items():
+            kind = type(getattr(fields.get(name), "default", None))
+            if kind not in (str, int, float, bool) or not (type(one) is kind or (kind is float and type(one) is int)):
+                raise ConfigError(f"plan: {name} is {one!r}, which is no setting, or not of its kind")
+        own = {name: given.pop(name) for name in list(given) if hasattr(cls, name)}
+        loop = TrainConfig(steps=value["steps"], **given)
+        short = {name.removeprefix("method."): setting for name, setting in changes.items()}
+        return cls(**own, seeds=seeds_of(value["seeds"]), changes=short, loop=loop)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Settings that differ from the defaults, by which tables and pages name the run."""
+        fields = [field for field in dataclasses.fields(TrainConfig) if field.name not in TELLING_NOTHING]
+        loop = {f.name: v for f in fields if (v := getattr(self.loop, f.name)) != f.default}
+        own = {
+            f.name: v for f in dataclasses.fields(self) if f.name in TOLD and (v := getattr(self, f.name)) != f.default
+        }
+        return own | loop | {f"method.{name}": setting for name, setting in self.changes.items()}
 
 
 def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
@@ -63,7 +90,7 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
         ConfigError: an unknown name, a value of another kind, or one of model, prompts and reward is missing.
     """
     own = {field.name: field for field in dataclasses.fields(Plan) if field.name not in ("changes", "loop")}
-    loop = {field.name: field for field in dataclasses.fields(TrainConfig)}
+    loop = {field.name: field for field in dataclasses.fields(TrainConfig) if field.name != "seed"}
     settings = {field.name: field for field in dataclasses.fields(Method) if field.name not in ("title", "source")}
     first: dict[str, Any] = {}
     second: dict[str, Any] = {}
@@ -74,6 +101,8 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
         if name.startswith("method.") and name.removeprefix("method.") in settings:
             short = name.removeprefix("method.")
             changes[short] = _value(name, text, str(settings[short].type))
+        elif name == "seeds":
+            first[name] = _seeds(text)
         elif name in own:
             first[name] = _value(name, text, str(own[name].type))
         elif name in loop:
@@ -92,6 +121,13 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
     made = Plan(**first, changes=changes, loop=TrainConfig(**second))
     method(made.method, **changes)
     return made, words.get("out")
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return seeds_of(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"seeds={text}: give a count, as in seeds=3, or numbers, as in seeds=[0,5]") from error
 
 
 def _value(name: str, text: str, kind: str) -> Any:
@@ -158,65 +194,3 @@ def train_reward(words: Mapping[str, str], progress: Progress | None = None) -> 
         facts |= {"held_out": len(held), "held_out_accuracy": right, "held_out_compared": count}
         write_json(claim.folder / "training.json", facts | {"training": dataclasses.asdict(training)})
     return facts
-
-
-def begin(made: Plan, out: str | None, progress: Progress | None = None) -> pathlib.Path:
-    """Train in a new folder; gives the folder."""
-    trust.allow(made.reward)
-    with claim_named("llm") if out is None else claim_new(out) as claim:
-        return _train(made, claim, progress, new=True)
-
-
-def resume(folder: str | os.PathLike[str], trusted: bool = False, progress: Progress | None = None) -> pathlib.Path:
-    """Go on with a run that was interrupted.
-
-    Raises:
-        CheckpointError: the folder is not a run of this kind.
-        ConfigError: its reward's module would be executed, and is not trusted.
-    """
-    path = pathlib.Path(folder)
-    if not (path / "config.json").is_file():
-        raise CheckpointError(f"{path}: not a run folder (there is no config.json in it)")
-    value = read_json(path / "config.json", Table(Plain()))
-    try:
-        loop, given = TrainConfig(**value.pop("loop")), dict(value)
-        made = Plan(**given, loop=loop)
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}/config.json: not of a run of a language model ({error})") from error
-    trust.demand(made.reward, path / "config.json", trusted)
-    with claim_begun(path) as claim:
-        return _train(made, claim, progress, new=False)
-
-
-def _train(made: Plan, claim: Claim, progress: Progress | None, new: bool) -> pathlib.Path:
-    folder = claim.folder
-    reward, prompts = load_reward(made.reward, made.device), read_prompts(made.prompts)
-    held_out = read_prompts(made.held_out) if made.held_out else None
-    policy = load_policy(made.model, made.temperature, made.device, made.dtype, made.loop.seed)
-    if made.lora:
-        policy = with_lora(policy, made.lora, made.lora_alpha, made.lora_targets, made.loop.seed)
-    if new:
-        write_json(folder / "environment.json", describe_machine())
-        write_json(folder / "config.json", made.to_json())
-    chosen = method(made.method, **made.changes)
-    try:
-        lines = train(policy, prompts, reward, chosen, made.loop, folder, held_out=held_out, progress=progress)
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(
-            f"interrupted; surefoot llm train --resume {shlex.quote(str(folder))} goes on from its last checkpoint"
-        ) from error
-    write_json(folder / "result.json", result(lines))
-    return folder
-
-
-def result(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """First and last evaluation, and the mean reward of the first and the last ten steps."""
-    evaluations = [line for line in lines if "evaluation" in line]
-    rewards = [line["reward"] for line in lines if "reward" in line]
-    return {
-        "steps": max((line["step"] for line in lines), default=0),
-        "reward_first_10": sum(rewards[:10]) / max(1, len(rewards[:10])),
-        "reward_last_10": sum(rewards[-10:]) / max(1, len(rewards[-10:])),
-        "before": evaluations[0]["evaluation"] if evaluations else None,
-        "after": evaluations[-1]["evaluation"] if evaluations else None,
-    }
