@@ -21,6 +21,7 @@ from surefoot.envs.acting import EpisodeMeans
 from surefoot.envs.episodes import run_episodes
 from surefoot.envs.native_rollout import evaluates, native_policy
 from surefoot.online.minibatches import Minibatches, RewardScale, WholeBlock
+from surefoot.online.on_policy_agent import BEHAVIOUR
 
 PLACES = ["native/pendulum", "Pendulum-v1", "CartPole-v1"]
 
@@ -44,6 +45,40 @@ def test_the_ratio_of_the_first_minibatch_is_one(algorithm: str, env_id: str) ->
     assert abs(float(metrics["kl_k1"])) < 1e-6
     assert float(metrics["kl_k3"]) < 1e-6
     assert float(metrics.get("clip_fraction", 0.0)) == 0
+
+
+def test_steps_of_an_older_policy_are_corrected_by_how_much_likelier_they_are_now() -> None:
+    """The older one took each action with twice the odds, or with a third of them: weights are 1/2, or 1 at most."""
+    made = loop("ppo", "Pendulum-v1", value_coefficient=0.5)
+    agent: Any = made.agent
+    c, (steps, rows) = agent.config, (3, 2)
+    torch.manual_seed(1)
+    names = ("observations", "next_observations")
+    block = {name: torch.randn(steps, rows, agent.spec.observation_dim) for name in names}
+    block |= {"actions": torch.rand(steps, rows, agent.spec.action_dim), "rewards": torch.randn(steps, rows)}
+    ends = torch.zeros(steps, rows, dtype=torch.bool)
+    block |= {"terminations": ends.clone(), "truncations": ends.clone()}
+    block["terminations"][1, 0] = block["truncations"][1, 1] = True
+    with torch.no_grad():
+        now = agent.actor.log_density(block["observations"].flatten(0, 1), block["actions"].flatten(0, 1))
+        block[BEHAVIOUR] = now.view(steps, rows) + torch.tensor([math.log(2), -math.log(3)])
+        v, following = (agent.value(block[name].flatten(0, 1)).view(steps, rows) for name in names)
+        found = agent.columns(block)
+    rates = c.discount * (1 - block["terminations"].float())
+    for row, weight in enumerate((0.5, 1.0)):
+        ahead = 0.0  # of V-trace's target over the value, at the next step of the episode
+        for t in reversed(range(steps)):
+            if block["terminations"][t, row] or block["truncations"][t, row]:
+                ahead = 0.0
+            error = float(block["rewards"][t, row] + rates[t, row] * following[t, row] - v[t, row])
+            advantage = error + c.discount * c.gae_lambda * ahead
+            ahead = weight * advantage
+            assert float(found["advantages"][t, row]) == pytest.approx(advantage, rel=1e-4, abs=1e-6)
+            assert float(found["returns"][t, row]) == pytest.approx(float(v[t, row]) + ahead, rel=1e-4, abs=1e-6)
+    batch = {name: value.flatten(0, 1) for name, value in found.items()}
+    with torch.no_grad():
+        _, metrics = agent.policy_loss(batch, {})
+    assert float(metrics["ratio_max"]) == pytest.approx(3, rel=1e-4)
 
 
 def test_actions_found_again_are_those_of_the_native_rollout() -> None:
