@@ -37,7 +37,7 @@ def begin(
     cpus: int | None = None,
     address: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    tell: Callable[[str], None] | None = None,
+    notify: Callable[[str], None] | None = None,
 ) -> Any:
     """Connect this process to Ray, or begin one on this machine; the package.
 
@@ -49,7 +49,7 @@ def begin(
         cpus: that it may give out, where it is begun here; None: all.
         address: of a cluster, or "auto"; None: one of this machine alone, heard on 127.0.0.1 only.
         settings: more arguments of `ray.init`.
-        tell: called with a sentence where a try has failed.
+        notify: called with a sentence where a try has failed.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -76,8 +76,8 @@ def begin(
             said = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
             with contextlib.suppress(Exception):
                 ray.shutdown()
-            if tell is not None and number + 1 < TRIES:
-                tell(f"Ray did not begin ({said}); trying again")
+            if notify is not None and number + 1 < TRIES:
+                notify(f"Ray did not begin ({said}); trying again")
             time.sleep(PAUSE)
         except Exception as error:  # of packages that differ by version
             raise SurefootError(f"{purpose}: Ray did not begin ({type(error).__name__}: {error})") from error

@@ -367,11 +367,9 @@ class Policy(ControlLoop, nn.Module):
 
         A header (`core.cpp`) holds plain networks only; what follows is of the other two.
 
-        Inputs: `observations` (batch, O) float32, or each of several arrays under its key (batch, *shape); and, for a
-        sampling policy, `noise` (batch, Z) standard normal: with `sampling`, and always where the policy always
-        samples.
-        Output: `actions` (batch, A) in the environment's units. The batch size is free. Neither file needs
-        surefoot to run.
+        Inputs: `observations` (batch, O) float32, or each of several arrays under its key (batch, *shape); with
+        `sampling`, and always where the policy always samples, `noise` (batch, Z) standard normal too.
+        Output: `actions` (batch, A) in the environment's units. The batch size is free. Neither file needs surefoot.
         A policy with a memory has the further inputs `ended` (batch,) bool, True at the first step of an episode; where
         it needs them, `rewards` and `costs` (batch,) of the step before; and `memory.NAME`, zeros at first. Its further
         outputs `memory.NAME.next` are the next step's inputs. A .pt2 file takes and gives the memory as one dict.

@@ -59,9 +59,8 @@ class CQLConfig(HistoryConfig):
         """Refuse values out of range."""
         name = algorithm_of(self)
         require(self.cql_weight >= 0, name, "cql_weight", self.cql_weight, ">= 0")
-        require(
-            not self.learn_cql_weight or self.cql_weight > 0, name, "cql_weight", self.cql_weight, "> 0 to be learned"
-        )
+        fits = not self.learn_cql_weight or self.cql_weight > 0
+        require(fits, name, "cql_weight", self.cql_weight, "> 0 to be learned")
         require(self.cql_temperature > 0, name, "cql_temperature", self.cql_temperature, "> 0")
         require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, ">= 1")
         require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
@@ -74,12 +73,7 @@ class CQLConfig(HistoryConfig):
 ENSEMBLE: dict[str, Any] = {"critics": 10, "subset": 2, "layer_norm_actor": True, "layer_norm_critic": True}
 DOMAINS: dict[str, dict[str, Any]] = {
     "wsrl-locomotion": ENSEMBLE,
-    "wsrl-kitchen": {
-        **ENSEMBLE,
-        "hidden": (512, 512, 512),
-        "importance_sampling": False,
-        "reward_shift": -4.0,
-    },
+    "wsrl-kitchen": {**ENSEMBLE, "hidden": (512, 512, 512), "importance_sampling": False, "reward_shift": -4.0},
     "wsrl-adroit": {
         **ENSEMBLE,
         "hidden": (512, 512),

@@ -229,12 +229,8 @@ class ReinFlow(OnPolicyAgent):
         c = self.config
         common: dict[str, Any] = {"max_gradient_norm": c.max_gradient_norm}
         if c.rate_cycle is not None:
-            common |= {
-                "schedule": "restarts",
-                "cycle": c.rate_cycle,
-                "warm_up": c.rate_warm_up,
-                "stride": c.steps_per_block,
-            }
+            common |= {"schedule": "restarts", "cycle": c.rate_cycle, "warm_up": c.rate_warm_up}
+            common["stride"] = c.steps_per_block
         actor = Adam(c.learning_rate, lowest=c.lowest_rates[0], **common)
         critic = Adam(c.value_learning_rate, lowest=c.lowest_rates[1], weight_decay=c.value_weight_decay, **common)
         drawn = {"start": Noise("normal", self.decision_dim)} if c.clone_coefficient > 0 else {}

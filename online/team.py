@@ -98,7 +98,7 @@ class Team:
         workers: int,
         staleness: int = 0,
         patience: float = 0.0,
-        tell: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Begin the collectors.
 
@@ -108,11 +108,11 @@ class Team:
             workers: W.
             staleness: at least 0.
             patience: seconds that an answer may take; 0: for ever.
-            tell: called with a sentence where a collector is lost.
+            notify: called with a sentence where a collector is lost.
         """
         self.connect, self.begin, self.workers, self.staleness = connect, begin, workers, staleness
         self.patience = patience or None
-        self.tell = tell
+        self.notify = notify
         self.states: list[Tensors] = [{} for _ in range(workers)]
         """Of each collector after its last answer; empty before the first."""
         self.ordered = 0
@@ -202,7 +202,7 @@ class Team:
                     "see the seed's log"
                 ) from error
             self.restarts += 1
-            self.tell(f"collector {worker} was lost ({error}): begun again where it stood")
+            self.notify(f"collector {worker} was lost ({error}): begun again where it stood")
             try:
                 self._begin(worker)
                 return
@@ -231,7 +231,7 @@ class Team:
             if meta["number"] != number:
                 raise RuntimeError(f"collector {worker} answered order {meta['number']} and not {number}")
             for sentence in meta["told"]:
-                self.tell(f"collector {worker}: {sentence}")
+                self.notify(f"collector {worker}: {sentence}")
             self._open[worker].popleft()
             self._deaths[worker] = 0
             self.states[worker] = under(tensors, STATE)

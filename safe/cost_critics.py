@@ -32,7 +32,7 @@ class AssignedMultiplier(nn.Module):
         """Begin at the rule's start, whose tensors must all be single numbers."""
         super().__init__()
         self.rule = rule
-        start = rule.start()
+        start = rule.first_state()
         self.names = tuple(start)
         self.state = nn.Parameter(torch.stack([start[name] for name in self.names]))
 

@@ -1,7 +1,7 @@
 """Multipliers of a cost constraint and the functions around them: state in, state out, elementwise over seeds.
 
-A state is a dict of tensors that begins with what `start` gives; its `value` is the multiplier lambda >= 0. A step
-takes the present cost J and the limit d, in the same units (here: sums over an episode), and gives the next state.
+A state is a dict of tensors that begins with what `first_state` gives; its `value` is the multiplier lambda >= 0. A
+step takes the present cost J and the limit d, in the same units (here: sums over an episode), and gives the next state.
 Four proportional-integral-derivative rules are in use under one name; each is here with the numbers that set it apart
 from the others.
 """
@@ -27,7 +27,7 @@ GAINS = {"omnisafe": (0.1, 0.01, 0.01), "fsrl": (0.05, 0.0005, 0.1), "osrl": (0.
 class Multiplier(Protocol):
     """A rule for the weight of a constraint."""
 
-    def start(self) -> State:
+    def first_state(self) -> State:
         """The first state: 0-dimensional tensors but for a delay's (K,)."""
         ...
 
@@ -49,7 +49,7 @@ class Lagrange:
     initial: float = 0.001
     upper: float | None = None
 
-    def start(self) -> State:
+    def first_state(self) -> State:
         """lambda, Adam's moments and count."""
         zero = torch.zeros(())
         return {
@@ -89,7 +89,7 @@ class OmniSafePID:
     bounded: bool = False
     upper: float | None = None
 
-    def start(self) -> State:
+    def first_state(self) -> State:
         """lambda, integral, smoothed terms, and the smoothed costs of the last `delay` updates."""
         value = torch.tensor(self.initial)
         zero = torch.zeros(())
@@ -132,7 +132,7 @@ class PlainPID:
     positive: bool = False
     upper: float | None = None
 
-    def start(self) -> State:
+    def first_state(self) -> State:
         """lambda, integral, and what the derivative is taken from."""
         return {"value": torch.zeros(()), "integral": torch.zeros(()), "previous": torch.zeros(())}
 
@@ -177,8 +177,8 @@ class HeldMultiplier(nn.Module):
     def __init__(self, rule: Multiplier) -> None:
         super().__init__()
         self.rule = rule
-        self.names = list(rule.start())
-        for name, value in rule.start().items():
+        self.names = list(rule.first_state())
+        for name, value in rule.first_state().items():
             self.register_buffer(name, value)
 
     def forward(self) -> Tensor:

@@ -89,20 +89,20 @@ class Recording:
         check_recordable(self.name)
         self.begin()
         left = self.missing(episodes)
-        tell = progress or (lambda done, total: None)
-        tell(episodes - len(left), episodes)
+        notify = progress or (lambda done, total: None)
+        notify(episodes - len(left), episodes)
         workers = min(workers, len(left))
         if workers <= 1:
             for place, number in enumerate(left):
                 self.write(number)
-                tell(episodes - len(left) + place + 1, episodes)
+                notify(episodes - len(left) + place + 1, episodes)
             return
         recorder_of(self.name)  # what is wrong with it is said once, in this process
         shards = [left[worker::workers] for worker in range(workers)]
         with _processes([(self, shard) for shard in shards]) as started:
             while any(process.is_alive() for process in started):
                 time.sleep(POLL)
-                tell(episodes - len(self.missing(episodes)), episodes)
+                notify(episodes - len(self.missing(episodes)), episodes)
                 failed = next((process for process in started if process.exitcode not in (None, 0)), None)
                 if failed is not None:
                     raise SimulatorError(
@@ -112,7 +112,7 @@ class Recording:
                     )
         if self.missing(episodes):
             raise SimulatorError(f"{self.name}: not all episodes were recorded; the same command goes on")
-        tell(episodes, episodes)
+        notify(episodes, episodes)
 
     def write(self, number: int) -> None:
         """Record one episode into its file, which appears whole or not at all."""

@@ -30,7 +30,7 @@ SEQUENCES = {
 
 
 def values(rule: Multiplier, costs: Sequence[float] = COSTS, limit: float = 25.0) -> list[float]:
-    state, found = rule.start(), []
+    state, found = rule.first_state(), []
     for cost in costs:
         state = rule.step(state, torch.tensor(cost), limit)
         found.append(float(state["value"]))
@@ -88,8 +88,8 @@ def test_a_lagrange_multiplier_moves_as_torchs_adam_with_a_projection() -> None:
 
 def test_a_multiplier_that_follows_the_wrong_sign_falls_where_the_limit_is_broken() -> None:
     rule = Lagrange(initial=0.5)
-    up = rule.step(rule.start(), torch.tensor(30.0), 25.0)["value"]
-    down = rule.step(rule.start(), torch.tensor(20.0), 25.0)["value"]
+    up = rule.step(rule.first_state(), torch.tensor(30.0), 25.0)["value"]
+    down = rule.step(rule.first_state(), torch.tensor(20.0), 25.0)["value"]
     assert float(up) > 0.5 > float(down)
 
 

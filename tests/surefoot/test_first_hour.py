@@ -185,7 +185,7 @@ def test_the_demonstration_keeps_its_constraint_behind_the_filter(
 
     monkeypatch.setattr(demo, "SHOWN", 4)
     kept = demo.constrained(tmp_path / "ppo", Style(quiet=True), steps=2048, episodes=40, points=[31, 31, 24])
-    demo.tell(kept)
+    demo.print_policies(kept)
     shown = capsys.readouterr().out
     assert "ppo, 4,096 steps" in shown  # the first block is for the observations' statistics alone
     assert kept.filtered.certificate.violations == 0

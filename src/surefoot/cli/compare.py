@@ -160,11 +160,11 @@ def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
         trained[arm.label] += len(seeds)
         return run
 
-    def tell(first: str, second: str, look: Look) -> None:
+    def notify(first: str, second: str, look: Look) -> None:
         many = output.counted(look.seeds, "seed")
         style.say(f"look {look.stage}, {many} each: {look.sentence(first, second, fixed.metric)}")
 
-    found = comparing.carry_out(fixed, arms, folder, tell, train_seeds)
+    found = comparing.carry_out(fixed, arms, folder, notify, train_seeds)
     if arguments.json:
         output.print_json({"folder": str(folder), "rule": rule, "plan": fixed.plan.to_json(), "metric": fixed.metric,
                            "trained": trained, "pairs": comparing.pairs_json(found)})  # fmt: skip

@@ -66,7 +66,8 @@ def main_job(overrides: list[str], said: set[str], style: Style) -> int:
     kept = constrained(finished.folder / "ppo", style)
     picture = finished.folder / "demo.png"
     draw(finished, other, kept, picture)
-    train.present([other.folder, finished.folder], finished, style, picture, lambda: tell(kept), kept_json(kept))
+    folders = [other.folder, finished.folder]
+    train.present(folders, finished, style, picture, lambda: print_policies(kept), kept_json(kept))
     return 0
 
 
@@ -109,7 +110,7 @@ def constrained(
     return Kept(run, alone, filtered, safe_set)
 
 
-def tell(kept: Kept) -> None:
+def print_policies(kept: Kept) -> None:
     """Both policies, a line each."""
     from surefoot.evaluation.tables import format_bounds
 

@@ -81,7 +81,7 @@ def _actor(arguments: argparse.Namespace) -> Actor:
     return actor(arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed, arguments.trust)
 
 
-def _planning_actor(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Actor:
+def _planning_actor(arguments: argparse.Namespace, notify: Callable[[str], None]) -> Actor:
     """The planner in RUN's model or in the exact world that stands for RUN."""
     from surefoot.experiment.trust import allow
     from surefoot.tools.plan import planning_actor, world_for
@@ -98,7 +98,7 @@ def _planning_actor(arguments: argparse.Namespace, tell: Callable[[str], None]) 
     allow(arguments.env)
     constants = None if worlds is None else drawn(ranges_of(arguments.vary, name), worlds, arguments.seed)
     world = world_for(name, arguments.env, arguments.policy_seed, arguments.trust, arguments.threads, constants)
-    return planning_actor(world, planner_of(arguments), objective_of(arguments), arguments.episodes, tell)
+    return planning_actor(world, planner_of(arguments), objective_of(arguments), arguments.episodes, notify)
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:
@@ -203,7 +203,7 @@ def certify(arguments: argparse.Namespace) -> int:
         if arguments.worlds is not None:
             raise ConfigError("--worlds are those that a planner plans in: add --planner, or leave --worlds out")
     bar = _CertifyBar(arguments.quiet or arguments.json)
-    chosen = _actor(arguments) if arguments.planner is None else _planning_actor(arguments, bar.tell)
+    chosen = _actor(arguments) if arguments.planner is None else _planning_actor(arguments, bar.notify)
     ranges = None if arguments.vary is None else ranges_of(arguments.vary, chosen.env_id)
     shield = shield_of(arguments, chosen.env_id)
     with bar as progress:
@@ -325,7 +325,7 @@ class _CertifyBar:
             self._console.print(f"{done:,} of {total:,} episodes, about {_spoken(left)} left")
         self._bar.update(self._task, completed=done, total=total)
 
-    def tell(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """A line now and then, of a policy that takes long, until the first batch is done."""
         if not self._quiet and self._task is None and time.monotonic() - self._told >= EVERY:
             self._told = time.monotonic()

@@ -149,13 +149,13 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
         shown = ", ".join(f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in values.items())
         style.say(f"trial {number + 1} of {tuning.trials}: {mean} ({shown})")
 
-    def tell(first: str, second: str, look: Look) -> None:
+    def notify(first: str, second: str, look: Look) -> None:
         style.say(f"look {look.stage}: {look.sentence(first, second, tuning.metric)}")
 
     try:
         with terminable():
             found = tuner.search(folder, tuning, train_run, tried)
-            result = tuner.judge(folder, tuning, found, train_run, tell)
+            result = tuner.judge(folder, tuning, found, train_run, notify)
     except (KeyboardInterrupt, SystemExit):
         output.say(f"the study goes on with: surefoot tune --resume {output.typed(folder)}", stderr=True)
         raise

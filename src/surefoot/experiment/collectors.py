@@ -74,13 +74,13 @@ def check_plan(plan: Plan, agent: Agent) -> None:
         cluster.package("collectors=ray")
 
 
-def team_environment(plan: Plan, agent: Agent, seed: int, tell: Callable[[str], None]) -> Elsewhere:
+def team_environment(plan: Plan, agent: Agent, seed: int, notify: Callable[[str], None]) -> Elsewhere:
     """The environments of a run's collectors, for a learner's loop."""
     recipe = {"plan": plan.to_json(), "spec": agent.spec.to_json(), "seed": seed,
               "modules": trust.for_workers([*plan.imports, plan.environment])}  # fmt: skip
     connect: Callable[[int], Any]
     if plan.collectors == "ray":
-        ray = cluster.begin("collectors=ray", cpus=plan.workers, address=os.environ.get("RAY_ADDRESS"), tell=tell)
+        ray = cluster.begin("collectors=ray", cpus=plan.workers, address=os.environ.get("RAY_ADDRESS"), notify=notify)
         actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Collector)
 
         def connect(worker: int) -> Any:
@@ -91,7 +91,9 @@ def team_environment(plan: Plan, agent: Agent, seed: int, tell: Callable[[str], 
         def connect(worker: int) -> Any:
             return ProcessConnection()
 
-    team = Team(connect, lambda worker: {**recipe, "worker": worker}, plan.workers, plan.staleness, plan.patience, tell)
+    team = Team(
+        connect, lambda worker: {**recipe, "worker": worker}, plan.workers, plan.staleness, plan.patience, notify
+    )
     like = make_training(str(plan.environment), 1, gap=plan.gap)
     try:
         return Elsewhere(like, agent.config.num_envs, team)

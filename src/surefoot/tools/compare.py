@@ -277,7 +277,7 @@ def carry_out(
     comparison: Comparison,
     arms: Sequence[Arm],
     folder: pathlib.Path,
-    tell: Callable[[str, str, Look], None],
+    notify: Callable[[str, str, Look], None],
     train_seeds: Callable[[Arm, tuple[int, ...]], Run] | None,
 ) -> dict[tuple[str, str], list[Look]]:
     """Look, train the seeds that the next look needs, and look again, until all pairs are decided or the plan is over.
@@ -286,7 +286,7 @@ def carry_out(
         comparison: what was fixed.
         arms: with the runs that there are.
         folder: of the comparison.
-        tell: called with both labels at each look.
+        notify: called with both labels at each look.
         train_seeds: trains seeds of an arm; None: only what is there is looked at.
 
     Returns:
@@ -312,7 +312,7 @@ def carry_out(
                     for name in (first, second))  # fmt: skip
             look = comparison.looks(x, y)[stage - 1]
             found[first, second].append(look)
-            tell(first, second, look)
+            notify(first, second, look)
         write_json(folder / ANSWER, {"pairs": pairs_json(found)})
     return found
 

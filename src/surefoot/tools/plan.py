@@ -118,7 +118,7 @@ class Timed(PlannerPolicy):
     """A planner's policy that tells how long it planned, and after each plan how far it is."""
 
     seconds = 0.0
-    tell: Callable[[str], None] | None = None
+    notify: Callable[[str], None] | None = None
     done, wanted = 0, 0
     """Episodes."""
 
@@ -131,9 +131,11 @@ class Timed(PlannerPolicy):
         begun = time.perf_counter()
         found = super().act(observations, memory)
         self.seconds += time.perf_counter() - begun
-        if self.tell is not None:
+        if self.notify is not None:
             rate = self.plans / max(self.seconds, 1e-9)
-            self.tell(f"{self.plans:,} plans, {rate:,.3g} a second; {self.done:,} of {self.wanted:,} episodes finished")
+            self.notify(
+                f"{self.plans:,} plans, {rate:,.3g} a second; {self.done:,} of {self.wanted:,} episodes finished"
+            )
         return found
 
 
@@ -153,11 +155,11 @@ def planning_policy(world: World, planner: Planner, objective: Objective) -> Tim
 
 
 def planning_actor(
-    world: World, planner: Planner, objective: Objective, episodes: int = 0, tell: Callable[[str], None] | None = None
+    world: World, planner: Planner, objective: Objective, episodes: int = 0, notify: Callable[[str], None] | None = None
 ) -> Actor:
-    """The planner as one whose `episodes` are certified; `tell` and errors as of `plan_episodes`."""
+    """The planner as one whose `episodes` are certified; `notify` and errors as of `plan_episodes`."""
     policy, aim = planning_policy(world, planner, objective), objective_in_words(objective)
-    policy.tell, policy.wanted = tell, episodes
+    policy.notify, policy.wanted = notify, episodes
     return Actor(policy, f"{described(planner)}, for {aim}, in {world.label}", world.env_id, planner.name)
 
 
@@ -168,17 +170,17 @@ def plan_episodes(
     episodes: int = 10,
     num_envs: int = 10,
     seed: int = 2,
-    tell: Callable[[str], None] | None = None,
+    notify: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Whole episodes of a planner, and what they came to as JSON values, with intervals.
 
-    `tell` is called after each plan with a sentence on how far it is.
+    `notify` is called after each plan with a sentence on how far it is.
 
     Raises:
         ConfigError: a model whose sizes are not the environment's, or what `evaluate` raises.
     """
     policy = planning_policy(world, planner, objective)
-    policy.tell, policy.wanted = tell, episodes
+    policy.notify, policy.wanted = notify, episodes
     found = evaluate([policy], world.env_id, episodes, seed, min(num_envs, episodes), progress=policy.finished)[0]
     returns = hierarchical_interval([found.returns]).to_json()
     reference = reference_scores(gymnasium_id(world.env_id))

@@ -170,11 +170,11 @@ def recorded(name: str) -> pathlib.Path:
         print(f"{name}: recording {episodes_of(name)} episodes, which are kept in {path}", file=sys.stderr)
         tenth = max(1, episodes_of(name) // 10)
 
-        def tell(done: int, wanted: int) -> None:
+        def notify(done: int, wanted: int) -> None:
             if done % tenth == 0:
                 print(f"{name}: {done} of {wanted} episodes are recorded", file=sys.stderr)
 
-        generate(name, path, episodes_of(name), progress=tell)
+        generate(name, path, episodes_of(name), progress=notify)
     return path
 
 

@@ -245,7 +245,7 @@ def _mean(scores: Sequence[float] | None) -> float | None:
 
 
 def search(
-    folder: pathlib.Path, tuning: Tuning, train_run: TrainRun, tell: Callable[[int, Values, list[float] | None], None]
+    folder: pathlib.Path, tuning: Tuning, train_run: TrainRun, notify: Callable[[int, Values, list[float] | None], None]
 ) -> list[tuple[Values, list[float] | None]]:
     """Carry out the trials that are missing; all of them, in their order."""
     optuna = _optuna()
@@ -271,7 +271,7 @@ def search(
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
             else:
                 study.tell(trial, _mean(scores))
-            tell(number, values, scores)
+            notify(number, values, scores)
     found = [outcome(folder, number, tuning.metric) for number in range(tuning.trials)]
     return [one for one in found if one is not None]
 
@@ -281,7 +281,7 @@ def judge(
     tuning: Tuning,
     found: Sequence[tuple[Values, list[float] | None]],
     train_run: TrainRun,
-    tell: Callable[[str, str, Look], None],
+    notify: Callable[[str, str, Look], None],
 ) -> dict[str, Any]:
     """Train incumbent and default on the test seeds and compare them; what `tuned.json` then holds.
 
@@ -306,7 +306,7 @@ def judge(
         return run
 
     (folder / "test").mkdir(exist_ok=True)
-    seen = carry_out(fixed, [Arm(name, (), None) for name in settings], folder / "test", tell, train_seeds)
+    seen = carry_out(fixed, [Arm(name, (), None) for name in settings], folder / "test", notify, train_seeds)
     tested = {
         name: [score for run in runs[name] for score in scores_of(run, tuning.metric).values()] for name in settings
     }
