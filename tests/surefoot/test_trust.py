@@ -217,6 +217,39 @@ def test_no_received_study_has_a_module_executed(named: str, trapped: pathlib.Pa
         refused(["tune", *fixed[:2], "seeds=2", "--trials", "1", "--space", "space.yaml"], trapped, capsys)
 
 
+SUITE = """\
+version: 1
+what: theirs
+seeds: [1, 2, 3, 4]
+run: {{steps: 2, batch_size: 8, env: {env}}}
+tasks: {{pendulum: {{dataset: native/pendulum-mixed, reward: {reward}}}}}
+algorithms: [{algorithm}]
+"""
+
+
+@pytest.mark.parametrize("named", NAMED[:3])
+def test_no_suite_of_a_file_has_a_module_executed(named: str, trapped: pathlib.Path, capsys: Capture) -> None:
+    said = {"algo": "bc", "env": "native/pendulum", "reward": "null", **dict([named.split("=", 1)])}
+    text = SUITE.format(env=said["env"], reward=said["reward"], algorithm=said["algo"])
+    (trapped / "suite.yaml").write_text(text)
+    refused(["bench", "suite.yaml"], trapped, capsys)
+
+
+@pytest.mark.parametrize("named", [NAMED[0], NAMED[3]])
+def test_no_options_of_a_received_study_have_a_module_executed(
+    named: str, trapped: pathlib.Path, capsys: Capture
+) -> None:
+    key, _, value = named.partition("=")
+    fixed = (named,) if key == "algo" else ("algo=dynamics",)
+    tuning = tune.Tuning(fixed, {"algo.seed": [1, 2]}, 1, (1000,), (1001, 1002, 1003, 1004))
+    (trapped / "study").mkdir()
+    (trapped / "study/tune.json").write_text(json.dumps(tuning.to_json()))
+    found = {"incumbent": {} if key == "algo" else {key: value}, "budget": {"runs": 1}}
+    (trapped / "study" / tune.RESULT).write_text(json.dumps(found))
+    (trapped / "suite.yaml").write_text(SUITE.format(env="native/pendulum", reward="null", algorithm="bc"))
+    refused(["bench", "suite.yaml", "--tuned", "study"], trapped, capsys)
+
+
 def test_a_comparison_trains_no_further_seeds_by_a_module_that_a_received_run_names(received_run: Any) -> None:
     rename(received_run, algorithm="mopo", config={"termination": "trap:ends"})
     run = Run.open(received_run)

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import output
+from surefoot.cli import output, received
 from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -113,6 +113,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
     suite = leaderboard.suite(arguments.suite)
     tasks = _tasks(suite, arguments.tasks)
+    if arguments.suite not in leaderboard.names():  # a file, and who gives it may not be who wrote it
+        for said in (*map(suite.overrides, tasks), [f"algo={name}" for name in suite.algorithms]):
+            received.check(said, arguments.suite, arguments.trust)
     entries = _entries(suite, arguments)
     for overrides in entries.values():
         for task in tasks:
@@ -168,6 +171,7 @@ def _entries(suite: Suite, arguments: argparse.Namespace) -> dict[str, dict[str,
     runs = 0
     if arguments.tuned is not None:
         tuned, runs = _incumbent(suite, pathlib.Path(arguments.tuned))
+        received.check(tuned, arguments.tuned, arguments.trust)
         own = [*tuned, *own]
     for item in grammar.parse(own):
         if item.key != "algo" and not item.key.startswith("algo."):
