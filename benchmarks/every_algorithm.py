@@ -68,7 +68,7 @@ class Task(NamedTuple):
 
 
 CLONE = ("flow_bc", {**SEEN, "flow_steps": 4, "chunk": 2}, 2_000)
-TASKS: dict[str, Task] = {  # algorithm, or "algorithm, what is other than usual"
+TASKS: dict[str, Task] = {
     "bc": Task(2_000, SMALL),
     "edac": Task(2_000, {**SEEN, "critics": 5}),
     "sac_n": Task(2_000, {**SEEN, "critics": 5}),
@@ -79,7 +79,6 @@ TASKS: dict[str, Task] = {  # algorithm, or "algorithm, what is other than usual
     "dvl": Task(2_000, SEEN),
     "recoil": Task(2_000, SEEN),
     "bisim_iql": Task(2_000, FAST),
-    "bisim_iql, bisimulation 0.01": Task(2_000, {**FAST, "bisimulation": 0.01}),
     "flow_bc": Task(2_000, FLOW),
     "diffusion_bc": Task(2_000, {**SEEN, "sampler_steps": 5}),
     "awr_flow": Task(2_000, FLOW),
@@ -171,8 +170,7 @@ def from_data(name: str, seed: int, steps: int | None = None) -> dict[str, Any]:
     """From the data alone, in this process."""
     torch.set_num_threads(1)
     task, begun = TASKS[name], time.perf_counter()
-    algorithm = name.partition(",")[0]
-    kind = agent_class(algorithm)
+    kind = agent_class(name)
     low, high = action_bounds(SYSTEM)
     agent = kind(Spec.of(data(), low, high), kind.configure(**task.options)).fresh(seed)
     ready = agent.prepare(data())
@@ -183,7 +181,7 @@ def from_data(name: str, seed: int, steps: int | None = None) -> dict[str, Any]:
     seconds = time.perf_counter() - begun
     (found,) = evaluate([learner.extract(0).policy()], SYSTEM, task.episodes)
     return {
-        "algorithm": algorithm,
+        "algorithm": name,
         "config": dataclasses.asdict(agent.config),
         "seed": seed,
         "steps": count,

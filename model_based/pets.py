@@ -18,6 +18,7 @@ from surefoot.online.replay import Replay
 from surefoot.world_models import terminations
 from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
 from surefoot.world_models.learning import EnsembleConfig, ensemble_of
+from surefoot.world_models.renormalise import renormalised
 
 MODEL, HOLDOUT, ALL = "model", "model_holdout", "all"
 HELD_EVERY = 10
@@ -130,6 +131,10 @@ class PETS(OffPolicyAgent):
             found[f"model.{name}_scale"] = torch.where(scale < 1e-6, torch.ones_like(scale), scale)
         return found, {}
 
+    def renormalise(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """The same of a model that was trained: what it predicts stays as it is."""
+        return renormalised(self.model, self.statistics(batch, noise)[0]), {}
+
     def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The elites, by the holdout."""
         errors = self.model.holdout_errors(batch)
@@ -142,10 +147,9 @@ class PETS(OffPolicyAgent):
     def updates(self) -> list[Update | Rule]:
         """Statistics at the first step and after each measurement of the holdout; the model at every step."""
         c = self.config
-        statistics = Rule(self.statistics, ("model",), source=ALL, rows=4 * c.model_rows)
         return [
-            dataclasses.replace(statistics, until=1),
+            Rule(self.statistics, ("model",), source=ALL, rows=4 * c.model_rows, until=1),
             Update(self.model_loss, ("model",), Adam(c.model_learning_rate), MODEL, rows=c.model_rows),
             Rule(self.choose, ("model",), source=HOLDOUT, rows=c.model_holdout_limit, every=c.measure_every),
-            dataclasses.replace(statistics, every=c.measure_every),
+            Rule(self.renormalise, ("model",), source=ALL, rows=4 * c.model_rows, every=c.measure_every),
         ]

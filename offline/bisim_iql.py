@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,19 +50,23 @@ class BisimIQL(Agent):
     r"""IQL that reads :math:`z = \phi(h)`, h the last L observations, with a bisimulation loss on :math:`\phi`.
 
     .. math::
-        J(\phi) &= E \big( \lVert z_i - z_j \rVert - |r_i - r_j| - \gamma\, W_2(\hat P(\bar z_i, a_i),
-            \hat P(\bar z_j, a_j)) \big)^2, \quad
+        J(\phi) &= E \big( \lVert z_i - z_j \rVert - (1 - \gamma) |r_i - r_j| / \rho
+            - \gamma\, W_2(\hat P(\bar z_i, a_i), \hat P(\bar z_j, a_j)) \big)^2, \quad
             W_2^2 = \lVert \mu_i - \mu_j \rVert^2 + \lVert \sigma_i - \sigma_j \rVert^2 \\
-        L_{Q, \phi} &= E \textstyle\sum_i (r + \gamma (1 - d) V(\bar z') - Q_i(z, a))^2 + \lambda J(\phi) \\
+        L_{Q, \phi} &= E \textstyle\sum_i (r + \gamma (1 - d) V(\bar z') - Q_i(z, a))^2 / \rho^2 + \lambda J(\phi) \\
         L_{\hat P} &= -E \log \hat P(\bar z' | \bar z, a), \quad \hat P = N(\mu, \mathrm{diag}\, \sigma^2)
 
-    A bar is a stopped gradient; :math:`L_V` and :math:`L_\pi` are IQL's, at :math:`\bar z`. Row j is another of the
-    batch. Values over raw histories can't be stitched, for two episodes hardly ever share one; a representation in
-    which histories coincide that earn and lead to the same restores it (Hong, Dragan and Levine, "Offline RL with
-    Observation Histories: Analyzing and Improving Sample Complexity", 2023). The loss is that of Zhang, McAllister,
-    Calandra, Gal and Levine, "Learning Invariant Representations for Reinforcement Learning without Reconstruction"
-    (ICLR 2021), with Euclidean distances. Encoder, coefficients and where the critics' gradient goes are choices made
-    here: those of the former paper are not known to us.
+    A bar is a stopped gradient, and :math:`\rho` the standard deviation of the data's rewards; :math:`L_V` and
+    :math:`L_\pi` are IQL's, at :math:`\bar z`. Row j is another of the batch. Values over raw histories can't be
+    stitched, for two episodes hardly ever share one; a representation in which histories coincide that earn and lead
+    to the same restores it (Hong, Dragan and Levine, "Offline RL with Observation Histories: Analyzing and Improving
+    Sample Complexity", 2023). The loss is that of Zhang, McAllister, Calandra, Gal and Levine, "Learning Invariant
+    Representations for Reinforcement Learning without Reconstruction" (ICLR 2021), with Euclidean distances, and with
+    rewards weighed by 1 - gamma and in units of their deviation. As they are, distances grow up to the largest
+    difference of rewards over 1 - gamma, and the representation with them, until nothing learns from it any more (on
+    such growth: Kemertas and Aumentado-Armstrong, "Towards Robust Bisimulation Metric Learning", NeurIPS 2021). So
+    neither distances nor what :math:`\lambda` weighs depend on the scale of rewards. Encoder, coefficients and where
+    the critics' gradient goes are choices made here: those of Hong et al. are not known to us.
     """
 
     name = "bisim_iql"
@@ -69,6 +74,7 @@ class BisimIQL(Agent):
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: BisimIQLConfig
     actor: GaussianActor
+    reward_deviation: Tensor
 
     def build(self) -> None:
         """Representation, its dynamics, value, twin critics with targets, actor."""
@@ -79,10 +85,14 @@ class BisimIQL(Agent):
         self.critic = Critic(c.latent, size, c.hidden, 2)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.actor = GaussianActor(c.latent, size, c.hidden)
+        self.register_buffer("reward_deviation", torch.ones(()))
 
     def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions and rewards, normalise observations, put the last L of them side by side."""
-        return prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+        """Scale actions and rewards, normalise observations, put the last L of them side by side; find rho."""
+        ready = prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
+        deviation = float(ready.rewards[ready.valid].std(dtype=np.float64))
+        self.reward_deviation.fill_(deviation if deviation > 0 else 1.0)  # rewards all alike tell nothing apart
+        return ready
 
     def encoded(self, histories: Tensor) -> Tensor:
         """(B, latent) representation of (B, L O) histories, oldest observation first; not negative."""
@@ -126,17 +136,19 @@ class BisimIQL(Agent):
         mean, log_deviation = self.predicted(batch["latents"], batch["actions"])
         both = torch.cat([mean, log_deviation.exp()], -1)
         reward, following = (x - x.roll(1, 0) for x in (batch["rewards"], both))
-        wanted = reward.abs() + self.config.discount * following.norm(dim=-1)
+        discount = self.config.discount
+        wanted = (1 - discount) * reward.abs() / self.reward_deviation + discount * following.norm(dim=-1)
         return ((latents - latents.roll(1, 0)).norm(dim=-1) - wanted).square().mean()
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Squared TD error of both critics against V(z'), and the bisimulation loss, both with the gradient to phi."""
+        """Squared TD error of both critics against V(z'), in units of rho, and J, both with the gradient to phi."""
         latents = self.encoded(batch["observations"])
         next_value = self.value(batch["next_latents"])
         target = td_target(batch["rewards"], batch["terminations"], next_value, self.config.discount)
         q = self.critic(pairs(latents, batch["actions"]))
         distance = self.bisimulation_loss(latents, batch)
-        loss = (q - target).square().mean(-1).sum() + self.config.bisimulation * distance
+        error = (q - target) / self.reward_deviation
+        loss = error.square().mean(-1).sum() + self.config.bisimulation * distance
         return loss, {"q": q, "bisimulation": distance}
 
     def updates(self) -> list[Update]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from online_problems import Regulator, spec
 
-from surefoot.core.agent import Spec
+from surefoot.core.agent import Rule, Spec, is_due
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import DRAWS
 from surefoot.core.policy import Policy
@@ -61,6 +61,30 @@ def test_statistics_are_those_of_inputs_and_changes() -> None:
     assert found["model.input_scale"].tolist() == [1.0, 1.0]  # what does not vary is not scaled
     assert found["model.target_mean"].tolist() == [3.0, 4.0]
     assert found["model.target_scale"].tolist() == [2.0, 2.0]
+
+
+def test_statistics_found_anew_leave_what_the_model_predicts() -> None:
+    made = PETS(Spec(1, 1, (-1.0,), (1.0,)), **SMALL).fresh(0).double()
+    draw = torch.Generator().manual_seed(0)
+
+    def batch(scale: float) -> dict[str, torch.Tensor]:
+        columns = {"observations": 1, "actions": 1, "next_observations": 1, "rewards": 0}
+        size = {name: (40, 1) if width else (40,) for name, width in columns.items()}
+        return {n: scale * torch.randn(s, generator=draw, dtype=torch.float64) + scale for n, s in size.items()}
+
+    def taken(step: int, rows: dict[str, torch.Tensor]) -> None:
+        for rule in made.updates():
+            if isinstance(rule, Rule) and rule.change is not None and is_due(rule, step):
+                made.load_state_dict({**made.state_dict(), **rule.change(rows, {})[0]})
+
+    asked = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None]
+    taken(1, batch(1.0))
+    mean, before = made.model.input_mean.clone(), made.model.predict_all(asked, 0 * asked)
+    taken(SMALL["measure_every"], batch(30.0))
+    assert not torch.allclose(made.model.input_mean, mean, rtol=1), "they are other statistics"
+    after = made.model.predict_all(asked, 0 * asked)
+    torch.testing.assert_close(after.mean, before.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(after.std, before.std, rtol=1e-9, atol=1e-9)
 
 
 def test_plans_are_remembered_and_a_killed_run_goes_on_bit_for_bit() -> None:

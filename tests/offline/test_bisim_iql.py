@@ -25,8 +25,31 @@ def test_the_loss_is_the_squared_gap_between_distances(monkeypatch: pytest.Monke
     means, deviations = torch.tensor([[0.0, 0.0], [0.0, 6.0]]), torch.tensor([[1.0, 1.0], [1.0, 9.0]])
     monkeypatch.setattr(agent, "predicted", lambda *_: (means, deviations.log()))
     batch = {"latents": torch.zeros(2, 2), "actions": torch.zeros(2, 1), "rewards": torch.tensor([1.0, 3.0])}
-    latents = torch.tensor([[0.0, 0.0], [3.0, 4.0]])  # 5 apart; rewards 2, what follows 10: 2 + 0.5 * 10 = 7
-    assert float(agent.bisimulation_loss(latents, batch)) == pytest.approx(4.0)
+    agent.reward_deviation.fill_(0.25)
+    latents = torch.tensor([[0.0, 0.0], [3.0, 4.0]])  # 5 apart; rewards 2, what follows 10: 0.5 * 8 + 0.5 * 10 = 9
+    assert float(agent.bisimulation_loss(latents, batch)) == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_the_loss_is_that_of_rewards_in_other_units(scale: float) -> None:
+    data = distracted(200)
+    losses = []
+    for factor in (1.0, scale):
+        torch.manual_seed(0)
+        agent = BisimIQL(Spec(3, 1, (-1.0,), (1.0,)), latent=4, hidden=(8,), history=1, normalization="none")
+        ready = agent.prepare(data.replace(rewards=np.float32(factor) * data.rewards))
+        batch = {name: torch.from_numpy(getattr(ready, name)).float() for name in agent.reads}
+        batch["latents"] = agent.encoded(batch["observations"])
+        losses.append(float(agent.bisimulation_loss(batch["latents"], batch).detach()))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_a_representation_of_long_episodes_stays_small_whatever_its_rewards() -> None:
+    agent = lasting(1_000.0)
+    with torch.no_grad():
+        latents = agent.encoded(torch.tensor([[-1.0], [1.0]]))
+    # of two states that last for ever, of rewards 2,000 apart: the loss asks for 2, or 20,000 with rewards as they are
+    assert 1 < float((latents[0] - latents[1]).norm()) < 20
 
 
 def test_full_updates_equal_the_second_implementation() -> None:
@@ -49,6 +72,8 @@ def test_full_updates_equal_the_second_implementation() -> None:
         loss.backward()
         adams[name].step()
 
+    scale = 1.7
+    agent.reward_deviation.fill_(scale)
     rows = batches(3)
     learner = feeding(agent, rows)
     for step, row in enumerate(rows):
@@ -69,11 +94,11 @@ def test_full_updates_equal_the_second_implementation() -> None:
         for i in range(len(o)):
             j = i - 1
             apart = ((mean[i] - mean[j]) ** 2).sum() + ((deviation[i] - deviation[j]) ** 2).sum()
-            wanted = (r[i] - r[j]).abs() + DISCOUNT * apart.sqrt()
+            wanted = (1 - DISCOUNT) * (r[i] - r[j]).abs() / scale + DISCOUNT * apart.sqrt()
             gap = gap + (torch.linalg.vector_norm(live[i] - live[j]) - wanted) ** 2 / len(o)
         target = r + DISCOUNT * (1 - d) * value(following).squeeze(1).detach()
         errors = [((net(torch.cat([live, a], 1)).squeeze(1) - target) ** 2).mean() for net in twins["critic"]]
-        descend("critic", sum(errors) + 0.7 * gap)
+        descend("critic", sum(errors) / scale**2 + 0.7 * gap)
         with torch.no_grad():
             for old, new in zip(twins["target_critic"], twins["critic"], strict=True):
                 for one, other in zip(old.parameters(), new.parameters(), strict=True):
@@ -109,6 +134,32 @@ def distracted(rows: int = 1_200) -> Dataset:
     )
 
 
+def lasting(reward: float, rows: int = 400) -> BisimIQL:
+    """Trained on two states that lead to themselves, -1 and 1, of rewards -`reward` and `reward`."""
+    torch.manual_seed(0)
+    numbers = np.random.default_rng(0)
+    seen = numbers.choice([-1.0, 1.0], (rows, 1)).astype(np.float32)
+    data = Dataset(
+        observations=seen,
+        actions=numbers.uniform(-1, 1, (rows, 1)).astype(np.float32),
+        rewards=np.float32(reward) * seen[:, 0],
+        next_observations=seen,
+        terminations=np.zeros(rows, bool),
+        truncations=np.ones(rows, bool),
+        episode_ids=np.arange(rows),
+        valid=np.ones(rows, bool),
+        name="lasting",
+    )
+    agent = BisimIQL(
+        Spec(1, 1, (-1.0,), (1.0,)), hidden=(16,), latent=4, history=1, bisimulation=1.0, learning_rate=3e-3,
+        discount=0.9, normalization="none",
+    )  # fmt: skip
+    ready = agent.prepare(data)
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads, "cpu")))
+    Learner([agent], [0], sources, batch_size=64, planned_steps=1_500, kernels=True).run(1_500)
+    return agent
+
+
 def trained(weight: float) -> BisimIQL:
     torch.manual_seed(0)
     agent = BisimIQL(
@@ -119,6 +170,7 @@ def trained(weight: float) -> BisimIQL:
         bisimulation=weight,
         temperature=10.0,
         learning_rate=3e-3,
+        discount=0.5,
         normalization="none",
     )
     ready = agent.prepare(distracted())
@@ -139,11 +191,11 @@ def spreads(agent: BisimIQL) -> tuple[float, float]:
 def test_histories_that_earn_alike_come_together_and_others_stay_apart() -> None:
     agent = trained(1.0)
     between, within = spreads(agent)
-    assert between == pytest.approx(4, abs=0.4)  # as far as their rewards, in the mean
-    assert within < 0.4
+    assert between == pytest.approx(1, abs=0.1)  # half as far as their rewards, in the mean, in deviations: 0.5 * 4 / 2
+    assert within < 0.1
     before, noise = spreads(agent.fresh(0))
     assert noise > 0.5 * before
-    assert abs(spreads(trained(0.0))[0] - 4) > 0.5, "the critics alone put them elsewhere"
+    assert abs(spreads(trained(0.0))[0] - 1) > 0.2, "the critics alone put them elsewhere"
     observations = torch.tensor([[1.0, -1.0, 1.0], [-1.0, -1.0, 1.0]])
     actions = agent.act(observations)[:, 0]
     assert float(actions[0]) > 0.2 > -0.2 > float(actions[1])

@@ -21,6 +21,7 @@ from surefoot.world_models.ensemble import (
     squared_error,
     weighted_mean,
 )
+from surefoot.world_models.renormalise import renormalised
 from surefoot.world_models.uncertainty import (
     bellman_inconsistency,
     ensemble_std,
@@ -304,3 +305,23 @@ def test_weight_decay_in_place_has_the_gradients_of_plain_pytorch() -> None:
             found.append([loss, *torch.autograd.grad(loss, list(ensemble.parameters()))])
     for a, b in zip(*found, strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("normalised", [True, False])
+def test_new_statistics_of_a_trained_model_leave_what_it_predicts(learned: bool, normalised: bool) -> None:
+    torch.manual_seed(0)
+    made = model(learned_bounds=learned, normalize_targets=normalised)
+    states, actions = torch.randn(7, 3, dtype=torch.float64), torch.rand(7, 2, dtype=torch.float64)
+    before = made.predict_all(states, actions)
+    given = {"input_mean": torch.randn(5), "input_scale": 1 + torch.rand(5)}
+    if normalised:
+        given |= {"target_mean": 30 * torch.randn(4), "target_scale": 30 * torch.rand(4)}
+    fresh = renormalised(made, {f"model.{name}": value.double() for name, value in given.items()})
+    alone = made.state_dict() | {f"{name}": value.double() for name, value in given.items()}
+    made.load_state_dict(alone)
+    assert not torch.allclose(made.predict_all(states, actions).mean, before.mean, rtol=0.1), "by statistics alone"
+    made.load_state_dict(alone | {name.removeprefix("model."): value for name, value in fresh.items()})
+    after = made.predict_all(states, actions)
+    torch.testing.assert_close(after.mean, before.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(after.log_variance, before.log_variance, rtol=1e-9, atol=1e-9)

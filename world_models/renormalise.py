@@ -1,0 +1,57 @@
+"""New statistics for an ensemble that has been trained, without a change of what it predicts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from surefoot.world_models.ensemble import GaussianEnsemble
+
+
+@torch.no_grad()
+def renormalised(model: GaussianEnsemble, statistics: dict[str, Tensor]) -> dict[str, Tensor]:
+    r"""The statistics, with first layer, last layer and bounds such that predictions in the environment's units stay.
+
+    Inputs :math:`(x - m) / s` and targets :math:`(y - u) / t` get new m, s, u and t:
+
+    .. math::
+        W_1 &\to W_1 s' / s, \quad b_1 \to b_1 + W_1 (m' - m) / s \\
+        W_\mu &\to W_\mu t / t', \quad b_\mu \to (b_\mu t + u - u') / t', \quad
+            \log \sigma^2 \to \log \sigma^2 + 2 \log (t / t')
+
+    the last of which moves the bounds of the log-variances too. It is what PopArt does to values (van Hasselt et al.,
+    "Learning values across many orders of magnitude", 2016). Without it a model that goes on being trained forgets
+    whenever the scale of its data changes, and is wrong at once where the change comes after its last step.
+
+    Args:
+        model: trained by its present statistics.
+        statistics: "model.input_mean" and so on -> new values; those that are not named stay.
+
+    Returns:
+        Full names, `model.` in front -> new tensors, the statistics among them.
+    """
+    fresh = {name: statistics.get(f"model.{name}", getattr(model, name)) for name in STATISTICS}
+    last, width = len(model.network.weights) - 1, model.noise_dim
+    found = dict(statistics)
+
+    weight, bias = model.network.weights[0], model.network.biases[0]
+    moved = (fresh["input_mean"] - model.input_mean) / model.input_scale
+    found["model.network.weights.0"] = weight * (fresh["input_scale"] / model.input_scale)
+    found["model.network.biases.0"] = bias + (weight * moved).sum(-1)
+    if not model.normalize_targets:
+        return found
+
+    name = f"model.network.weights.{last}"
+    weight, bias = found.get(name, model.network.weights[last]), model.network.biases[last]
+    shrunk = model.target_scale / fresh["target_scale"]
+    ones, change = torch.ones_like(shrunk), 2 * shrunk.log()
+    found[name] = weight * torch.cat([shrunk, ones])[:, None]
+    means = bias[:, :width] * shrunk + (model.target_mean - fresh["target_mean"]) / fresh["target_scale"]
+    found[f"model.network.biases.{last}"] = torch.cat([means, bias[:, width:] + change], -1)
+    for bound in ("max_log_variance", "min_log_variance"):
+        found[f"model.{bound}"] = getattr(model, bound) + change
+    return found
+
+
+STATISTICS = ("input_mean", "input_scale", "target_mean", "target_scale")
+"""Names of an ensemble's statistics."""
