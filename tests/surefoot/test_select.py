@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 
@@ -18,6 +19,8 @@ from surefoot.data import Dataset, save
 from surefoot.evaluation import Bandit
 from surefoot.offline import least_squares_q
 from surefoot.tools import select as selecting
+from surefoot.tools import select_model
+from surefoot.tools.select_model import ModelJudge, ModelJudgeConfig, notes, select_by_model
 
 Capture = pytest.CaptureFixture[str]
 
@@ -37,12 +40,12 @@ def gain(k: float) -> Policy:
     return Policy(actor, Normalizer(1), torch.tensor([-1.0]), torch.tensor([1.0]))
 
 
-def regulator(episodes: int = 120, seed: int = 0) -> Dataset:
+def regulator(episodes: int = 120, seed: int = 0, noise: float = 0.4) -> Dataset:
     """x' = 0.9 x + 0.5 a + noise, r = -x^2, by a weak controller with noise; 20 steps."""
     generator, rows = np.random.default_rng(seed), []
     x = generator.uniform(-1, 1, episodes)
     for _ in range(20):
-        a = np.clip(-0.4 * x + 0.4 * generator.standard_normal(episodes), -1, 1)
+        a = np.clip(-0.4 * x + noise * generator.standard_normal(episodes), -1, 1)
         y = 0.9 * x + 0.5 * a + 0.05 * generator.standard_normal(episodes)
         rows.append((x, a, -(x**2), y))
         x = y
@@ -184,3 +187,70 @@ def test_the_command_ranks_policy_files_and_draws(tmp_path: pathlib.Path, capsys
     assert "3 episodes are too few" in capsys.readouterr().err
     assert main(["select", str(tmp_path), "--dataset", str(few)]) == 2
     assert "not a run folder" in capsys.readouterr().err
+
+
+MODEL = ModelJudgeConfig(members=3, hidden=(32,), updates=1_200, starts=120)
+
+
+def driven(k: float) -> float:
+    """Mean return of 20 steps of `regulator`'s line from its first states, under a = tanh(-k x)."""
+    data = regulator()
+    x, total = data.observations[data.episode_starts[:-1], 0], 0.0
+    for _ in range(20):
+        total += float(np.mean(-(x**2)))
+        x = 0.9 * x + 0.5 * np.tanh(-k * x)
+    return total
+
+
+def test_imagined_episodes_return_what_real_ones_do_and_rank_the_policies() -> None:
+    truth = {name: driven(k) for name, k in GAINS.items()}
+    found = select_by_model(chosen(**truth), regulator(noise=0.2), MODEL, truth=True)
+    assert [one.label for one in found.estimates] == list(GAINS)
+    assert found.method == "model"
+    assert found.discount == 1
+    assert found.against_truth() == {"rank_correlation": pytest.approx(1), "regret_at_1": 0, "regret_at_3": 0}
+    for one in found.estimates:
+        assert one.mean == pytest.approx(truth[one.label], rel=0.2), one.label
+    assert found.data_estimate == pytest.approx(found.data_value, rel=0.15)
+    assert found.sentence().startswith("good is the best of these")
+
+
+def test_imagined_episodes_end_where_the_environments_do() -> None:
+    data = regulator(40)
+    judge = ModelJudge(data, np.array([-1.0]), np.array([1.0]), 0, MODEL)
+    whole = judge.of(gain(0.0))
+    assert whole.shape == (3, 40)
+    judge.model.terminates = lambda following: following[..., 0].abs() < 10  # after the first step
+    starts = data.observations[data.episode_starts[:-1][judge.episodes], 0]
+    assert judge.of(gain(0.0)).mean(0) == pytest.approx(-(starts**2), abs=0.2)
+    assert whole.mean() < 2 * judge.of(gain(0.0)).mean()
+    said, told = judge.recorded()  # recorded actions are taken to the recorded end
+    assert said.mean() == pytest.approx(told.mean(), rel=0.2)
+    ended = data.replace(terminations=data.truncations, truncations=np.zeros(len(data), bool))
+    assert notes(data) == []
+    assert "where is not known" in notes(ended)[0]
+    assert notes(ended.replace(env_id="Pendulum-v1")) == []
+
+
+def test_the_command_judges_by_a_model(
+    tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select_model, "ModelJudgeConfig", lambda **given: dataclasses.replace(MODEL, **given))
+    save(regulator(noise=0.2), tmp_path / "line.hdf5")
+    for name in ("good", "wrong"):
+        gain(GAINS[name]).save(tmp_path / f"{name}.safetensors")
+    arguments = ["select", str(tmp_path / "wrong.safetensors"), str(tmp_path / "good.safetensors")]
+    arguments += ["--dataset", str(tmp_path / "line.hdf5"), "--method", "model"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "The model gave the recorded actions" in shown
+    assert "Returns of whole episodes" in shown
+    assert "doubly_robust" not in shown
+    assert main([*arguments, "--json", "--discount", "0.9"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["method"] == "model"
+    assert found["discount"] == 0.9
+    assert [pathlib.Path(one["label"]).stem for one in found["policies"]] == ["good", "wrong"]
+    assert found["policies"][0]["doubly_robust"] is None
+    assert main([*arguments, "--discount", "1.5"]) == 2
+    assert "discount" in capsys.readouterr().err

@@ -23,7 +23,13 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, each seed a policy, or policy files")
     parser.add_argument("--dataset", required=True, metavar="FILE", help="path or id of data of the same task")
-    parser.add_argument("--discount", type=float, default=0.99, help="of the value that is estimated (default 0.99)")
+    parser.add_argument(
+        "--method", choices=("critics", "model"), default="critics",
+        help="what judges: fitted-Q critics (default), or a model in which whole episodes are imagined",
+    )  # fmt: skip
+    parser.add_argument(
+        "--discount", type=float, help="of the value that is estimated (default 0.99 of critics, 1 of a model)"
+    )
     parser.add_argument("--truth", action="store_true", help="compare with the runs' own evaluations in a simulator")
     parser.add_argument("--episodes", type=int, metavar="N", help="real episodes to spend (upper confidence bounds)")
     parser.add_argument("--env", metavar="ID", help="where these episodes are run (default: the dataset's)")
@@ -40,6 +46,7 @@ def select(arguments: argparse.Namespace) -> int:
     from surefoot.offline.least_squares_q import LeastSquaresQConfig
     from surefoot.tools import select as selecting
     from surefoot.tools.generate import load
+    from surefoot.tools.select_model import ModelJudgeConfig, notes, select_by_model
 
     if arguments.episodes is not None and arguments.episodes < 1:
         raise ConfigError(f"--episodes is {arguments.episodes}; it must be at least 1, or left out")
@@ -49,13 +56,19 @@ def select(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--seed is {arguments.seed}; it must be at least 0")
     if arguments.output is not None and not arguments.output.lower().endswith(".png"):
         raise ConfigError(f"-o {arguments.output}: the picture is a .png")
-    config = LeastSquaresQConfig(discount=arguments.discount)
+    given = {} if arguments.discount is None else {"discount": arguments.discount}
+    by_model = arguments.method == "model"
+    critics = LeastSquaresQConfig(**({} if by_model else given))
+    model = ModelJudgeConfig(**(given if by_model else {}))
     chosen = selecting.candidates(arguments.runs)
     with output.download_bar(arguments.quiet) as downloading:
         dataset = load(arguments.dataset, progress=downloading)
     env_id = _environment(arguments, dataset)
     with output.episodes_bar(arguments.quiet or arguments.json, lines=False) as bar:
-        found = selecting.select(chosen, dataset, config, arguments.seed, bar, arguments.truth)
+        if by_model:
+            found = select_by_model(chosen, dataset, model, arguments.seed, bar, arguments.truth)
+        else:
+            found = selecting.select(chosen, dataset, critics, arguments.seed, bar, arguments.truth)
     tried = None if env_id is None else _try_out(found, chosen, dataset, env_id, arguments)
     if arguments.output is not None:
         from surefoot.evaluation.plots import save_png
@@ -66,6 +79,8 @@ def select(arguments: argparse.Namespace) -> int:
         output.print_json(_json(found, dataset, tried))
         return 0
     _present(found, tried)
+    for note in notes(dataset) if by_model else []:
+        output.say(f"note: {note}")
     if arguments.output is not None:
         output.say(f"picture: {output.short(arguments.output)}")
     return 0
@@ -102,6 +117,7 @@ def _try_out(
 def _json(found: Selection, dataset: Dataset, tried: Bandit | None) -> dict[str, Any]:
     value: dict[str, Any] = {
         "dataset": dataset.name,
+        "method": found.method,
         "discount": found.discount,
         "members": found.members,
         "data": {"value": found.data_value, "estimate": found.data_estimate, "best": found.best_in_data},
@@ -122,6 +138,20 @@ def _json(found: Selection, dataset: Dataset, tried: Bandit | None) -> dict[str,
     return value
 
 
+def _beside(one: Estimate) -> dict[str, str]:
+    """What stands beside the critics' estimate."""
+    from surefoot.tools.select import LEAST_EFFECTIVE
+
+    values = (one.doubly_robust, one.importance, one.effective_episodes, one.distance)
+    robust, importance, behind, distance = (np.nan if value is None else value for value in values)
+    return {
+        "doubly_robust": f"{robust:.4g}",
+        "importance": f"{importance:.4g}" if behind >= LEAST_EFFECTIVE else "-",
+        "episodes_behind": f"{behind:.1f}",
+        "distance": f"{distance:.2f}",
+    }
+
+
 def _note(one: Estimate) -> str:
     if one.impossible:
         return "below what the rewards allow: the critics fail"
@@ -129,32 +159,31 @@ def _note(one: Estimate) -> str:
 
 
 def _present(found: Selection, tried: Bandit | None) -> None:
-    from surefoot.tools.select import LEAST_EFFECTIVE
-
+    by_model = found.method == "model"
+    judge = "model" if by_model else "fitted_Q"
     rows = [
         {
             "rank": rank,
             "policy": one.label,
-            "fitted_Q": f"{one.mean:.4g} [{one.low:.4g}, {one.high:.4g}]",
-            "doubly_robust": f"{one.doubly_robust:.4g}",
-            "importance": f"{one.importance:.4g}" if one.effective_episodes >= LEAST_EFFECTIVE else "-",
-            "episodes_behind": f"{one.effective_episodes:.1f}",
-            "distance": f"{one.distance:.2f}",
+            judge: f"{one.mean:.4g} [{one.low:.4g}, {one.high:.4g}]",
+            **({} if by_model else _beside(one)),
             "note": _note(one),
             "truth": None if one.truth is None else f"{one.truth:.4g}",
         }
         for rank, one in enumerate(found.estimates, 1)
     ]
-    columns = ["rank", "policy", "fitted_Q", "doubly_robust", "importance", "episodes_behind", "distance"]
+    columns = [name for name in rows[0] if name not in ("truth", "note")]
     columns += ["truth"] * any(row["truth"] is not None for row in rows) + ["note"] * any(row["note"] for row in rows)
     output.print_rows(rows, columns)
+    returns = "Returns of whole episodes" if found.discount == 1 else f"Discounted returns ({found.discount:g})"
     output.say(
-        f"Discounted returns ({found.discount:g}) from the data's first states; the data's own {found.data_value:.4g}, "
-        f"best {found.best_in_data:.4g}."
+        f"{returns} from the data's first states; the data's own {found.data_value:.4g}, best {found.best_in_data:.4g}."
     )
+    missed = "The model gave the recorded actions" if by_model else "The critics gave the data"
+    off = "" if by_model else "the difference is taken off all, and "
     output.say(
-        f"The critics gave the data {found.data_estimate:.4g}; the difference is taken off all, and intervals are "
-        f"{found.factor:.2g} times as wide as the members' spread."
+        f"{missed} {found.data_estimate:.4g}; {off}intervals are {found.factor:.2g} times as wide as the members' "
+        "spread."
     )
     output.say(f"\n{found.sentence()}")
     truth = found.against_truth()

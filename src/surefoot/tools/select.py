@@ -60,10 +60,10 @@ class Estimate:
     members: Array  # (M,) fitted-Q, calibrated
     low: float
     high: float
-    doubly_robust: float
-    importance: float  # self-normalised, per decision
-    effective_episodes: float
-    distance: float  # root mean square of policy minus recorded action, half ranges being 1
+    doubly_robust: float | None  # None, as the next three: judged by a model
+    importance: float | None  # self-normalised, per decision
+    effective_episodes: float | None
+    distance: float | None  # root mean square of policy minus recorded action, half ranges being 1
     implausible: bool  # the whole interval lies above the best return in the data
     truth: float | None
     impossible: bool = False  # it lies below the least that the data's rewards allow: the critics fail on this policy
@@ -95,6 +95,7 @@ class Selection:
     best_in_data: float
     discount: float
     members: int
+    method: str = "critics"  # or model
 
     @property
     def best(self) -> Estimate:
@@ -138,6 +139,8 @@ class Selection:
         found = {"rank_correlation": rank_correlation(truth, order)}
         found |= {f"regret_at_{k}": regret_at(k, truth, order) for k in (1, 3) if k <= len(truth)}
         for name in ("doubly_robust", "importance"):
+            if any(getattr(one, name) is None for one in self.estimates):
+                continue
             values = np.array([getattr(one, name) for one in self.estimates])
             found[f"rank_correlation_{name}"] = rank_correlation(truth, values)
             found[f"regret_at_1_{name}"] = regret_at(1, truth, values)
@@ -217,9 +220,7 @@ def select(
         ConfigError: nothing to choose from, too few episodes, other sizes, or no truth where it is asked for.
         DataError: observations that are not one vector.
     """
-    if not chosen:
-        raise ConfigError("there is no policy to choose: give run folders or policy files")
-    _check(chosen, dataset, truth)
+    check(chosen, dataset, truth)
     low, high = (
         side.numpy().astype(np.float64) for side in (chosen[0].policy.action_low, chosen[0].policy.action_high)
     )
@@ -247,7 +248,10 @@ def select(
     )
 
 
-def _check(chosen: Sequence[Candidate], dataset: Dataset, truth: bool) -> None:
+def check(chosen: Sequence[Candidate], dataset: Dataset, truth: bool) -> None:
+    """Refuse what can't be judged; arguments and errors are those of `select`."""
+    if not chosen:
+        raise ConfigError("there is no policy to choose: give run folders or policy files")
     first = chosen[0].policy
     if dataset.observation_dim and (dataset.observation_dim, dataset.action_dim) != (
         first.observation_dim,
