@@ -166,7 +166,8 @@ def table(found: Results) -> list[str]:
         f"other half; the truth is the mean of {EPISODES} episodes. One seed each. Both methods were fixed before: the "
         "critics had been tried on the pendulum alone; the model, after the critics' rows below were known, on the "
         "pendulum and the point maze, where a first version of it had rho 0.94 and 0.65, regret@1 0 and 0.02. Wanted: "
-        "rho at least 0.7, regret@1 at most 0.05 of the range. By `python benchmarks/selection.py` on one core of an x86 server CPU.",
+        "rho at least 0.7, regret@1 at most 0.05 of the range. By "
+        "`python benchmarks/selection.py` on one core of an x86 server CPU.",
         "",
         "| system | judge | rho | regret@1 | regret@3 | rho, doubly robust | chosen (return) | best, worst | answer |",
         "|---|---|---|---|---|---|---|---|---|",
