@@ -124,9 +124,10 @@ class Selection:
         if not self.tied:
             return f"{self.best.label} is the best of these by its estimate, and its interval excludes the others"
         names = ", ".join(one.label for one in self.tied[:5]) + (", ..." if len(self.tied) > 5 else "")
+        ahead = "is ranked first" if self.method == "model" else "has the highest lower bound"
         fails = f"; the critics fail on {failed} of these: below what the data's rewards allow" if failed else ""
         return (
-            f"cannot tell: {self.best.label} has the highest lower bound, but {len(self.tied)} of "
+            f"cannot tell: {self.best.label} {ahead}, but {len(self.tied)} of "
             f"{len(self.estimates) - 1} others are not separated from it ({names}){fails}"
         )
 
