@@ -35,10 +35,10 @@ def read_model(
     """A model and its tokenizer from a folder that transformers or `LMPolicy.save` wrote.
 
     Only safetensors are read, and no code of the folder's is run. A folder with `config.json` and without weights gives
-    a model with random ones.
+    a model with random ones, and so does the path of a config.json, whatever lies beside it.
 
     Args:
-        folder: on this machine; nothing is fetched.
+        folder: on this machine, or the config.json in one; nothing is fetched.
         device: "cpu", "cuda".
         dtype: of the weights: "float32", "bfloat16".
         seed: of random weights.
@@ -48,13 +48,15 @@ def read_model(
         MissingExtraError: transformers is not installed.
     """
     path = pathlib.Path(folder).expanduser()
+    alone = path.name == "config.json" and path.is_file()
+    path = path.parent if alone else path
     transformers = transformers_module()
     if not (path / "config.json").is_file():
         raise CheckpointError(
             f"{path}: no config.json is there; give the folder of a model, as save_pretrained writes it"
         )
-    weights = any(path.glob("*.safetensors"))
-    if not weights and any(path.glob("*.bin")):
+    weights = not alone and any(path.glob("*.safetensors"))
+    if not (weights or alone) and any(path.glob("*.bin")):
         raise CheckpointError(f"{path}: weights are a pickle (.bin), which is not read; convert them to safetensors")
     if not any((path / name).is_file() for name in TOKENIZERS):  # transformers would make up an empty one
         raise CheckpointError(f"{path}: has no tokenizer ({TOKENIZERS[0]}); save it beside the model")

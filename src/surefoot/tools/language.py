@@ -29,7 +29,7 @@ TOLD = ("temperature", "dtype", "lora", "lora_alpha", "lora_targets")
 class Plan:
     """Everything that decides a run."""
 
-    model: str = ""  # folder of a model, as transformers' save_pretrained writes it
+    model: str = ""  # folder of a model, as save_pretrained writes it; its config.json: begin at random weights
     prompts: str = ""  # .jsonl, each line {"prompt": text or messages, more columns for the reward}
     reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model
     held_out: str = ""  # .jsonl of prompts to evaluate on; none without it
