@@ -114,7 +114,8 @@ class _Scores(nn.Module):
         tokens = self.enter(windows) + self.positions
         tokens = torch.cat([tokens, self.readout.expand(len(windows), 1, -1)], 1)
         scores = tokens.new_zeros(1, 1, 1, 1)
-        for block in self.blocks:
+        *early, last = self.blocks
+        for block in early:
             tokens = block(tokens, scores, None)
-        found = self.leave(self.norm(tokens[:, -1]))
+        found = self.leave(self.norm(last.of_last(tokens)[:, 0]))  # the others' ways end here
         return GREATEST * torch.tanh(found / GREATEST)

@@ -47,6 +47,21 @@ class Block(nn.Module):
         hidden = nn.functional.gelu(self.widen(self.between(tokens)))
         return tokens + _dropped(self.narrow(hidden), second)
 
+    def of_last(self, tokens: Tensor) -> Tensor:
+        """(B, 1, W) what `forward` gives the last of (B, T, W) tokens where it sees all and nothing is dropped.
+
+        One query per head needs neither keys nor values of the tokens: its score of a token x is (W_k^T q) . x, the
+        keys' bias being the same for all, and its value is W_v times the mixture of the tokens.
+        """
+        seen = self.before(tokens)
+        query, key, value = self.attention.weight.unflatten(0, (3, self.heads, -1)).unbind(0)  # (heads, d, W)
+        bias = self.attention.bias.unflatten(0, (3, self.heads, 1, -1))
+        asked = (seen[:, -1] @ query.transpose(-2, -1) + bias[0]) @ key  # (heads, B, W)
+        weights = (seen @ asked.permute(1, 2, 0) / math.sqrt(key.shape[-2])).softmax(-2)  # (B, T, heads)
+        mixed = (weights.transpose(-2, -1) @ seen).transpose(0, 1) @ value.transpose(-2, -1) + bias[2]
+        last = tokens[:, -1:] + self.out(mixed.transpose(0, 1).flatten(-2)).unsqueeze(1)
+        return last + self.narrow(nn.functional.gelu(self.widen(self.between(last))))  # type: ignore[no-any-return]
+
     def _attended(self, tokens: Tensor, scores: Tensor) -> Tensor:
         parts = self.attention(tokens).unflatten(-1, (3, self.heads, -1))
         query, key, value = (part.transpose(-3, -2) for part in parts.unbind(-3))  # (B, heads, T, W / heads)

@@ -31,7 +31,7 @@ PAIRS = "pairs"
 
 @dataclasses.dataclass(frozen=True)
 class AlignDiffConfig:
-    """Settings of attribute-conditioned planning; sizes are this library's choice for a core, not published ones."""
+    """Settings of attribute-conditioned planning; sizes are this library's choice for a core."""
 
     attributes: tuple[str, ...] = ("abs:0",)  # words as mean:I, abs:I, deviation:I, change:I; with labels their names
     wanted: tuple[
@@ -82,15 +82,31 @@ class AlignDiff(Agent):
         L_\zeta &= -E\, \big[ p \log \sigma(\zeta_1 - \zeta_2) + (1 - p) \log \sigma(\zeta_2 - \zeta_1) \big] \\
         L &= E\, \big| W (\epsilon_\theta(x_t, s_0, \mu v, \mu) - \epsilon) \big|^2, \quad P(\mu_i = 1) = 0.8
 
-    and `core.attribute_planner` acts. Differences from the paper: sizes are not the published ones; the noise network
-    is an MLP of the numbers of the plan with DDIM, where there it is a transformer with the parametrisation of EDM;
-    strengths are told as numbers, not as tokens of 100 bins; a plan has one action, the first. Without `labels`
-    comparisons are made by words such as `abs:3`, the mean size of number 3 of the observation, in place of a person.
+    and `core.attribute_planner` acts. Differences from the paper: sizes are the published ones
+    with `preset=published` alone; the noise network is an MLP of the numbers of the plan with DDIM, where there it is a
+    transformer with the parametrisation of EDM; strengths are told as numbers, not as tokens of 100 bins; a plan has
+    one action, the first. Without `labels` comparisons are made by words such as `abs:3`, the mean size of number 3 of
+    the observation, in place of a person.
     """
 
     name = "aligndiff"
     Config: ClassVar[type] = AlignDiffConfig
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"default": {}}
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "default": {},
+        "published": {  # of the authors' code for walker; the planner's network stays the MLP, where there it is a DiT
+            "attribute_width": 128,
+            "attribute_layers": 2,
+            "attribute_heads": 4,
+            "attribute_members": 3,
+            "attribute_learning_rate": 1e-4,
+            "horizon": 32,
+            "sampler_steps": 5,
+            "guidance": 1.5,
+            "candidates": 64,
+            "average_rate": 0.001,
+            "learning_rate": 2e-4,
+        },
+    }
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions")
     config: AlignDiffConfig
     strength_low: Tensor

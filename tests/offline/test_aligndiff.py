@@ -11,10 +11,12 @@ import pytest
 import torch
 from test_mbrcsl import dataset_of, learner_of, random_data
 
+from surefoot.core.agent import Spec
 from surefoot.core.attribute_planner import AttributePlanner
 from surefoot.core.attributes import AttributeModel, measured, preference_loss
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.policy import Policy
+from surefoot.core.transformer import Block
 from surefoot.data.comparisons import compared, read_comparisons, starts
 from surefoot.experiment.offline_trainer import validation_losses
 from surefoot.offline import AlignDiff
@@ -153,6 +155,28 @@ def test_the_loss_of_plans_by_hand() -> None:
     predicted = agent.noise_network(noisy[None], given[None], torch.tensor([2.0]).double())[0]
     errors = (predicted - noise["noise"][0]).square()
     assert float(loss.detach()) == pytest.approx(float((10 * errors[0] + errors[1:].sum()).detach() / 5), rel=1e-9)
+
+
+def test_the_published_attribute_model_has_the_parameters_that_its_sizes_give() -> None:
+    observations, attributes, width, length = 17, 2, 128, 32  # walker
+    agent = AlignDiff(Spec(observations, 6, (-1.0,) * 6, (1.0,) * 6), preset="published", attributes=("abs:0", "abs:1"))
+    block = 12 * width**2 + 13 * width  # attention 4 W^2 + 4 W, the hidden layer 8 W^2 + 5 W, two norms 4 W
+    member = (observations + 1) * width + length * width + width + 2 * block + attributes * width
+    assert block == 198_272
+    assert sum(value.numel() for value in agent.attribute_model.parameters()) == 3 * member == 1_209_984
+    assert (agent.config.candidates, agent.config.sampler_steps, agent.config.guidance) == (64, 5, 1.5)
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_the_readout_token_alone_is_what_the_whole_block_gives_it(heads: int) -> None:
+    torch.manual_seed(1)
+    block = Block(8, heads).double()
+    torch.nn.init.normal_(block.attention.bias)
+    tokens = torch.randn(5, 7, 8, dtype=torch.float64, requires_grad=True)
+    whole = block(tokens, tokens.new_zeros(1, 1, 1, 1), None)[:, -1:]
+    torch.testing.assert_close(block.of_last(tokens), whole)
+    (expected,), (found,) = (torch.autograd.grad(one.square().sum(), tokens) for one in (whole, block.of_last(tokens)))
+    torch.testing.assert_close(found, expected)
 
 
 class Known(AttributeModel):
