@@ -21,6 +21,9 @@ FEW = 32
 """Whole numbers of at least 0 and below this look like those of choices."""
 
 
+MAPPING = "; names of your own, and logs without rewards, are read by a mapping (docs/own_data.md)"
+
+
 def require_keys(name: str, arrays: Mapping[str, Array], required: Iterable[str], present: Iterable[str]) -> None:
     """Refuse arrays that lack a key, with the present names that look like it.
 
@@ -34,7 +37,7 @@ def require_keys(name: str, arrays: Mapping[str, Array], required: Iterable[str]
         close = difflib.get_close_matches(key, present, n=3, cutoff=0.6)
         hint = f"; {' or '.join(map(repr, close))} looks like it: rename it" if close else ""
         held = ", ".join(present[:12]) + (", ..." if len(present) > 12 else "") if present else "nothing"
-        raise DataError(f"{name}: the key {key!r} is missing{hint} (the file holds: {held})")
+        raise DataError(f"{name}: the key {key!r} is missing{hint} (the file holds: {held}){MAPPING}")
 
 
 def matrix(name: str, key: str, array: Array) -> Array:

@@ -163,7 +163,12 @@ def _unknown(text: str) -> str:
     if beside:
         return f"{text}: no such file; did you mean {' or '.join(map(repr, beside))}?"
     known = [*CATALOGUE, *(f"{MINARI_PREFIX}{entry.minari}" for entry in CATALOGUE.values() if entry.minari)]
-    return f"dataset {text!r} is no existing path and not in the catalogue: {nearest(text, known)} (or minari/<any id>)"
+    close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
+    guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    return (
+        f"dataset {text!r} is no existing path and not in the catalogue: {guess}`surefoot datasets list` shows all names "
+        "(and minari/<any id> works)"
+    )
 
 
 def _files_like(text: str) -> list[str]:

@@ -246,7 +246,7 @@ COLUMNS: tuple[Column, ...] = (
 )  # fmt: skip
 DETAILS: tuple[Column, ...] = (
     Column(
-        "95th percentile", "right", _of_safety(lambda found: f"{found.percentile_95:.1f}"),
+        "cost, 95th percentile", "right", _of_safety(lambda found: f"{found.percentile_95:.1f}"),
         "Nineteen of twenty episodes cost at most this.", True,
     ),
     Column(

@@ -317,6 +317,8 @@ def test_a_file_says_what_a_command_says_and_what_is_typed_wins(
     for said in (["algo=iql", "preset=maze"], ["algo=iql", "preset=presets/maze.yaml"]):
         found = config.compose(configfile.with_own_presets(said, "presets"))
         assert (found.options["temperature"], found.fields["steps"]) == (10.0, 70)
+    with pytest.raises(ConfigError, match=r"preset='maz' is not in presets: did you mean 'maze'"):
+        configfile.with_own_presets(["algo=iql", "preset=maz"], "presets")
 
 
 @pytest.mark.parametrize(

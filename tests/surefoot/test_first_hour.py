@@ -49,6 +49,8 @@ def test_a_new_file_passes_its_own_test(
         (["algoritm", "mine"], "did you mean 'algorithm'"),
         (["algorithm", "My-Own"], "can't be a module's name"),
         (["study", "import"], "can't be a module's name"),
+        (["algorithm", "random"], "is the name of a module that there is"),
+        (["system", "gymnasium"], "is the name of a module that there is"),
         (["study", "mine", "--folder", "nowhere"], "is no folder"),
         (["study", "taken"], "exists already"),
     ],

@@ -38,6 +38,17 @@ def test_a_log_without_rewards_is_cloned_and_nothing_is_said_of_returns(
     assert "fitted_q" not in summary
 
 
+def test_a_log_of_one_episode_says_that_nothing_is_held_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], in_process: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{0.1 * step},{-0.1 * step}" for step in range(30)]
+    pathlib.Path("log.csv").write_text("\n".join(["observation_0,action_0", *lines, ""]))
+    assert main(["train", "algo=bc", "dataset=log.csv", "out=run", *TINY]) == 0
+    assert "log.csv is one episode: none is held out" in "".join(capsys.readouterr())
+    assert json.loads(pathlib.Path("run/summary.json").read_text())["validation"] == {}
+
+
 def test_what_learns_from_rewards_says_how_to_give_them(log: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "algo=iql", "dataset=log.yaml", "out=run", *TINY]) == 2
     assert "no rewards, which iql learns from; give them by a function of yours, reward=" in capsys.readouterr().err

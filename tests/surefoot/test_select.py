@@ -70,6 +70,8 @@ def test_policies_are_ranked_as_they_are_and_the_best_is_said_to_be() -> None:
     assert [one.label for one in found.estimates] == list(GAINS)
     assert found.tied == []
     assert found.sentence().startswith("good is the best of these")
+    alone = selecting.dataclasses.replace(found, estimates=found.estimates[:1])
+    assert alone.sentence().startswith("good is the only policy")
     assert found.against_truth()["rank_correlation"] == pytest.approx(1)
     assert found.against_truth()["regret_at_1"] == 0
     assert found.estimates[0].mean > found.data_value > found.estimates[-1].mean

@@ -294,6 +294,29 @@ def test_a_module_that_is_imported_already_needs_no_trust(finished_run: pathlib.
     trust.demand("json:Decoder-v0", "a file")
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, r"No module named 'my_odd_agents'; modules are looked for on python's path and in /"),
+        ("import no_such_package\n", r"No module named 'no_such_package'$"),
+        ("x = 1\n", r"has no attribute 'Mine'"),
+        ("x = (\n", r"my_odd_agents.py, line 1\)"),
+        ("x = 1\ny = x / 0\n", r"ZeroDivisionError: division by zero \(.*my_odd_agents.py, line 2\)"),
+    ],
+)
+def test_a_module_of_ones_own_that_can_not_be_imported_is_one_sentence(
+    text: str | None, sentence: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(trust, "_allowed", {"my_odd_agents"})
+    if text is not None:
+        (tmp_path / "my_odd_agents.py").write_text(text)
+    for ask in (lambda: agent_class("my_odd_agents:Mine"), lambda: trust.function_of("my_odd_agents:Mine", "reward")):
+        sys.modules.pop("my_odd_agents", None)
+        with pytest.raises(ConfigError, match=sentence):
+            ask()
+
+
 def test_a_run_folder_with_links_in_it_is_not_written_to(received_run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     (tmp_path / "precious").write_text("mine")
     (received_run / "seeds/0/log.txt").unlink()

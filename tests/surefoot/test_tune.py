@@ -153,6 +153,8 @@ def test_a_bad_space_is_refused_by_name(tmp_path: pathlib.Path, text: str, words
     (tmp_path / "space.yaml").write_text(text)
     with pytest.raises(ConfigError, match=words.replace("{", r"\{")):
         tune.read_space(tmp_path / "space.yaml")
+    with pytest.raises(ConfigError, match=r"other.yaml: can't be read \(No such file"):
+        tune.read_space(tmp_path / "other.yaml")
 
 
 def test_the_command_checks_all_before_it_writes_and_prints_the_budget(

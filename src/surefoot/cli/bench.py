@@ -59,10 +59,14 @@ def readable(arguments: Sequence[str]) -> list[str]:
     if arguments[:1] == ["--list"]:
         return ["list", *arguments[1:]]
     if arguments and not arguments[0].startswith("-"):
+        from surefoot.core.errors import nearest
         from surefoot.tools.leaderboard import names
 
         if arguments[0] in names() or arguments[0].endswith(".yaml"):
             return ["run", *arguments]
+        if arguments[0] not in COMMANDS:
+            known = [*COMMANDS, *names()]
+            raise ConfigError(f"there is no suite or command {arguments[0]!r}: {nearest(arguments[0], known)}")
     return list(arguments)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -103,6 +104,12 @@ def _preset(name: str, folder: pathlib.Path | None) -> str:
         assert folder is not None
         if (folder / f"{name}{ending}").is_file():
             return grammar.quoted(str((folder / f"{name}{ending}").resolve()))
+    if folder is not None:
+        from surefoot.cli import config
+
+        own = sorted(path.stem for ending in ENDINGS for path in folder.glob(f"*{ending}"))
+        if name not in config.presets() and difflib.get_close_matches(name, own):
+            raise ConfigError(f"preset={name!r} is not in {folder}: {nearest(name, own)}")
     return name
 
 

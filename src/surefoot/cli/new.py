@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import keyword
 import pathlib
 import re
+import sys
 from typing import Any
 
 from surefoot.cli import output
@@ -48,6 +50,8 @@ def new(arguments: argparse.Namespace) -> int:
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} exists already; choose another name, or --folder")
+    if name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None:
+        raise ConfigError(f"{name!r} is the name of a module that there is, and would be taken for it; choose another")
     if not folder.is_dir():
         raise ConfigError(f"--folder {folder}: is no folder; make it first")
     words = {"name": name, "Class": "".join(part.capitalize() for part in name.split("_"))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 import pathlib
 import re
@@ -14,7 +13,7 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.schema import Record, check
 from surefoot.experiment.algorithms import ALGORITHMS, AUTO
-from surefoot.experiment.trust import demand
+from surefoot.experiment.trust import demand, imported
 
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 """Initial states of evaluations during training, and of the final one."""
@@ -188,11 +187,7 @@ def agent_class(name: str) -> type[Agent]:
         return ALGORITHMS[name]
     if ":" in name:
         demand(name, "the algorithm")
-        module, _, attribute = name.rpartition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"the agent {name!r} can't be imported: {error}") from error
+        found = imported(name, f"the agent {name!r}")
         if isinstance(found, type) and issubclass(found, Agent):
             return found
         raise ConfigError(f"{name} is not a surefoot.core.agent.Agent")

@@ -205,6 +205,9 @@ def _begin(
     if dataset is not None:
         for text in [*agent.notes(dataset), *conventions.notes(dataset, plan.config)]:
             notify({"kind": "note", "text": text})
+        if not plan.evaluates and not agent.acts and len(dataset.episode_lengths) < 2:
+            text = f"{dataset.name} is one episode: none is held out, and there are no validation losses"
+            notify({"kind": "note", "text": text})
         for oddity, rows in dataset.warnings.items():
             text = f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"
             notify({"kind": "note", "text": text})

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import pathlib
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -59,19 +60,35 @@ def demand(name: str | None, source: object, trust: bool = False) -> None:
     allow(name)
 
 
+def imported(name: str, what: str) -> Any:
+    """What `module:attribute` names.
+
+    Raises:
+        ConfigError: there is none, or the module raises; the sentence has the line.
+    """
+    module, _, attribute = name.rpartition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        where = f"; modules are looked for on python's path and in {pathlib.Path.cwd()}" if error.name == module else ""
+        raise ConfigError(f"{what} can't be imported: {error}{where}") from error
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(f"{what} can't be imported: {error}") from error
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        raise ConfigError(f"{what} can't be imported: {said}") from error
+
+
 def function_of(name: str, what: str) -> Callable[..., Any]:
     """The function that `module:function` names, once its module may be imported.
 
     Raises:
         ConfigError: it can't be imported, or is no function.
     """
-    module, _, attribute = name.rpartition(":")
-    if not module:
+    if not name.rpartition(":")[0]:
         raise ConfigError(f"{what}={name!r} names no function; give module:function, as in my_rewards:height")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{what}={name}: can't be imported: {error}") from error
+    found = imported(name, f"{what}={name}")
     if not callable(found):
         raise ConfigError(f"{what}={name}: is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]

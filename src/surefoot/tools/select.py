@@ -121,6 +121,8 @@ class Selection:
                 f"cannot tell: every policy's estimate lies above the best return in the data{below}, so none is "
                 "supported; evaluate a few episodes of each (--episodes), or take the behaviour's clone"
             )
+        if len(self.estimates) == 1:
+            return f"{self.best.label} is the only policy: the table says what the data hold of it, and no more"
         if not self.tied:
             return f"{self.best.label} is the best of these by its estimate, and its interval excludes the others"
         names = ", ".join(one.label for one in self.tied[:5]) + (", ..." if len(self.tied) > 5 else "")

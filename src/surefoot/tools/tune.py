@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefoot.core.errors import ConfigError, DivergenceError, MissingExtraError
-from surefoot.core.files import read_json, write_json
+from surefoot.core.files import read_json, why, write_json
 from surefoot.core.schema import Many, Number, Plain, Record, Text
 from surefoot.evaluation.deciding import LOOK_PLAN, Look, LookPlan
 from surefoot.evaluation.results import TUNING
@@ -130,6 +130,8 @@ def read_space(path: str | pathlib.Path) -> dict[str, Any]:
 
     try:
         found = OmegaConf.to_container(OmegaConf.load(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read ({why(error)})") from error
     except Exception as error:  # of three libraries
         raise ConfigError(
             f"{path}: is not a space in YAML ({type(error).__name__}: {str(error).splitlines()[0]})"
