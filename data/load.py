@@ -166,8 +166,8 @@ def _unknown(text: str) -> str:
     close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     return (
-        f"dataset {text!r} is no existing path and not in the catalogue: {guess}`surefoot datasets list` shows all names "
-        "(and minari/<any id> works)"
+        f"dataset {text!r} is no existing path and not in the catalogue: {guess}`surefoot datasets list` shows all "
+        "names (and minari/<any id> works)"
     )
 
 
