@@ -140,6 +140,34 @@ def test_intervals_widen_where_the_critics_misjudge_the_data_themselves(monkeypa
     assert found.factor > 2 > fair.factor >= 1
     widths = [one.estimates[0].high - one.estimates[0].low for one in (found, fair)]
     assert widths[0] > 2 * widths[1]
+    for label in GAINS:  # critics that say 3 too much of the data say it of policies, and it is taken off
+        before, after = (next(e.mean for e in one.estimates if e.label == label) for one in (fair, found))
+        assert after - before == pytest.approx(-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1.0, 50.0])
+def test_a_known_density_is_of_actions_in_their_own_units(unit: float) -> None:
+    """A policy that is the behaviour itself has ratios near 1, however long episodes are."""
+    data = regulator(60)
+    kept = np.concatenate([20 * k + np.arange(5 + k % 16) for k in range(60)])
+    x, a = data.observations[kept], data.actions[kept].astype(np.float64)
+    told = -0.5 * ((a + 0.4 * x) / 0.4) ** 2 - np.log(0.4 * unit) - 0.5 * np.log(2 * np.pi)
+    told[np.abs(a) >= 1] = -0.5 * ((a - np.tanh(-0.4 * x)) / 0.4)[np.abs(a) >= 1] ** 2 - np.log(0.4 * unit) - 0.92
+    ids = np.arange(60).repeat([5 + k % 16 for k in range(60)])
+    columns = {name: getattr(data, name)[kept] for name in ("rewards", "next_observations", "terminations", "valid")}
+    short = data.replace(
+        **columns,
+        observations=x,
+        actions=(unit * a).astype(np.float32),
+        truncations=np.append(np.diff(ids) != 0, True),
+        episode_ids=ids,
+        extras={selecting.KNOWN_DENSITY: told[:, 0].astype(np.float32)},
+    )
+    policy = gain(0.4)
+    policy.action_low.mul_(unit)
+    policy.action_high.mul_(unit)
+    (found,) = selecting.select([selecting.Candidate("itself", "itself", policy)], short, SMALL).estimates
+    assert found.effective_episodes > 45
 
 
 def test_the_bandit_tries_in_order_and_then_what_looks_best() -> None:

@@ -34,7 +34,7 @@ from surefoot.experiment.summary import RESULT
 from surefoot.offline.least_squares_q import Critics, LeastSquaresJudge, LeastSquaresQConfig
 
 KNOWN_DENSITY = "behaviour_log_density"
-"""Name of the extra column that holds the log-density of each recorded action, where the behaviour is known."""
+"""Name of the extra column of the log-density of each recorded action, in the units of actions, where it is known."""
 LEAST_EPISODES = 10
 """Of data that can be judged on."""
 LEAST_EFFECTIVE = 5.0
@@ -346,7 +346,11 @@ class _Behaviour:
         mean = judge.cloned(self.actions)
         self.deviation = np.maximum((self.actions - mean).std(0), 0.02)
         known = self.data.extras.get(KNOWN_DENSITY)
-        self.log_density = self._density(mean) if known is None else np.asarray(known, np.float64).reshape(-1)
+        if known is None:
+            self.log_density = self._density(mean)
+        else:  # of actions in their own units, where those of the ratios are half the range
+            half = (np.asarray(judge.high, np.float64) - judge.low) / 2
+            self.log_density = np.asarray(known, np.float64).reshape(-1) + np.log(half).sum()
 
     def _density(self, mean: Array) -> Array:
         """(N,) log-density of the recorded actions under Gaussians of the behaviour's width around `mean`."""
