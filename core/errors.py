@@ -80,13 +80,20 @@ class ExportError(SurefootError):
 
 
 class MissingExtraError(SurefootError):
-    """An optional package is not installed; the message names the extra that brings it."""
+    """An optional package is not installed; the message says what brings it.
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed: "
-            f"pip install 'surefoot[{extra}]' -c constraints.txt"
-        )
+    Args:
+        package: that is missing.
+        extra: of surefoot, with the package; None: no extra has it.
+        purpose: what needs it.
+    """
+
+    def __init__(self, package: str, extra: str | None, purpose: str) -> None:
+        if extra is None:
+            how = f"pip install {package}, in an environment of its own, since it asks for versions of its own"
+        else:
+            how = f"pip install 'surefoot[{extra}]' -c constraints.txt"
+        super().__init__(f"{purpose} needs the package {package!r}, which is not installed: {how}")
 
 
 def nearest(name: str, known: Collection[str]) -> str:

@@ -120,7 +120,7 @@ def register_verl(names: Sequence[str] | None = None) -> list[str]:
     try:
         from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
     except ImportError as error:
-        raise MissingExtraError("verl", "llm", f"registering with verl ({error})") from error
+        raise MissingExtraError("verl", None, f"registering with verl ({error})") from error
     wanted = [
         name
         for name in names or METHODS
@@ -147,7 +147,7 @@ def trl_trainer(name: str, **changes: Any) -> Any:
     try:
         from trl import GRPOTrainer
     except ImportError as error:
-        raise MissingExtraError("trl", "llm", "a trainer of TRL") from error
+        raise MissingExtraError("trl", None, "a trainer of TRL") from error
     one = _exportable(name, **changes)
 
     class SurefootTrainer(GRPOTrainer):  # type: ignore[misc, valid-type]

@@ -68,7 +68,7 @@ class TRL(Implementation):
             import trl
             from trl.trainer.grpo_trainer import GRPOTrainer
         except ImportError as error:
-            raise MissingExtraError("trl", "llm", "a comparison with TRL") from error
+            raise MissingExtraError("trl", None, "a comparison with TRL") from error
         self.version, self._trainer = trl.__version__, GRPOTrainer
 
     def settings(self, name: str) -> Method:

@@ -55,7 +55,7 @@ class Verl(Implementation):
             from verl.trainer.ppo import core_algos
             from verl.workers.config import ActorConfig
         except ImportError as error:
-            raise MissingExtraError("verl", "llm", f"a comparison with verl ({error})") from error
+            raise MissingExtraError("verl", None, f"a comparison with verl ({error})") from error
         self.version, self._core, self._actor, self._algo = verl.__version__, core_algos, ActorConfig, AlgoConfig
 
     def settings(self, name: str) -> Method:
