@@ -88,6 +88,26 @@ def test_the_folder_is_a_run_like_any_other(trained: pathlib.Path, capsys: Captu
     capsys.readouterr()
 
 
+def test_a_model_judges_where_it_is_asked_to(
+    in_process: None, monkeypatch: pytest.MonkeyPatch, dataset_path: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    folder = tmp_path / "run"
+    monkeypatch.setattr(
+        auto, "select_by_model", lambda *_: Selection(made(folder), 0.0, 0.0, 1.0, 50.0, 1.0, 24, "model")
+    )
+    arguments = [f"dataset={dataset_path}", "env=none", "algo.portfolio=[bc,td3bc]", "algo.budget=80", "seeds=2"]
+    arguments += ["batch_size=8", f"out={folder}", "algo.judge=model"]
+    assert main(["train", "--quiet", "algo=auto", *arguments]) == 0
+    assert auto.Auto.read(folder).judge == "model", "with which it would go on"
+    answer = json.loads((folder / auto.ANSWER).read_text())
+    assert answer["judge"] == "model"
+    assert "its return in a model learned from them is +19" in answer["answer"]
+    began = json.loads((folder / auto.FILE).read_text())
+    del began["judge"]  # as folders were before there was a choice
+    (folder / auto.FILE).write_text(json.dumps(began))
+    assert auto.Auto.read(folder).judge == "critics"
+
+
 def test_a_killed_portfolio_goes_on_with_what_is_missing(
     trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +129,7 @@ def test_a_killed_portfolio_goes_on_with_what_is_missing(
         (["algo.portfolio=[bc,sac]"], "sac does not learn a policy from data alone"),
         (["algo.portfolio=[bc,iqll]"], "did you mean"),
         (["algo.expectile=0.9"], "auto has no option 'algo.expectile'"),
+        (["algo.judge=oracle"], "algo.judge=oracle"),
         (["algo.budget=3"], "at least one for each of 12 runs"),
         (["preset=antmaze"], "preset= is of one algorithm"),
         (["-m"], "leave out -m"),

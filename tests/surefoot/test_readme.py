@@ -97,7 +97,7 @@ def test_every_command_in_the_pages_is_one_that_the_command_line_takes(
     known = train.parser().parse_intermixed_args(rest)
     overrides = grammar.readable(known.overrides, known.multirun)
     if auto.asked(overrides):
-        request, portfolio = auto.compose(overrides, known.multirun)
+        request, portfolio, _ = auto.compose(overrides, known.multirun)
         assert {request.algorithm, *portfolio} <= set(ALGORITHMS)
         return
     config.check_overrides(overrides, known.multirun)

@@ -50,7 +50,7 @@ def _options_of_auto() -> list[dict[str, Any]]:
     from surefoot.cli.auto import OPTIONS
     from surefoot.tools.auto import PORTFOLIO
 
-    defaults = {"portfolio": PORTFOLIO, "budget": None}
+    defaults = {"portfolio": PORTFOLIO, "budget": None, "judge": "critics"}
     return [{"name": name, "default": defaults[name], "what": what} for name, what in OPTIONS.items()]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 OPTIONS = {
     "portfolio": "algorithms to train, bc among them, which is handed over where no other is better with confidence",
     "budget": "training steps of all runs together, in place of steps= for each",
+    "judge": "critics (the default) or model: what compares their policies (docs/choosing.md)",
 }
 
 
@@ -38,7 +39,7 @@ def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> 
     from surefoot.tools.auto import CLONE, Auto
     from surefoot.tools.generate import environment_of
 
-    request, portfolio = compose(overrides, multirun)
+    request, portfolio, judge = compose(overrides, multirun)
     fields = request.fields
     allow(fields["reward"])  # for the user names it
     with train.claimed(dataclasses.replace(request, algorithm=AUTO)) as claim:
@@ -50,11 +51,11 @@ def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> 
             environment=environment_of(dataset, fields["env"], trust),
             **{name: fields[name] for name in SHARED},
         )
-        return _carry_out(Auto(plan, portfolio), claim, dataset, style, trust)
+        return _carry_out(Auto(plan, portfolio, judge), claim, dataset, style, trust)
 
 
-def compose(overrides: Sequence[str], multirun: bool = False) -> tuple[Request, tuple[str, ...]]:
-    """The clone's request, and the algorithms to train.
+def compose(overrides: Sequence[str], multirun: bool = False) -> tuple[Request, tuple[str, ...], str]:
+    """The clone's request, the algorithms to train, and what judges them.
 
     Raises:
         ConfigError: anything unknown, or that is of one algorithm.
@@ -85,7 +86,7 @@ def compose(overrides: Sequence[str], multirun: bool = False) -> tuple[Request, 
     if "budget" in own:
         steps = _steps(own["budget"], len(portfolio) * len(request.fields["seeds"]))
         request = dataclasses.replace(request, fields={**request.fields, "steps": steps})
-    return request, portfolio
+    return request, portfolio, own.get("judge", "critics")
 
 
 def _steps(text: str, runs: int) -> int:

@@ -30,6 +30,7 @@ from surefoot.experiment.run import Run
 from surefoot.experiment.training import resume, train
 from surefoot.experiment.workers import Listener
 from surefoot.tools.select import Estimate, Selection, candidates, check_data, interval, judgeable, select
+from surefoot.tools.select_model import select_by_model
 from surefoot.tools.select_picture import picture
 
 CLONE = "bc"
@@ -40,10 +41,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rebrac": {"normalization": "observations", "learning_rate": 3e-4},
 }
 """Options of the portfolio's algorithms where they are not the usual ones: all see normalised observations."""
+JUDGES = {"critics": "its discounted return is", "model": "its return in a model learned from them is"}
+"""How policies are judged (docs/choosing.md), and what an answer then calls the value."""
 FILE, ANSWER, PICTURE = "auto.json", "selection.json", "selection.png"
 RUNS = "portfolio"
 AUTO = Record(
     {"format": Number(1, 1, whole=True), "portfolio": Many(Text(), 2), "plan": Record.of(Plan)},
+    {"judge": Text()},
 )
 """What auto.json holds; the plan is that of the clone."""
 
@@ -55,9 +59,12 @@ class Auto:
     plan: Plan
     """Of the clone; the others differ in algorithm and options."""
     portfolio: tuple[str, ...] = PORTFOLIO
+    judge: str = "critics"  # of `JUDGES`
 
     def __post_init__(self) -> None:
         """Refuse a portfolio that can't be trained, or that has nothing to fall back on."""
+        if self.judge not in JUDGES:
+            raise ConfigError(f"algo.judge={self.judge}: {nearest(self.judge, list(JUDGES))}")
         for name in self.portfolio:
             kind = ALGORITHMS.get(name)
             if kind is None:
@@ -77,7 +84,7 @@ class Auto:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"format": 1, "portfolio": list(self.portfolio), "plan": self.plan.to_json()}
+        return {"format": 1, "portfolio": list(self.portfolio), "judge": self.judge, "plan": self.plan.to_json()}
 
     @classmethod
     def read(cls, folder: pathlib.Path) -> Auto:
@@ -88,7 +95,7 @@ class Auto:
         """
         value = read_json(folder / FILE, AUTO)
         try:
-            return cls(Plan.from_json(value["plan"]), tuple(value["portfolio"]))
+            return cls(Plan.from_json(value["plan"]), tuple(value["portfolio"]), value.get("judge", "critics"))
         except ConfigError as error:
             raise CheckpointError(f"{folder / FILE}: {error}") from error
 
@@ -131,12 +138,14 @@ def carry_out(
             continue
         with claim_new(place) as claim:
             runs[name] = train(auto.plan_of(name), claim, dataset=dataset, listener=listener(name), trust=trust)
-    found = select(candidates([str(run.folder) for run in runs.values()]), judged)
+    judge = select_by_model if auto.judge == "model" else select
+    found = judge(candidates([str(run.folder) for run in runs.values()]), judged)
     chosen, compared = choose(found, {name: str(run.folder) for name, run in runs.items()})
-    words = in_words(chosen, compared)
+    words = in_words(chosen, compared, auto.judge)
     answer = {
         "algorithm": chosen,
         "answer": words,
+        "judge": auto.judge,
         "differences": {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in compared.items()},
         "data": {"value": found.data_value, "estimate": found.data_estimate, "best": found.best_in_data},
         "discount": found.discount,
@@ -196,7 +205,7 @@ def _advantage(first: Sequence[Estimate], clone: Sequence[Estimate], factor: flo
     return mean, mean - half, mean + half
 
 
-def in_words(chosen: str, compared: dict[str, tuple[float, float, float]]) -> str:
+def in_words(chosen: str, compared: dict[str, tuple[float, float, float]], judge: str = "critics") -> str:
     """What was handed over, and why."""
     shown = {name: f"{mean:+.4g} [{low:.4g}, {high:.4g}]" for name, (mean, low, high) in compared.items()}
     others = ", ".join(f"{name} {shown[name]}" for name in compared if name != chosen)
@@ -204,7 +213,7 @@ def in_words(chosen: str, compared: dict[str, tuple[float, float, float]]) -> st
         return f"the clone ({CLONE}) is handed over: by this data no other is better with confidence ({others})"
     rest = f"; the others: {others}" if others else ""
     return (
-        f"{chosen} is handed over: by this data its discounted return is {shown[chosen]} against the clone's{rest}. "
+        f"{chosen} is handed over: by this data {JUDGES[judge]} {shown[chosen]} against the clone's{rest}. "
         "This is an estimate; a few real episodes of both are worth more"
     )
 
