@@ -117,5 +117,6 @@ class _Scores(nn.Module):
         *early, last = self.blocks
         for block in early:
             tokens = block(tokens, scores, None)
+        assert isinstance(last, Block)
         found = self.leave(self.norm(last.of_last(tokens)[:, 0]))  # the others' ways end here
         return GREATEST * torch.tanh(found / GREATEST)

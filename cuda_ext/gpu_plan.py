@@ -14,8 +14,8 @@ from surefoot.cuda_ext.operation import constants_of, sizes_of
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.cuda_ext.system import System
 
-INTEGERS = ("horizon", "iterations", "elites", "kept", "average", "limited", "truncated", "noisy", "futures", "tail")
-INTEGERS += ("most", "floats")
+_INTEGERS = "horizon iterations elites kept average limited truncated noisy futures tail most floats"
+INTEGERS = tuple(_INTEGERS.split())
 NUMBERS = ("sigma", "temperature", "momentum", "discount", "cost_limit")
 ARRAYS = {
     "populations": torch.int32,
