@@ -146,8 +146,14 @@ class Parameters:
 
 
 def _each(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """A tensor, or the tensors of a tree, through a function; trees cost ten microseconds each."""
-    return function(value) if isinstance(value, Tensor) else tree_map(function, value)
+    """A tensor, or the tensors of a tree, through a function; torch's own way costs ten microseconds a tree."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if type(value) is tuple:
+        return tuple([_each(function, one) for one in value])
+    if type(value) is dict:
+        return {name: _each(function, one) for name, one in value.items()}
+    return tree_map(function, value)
 
 
 def _first(value: Tensor) -> Tensor:

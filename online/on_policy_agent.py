@@ -86,6 +86,8 @@ class OnPolicyAgent(Agent):
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
         """(B, A) actions as drawn and what is kept of them, for (B, O) observations and (B, held_dim) normal noise."""
+        if len(observations) <= PART:
+            return self.actor.sample(observations, noise)
         found = [self.actor.sample(o, z) for o, z in zip(_parts(observations), _parts(noise), strict=True)]
         if len(found) == 1:
             return found[0]

@@ -43,6 +43,7 @@ def test_damaged_files_are_refused_or_load_soundly(
 
 
 def test_the_harness_notices_a_damaged_file_of_ours_that_loads(fuzz: ModuleType, tmp_path: pathlib.Path) -> None:
-    blind = fuzz.Target("blind", fuzz.own_hdf5, lambda path: None, fuzz.bytes_damaged, ours=True)
+    kinds = importlib.import_module("fuzz_kinds")
+    blind = fuzz.Target("blind", kinds.own_hdf5, lambda path: None, kinds.bytes_damaged, ours=True)
     found = outcomes(fuzz, blind, 8, tmp_path)
     assert found["failed"] == 8 - found["unchanged"] >= 6
