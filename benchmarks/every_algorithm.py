@@ -110,7 +110,7 @@ TASKS: dict[str, Task] = {
         1_000, {"preset": "small", "learning_rate": 1e-3, "beams": 8, "horizon": 3}, batch_size=64, episodes=5
     ),
     "dynamics": Task(2_000, MODEL),
-    "token_dynamics": Task(2_000, {"width": 48, "layers": 2, "bins": 100}, batch_size=128),
+    "token_dynamics": Task(2_000, {"width": 48, "layers": 2, "bins": 100}, batch_size=128, episodes=5),
     "rlcm": Task(40_000, {"num_envs": 16, "horizon": 50, "minibatches": 4, "learning_rate": 3e-4}, CLONE, data=False),
     "dsrl_na": Task(6_000, {**ACTING, **SMALL, "updates_per_step": 1.0}, CLONE, data=False),
     "fql_online": Task(4_000, {**FLOW, **ACTING, "alpha": 3.0}, ("fql", {**FLOW, "alpha": 3.0}, 1_500)),
@@ -245,7 +245,8 @@ def table(found: Results) -> list[str]:
         "# Every algorithm, a few minutes",
         "",
         f"{SYSTEM}, {TRANSITIONS:,} transitions of its behaviour `mixed`, small networks, one setting each, which was "
-        "not tuned; last checkpoint, 20 episodes a seed (trajectory transformer: 5), mean return with a 95 % interval "
+        "not tuned; last checkpoint, 20 episodes a seed (trajectory transformer and token dynamics: 5), mean return "
+        "with a 95 % interval "
         "over seeds and initial states. It says whether an algorithm learns, and ranks none. Score: 0 for random "
         f"actions ({reference[0]:.0f}), 100 for the expert ({reference[1]:.0f}); the data's mean is {mean:.1f}, a "
         f"score of {normalized_score(mean, reference):.0f}, which is where a clone of all of the data should be. Steps "
