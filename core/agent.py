@@ -214,21 +214,21 @@ class Agent(nn.Module):
                 the algorithm learns continuous actions only.
         """
         super().__init__()
-        self.problem = problem if isinstance(problem, Spec) else Spec.of(problem)
+        self.environment_spec = problem if isinstance(problem, Spec) else Spec.of(problem)
         """As the environment has it; `spec` is what networks are built for, which with a history is wider."""
-        self.spec = self.problem
+        self.spec = self.environment_spec
         if self.spec.discrete and not self.chooses:
             raise ConfigError(
                 f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} discrete ones; "
                 "train it with ppo, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
             )
         self.config = self.configure(config, **options)
-        self.spec = widened(self.problem, self.config, self.name, self.acts)
+        self.spec = widened(self.environment_spec, self.config, self.name, self.acts)
         self.encoder = encoder_of(self.spec, self.config, self.name)
         self.features = self.spec.observation_dim if self.encoder is None else self.encoder.width
         """Width of what networks read as an observation: the one vector itself, or what the encoder makes of several
         arrays."""
-        self.normalizer = Normalizer(self.problem.vector_dim)
+        self.normalizer = Normalizer(self.environment_spec.vector_dim)
         self.register_buffer("action_low", torch.tensor(self.spec.action_low, dtype=torch.float32))
         self.register_buffer("action_high", torch.tensor(self.spec.action_high, dtype=torch.float32))
         self.rewards_fixed = False  # True: the two numbers below came with trained critics and must stay
@@ -349,14 +349,14 @@ class Agent(nn.Module):
     def policy_of(self, head: Actor) -> Policy:
         """The same of a head that reads what the networks read."""
         if (length := history_of(self.config)) > 1:
-            head = HistoryActor(head, self.problem.observation_dim, length)
+            head = HistoryActor(head, self.environment_spec.observation_dim, length)
         return Policy.of(head, self.normalizer, self.action_low, self.action_high, self.encoder)
 
     def fresh(self, seed: int) -> Self:
         """A new agent with the same problem and config, its networks drawn from `seed`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return type(self)(self.problem, self.config)
+            return type(self)(self.environment_spec, self.config)
 
 
 def methods_of(algorithm: type[Agent]) -> Any:

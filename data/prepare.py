@@ -119,7 +119,10 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
     Raises:
         DataError: the dataset's sizes are not those that the agent was built for.
     """
-    have, want = (dataset.arrays, dataset.action_dim), (dict(agent.problem.observations), agent.problem.action_dim)
+    have, want = (
+        (dataset.arrays, dataset.action_dim),
+        (dict(agent.environment_spec.observations), agent.environment_spec.action_dim),
+    )
     if have != want:
         raise DataError(
             f"{dataset.name}: observations are {in_words(have[0])} and actions have {have[1]} dimensions, but this "

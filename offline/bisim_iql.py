@@ -178,5 +178,5 @@ class BisimIQL(Agent):
                 for target, value in zip(getattr(head.mlp, part), own, strict=True):
                     target.copy_(value)
         if c.history > 1:
-            head = HistoryActor(head, self.problem.observation_dim, c.history)
+            head = HistoryActor(head, self.environment_spec.observation_dim, c.history)
         return Policy.of(head, self.normalizer, self.action_low, self.action_high)

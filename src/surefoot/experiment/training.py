@@ -101,7 +101,12 @@ def fit(
         **options,
     )
     with claim_new(out) if out is not None else claim_named(plan.label) as claim:
-        given: dict[str, Any] = {"dataset": dataset, "built_for": agent.problem, "trust": trust, "logger": logger}
+        given: dict[str, Any] = {
+            "dataset": dataset,
+            "built_for": agent.environment_spec,
+            "trust": trust,
+            "logger": logger,
+        }
         if listener is not None or not progress:
             return train(plan, claim, listener=listener, **given)
         from rich.console import Console
@@ -348,7 +353,7 @@ def victim(folder: str | os.PathLike[str], seed: int | None = None, trust: bool 
     """
     run = Run.open(folder)
     agent = load_agent(run, seed, trust)
-    if agent.spec != agent.problem:
+    if agent.spec != agent.environment_spec:
         raise ConfigError(
             f"{run.folder}: {agent.name} reads a history of observations; attack one that reads a single one"
         )
