@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -143,7 +143,8 @@ def _learned(dataset: Dataset, low: Array, high: Array, seed: int, c: ModelJudge
         [agent], [seed], agent.sources(Stores(ready, store_from_dataset(ready, agent.reads))), planned_steps=c.updates
     )
     learner.run(c.updates)
-    return learner.extract(0).model  # type: ignore[no-any-return]
+    model: Any = learner.extract(0).model
+    return model
 
 
 def notes(dataset: Dataset) -> list[str]:
