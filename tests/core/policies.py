@@ -14,6 +14,7 @@ KINDS = sorted(
     kind
     for kind, actor in ACTORS.items()
     if issubclass(actor, MLPActor) and not actor.always_samples and not actor.needs_outcomes
+    if actor.__module__.startswith("surefoot.core.")  # those of other rooms are there if another test has imported them
 )
 
 
