@@ -1,12 +1,14 @@
 """Runs of language models: begun, gone on with, summed up, and watched while they train.
 
-config.json    the plan
-environment.json  versions, machine, git commit, command
-seeds/K/       of seed K: metrics.jsonl and checkpoint.safetensors, which `--resume` goes on from, and at the end model/
-               (as transformers writes it) and result.json
-metrics.jsonl  a line for each step and evaluation of each seed
-summary.json   shares of right answers with intervals; there when the run is complete
-curves.png     pass@1 along training
+A folder of one::
+
+    config.json       the plan
+    environment.json  versions, machine, git commit, command
+    seeds/K/          of seed K: metrics.jsonl and checkpoint.safetensors, which `--resume` goes on from, and at the
+                      end model/ (as transformers writes it) and result.json
+    metrics.jsonl     a line for each step and evaluation of each seed
+    summary.json      shares of right answers with intervals; there when the run is complete
+    curves.png        pass@1 along training
 """
 
 from __future__ import annotations
