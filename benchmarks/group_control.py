@@ -123,8 +123,8 @@ VARIANTS = (
 )
 SYSTEMS = {
     "pendulum": (200, 320_000, 0.95, 5),
-    "double_integrator": (100, 160_000, 0.95, 3),
-    "reacher": (100, 320_000, 0.95, 3),
+    "double_integrator": (100, 160_000, 0.95, 5),
+    "reacher": (100, 320_000, 0.95, 5),
 }
 """Name -> steps of an episode, environment steps of each seed, discount, seeds."""
 
