@@ -4,11 +4,11 @@
     python benchmarks/collectors_killed.py --quick     # one small cell, for CI
     python benchmarks/collectors_killed.py --table
 
-Two collectors in processes of their own act for one learner. Four times a run one of them, in turn, gets SIGKILL
-within a twentieth of a second of the learner's beginning to wait for its answer, that is, mostly while it acts; the
-moments are spread evenly over the run's blocks, so that they don't depend on how busy the machine is. `learn` cells are
-PPO and SAC on the tasks, and by the settings, of online_checks.py. `same` cells train a second time undisturbed, on an
-environment that can give its state, and compare all that was learned to the bit.
+Two collectors act for one learner, in processes of their own or as actors of Ray (extra `ray`). Four times a run one of
+them, in turn, gets SIGKILL within a twentieth of a second of the learner's beginning to wait for its answer, that is,
+mostly while it acts; the moments are spread evenly over the run's blocks, so that they don't depend on how busy the
+machine is. `learn` cells are PPO and SAC on the tasks, and by the settings, of online_checks.py. `same` cells train a
+second time undisturbed, on an environment that can give its state, and compare all that was learned to the bit.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 import random
@@ -40,36 +41,67 @@ from surefoot.experiment.run import Run
 WORKERS, KILLS = 2, 4
 
 
-class Doomed(collectors.ProcessConnection):
-    """A collector that is killed at its time; `orders` counts those of all collectors of a run."""
+class Doom:
+    """When collectors are killed; `waits` counts those of a run's learner for any of its collectors."""
 
-    orders = 0
-    moments: set[int] = set()  # noqa: RUF012
+    waits = 0
+    moments: frozenset[int] = frozenset()
     draw = random.Random(0)
+
+    @classmethod
+    def strike(cls, process: int) -> None:
+        """Kill this process if its time has come."""
+        cls.waits += 1
+        if cls.waits in cls.moments:
+            time.sleep(cls.draw.random() / 20)
+            os.kill(process, signal.SIGKILL)
+
+
+class DoomedProcess(collectors.ProcessConnection):
+    """A collector in a process that is killed at its time."""
 
     def receive(self, patience: float | None) -> bytes:
         """As its parent."""
-        Doomed.orders += 1
-        if Doomed.orders in self.moments:
-            time.sleep(self.draw.random() / 20)
-            os.kill(self.process.pid, signal.SIGKILL)
+        Doom.strike(self.process.pid)
+        return super().receive(patience)
+
+
+class DoomedActor(collectors.RayConnection):
+    """An actor of Ray whose process is killed at its time; Ray begins none in its place, the learner does."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        """Begin it, and ask where it is."""
+        super().__init__(ray, actor)
+        self.process = ray.get(self.actor.__ray_call__.remote(lambda _: os.getpid()))
+
+    def receive(self, patience: float | None) -> bytes:
+        """As its parent."""
+        Doom.strike(self.process)
         return super().receive(patience)
 
 
 @contextlib.contextmanager
-def killed_at(moments: set[int]) -> Iterator[None]:
+def killed_at(moments: frozenset[int]) -> Iterator[None]:
     """Runs train in this process, and collectors die at these of the learner's waits."""
-    before = training.work, collectors.ProcessConnection
-    Doomed.orders, Doomed.moments, Doomed.draw = 0, moments, random.Random(0)
-    training.work, collectors.ProcessConnection = work_here, Doomed  # type: ignore[misc]
+    before = training.work, collectors.ProcessConnection, collectors.RayConnection
+    Doom.waits, Doom.moments, Doom.draw = 0, moments, random.Random(0)
+    training.work = work_here
+    collectors.ProcessConnection, collectors.RayConnection = DoomedProcess, DoomedActor  # type: ignore[misc]
     try:
         yield
     finally:
-        training.work, collectors.ProcessConnection = before  # type: ignore[misc]
+        training.work, collectors.ProcessConnection, collectors.RayConnection = before  # type: ignore[misc]
 
 
 def trained(
-    algorithm: str, options: dict[str, Any], environment: str, seed: int, steps: int, kills: int, folder: pathlib.Path
+    algorithm: str,
+    options: dict[str, Any],
+    environment: str,
+    seed: int,
+    steps: int,
+    kind: str,
+    kills: int,
+    folder: pathlib.Path,
 ) -> tuple[Run, dict[str, Any]]:
     """A run whose collectors were killed, and what it says."""
     torch.set_num_threads(1)
@@ -86,11 +118,11 @@ def trained(
         episodes=20,
         evaluate_every=steps // 2,
         evaluate_episodes=1,
-        collectors="processes",
+        collectors=kind,
         workers=WORKERS,
     )
     start = time.perf_counter()
-    with killed_at({apart * number for number in range(1, kills + 1)}):
+    with killed_at(frozenset(apart * number for number in range(1, kills + 1))):
         run = training.train(plan, folder)
     result = read_json(run.seed_folder(seed) / "result.json")
     return run, {**result, "wall": time.perf_counter() - start}
@@ -103,17 +135,25 @@ def learned(run: Run, seed: int) -> dict[str, torch.Tensor]:
 
 
 def cell(
-    algorithm: str, options: dict[str, Any], environment: str, seed: int, steps: int, compare: bool, kills: int = KILLS
+    algorithm: str,
+    options: dict[str, Any],
+    environment: str,
+    seed: int,
+    steps: int,
+    kind: str,
+    compare: bool,
+    kills: int = KILLS,
 ) -> dict[str, Any]:
     """One run that is disturbed, and perhaps one that is not."""
     with tempfile.TemporaryDirectory() as temporary:
         root = pathlib.Path(temporary)
-        run, found = trained(algorithm, options, environment, seed, steps, kills, root / "killed")
+        run, found = trained(algorithm, options, environment, seed, steps, kind, kills, root / "killed")
         facts: dict[str, Any] = {
             "algorithm": algorithm,
             "environment": environment,
             "seed": seed,
             "steps": steps,
+            "collectors": kind,
             "kills": kills,
             "restarts": found["collectors"]["restarts"],
             "returns": [round(value, 3) for value in found["evaluation"]["returns"]],
@@ -121,7 +161,7 @@ def cell(
             "git": git_commit(),
         }
         if compare:
-            other, whole = trained(algorithm, options, environment, seed, steps, 0, root / "whole")
+            other, whole = trained(algorithm, options, environment, seed, steps, kind, 0, root / "whole")
             one, two = learned(run, seed), learned(other, seed)
             facts |= {
                 "same_bits": one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one),
@@ -141,16 +181,24 @@ SAME = {
     "sac-pendulum": ("sac", {"num_envs": 2, "hidden": (64, 64)}, "native/pendulum", 4_000),
 }
 SEEDS = 3
+NAMES = {"processes": "", "ray": "ray "}
+"""Kind of collectors -> what the names of its cells begin with."""
 CELLS = [
-    *(
-        Cell(f"same {name}", functools.partial(cell, *settings[:3], 0, settings[3], True))
-        for name, settings in SAME.items()
-    ),
-    *(
-        Cell(f"learn {name}-s{seed}", functools.partial(cell, *settings[:3], seed, settings[3], False))
-        for seed in range(SEEDS)
-        for name, settings in LEARN.items()
-    ),
+    one
+    for kind, prefix in NAMES.items()
+    for one in (
+        *(
+            Cell(f"{prefix}same {name}", functools.partial(cell, *settings[:3], 0, settings[3], kind, True))
+            for name, settings in SAME.items()
+        ),
+        *(
+            Cell(
+                f"{prefix}learn {name}-s{seed}", functools.partial(cell, *settings[:3], seed, settings[3], kind, False)
+            )
+            for seed in range(SEEDS)
+            for name, settings in LEARN.items()
+        ),
+    )
 ]
 
 
@@ -159,37 +207,40 @@ def table(found: Results) -> list[str]:
     lines = [
         "# Collectors that are killed",
         "",
-        f"{WORKERS} collectors in processes of their own, of which one gets SIGKILL {KILLS} times a run, mostly while",
-        "it acts. Written by `python benchmarks/collectors_killed.py`, which says when. Two cores, shared with much",
-        "other work: a new collector takes longer to begin there than it acts in these small runs.",
+        f"{WORKERS} collectors, in processes or as actors of Ray, of which one gets SIGKILL {KILLS} times a run,",
+        "mostly while it acts. Written by `python benchmarks/collectors_killed.py`, which says when. Two cores, shared",
+        "with much other work: a new collector takes longer to begin there than it acts in these small runs.",
         "",
         "## Beside the undisturbed run",
         "",
-        "| run | steps | restarts | what was learned | returns | seconds, undisturbed |",
-        "|---|---|---|---|---|---|",
+        "| run | collectors | steps | restarts | what was learned | returns | seconds, undisturbed |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for name in SAME:
-        one = found.get(f"same {name}")
-        if one is not None:
+    for kind, name in itertools.product(NAMES, SAME):
+        one = found.get(f"{NAMES[kind]}same {name}")
+        if one is None:
+            lines.append(f"| {name} | {kind} | missing | | | | |")
+        else:
             bits = "equal to the bit" if one["same_bits"] else "DIFFERS"
             returns = "equal" if one["same_returns"] else "DIFFER"
             seconds = f"{one['seconds']:.0f}, {one['seconds_undisturbed']:.0f}"
-            lines.append(f"| {name} | {one['steps']:,} | {one['restarts']} | {bits} | {returns} | {seconds} |")
+            lines.append(f"| {name} | {kind} | {one['steps']:,} | {one['restarts']} | {bits} | {returns} | {seconds} |")
     lines += [
         "",
         "## Learning",
         "",
         "Environments of Gymnasium's that can't give their state: a collector that is begun again begins new episodes.",
         "",
-        "| run | steps | restarts, each seed | return, 20 episodes a seed | each seed | wanted | reached |",
-        "|---|---|---|---|---|---|---|",
+        "| run | collectors | steps | restarts | return, 20 episodes a seed | each seed | wanted | reached |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for name, (*_, steps, wanted) in LEARN.items():
-        cells = [found[f"learn {name}-s{seed}"] for seed in range(SEEDS) if f"learn {name}-s{seed}" in found]
+    for kind, (name, (*_, steps, wanted)) in itertools.product(NAMES, LEARN.items()):
+        names = [f"{NAMES[kind]}learn {name}-s{seed}" for seed in range(SEEDS)]
+        cells = [found[one] for one in names if one in found]
         returns = [np.asarray(one["returns"]) for one in cells]
         means = [float(one.mean()) for one in returns]
         reached = "missing" if len(cells) < SEEDS else "yes" if np.mean(means) >= wanted else "NO"
-        row = [name, f"{steps:,}", ", ".join(str(one["restarts"]) for one in cells), entry(returns, SEEDS)]
+        row = [name, kind, f"{steps:,}", ", ".join(str(one["restarts"]) for one in cells), entry(returns, SEEDS)]
         row += [", ".join(f"{mean:.0f}" for mean in means), f"mean >= {wanted}", reached]
         lines.append(f"| {' | '.join(row)} |")
     return lines
@@ -197,7 +248,7 @@ def table(found: Results) -> list[str]:
 
 def quick() -> dict[str, Any]:
     """Two blocks and a death."""
-    return cell("ppo", {"num_envs": 2, "horizon": 64}, "native/pendulum", 0, 512, True, 1)
+    return cell("ppo", {"num_envs": 2, "horizon": 64}, "native/pendulum", 0, 512, "processes", True, 1)
 
 
 if __name__ == "__main__":

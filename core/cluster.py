@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,18 +21,23 @@ STORE = 256 * 2**20
 """Bytes of the object store of a machine of its own; what does not fit is written to disk."""
 
 
-def package(purpose: str) -> Any:
-    """The package `ray`.
+def check(purpose: str) -> None:
+    """Refuse what needs Ray where it is not installed; it is not imported yet.
 
     Raises:
         MissingExtraError: it is not installed.
     """
-    try:
-        import ray
-        import ray.actor  # a folder called ray, such as its own in /tmp, can be imported too, and holds nothing
-    except ImportError as error:
-        raise MissingExtraError("ray", "ray", purpose) from error
-    return ray
+    found = importlib.util.find_spec("ray")
+    if (
+        found is None or found.origin is None
+    ):  # a folder called ray, such as its own in /tmp, is found and holds nothing
+        raise MissingExtraError("ray", "ray", purpose)
+
+
+def begun() -> bool:
+    """Whether this process is connected to Ray already."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 def begin(
@@ -42,12 +50,14 @@ def begin(
     """Connect this process to Ray, or begin one on this machine; the package.
 
     Ray's own processes wait about 15 seconds for each other when they begin, which is too little on a busy machine: it
-    is tried three times.
+    is tried three times. They listen on all of the machine's addresses, whatever address they are given, and who may
+    speak to them may execute code: a Ray that is begun here answers only to this process's own random token, unless the
+    environment has settings of its own (RAY_AUTH_MODE), or the program had imported Ray before.
 
     Args:
         purpose: what needs it, for errors.
         cpus: that it may give out, where it is begun here; None: all.
-        address: of a cluster, or "auto"; None: one of this machine alone, heard on 127.0.0.1 only.
+        address: of a cluster, or "auto", with the user's own token; None: one of this machine alone.
         settings: more arguments of `ray.init`.
         notify: called with a sentence where a try has failed.
 
@@ -55,7 +65,11 @@ def begin(
         MissingExtraError: it is not installed.
         SurefootError: it did not begin.
     """
-    ray = package(purpose)
+    check(purpose)
+    if address is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:  # it reads them at import
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    import ray
+
     if ray.is_initialized():
         return ray
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -65,7 +79,7 @@ def begin(
     if address is not None:
         given["address"] = address
     else:
-        given = {"include_dashboard": False, "object_store_memory": STORE, "_node_ip_address": "127.0.0.1", **given}
+        given = {"include_dashboard": False, "object_store_memory": STORE, **given}
         given |= {} if cpus is None else {"num_cpus": cpus}
     said = ""
     for number in range(TRIES):

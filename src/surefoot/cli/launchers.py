@@ -103,7 +103,7 @@ class RayLauncher(Launcher):
         s = self.settings
         own: Any = OmegaConf.to_container(s.init) if OmegaConf.is_config(s.init) else s.init
         more: Any = OmegaConf.to_container(s.resources) if OmegaConf.is_config(s.resources) else s.resources
-        begun = cluster.package("hydra/launcher=ray").is_initialized()
+        begun = cluster.begun()
         ray = cluster.begin("hydra/launcher=ray", address=s.address, settings=own, notify=_say)
         task = ray.remote(num_cpus=s.cpus, num_gpus=s.gpus, resources=more, max_retries=0)(carry_out)
         state, threads = Singleton.get_state(), max(1, int(s.cpus))

@@ -71,7 +71,7 @@ def check_plan(plan: Plan, agent: Agent) -> None:
             f"workers={plan.workers}: {rows} environments can't be shared equally among them; set envs= to a multiple"
         )
     if plan.collectors == "ray":
-        cluster.package("collectors=ray")
+        cluster.check("collectors=ray")
 
 
 def team_environment(plan: Plan, agent: Agent, seed: int, notify: Callable[[str], None]) -> Elsewhere:
