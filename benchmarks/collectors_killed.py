@@ -247,8 +247,8 @@ def table(found: Results) -> list[str]:
 
 
 def quick() -> dict[str, Any]:
-    """Two blocks and a death."""
-    return cell("ppo", {"num_envs": 2, "horizon": 64}, "native/pendulum", 0, 512, "processes", True, 1)
+    """A few blocks and a death."""
+    return cell("ppo", {"num_envs": 2, "horizon": 64}, "native/pendulum", 0, 1_024, "processes", True, 1)
 
 
 if __name__ == "__main__":
