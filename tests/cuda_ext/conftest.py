@@ -1,8 +1,29 @@
-"""Helpers beside the tests, under importlib import mode."""
+"""Fixtures that several files of these tests ask for."""
 
 from __future__ import annotations
 
-import pathlib
-import sys
+from collections.abc import Iterator
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import pytest
+from levels import LEVELS, LIBRARY
+
+from surefoot.cuda_ext import cubin
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run at each instruction set of this machine."""
+    best = LIBRARY.level()
+    LIBRARY.set_level(request.param)
+    assert LIBRARY.level() == request.param
+    yield request.param
+    LIBRARY.set_level(best)
+
+
+@pytest.fixture
+def nvrtc() -> None:
+    """Skip where NVIDIA's compiler is not installed."""
+    try:
+        cubin.compiler()
+    except cubin.MissingPackageError as error:
+        pytest.skip(str(error))

@@ -9,15 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext import native, stream, why_not_native
+from surefoot.cuda_ext import stream, why_not_native
 from surefoot.cuda_ext.stream import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT, StreamSettings
 
 if not stream.native_stream():
     pytest.skip(f"no native module: {why_not_native()}", allow_module_level=True)
 
-LIBRARY = native()
-LEVELS = [level for level in ("v2", "v3", "v4") if level <= LIBRARY.level()]
-LEVELS = ["generic"] if LIBRARY.level() == "generic" else LEVELS
 STEP = OBSERVE | LEARN | RESET | ACT | SHIFT
 Tensors = dict[str, Tensor]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ if module() is None:
     pytest.skip(f"no native module: {why_not_native()}", allow_module_level=True)
 
 LIBRARY = module()
-ALL_LEVELS = ("v2", "v3", "v4", "generic")
 SHAPES = [
     (17, 256, 256, 1),  # a value network
     (23, 256, 256, 1),  # a critic
@@ -31,20 +29,6 @@ SHAPES = [
     (18, 12, 5),
     (70, 3, 40),
 ]
-
-
-def available() -> list[str]:
-    best = LIBRARY.level()
-    return [best] if best == "generic" else [level for level in ALL_LEVELS[:3] if level <= best]
-
-
-@pytest.fixture(params=available())
-def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    best = LIBRARY.level()
-    LIBRARY.set_level(request.param)
-    assert LIBRARY.level() == request.param
-    yield request.param
-    LIBRARY.set_level(best)
 
 
 def network(sizes: tuple[int, ...], members: int | None) -> tuple[list[Tensor], list[Tensor]]:

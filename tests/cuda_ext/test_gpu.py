@@ -25,14 +25,6 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 LAPTOP = Limits("sm_120", 99 * 1024, 100 * 1024, multiprocessors=30)
 
 
-@pytest.fixture
-def nvrtc() -> None:
-    try:
-        cubin.compiler()
-    except MissingPackageError as error:
-        pytest.skip(str(error))
-
-
 def unit_for(s: System, hidden: tuple[int, ...] = (16,), envs: int = 100, limits: Limits = H200) -> Unit:
     policy = policy_of(s, hidden)
     layout = Layout.of(policy.header)

@@ -13,20 +13,11 @@ from test_gpu_emulated import arrays_of, policy_of
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from surefoot.cuda_ext import cubin, gpu
-from surefoot.cuda_ext.cubin import MissingPackageError
+from surefoot.cuda_ext import gpu
 from surefoot.cuda_ext.operation import _native, sizes_of
 from surefoot.cuda_ext.rollout_arrays import POLICY, RANDOM
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import system
-
-
-@pytest.fixture
-def nvrtc() -> None:
-    try:
-        cubin.compiler()
-    except MissingPackageError as error:
-        pytest.skip(str(error))
 
 
 class FakeCuda(types.ModuleType):

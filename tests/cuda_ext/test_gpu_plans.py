@@ -14,7 +14,6 @@ from torch import Tensor
 
 from surefoot import cuda_ext
 from surefoot.cuda_ext import cubin, gpu_plan
-from surefoot.cuda_ext.cubin import MissingPackageError
 from surefoot.cuda_ext.gpu_plan import plan_on_gpu
 from surefoot.cuda_ext.plan import PlanSettings, plan_rows, plans_natively
 from surefoot.cuda_ext.system import System
@@ -152,13 +151,10 @@ class TestEmulated:
                         *[torch.zeros(1, 2, 1)] * 2, torch.zeros(1, 0, 2, 1), driver=Emulation(folder))  # fmt: skip
 
 
+@pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("name", ["pendulum", "cartpole_swingup", "quadrotor_3d", "linear_quadratic"])
 @pytest.mark.parametrize("threads", [128, 512])
 def test_nvrtc_compiles_plans_for_three_architectures(name: str, threads: int) -> None:
-    try:
-        cubin.compiler()
-    except MissingPackageError as error:
-        pytest.skip(str(error))
     unit = gpu_plan.unit_of(system(name), threads)
     for architecture in ("sm_80", "sm_90", "sm_120"):
         code, report = cubin.compile_now(unit, architecture)

@@ -9,9 +9,8 @@ import numpy as np
 import plain_stream
 import pytest
 import torch
+from levels import LEVELS, LIBRARY
 from stream_tensors import (
-    LEVELS,
-    LIBRARY,
     NORMAL,
     STEP,
     Q,
@@ -26,14 +25,6 @@ from stream_tensors import (
 
 from surefoot.cuda_ext import stream
 from surefoot.cuda_ext.stream import ACT, LEARN, OBSERVE, RESET, SHIFT, StreamKernel, StreamSettings
-
-
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    best = LIBRARY.level()
-    LIBRARY.set_level(request.param)
-    yield request.param
-    LIBRARY.set_level(best)
 
 
 @pytest.fixture

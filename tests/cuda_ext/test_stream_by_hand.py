@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-from stream_tensors import (
-    LEVELS,
-    LIBRARY,
-    NORMAL,
-    STEP,
-    TD,
-    Tensors,
-    tensors_for,
-)
+from levels import LIBRARY
+from stream_tensors import NORMAL, STEP, TD, Tensors, tensors_for
 
 from surefoot.cuda_ext import stream
 from surefoot.cuda_ext.stream import ACT, LEARN, OBSERVE, SHIFT, StreamKernel, StreamSettings
-
-
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    best = LIBRARY.level()
-    LIBRARY.set_level(request.param)
-    yield request.param
-    LIBRARY.set_level(best)
-
 
 LINEAR = StreamSettings(
     "td", False, 2, 0, (), discount=0.9, decay=0.8, normalise_observations=False, scale_rewards=False
