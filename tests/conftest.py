@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import os
 import pathlib
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +19,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Helper modules beside the tests are importable under the importlib import mode.
 sys.path[:0] = [str(path) for path in sorted(pathlib.Path(__file__).parent.iterdir()) if path.is_dir()]
+
+
+def pytest_collection_finish() -> None:
+    """Nine thousand tests are not looked through again and again for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +56,35 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest
 def _forked_workers() -> Iterator[None]:
     """Runs that tests start in this process have workers that are forked, so that each need not import torch anew.
 
-    Runs that tests start by the command line in a process of its own have workers as users have them.
+    Processes that tests start by `subprocess` have workers as users have them; see `forking`.
     """
-    from forking import Server
+    import forking
 
     from surefoot.experiment import workers
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        server = Server(pathlib.Path(folder))
+        server = forking.Server(f"{folder}/fork")
+        patch.setattr(forking, "SERVER", server)
         patch.setattr(workers, "subprocess", server)
         yield
         server.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_table_of_operators() -> Iterator[None]:
+    """The exporter to ONNX reads its table of operators once, not for each file: that took it a fifth of its time."""
+    from surefoot.core import export
+
+    to_onnx = export._onnx
+    with pytest.MonkeyPatch.context() as patch:
+
+        def first(*arguments: Any) -> bytes:
+            patch.setattr(export, "_onnx", to_onnx)
+            with contextlib.suppress(ImportError, AttributeError):  # of another torch
+                from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+                patch.setattr(ONNXRegistry, "from_torchlib", functools.cache(ONNXRegistry.from_torchlib))
+            return to_onnx(*arguments)
+
+        patch.setattr(export, "_onnx", first)
+        yield

@@ -6,10 +6,9 @@ import json
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 from typing import Any
 
+import forking
 import numpy as np
 import pytest
 import torch
@@ -79,7 +78,7 @@ fit(sac(), env=ENV, steps=600, seeds=2, evaluate_every=200, out={out!r}, **FAST)
 def test_a_killed_run_goes_on_to_the_same_weights_and_curves(two_seeds: Run, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "killed"
     script = SCRIPT.format(tests=str(pathlib.Path(__file__).parent), out=str(folder))
-    process = subprocess.Popen([sys.executable, "-c", script])
+    process = forking.Popen(["-c", script])
     _wait_for(lambda: _checkpoints(folder) >= 1, 120)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -93,7 +92,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_curves(two_seeds: Run, tmp
 def test_an_environment_whose_state_is_hidden_begins_a_new_episode_and_the_run_says_so(tmp_path: pathlib.Path) -> None:
     script = SCRIPT.format(tests=str(pathlib.Path(__file__).parent), out=str(tmp_path / "killed"))
     script = script.replace("env=ENV", "env='Pendulum-v1'").replace("seeds=2", "seeds=1")
-    process = subprocess.Popen([sys.executable, "-c", script])
+    process = forking.Popen(["-c", script])
     _wait_for(lambda: _checkpoints(tmp_path / "killed") >= 1, 120)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -11,11 +11,13 @@ import sys
 import time
 from typing import Any
 
+import forking
 import pytest
 from small_runs import TINY
 
 from surefoot.cli import main
 from surefoot.cli import train as train_command
+from surefoot.core import checkpoint
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
 from surefoot.experiment.inputs import training_environment
@@ -191,14 +193,8 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
     folder = tmp_path / "run"
     tiny = [item for item in TINY if not item.startswith(("steps", "evaluate_every"))]
     arguments = ["train", "algo=bc", f"dataset={dataset_path}", "seeds=1", "steps=60000", f"out={folder}", *tiny]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "surefoot", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # a group of its own: a terminal's Ctrl-C reaches the workers too
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
-    )
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = forking.Popen(["-m", "surefoot", *arguments], group=True, **piped)  # Ctrl-C reaches the workers too
     deadline = time.monotonic() + 300
     while not list(folder.glob("seeds/0/checkpoint.safetensors")) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
@@ -208,8 +204,12 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
     assert process.returncode == 130
     assert f"surefoot train --resume {folder}" in errors
     assert "Traceback" not in errors
+    step = checkpoint.load(folder / "seeds/0/checkpoint.safetensors")[1]["step"]
+    assert 0 < step < 60000
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace('"steps": 60000', f'"steps": {step + 50}'))  # soon at its end
     assert main(["train", "--quiet", "--json", "--resume", str(folder)]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"][1]["steps"] == 60000
+    assert json.loads(capsys.readouterr().out)["rows"][1]["steps"] == step + 50
 
 
 def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

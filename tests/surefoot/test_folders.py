@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import forking
 import pytest
 from small_runs import TINY
 
@@ -91,10 +92,7 @@ def test_two_launches_of_the_command_line_at_once_lose_nothing(
     dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["train", "-q", "algo=bc", f"dataset={dataset_path}", "seeds=1", *TINY]
-    own = [
-        subprocess.Popen([sys.executable, "-m", "surefoot", *command, f"steps={20 + k}"], cwd=tmp_path)
-        for k in range(2)
-    ]
+    own = [forking.Popen(["-m", "surefoot", *command, f"steps={20 + k}"], cwd=tmp_path) for k in range(2)]
     with claim_new(tmp_path / "one"):
         assert main([*command, f"out={tmp_path / 'one'}"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()

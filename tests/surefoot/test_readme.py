@@ -7,9 +7,8 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
+import forking
 import pytest
 
 from surefoot.cli import auto, bench, config, grammar, helptext, main, train, tune
@@ -49,8 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def run(arguments: list[str], folder: pathlib.Path) -> str:
     """What python prints, given these arguments, in a folder."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "examples")}
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    done = forking.run(arguments, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT / "examples")})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import signal
-import subprocess
-import sys
 from typing import Any
 
+import forking
 import pytest
 import torch
 from test_acting_runs import metrics
@@ -44,7 +43,7 @@ def test_costs_and_the_multiplier_are_told_and_a_killed_run_goes_on_bit_for_bit(
         f"import pathlib, sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
         f"from test_safe_acting_runs import train; train(pathlib.Path({str(folder)!r}))"
     )
-    process = subprocess.Popen([sys.executable, "-c", script])
+    process = forking.Popen(["-c", script])
     _wait_for(lambda: _checkpoints(folder) >= 1, 180)
     process.send_signal(signal.SIGKILL)
     process.wait()

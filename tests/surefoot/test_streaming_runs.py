@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import signal
-import subprocess
-import sys
 from typing import Any
 
+import forking
 import numpy as np
 import pytest
 import torch
@@ -90,7 +89,7 @@ fit(stream(), env=ENV, steps=3000, seeds=2, evaluate_every=1000, out={out!r}, **
 def killed(folder: pathlib.Path, env: str = "ENV") -> None:
     """A run that was killed after its first checkpoint."""
     script = SCRIPT.format(tests=str(pathlib.Path(__file__).parent), out=str(folder)).replace("env=ENV", f"env={env}")
-    process = subprocess.Popen([sys.executable, "-c", script])
+    process = forking.Popen(["-c", script])
     _wait_for(lambda: _checkpoints(folder) >= 1, 120)
     process.send_signal(signal.SIGKILL)
     process.wait()

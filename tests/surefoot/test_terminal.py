@@ -8,10 +8,9 @@ import pathlib
 import pty
 import re
 import struct
-import subprocess
-import sys
 import termios
 
+import forking
 import pytest
 
 from surefoot.envs.names import native_ids
@@ -24,10 +23,8 @@ def in_terminal(*arguments: str) -> list[str]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "surefoot", *arguments],
-        stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True, env=environment | {"TERM": "xterm"},
-    )  # fmt: skip
+    environment["TERM"] = "xterm"
+    process = forking.Popen(["-m", "surefoot", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""
     while True:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import forking
 import numpy as np
 import pytest
 import torch
@@ -124,8 +125,9 @@ def test_a_run_killed_twice_resumes_to_the_same_weights_and_leaves_no_orphan(tmp
     process.wait()
     _wait_for(lambda: not _workers_of(folder))
     script = f"from surefoot.experiment.training import resume; resume({str(folder)!r})"
-    resumer = subprocess.Popen([sys.executable, "-c", script])
-    time.sleep(3)
+    resumer = forking.Popen(["-c", script])
+    _wait_for(lambda: _workers_of(folder))
+    time.sleep(1)
     resumer.send_signal(signal.SIGKILL)
     resumer.wait()
     _wait_for(lambda: not _workers_of(folder))
@@ -149,7 +151,7 @@ def _workers_of(folder: pathlib.Path) -> list[int]:
         command = process.info["cmdline"] or []
         if "surefoot.experiment.worker" in command and str(folder) in command:
             mine.append(process.pid)
-    return mine
+    return mine + [pid for pid, arguments in forking.alive().items() if str(folder) in arguments]
 
 
 def _wait_for(condition: object, seconds: float = 300) -> None:
