@@ -1,6 +1,6 @@
 """Whole episodes of a policy on native systems: by the native loop, as `evaluate` runs them, and stepped from python.
 
-Both run on one thread, by turns, from the same initial states; the policies are fresh ones of SAC and PPO with their
+Both run on one thread, by turns, timed by its CPU time, from the same initial states; the policies are fresh ones of SAC and PPO with their
 usual networks. "largest difference" is that of an episode's return, relative to the mean size of the returns.
 
 usage: python benchmarks/evaluation_speed.py [--quick] [--rounds N]
@@ -39,10 +39,10 @@ def measure(env_id: str, kind: type[Any], rounds: int, episodes: int) -> dict[st
     found = {}
     for turn in range(rounds + 1):  # the first warms up
         for way, arguments in ways.items():
-            began = time.perf_counter()
+            began = time.process_time()
             (found[way],) = evaluate([policy], env_id, episodes, seed=1, env_kwargs=arguments)
             if turn:
-                seconds[way].append(time.perf_counter() - began)
+                seconds[way].append(time.process_time() - began)
             if found[way].loop != way:
                 raise SystemExit(f"{env_id}: was to run by {way}, and ran by {found[way].loop}")
     returns = found["native"].returns, found["steps"].returns
@@ -69,7 +69,7 @@ def main() -> None:
     lines = [
         f"# {episodes} episodes of a policy: the native loop beside stepping",
         "",
-        f"Medians of {rounds} rounds by turns, one thread. Written by `python benchmarks/evaluation_speed.py`.",
+        f"Medians of {rounds} rounds by turns, CPU time of one thread. Written by `python benchmarks/evaluation_speed.py`.",
         "",
         "| " + " | ".join(rows[0]) + " |",
         "|---" * len(rows[0]) + "|",

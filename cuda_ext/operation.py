@@ -16,7 +16,7 @@ from torch import Tensor
 
 from surefoot import cuda_ext
 from surefoot.cuda_ext import gpu
-from surefoot.cuda_ext.policy import NativePolicy
+from surefoot.cuda_ext.policy import NativePolicy, all_finite
 from surefoot.cuda_ext.rollout_arrays import FLAGS, GIVEN, POLICY, RANDOM, SUMS
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import Task, TwinLoop
@@ -81,7 +81,7 @@ def operate(
 
     Returns SUMS, states, episodes, elapsed, then the records (flags as uint8).
     """
-    if policy is not None and not bool(torch.isfinite(policy).all()):
+    if policy is not None and not all_finite(policy):
         raise ValueError("the policy has weights that are no finite numbers (NaN or infinite)")
     system = System.by_handle(handle)
     if backend == "native":

@@ -29,7 +29,7 @@ from surefoot.core.family import FamilyActor
 from surefoot.core.policy import Policy
 from surefoot.cuda_ext import native, twin, why_not_native
 from surefoot.cuda_ext.cubin import GpuError
-from surefoot.cuda_ext.policy import NativePolicy
+from surefoot.cuda_ext.policy import NativePolicy, all_finite
 from surefoot.cuda_ext.rollout import RECORDS, Carry, Rollout
 from surefoot.cuda_ext.rollout import rollout as roll_out
 from surefoot.cuda_ext.system import System
@@ -74,7 +74,7 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
         CheckpointError: weights that are not finite; the message names the tensor.
     """
     for name, value in policy.state_dict().items():
-        if not bool(torch.isfinite(value).all()):
+        if not all_finite(value):
             raise CheckpointError(
                 f"the policy's {name} holds NaN or infinity; train it again or take another checkpoint"
             )

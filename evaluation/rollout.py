@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -165,7 +166,7 @@ def evaluate(
     if not policies:
         return []
     num_envs = min(num_envs, episodes)
-    seeds = [int(np.random.SeedSequence((seed, e)).generate_state(1)[0]) for e in range(first, first + episodes)]
+    seeds = episode_seeds(seed, first, episodes)
     inside = [p for p, policy in enumerate(policies) if not env_kwargs and knows(policy, env_id)]
     stepped = [p for p in range(len(policies)) if p not in inside]
     found: dict[int, Episodes] = {}
@@ -187,6 +188,12 @@ def evaluate(
             finally:
                 vector.close()
     return [found[p] for p in range(len(policies))]
+
+
+@functools.lru_cache(maxsize=16)  # a run evaluates on the same episodes again and again
+def episode_seeds(seed: int, first: int, episodes: int) -> tuple[int, ...]:
+    """(E,) seeds in [0, 2^32) of the resets of episodes `first` and after."""
+    return tuple(int(np.random.SeedSequence((seed, e)).generate_state(1)[0]) for e in range(first, first + episodes))
 
 
 def _episodes(sums: Sums, p: int, loop: str) -> Episodes:
