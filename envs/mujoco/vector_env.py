@@ -178,9 +178,10 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         observations = np.array(self.task.observe(self.sim), dtype=np.float64)
         diverged |= moving & ~(np.isfinite(observations).all(axis=1) & np.isfinite(rewards))
         still = ~moving | diverged
-        observations[still] = self._last[still]
-        rewards = np.where(still, 0.0, rewards)
-        terminations &= moving & ~diverged
+        if still.any():
+            observations[still] = self._last[still]
+            rewards = np.where(still, 0.0, rewards)
+            terminations &= ~still
         self._elapsed += moving
         truncations = diverged.copy()  # a failure of the simulator is no end of the task
         if self.max_episode_steps is not None:
@@ -212,8 +213,8 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         if not np.isfinite(actions).all():
             row = int(np.flatnonzero(~np.isfinite(actions).all(axis=1))[0])
             raise EnvironmentMismatchError(f"the action of environment {row} is not finite; check the policy's weights")
-        noisy = np.flatnonzero(moving & (self._noise > 0))
-        if len(noisy):
+        if self._noise.any():
+            noisy = np.flatnonzero(moving & (self._noise > 0))
             actions = actions.copy()
             low, high = self.single_action_space.low, self.single_action_space.high  # type: ignore[attr-defined]
             for row in noisy.tolist():
@@ -227,7 +228,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         ids = None if moving.all() else np.flatnonzero(moving).astype(np.int32)
         diverged = np.zeros(self.num_envs, np.bool_)
         try:
-            if moving.any():
+            if ids is None or len(ids):
                 self.batch.step(ids, self.task.frame_skip)
         except self._simulation_error as error:  # the other rows have completed
             diverged[error.ids] = True
@@ -254,11 +255,12 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
     def _complete(self, info: Info, still: Array, moving: Array, diverged: Array) -> dict[str, Any]:
         """The task's info with 0 where nothing was simulated, masks as gymnasium has them, and ours."""
         complete: dict[str, Any] = {}
+        some = still.any()
         for key, value in info.items():
-            complete[key] = np.where(_broadcast(still, value), 0, value).astype(value.dtype) if still.any() else value
+            complete[key] = np.where(_broadcast(still, value), 0, value).astype(value.dtype) if some else value
             complete[f"_{key}"] = moving.copy()
         complete["valid"], complete["diverged"] = moving, diverged
-        if diverged.any():
+        if some and diverged.any():
             self.diverged_episodes += int(diverged.sum())
             row = int(np.flatnonzero(diverged)[0])
             warnings.warn(
