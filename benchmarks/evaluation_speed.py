@@ -1,7 +1,8 @@
 """Whole episodes of a policy on native systems: by the native loop, as `evaluate` runs them, and stepped from python.
 
-Both run on one thread, by turns, timed by its CPU time, from the same initial states; the policies are fresh ones of SAC and PPO with their
-usual networks. "largest difference" is that of an episode's return, relative to the mean size of the returns.
+Both run on one thread, by turns, from the same initial states, and are timed by the CPU's clock; the policies are fresh
+ones of SAC and PPO with their usual networks. "largest difference" is that of an episode's return, relative to the mean
+size of the returns.
 
 usage: python benchmarks/evaluation_speed.py [--quick] [--rounds N]
 Results: benchmarks/results/evaluation_speed.{json,md}; with --quick they go to build/.
@@ -69,7 +70,8 @@ def main() -> None:
     lines = [
         f"# {episodes} episodes of a policy: the native loop beside stepping",
         "",
-        f"Medians of {rounds} rounds by turns, CPU time of one thread. Written by `python benchmarks/evaluation_speed.py`.",
+        f"Medians of {rounds} rounds by turns, CPU time of one thread. Written by "
+        "`python benchmarks/evaluation_speed.py`.",
         "",
         "| " + " | ".join(rows[0]) + " |",
         "|---" * len(rows[0]) + "|",
