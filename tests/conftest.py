@@ -83,7 +83,8 @@ def _one_table_of_operators() -> Iterator[None]:
             with contextlib.suppress(ImportError, AttributeError):  # of another torch
                 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-                patch.setattr(ONNXRegistry, "from_torchlib", functools.cache(ONNXRegistry.from_torchlib))
+                once = functools.cache(ONNXRegistry.from_torchlib)
+                patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(once))
             return to_onnx(*arguments)
 
         patch.setattr(export, "_onnx", first)
