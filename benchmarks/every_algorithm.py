@@ -251,7 +251,8 @@ def table(found: Results) -> list[str]:
         f"actions ({reference[0]:.0f}), 100 for the expert ({reference[1]:.0f}); the data's mean is {mean:.1f}, a "
         f"score of {normalized_score(mean, reference):.0f}, which is where a clone of all of the data should be. Steps "
         "are updates of those that learn from data, with those of their models, and steps in the system of those that "
-        "act. By `python benchmarks/every_algorithm.py` on one core of an x86 server CPU that other work shared.",
+        "act. PETS is given the system's reward, as in its paper; the others learn it. By "
+        "`python benchmarks/every_algorithm.py` on one core of an x86 server CPU that other work shared.",
         "",
         "| algorithm | steps | seeds | return | score | before acting | above the data | seconds a seed |",
         "|---|---|---|---|---|---|---|---|",

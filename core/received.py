@@ -121,6 +121,7 @@ OPTIONS: dict[str, Kind] = {
     "risk": Text(100),
     "cost_limit": Maybe(Number(0)),
     "termination": Text(among=("auto", "none")),
+    "reward_function": Text(among=("auto", "learned")),
     "environment": Maybe(Text(200)),
     "encoder": Text(among=NAMES),
     "encoder_features": _SIZE,

@@ -92,7 +92,7 @@ class COCOA:
         if not hasattr(self, "model"):
             self.model = ensemble_of(spec, c)
             self.model_best = BestSoFar(self.model)
-        self.reverse = ensemble_of(spec, dataclasses.replace(c, termination="none"))
+        self.reverse = ensemble_of(spec, dataclasses.replace(c, termination="none", reward_function="learned"))
         self.reverse.elites = torch.arange(self.reverse.members)
         self.seeker = seeker_of(spec.observation_dim, spec.action_dim, c.seeker_hidden)
         for name in (name for name in TRANSDUCED if hasattr(self, name)):

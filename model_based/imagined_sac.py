@@ -24,13 +24,13 @@ from surefoot.data.prepare import prepare
 from surefoot.data.sources import BesideAdded, whole_part
 from surefoot.model_based.alarm import AlarmConfig, Limits
 from surefoot.model_based.signals import imagined_signals, value_signals
-from surefoot.world_models import terminations
 from surefoot.world_models.dynamics import Dynamics, Outcome
 from surefoot.world_models.imagine import imagine, rollout_noise
 from surefoot.world_models.learning import (
     BestSoFar,
     EnsembleConfig,
     ensemble_of,
+    known_notes,
     learn_model,
     model_sources,
     prepare_model,
@@ -155,7 +155,7 @@ class ImaginedSAC(Agent):
 
     def notes(self, dataset: Dataset) -> list[str]:
         """Where no termination function is known."""
-        return terminations.notes(self.config.termination, self.spec.environment) if self.learned else []
+        return known_notes(self.config, self.spec.environment) if self.learned else []
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """States to begin from; and the batches of SAC, the data's rows beside imagined ones."""

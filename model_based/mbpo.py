@@ -19,10 +19,9 @@ from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.model_replay import Members, Newest, ReplayBesideAdded, Split
 from surefoot.online.replay import Replay
 from surefoot.online.sac import SACConfig, of_sac
-from surefoot.world_models import terminations
 from surefoot.world_models.ensemble import gaussian_loss
 from surefoot.world_models.imagine import imagine, rollout_noise
-from surefoot.world_models.learning import EnsembleConfig, ensemble_of
+from surefoot.world_models.learning import EnsembleConfig, ensemble_of, known_notes
 
 MODEL, HOLDOUT, FRESH, STARTS = "model", "model_holdout", "model_fresh", "starts"
 FRESH_ROWS = 250
@@ -122,7 +121,7 @@ class MBPO(OffPolicyAgent):
 
     def notes(self, dataset: Any) -> list[str]:
         """Where no termination function is known."""
-        return terminations.notes(self.config.termination, self.spec.environment)
+        return known_notes(self.config, self.spec.environment)
 
     # -- the model ----------------------------------------------------------------------------------------
 

@@ -15,10 +15,10 @@ from surefoot.core.sources import Source, Stores
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.model_replay import Members, Split
 from surefoot.online.replay import Replay
-from surefoot.world_models import terminations
 from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
-from surefoot.world_models.learning import EnsembleConfig, ensemble_of
+from surefoot.world_models.learning import EnsembleConfig, ensemble_of, known_notes
 from surefoot.world_models.renormalise import renormalised
+from surefoot.world_models.terminations import AUTO
 
 MODEL, HOLDOUT, ALL = "model", "model_holdout", "all"
 HELD_EVERY = 10
@@ -37,6 +37,7 @@ class PETSConfig(OffPolicyConfig, EnsembleConfig):
     model_hidden: tuple[int, ...] = (200, 200, 200)
     model_decays: tuple[float, ...] = DECAYS
     model_normalize_targets: bool = True
+    reward_function: str = AUTO  # the task's own where it is known, as in the paper; learned; or module:function
     measure_every: int = 500  # training steps after which statistics and elites are found anew
     horizon: int = 15  # steps looked ahead
     samples: int = 350  # candidates in each iteration of CEM
@@ -64,9 +65,10 @@ class PETS(OffPolicyAgent):
     .. math:: a_{t:t+H} = \arg\max\; \tfrac1F \textstyle\sum_f \sum_{i=t}^{t+H} r(s^f_i, a_i), \quad
         s^f_{i+1} \sim p_{b(f)}(\cdot | s^f_i, a_i)
 
-    by CEM from the last plan, with truncated normals, at every step. Rewards are learned, where the paper has them
-    given. The paper trains the ensemble after each episode; here it goes on being trained all the time, on rows of
-    which one step in ten is held out. Other risk measures than the mean are this library's.
+    by CEM from the last plan, with truncated normals, at every step. r is the task's own where `reward_function` knows
+    it, as in the paper, and learned elsewhere. The paper trains the ensemble after each episode; here it goes on being
+    trained all the time, on rows of which one step in ten is held out. Other risk measures than the mean are this
+    library's.
     """
 
     name = "pets"
@@ -97,7 +99,7 @@ class PETS(OffPolicyAgent):
         """What acts: a search from the last plan."""
         c = self.config
         options = {**SEARCH, **{name: getattr(c, name) for name in SEARCH if hasattr(c, name)}}
-        return EnsemblePlanner(self.model, options, c.termination, self.spec.environment)
+        return EnsemblePlanner(self.model, options, c.termination, self.spec.environment, c.reward_function)
 
     @property
     def explore_dim(self) -> int:
@@ -118,8 +120,8 @@ class PETS(OffPolicyAgent):
         }
 
     def notes(self, dataset: Any) -> list[str]:
-        """Where no termination function is known."""
-        return terminations.notes(self.config.termination, self.spec.environment)
+        """Where no termination function is known, or no reward."""
+        return known_notes(self.config, self.spec.environment)
 
     def statistics(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """Means and deviations of the model's inputs and targets, of rows of the buffer."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+
+RewardsOf = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(..., S) states, (..., A) actions and (..., S) next states -> (...) rewards, where they are known and not learned."""
 
 
 class Outcome(NamedTuple):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from surefoot.core import native
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.networks import MLP
-from surefoot.world_models.dynamics import Outcome, StepNoise
+from surefoot.world_models.dynamics import Outcome, RewardsOf, StepNoise
 from surefoot.world_models.ensemble_rollout import sums_in_ensemble
 from surefoot.world_models.futures import Objective
 
@@ -148,6 +148,7 @@ class GaussianEnsemble(nn.Module):
         self.state_dim, self.action_dim, self.members, self.costs = state_dim, action_dim, members, costs
         self.decays, self.normalize_targets, self.terminates = tuple(decays), normalize_targets, terminates
         self.costs_of: CostsOf | None = None
+        self.rewards_of: RewardsOf | None = None
         self.noise_dim = outputs = state_dim + 1 + int(costs)
         inputs = state_dim + action_dim
         self.network = MLP(inputs, 2 * outputs, hidden, members=members, activation="silu", initialisation="truncated")
@@ -338,10 +339,11 @@ class GaussianEnsemble(nn.Module):
         """(...) int64 members for `StepNoise`, each elite equally likely, of uniform numbers in [0, 1)."""
         return self.elites[(uniform * len(self.elites)).long().clamp(max=len(self.elites) - 1)]
 
-    def outcome(self, states: Tensor, values: Tensor) -> Outcome:
-        """What follows from (..., D) predicted values, means or samples, at (..., S) states."""
+    def outcome(self, states: Tensor, actions: Tensor, values: Tensor) -> Outcome:
+        """What follows from (..., D) predicted values, means or samples, at (..., S) states under (..., A) actions."""
         following = states + values[..., : self.state_dim]
         rewards = values[..., self.state_dim]
+        rewards = rewards if self.rewards_of is None else self.rewards_of(states, actions, following)
         costs = values[..., self.state_dim + 1] if self.costs else torch.zeros_like(rewards)
         costs = costs if self.costs_of is None else self.costs_of(following)
         ended = torch.zeros_like(rewards, dtype=torch.bool) if self.terminates is None else self.terminates(following)
@@ -355,7 +357,7 @@ class GaussianEnsemble(nn.Module):
         """
         prediction = self.predict(states, actions, noise.member)
         values = prediction.mean if noise.normal is None else prediction.mean + prediction.std * noise.normal
-        return self.outcome(states, values)
+        return self.outcome(states, actions, values)
 
     def sums_of(
         self, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective

@@ -12,13 +12,15 @@ from torch import Tensor
 from surefoot.core.actor import Actor
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import DRAWS, Memory
+from surefoot.world_models import rewards, terminations
 from surefoot.world_models.dynamics import check_costs
 from surefoot.world_models.ensemble import GaussianEnsemble
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners.base import PLAN
 from surefoot.world_models.planners.cem import CEM
+from surefoot.world_models.rewards import LEARNED
 from surefoot.world_models.risk import parse_risk
-from surefoot.world_models.terminations import AUTO, NONE, named
+from surefoot.world_models.terminations import AUTO, NONE
 
 SEARCH: dict[str, Any] = {
     "horizon": 15,
@@ -34,6 +36,8 @@ SEARCH: dict[str, Any] = {
 """Options of the search; the values are those of PETS on a cart-pole."""
 MODEL: dict[str, Any] = {"members": 5, "asked": 5, "model_hidden": (200, 200, 200), "costs": False}
 """Options of the networks."""
+WORDS = {"termination": (AUTO, NONE), "reward_function": (AUTO, LEARNED)}
+"""Options of the model that name functions, and what a policy file may say of them."""
 _2_TO_32 = 4_294_967_296
 
 
@@ -53,6 +57,7 @@ class EnsemblePlanner(Actor):
         options: Mapping[str, Any],
         termination: str = NONE,
         environment: str | None = None,
+        reward_function: str = LEARNED,
     ) -> None:
         """Plan in a model.
 
@@ -61,10 +66,12 @@ class EnsemblePlanner(Actor):
             options: those of `SEARCH`.
             termination: by which the model's function was found, for the description.
             environment: likewise, its id.
+            reward_function: as `termination`.
         """
         super().__init__()
         self.model, self.options = model, {name: options[name] for name in SEARCH}
-        self.termination, self.environment = termination, environment
+        self.words = {"termination": termination, "reward_function": reward_function}
+        self.environment = environment
         o = self.options
         self.planner = CEM(
             o["horizon"], o["samples"], o["iterations"], o["elite_share"], o["momentum"], sampling="truncated"
@@ -100,25 +107,28 @@ class EnsemblePlanner(Actor):
 
     def description(self) -> dict[str, Any]:
         """Options of the model and of the search; a function of the user's own can't be in a file."""
-        if self.termination not in (AUTO, NONE):
-            raise ConfigError(
-                f"termination={self.termination} is code, which no policy file holds: use auto or none for a policy "
-                "that leaves as a file"
-            )
+        for option, word in self.words.items():
+            if word not in WORDS[option]:
+                raise ConfigError(
+                    f"{option}={word} is code, which no policy file holds: use {' or '.join(WORDS[option])} for a "
+                    "policy that leaves as a file"
+                )
         model = {
             "members": self.model.members,
             "asked": len(self.model.elites),
             "model_hidden": list(self.model.network.hidden),
             "costs": self.model.costs,
         }
-        return {**model, **self.options, "termination": self.termination, "environment": self.environment}
+        return {**model, **self.options, **self.words, "environment": self.environment}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
-        word, environment = options["termination"], options["environment"]
-        if word not in (AUTO, NONE):
-            raise ConfigError(f"termination={word!r}: a policy file says {AUTO} or {NONE}")
+        environment = options["environment"]
+        words = {"reward_function": LEARNED, **{name: options[name] for name in WORDS if name in options}}
+        for option, word in words.items():
+            if word not in WORDS[option]:
+                raise ConfigError(f"{option}={word!r}: a policy file says {' or '.join(WORDS[option])}")
         model = GaussianEnsemble(
             observation_dim,
             action_dim,
@@ -128,6 +138,7 @@ class EnsemblePlanner(Actor):
             decays=(),
             costs=options["costs"],
             normalize_targets=True,
-            terminates=named(word, environment),
+            terminates=terminations.named(words["termination"], environment),
         )
-        return cls(model, options, word, environment)
+        model.rewards_of = rewards.named(words["reward_function"], environment)
+        return cls(model, options, words["termination"], environment, words["reward_function"])

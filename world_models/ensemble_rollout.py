@@ -123,8 +123,12 @@ def _sums(
         following = now[..., :size] + out[..., :size]
         inputs[t + 1, ..., :size] = following[back[t][order[t + 1]]] if moves and t + 1 < horizon else following
     ends, results = None, results[step, back]
-    if model.terminates is not None or model.costs_of is not None:
-        after, places = inputs[1:, ..., :size] * scale[:size] + mean[:size], torch.cat([back[1:], back[-1:]])
+    if any(known is not None for known in (model.terminates, model.rewards_of, model.costs_of)):
+        every = inputs[..., :size] * scale[:size] + mean[:size]  # that after a step lies in the next step's order
+        after, places = every[1:], torch.cat([back[1:], back[-1:]])
+        if model.rewards_of is not None:
+            given = actions.permute(2, 0, 1, 3).repeat(1, futures, 1, 1)
+            results[..., 0] = model.rewards_of(every[step, back], given, after[step, places])
         if model.terminates is not None:
             ends = model.terminates(after)[step, places]
         if model.costs_of is not None:

@@ -26,10 +26,11 @@ from surefoot.core.sources import Batch, Drawn, Source, Stores
 from surefoot.core.spec import Spec
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import Store, Workspace
-from surefoot.world_models import terminations
+from surefoot.world_models import rewards, terminations
 from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, Prediction, gaussian_loss, squared_error
 from surefoot.world_models.mismatch import WEIGHTS as ROW_WEIGHTS
 from surefoot.world_models.mismatch import effective_sample_size
+from surefoot.world_models.rewards import LEARNED
 from surefoot.world_models.terminations import AUTO, named
 
 MODEL, HOLDOUT = "model", "model_holdout"
@@ -65,6 +66,7 @@ class EnsembleConfig:
     model_improvement: float = 0.01  # relative, that counts as one
     model_weights: str = "uniform"  # of rows in the model's loss: uniform, recent, or near_best (the best episode)
     termination: str = AUTO  # where episodes end in the model: auto (by the environment's id), none or module:function
+    reward_function: str = LEARNED  # what a step earns: learned, auto (by the environment's id) or module:function
     model_judged_by: str = "error"  # on the holdout: error (squared, of the means: MBPO) or likelihood
     model_recalibrated: bool = False  # scale variances, a number a dimension, to what the holdout likes best
 
@@ -89,7 +91,7 @@ def ensemble_of(spec: Spec, config: EnsembleConfig, costs: bool = False) -> Gaus
     Raises:
         ConfigError: sizes that don't go together, or a termination function that can't be imported.
     """
-    return GaussianEnsemble(
+    model = GaussianEnsemble(
         spec.observation_dim,
         spec.action_dim,
         members=config.model_members,
@@ -101,6 +103,8 @@ def ensemble_of(spec: Spec, config: EnsembleConfig, costs: bool = False) -> Gaus
         costs=costs,
         terminates=named(config.termination, spec.environment),
     )
+    model.rewards_of = rewards.named(config.reward_function, spec.environment)
+    return model
 
 
 class BestSoFar(nn.Module):
@@ -322,9 +326,17 @@ def model_sources(stores: Stores, config: EnsembleConfig) -> dict[str, Source]:
     return {MODEL: Bootstrap(stores.data, train, config.model_members), HOLDOUT: Fixed(stores.data, held)}
 
 
+def known_notes(config: EnsembleConfig, environment: str | None) -> list[str]:
+    """What a user should hear where it is not known how episodes end, or what a step earns."""
+    return [
+        *terminations.notes(config.termination, environment),
+        *rewards.notes(config.reward_function, environment),
+    ]
+
+
 def model_notes(dataset: Dataset, config: EnsembleConfig, environment: str | None) -> list[str]:
-    """What a user should hear of a model: whether its ends are known, and how many rows its weights leave."""
-    found = terminations.notes(config.termination, environment)
+    """What a user should hear of a model: are ends and rewards known, and how many rows do its weights leave."""
+    found = known_notes(config, environment)
     if config.model_weights != "uniform":
         size = effective_sample_size(ROW_WEIGHTS[config.model_weights](dataset))
         share = 100 * size / len(dataset)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -167,14 +167,23 @@ def named(word: str, env_id: str | None) -> Terminates | None:
         return termination_of(env_id)
     if word == NONE:
         return None
+    return _checked(imported("termination", word, (AUTO, NONE)), word)
+
+
+def imported(option: str, word: str, others: Sequence[str]) -> Callable[..., Tensor]:
+    """The function `module:function` that an option names, which has `others` for values too.
+
+    Raises:
+        ConfigError: it can't be imported, or is no function.
+    """
     module, _, attribute = word.rpartition(":")
     try:
         found = getattr(importlib.import_module(module), attribute) if module else None
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"termination={word}: can't be imported ({error})") from error
+        raise ConfigError(f"{option}={word}: can't be imported ({error})") from error
     if not callable(found):
-        raise ConfigError(f"termination={word!r} is none of {AUTO}, {NONE} and module:function")
-    return _checked(found, word)
+        raise ConfigError(f"{option}={word!r} is none of {', '.join(others)} and module:function")
+    return found
 
 
 def _checked(function: Callable[[Tensor], Tensor], word: str) -> Terminates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -115,9 +116,30 @@ def test_a_policy_is_saved_and_its_file_holds_no_code(tmp_path: pathlib.Path) ->
     loaded = Policy.load(tmp_path / "policy")
     one, other = (evaluate([p], "native/cartpole-balance", 2, num_envs=2)[0] for p in (policy, loaded))
     assert (one.returns == other.returns).all()
-    own = PETS(problem, **SMALL, termination="surefoot.world_models.terminations:never").fresh(0)
-    with pytest.raises(ConfigError, match="is code, which no policy file holds"):
-        own.policy().save(tmp_path / "own")
+    own = {
+        "termination": "surefoot.world_models.terminations:never",
+        "reward_function": "surefoot.world_models.rewards:ones",
+    }
+    for option, word in own.items():
+        with pytest.raises(ConfigError, match=f"{option}=.* is code, which no policy file holds"):
+            PETS(problem, **{**SMALL, option: word}).fresh(0).policy().save(tmp_path / "own")
+
+
+def test_it_plans_by_the_tasks_own_reward_also_from_a_file(tmp_path: pathlib.Path) -> None:
+    problem = dataclasses.replace(
+        spec_of(make_vec("native/double-integrator", 1)), environment="native/double-integrator"
+    )
+    known, learned = PETS(problem, **SMALL).fresh(0), PETS(problem, **SMALL, reward_function="learned").fresh(0)
+    assert not known.notes(None)
+    policy = known.policy()
+    policy.save(tmp_path / "policy")
+    loaded = Policy.load(tmp_path / "policy")
+    state = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    noise = torch.zeros(6, 1)
+    wanted = known.actor.step(state, known.actor.begin(6), noise)[0]
+    assert not torch.equal(wanted, learned.actor.step(state, learned.actor.begin(6), noise)[0])
+    actor = loaded.actor
+    assert torch.equal(wanted, actor.step(state, actor.begin(6), noise)[0])
 
 
 def test_settings_out_of_range_are_named() -> None:

@@ -117,8 +117,9 @@ def test_an_algorithm_of_ones_own_trains_resumes_and_is_evaluated_from_the_comma
     assert not (tmp_path / "EXECUTED").exists()
 
 
-def test_where_episodes_end_is_no_function_of_a_received_module(received_run: pathlib.Path) -> None:
-    rename(received_run, algorithm="dynamics", config={"termination": "trap:ends"})
+@pytest.mark.parametrize("option", ["termination", "reward_function"])
+def test_ends_and_rewards_are_no_functions_of_a_received_module(received_run: pathlib.Path, option: str) -> None:
+    rename(received_run, algorithm="dynamics", config={option: "trap:ends"})
     run = Run.open(received_run)
     for use in (run.agent, lambda: load_agent(run), lambda: resume(received_run)):
         with pytest.raises((ConfigError, CheckpointError), match="trap"):
@@ -128,6 +129,7 @@ def test_where_episodes_end_is_no_function_of_a_received_module(received_run: pa
 
 SETTINGS = ["dataset=native/pendulum-mixed", "steps=2", "seeds=1", "episodes=1", "-q"]
 NAMED = ["algo=trap:Own", "env=trap:Trap-v0", "reward=trap:reward", "algo.termination=trap:ends"]
+NAMED += ["algo.reward_function=trap:reward"]
 
 
 @pytest.fixture
@@ -150,7 +152,7 @@ def refused(command: list[str], folder: pathlib.Path, capsys: Capture) -> None:
 @pytest.mark.parametrize("named", NAMED)
 def test_no_file_of_settings_has_a_module_executed(named: str, trapped: pathlib.Path, capsys: Capture) -> None:
     key, _, value = named.partition("=")
-    algo = "dynamics" if key == "algo.termination" else "bc"
+    algo = "dynamics" if key.startswith("algo.") else "bc"
     text = f"{key}: {value}\n" if key == "algo" else f"algo: {algo}\n{key}: {value}\n"
     (trapped / "settings.yaml").write_text(text)
     refused(["train", "--config", "settings.yaml", *SETTINGS], trapped, capsys)
@@ -176,7 +178,7 @@ HYDRAS = [
 
 @pytest.mark.parametrize("said", [*NAMED, *HYDRAS[:3], HYDRAS[4], "env=native/pendulum,trap:Trap-v0"])
 def test_no_received_sweep_has_anything_executed(said: str, trapped: pathlib.Path, capsys: Capture) -> None:
-    algo = "algo=dynamics" if "termination" in said else "algo=bc"
+    algo = "algo=dynamics" if said.startswith("algo.") else "algo=bc"
     overrides = [*([] if said.startswith("algo=") else [algo]), *SETTINGS[:-1], said]
     (trapped / "sweep").mkdir()
     told = {"format": 1, "overrides": overrides, "folder": str(trapped)}
@@ -200,7 +202,7 @@ def test_a_received_sweep_adds_no_keys_and_its_launcher_may_be_named(trapped: pa
 @pytest.mark.parametrize("named", NAMED[1:])
 def test_no_received_study_has_a_module_executed(named: str, trapped: pathlib.Path, capsys: Capture) -> None:
     key, _, value = named.partition("=")
-    algo = "dynamics" if key == "algo.termination" else "bc"
+    algo = "dynamics" if key.startswith("algo.") else "bc"
     fixed = [f"algo={algo}", *SETTINGS[:-1]]
     studies = {
         "overrides": tune.Tuning((*fixed, named), {"batch_size": [8, 9]}, 1, (0,), (1, 2, 3, 4)),

@@ -73,6 +73,18 @@ def test_returns_and_costs_are_those_of_single_steps(objective: Objective, norma
     assert slow[1].std() > 0.1
 
 
+@pytest.mark.parametrize("objective", [Objective(7, discount=0.9), Objective(7, "both", "ts1"), Objective(4, "none")])
+def test_known_rewards_are_those_of_single_steps(objective: Objective) -> None:
+    made = model()
+    learned, _ = both_ways(made, objective)
+    made = model()
+    made.rewards_of = lambda now, act, after: now[..., 0] * act[..., 1] + after.square().sum(-1)
+    quick, slow = both_ways(made, objective)
+    torch.testing.assert_close(quick, slow, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(quick[0], learned[0])
+    assert torch.equal(quick[1], learned[1])
+
+
 def test_parts_of_a_batch_and_of_a_product_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ensemble_rollout, "_FLOATS", 1)
     monkeypatch.setattr(ensemble_rollout, "_ROWS", 5)

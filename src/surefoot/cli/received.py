@@ -12,9 +12,10 @@ from typing import Any
 
 from surefoot.cli import grammar
 from surefoot.core.errors import ConfigError
+from surefoot.experiment.plan import FUNCTIONS
 from surefoot.experiment.trust import demand
 
-NAMING = ("algo", "env", "reward", "algo.termination")
+NAMING = ("algo", "env", "reward", *(f"algo.{option}" for option in FUNCTIONS))
 """Keys whose values may be `module:name`."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 """Of OmegaConf: a value that is another one's, or the outcome of a function."""

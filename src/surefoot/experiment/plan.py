@@ -19,6 +19,8 @@ TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 """Initial states of evaluations during training, and of the final one."""
 
 
+FUNCTIONS = ("termination", "reward_function")
+"""Options of algorithms whose values may be `module:function`."""
 MOST_SEEDS = 10_000
 RANGES = {
     "steps": (1, 10**12),
@@ -120,14 +122,19 @@ class Plan(Settings):
     @property
     def imports(self) -> tuple[str, ...]:
         """Names that may be of modules, which to build its agents would import."""
-        words = (self.algorithm, self.config.get("termination"), self.reward)
-        return tuple(word for word in words if isinstance(word, str))
+        return (self.algorithm, *self.functions.values())
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """Option -> what it names, which may be a function in a module."""
+        words = {"reward": self.reward, **{f"algo.{name}": self.config.get(name) for name in FUNCTIONS}}
+        return {option: word for option, word in words.items() if isinstance(word, str)}
 
     def agent(self, spec: Spec) -> Agent:
         """An agent of this plan; which weights it has does not matter until `Agent.fresh` draws them."""
         kind = agent_class(self.algorithm)
-        for name in self.imports[1:]:
-            demand(name, f"the option {'reward' if name == self.reward else 'algo.termination'}")
+        for option, word in self.functions.items():
+            demand(word, f"the option {option}")
         return kind(spec, kind.configure(**options_from_json(kind, self.config)))
 
     def to_json(self) -> dict[str, Any]:
