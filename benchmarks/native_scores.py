@@ -1,12 +1,15 @@
-"""Reference returns of the native systems: `python benchmarks/native_scores.py` writes data/native_scores.json again.
+"""What the catalogue knows of the native systems: `python benchmarks/native_scores.py` writes it again.
 
-A normalised score is 0 at the mean return of the behaviour `random` and 100 at that of `expert`, as D4RL's. About a
-minute on one core.
+data/native_scores.json: a normalised score is 0 at the mean return of the behaviour `random` and 100 at that of
+`expert`, as D4RL's. data/native_measures.json: TQ, SACo and projected coverage of the embedded datasets, each task's by
+the limits that its datasets span together and beside the one of them that visits most cells, as `surefoot datasets map`
+has them. A few minutes on one core.
 """
 
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +17,13 @@ from surefoot.core.files import write_json
 from surefoot.cuda_ext.system import System
 from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
 from surefoot.envs.systems import SYSTEMS
+from surefoot.evaluation.dataset_map import mapped
+from surefoot.tools.generate import embedded, generate
 
 EPISODES = 10_000
 SEED = 0
-TARGET = pathlib.Path(__file__).resolve().parents[1] / "data" / "native_scores.json"
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
+MEASURES = ("tq", "saco", "unique_cells", "projected_coverage", "limits_of")
 
 
 def episodes(system: System, behaviour: str, count: int) -> EpisodeBatch:
@@ -38,14 +44,33 @@ def scores(system: System, count: int = EPISODES) -> dict[str, str | float | int
     }
 
 
+def measures(system: System) -> dict[str, dict[str, Any]]:
+    """Name of each embedded dataset of a system -> how good and how varied it is."""
+    names = [name for name, (of, _) in embedded().items() if of.alias == system.alias]
+    rows = mapped([generate(name) for name in names])
+    return {row["dataset"]: {name: rounded(row[name]) for name in MEASURES} for row in rows}
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to three digits behind the point."""
+    return round(value, 3) if isinstance(value, float) else value
+
+
 def main() -> None:
-    """Compute all and write the file."""
-    table = {}
+    """Compute all and write the files."""
+    reference, coverage = {}, {}
     for known in SYSTEMS.values():
         system = known()
-        table[system.gym_id] = scores(system)
-        print(f"{system.alias}: {table[system.gym_id]}")
-    write_json(TARGET, table)
+        reference[system.gym_id] = scores(system)
+        print(f"{system.alias}: {reference[system.gym_id]}", flush=True)
+    write_json(DATA / "native_scores.json", reference)
+    for (
+        known
+    ) in SYSTEMS.values():  # their quality is by the scores in the package, those written now where installed so
+        found = measures(known())
+        coverage |= found
+        print(*(f"{name}: {values}" for name, values in found.items()), sep="\n", flush=True)
+    write_json(DATA / "native_measures.json", coverage)
 
 
 if __name__ == "__main__":

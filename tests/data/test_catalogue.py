@@ -115,3 +115,18 @@ def test_unit_bounds_are_true_of_the_environments() -> None:
         unit = bool((env.action_space.low == -1).all() and (env.action_space.high == 1).all())
         env.close()
         assert has_unit_actions(env_id) == unit
+
+
+def test_measures_of_the_embedded_datasets_are_those_of_the_datasets() -> None:
+    from surefoot.data.catalogue import NATIVE_MEASURES
+    from surefoot.evaluation.dataset_map import mapped
+    from surefoot.tools.generate import embedded, generate
+
+    assert NATIVE_MEASURES.keys() == embedded().keys()
+    names = [name for name in embedded() if name.startswith("native/pendulum-")]
+    for row in mapped([generate(name) for name in names]):
+        known = NATIVE_MEASURES[row["dataset"]]
+        # behaviours step through the platform's own sine and cosine, which may move a row over an edge
+        assert row["limits_of"] == known["limits_of"]
+        for measure in ("tq", "saco", "projected_coverage"):
+            assert row[measure] == pytest.approx(known[measure], abs=2e-3), (row["dataset"], measure)

@@ -22,7 +22,12 @@ def add_parser(commands: Any) -> None:
     )
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    made = add(own, "list", list_all, "all known datasets with environment and reference scores")
+    made = add(
+        own,
+        "list",
+        list_all,
+        "all known datasets: environment, reference scores, quality and coverage",
+    )
     made.add_argument("pattern", nargs="?", default="", help="only those whose name contains this")
 
     made = add(own, "info", info, "what a dataset holds")
@@ -84,7 +89,8 @@ def list_all(arguments: argparse.Namespace) -> int:
         return 0
     if not rows:
         raise ConfigError(f"no dataset's name contains {arguments.pattern!r}; `surefoot datasets list` shows all")
-    output.print_rows(rows, ["id", "environment", "reference_low", "reference_high", "minari", "note"])
+    known = ["tq", "saco", "projected_coverage"] if any("tq" in row for row in rows) else []
+    output.print_rows(rows, ["id", "environment", "reference_low", "reference_high", *known, "minari", "note"])
     return 0
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.data import Dataset, reference_scores, save
-from surefoot.data.catalogue import CATALOGUE
+from surefoot.data.catalogue import CATALOGUE, NATIVE_MEASURES
 from surefoot.data.files import cache_folder
 from surefoot.data.load import Progress
 from surefoot.data.load import load as load_source
@@ -226,6 +226,7 @@ def embedded_facts() -> list[dict[str, Any]]:
                 "environment": system.gym_id,
                 "reference_low": low,
                 "reference_high": high,
+                **NATIVE_MEASURES.get(name, {}),
                 "minari": None,
                 "note": f"embedded: {describe(name)}",
             }
