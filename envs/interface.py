@@ -160,7 +160,9 @@ class VectorEnvironment(VectorEnv[Any, Any, Any]):
 
     def give(self, values: Any) -> Numbers:
         """Values of either kind as the kind that this environment gives; arrays never share a tensor's memory."""
-        if isinstance(values, Mapping):  # observations of several arrays
+        if not isinstance(values, np.ndarray | Tensor) and isinstance(
+            values, Mapping
+        ):  # observations of several arrays
             return {key: self.give(value) for key, value in values.items()}  # type: ignore[return-value]
         if self.tensors == "torch":
             return torch.as_tensor(values, device=self.device)

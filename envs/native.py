@@ -141,12 +141,12 @@ class NativeVectorEnv(VectorEnvironment):
         self._come_home()
         simulator = self._simulator
         given = self._actions(actions)
-        paused = ~self.active
-        before = simulator.state if paused.any() else None
+        paused = None if self.active.all() else ~self.active
+        before = None if paused is None else simulator.state
         done = simulator.step(given)
         rewards, costs, margins = done.rewards.copy(), done.costs.copy(), done.margins.copy()
         terminations, truncations, diverged = done.terminated.copy(), done.truncated.copy(), done.diverged.copy()
-        if before is not None:
+        if paused is not None and before is not None:
             simulator.state = _mixed(torch.from_numpy(paused), before, simulator.state)
             for values in (rewards, costs, margins, terminations, truncations, diverged):
                 values[paused] = 0
