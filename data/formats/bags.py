@@ -59,6 +59,8 @@ def table(path: pathlib.Path, mapping: LogMapping | None = None) -> Table:
         MissingExtraError: the packages that read it are not installed.
     """
     files = _files(path)
+    for file in files:
+        _check_chunks(file)
     names = _names(files)
 
     def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
@@ -90,6 +92,38 @@ def _packages(path: pathlib.Path) -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingExtraError(str(error.name or "mcap"), "ros", f"reading {path.name}") from error
     return make_reader, DecoderFactory
+
+
+def _check_chunks(path: pathlib.Path) -> None:
+    """Refuse chunks that unpack to more than files may, or than they say, before the reader unpacks them."""
+    _packages(path)
+    import lz4.frame
+    import zstandard
+    from mcap.records import Chunk
+    from mcap.stream_reader import StreamReader
+
+    size = path.stat().st_size
+    limit = unpack_limit(size)
+    try:
+        with open(path, "rb") as file:
+            for record in StreamReader(file, emit_chunks=True, record_size_limit=size).records:
+                if not isinstance(record, Chunk):
+                    continue
+                said = found = record.uncompressed_size
+                if said <= limit and record.compression == "zstd":  # without a size in its head it ends at what is said
+                    found = zstandard.frame_content_size(record.data)
+                elif said <= limit and record.compression == "lz4":
+                    found = len(lz4.frame.LZ4FrameDecompressor().decompress(record.data, max_length=said + 1))
+                if max(said, found) > limit:
+                    raise DataError(f"{path}: a chunk of messages {too_much(max(said, found), limit)}")
+                if found > said:
+                    raise DataError(
+                        f"{path}: is a damaged recording (a chunk of more than the {said} bytes that it says)"
+                    )
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path}: is a damaged recording ({type(error).__name__}: {error})") from error
 
 
 def _messages(path: pathlib.Path, topics: set[str] | None) -> Iterator[tuple[str, str, int, Callable[[], Any]]]:

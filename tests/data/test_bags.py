@@ -191,3 +191,32 @@ def test_a_bag_in_sqlite_is_refused_with_what_to_do(tmp_path: pathlib.Path) -> N
     (tmp_path / "m.yaml").write_text(MAPPING)
     with pytest.raises(DataError, match=r"is a ROS 2 bag in SQLite.*ros2 bag convert"):
         load(tmp_path / "bag", mapping=tmp_path / "m.yaml")
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("said", [1 << 10, 1 << 40])
+def test_a_chunk_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(
+    compression: str, said: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mcap", reason=MCAP)
+    import lz4.frame
+    import zstandard
+    from mcap import stream_reader
+    from mcap.data_stream import RecordBuilder
+    from mcap.records import Chunk, DataEnd, Footer, Header
+
+    pack = zstandard.compress if compression == "zstd" else lz4.frame.compress
+    records = RecordBuilder()
+    Header(profile="", library="").write(records)
+    Chunk(compression, pack(bytes(1 << 24)), 0, 0, 0, said).write(records)
+    DataEnd(0).write(records)
+    Footer(0, 0, 0).write(records)
+    path = tmp_path / "bomb.mcap"
+    path.write_bytes(bags.SIGNATURE + records.end() + bags.SIGNATURE)
+
+    def unpacked(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it was unpacked")
+
+    monkeypatch.setattr(stream_reader, "get_chunk_data_stream", unpacked)
+    with pytest.raises(DataError, match="more than the 1024 bytes" if said == 1 << 10 else "SUREFOOT_MAX_UNPACKED_MB"):
+        bags.table(path)
