@@ -23,7 +23,6 @@ from surefoot.data.dataset import Dataset
 from surefoot.model_based.alarm import AlarmConfig, Limits
 from surefoot.model_based.signals import value_signals
 from surefoot.offline import chunked
-from surefoot.offline.flow_bc import cloning_noise
 from surefoot.world_models.chunk_model import ChunkModel
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 
@@ -94,7 +93,7 @@ class MAC(Agent):
 
     def build(self) -> None:
         """Flow and student, model, critics of chunks, value and its average."""
-        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
         self.velocity = PlainVelocity(width, size, c.hidden)
         self.student = OneStepActor(width, size, c.hidden)
         self.chunk_model = ChunkModel(width, size, c.hidden)
@@ -106,7 +105,7 @@ class MAC(Agent):
     @property
     def actor(self) -> Actor:  # type: ignore[override]
         """What acts: the best of N chunks of the flow, from a queue."""
-        c, size = self.config, self.config.chunk * self.spec.action_dim
+        c, size = self.config, self.decision_dim
         head = FlowActor(
             self.velocity, size, c.flow_steps, samples=c.samples, critic=self.critic, aggregate=c.aggregate
         )
@@ -128,6 +127,7 @@ class MAC(Agent):
             self.limits.copy_(torch.tensor([found.low, found.high, found.best, *rewards]))
         return ready
 
+    decision_dim = chunked.decision_dim
     sources = chunked.sources
     annotate = chunked.annotate
     flow_loss = chunked.flow_loss
@@ -194,11 +194,11 @@ class MAC(Agent):
     def updates(self) -> list[Update]:
         """Clone, model and critics at the same parameters; then the value, on paths of its own."""
         c, adam = self.config, Adam(self.config.learning_rate)
-        size = c.chunk * self.spec.action_dim
+        size = self.decision_dim
         paths = {"imagined": Noise("normal", c.rollout_length * c.imagined_samples * size)}
         average = {"target_value": ("value", c.target_rate)}
         return [
-            Update(self.flow_loss, ("velocity",), adam, noise=cloning_noise(size)),
+            Update(self.flow_loss, ("velocity",), adam, noise=chunked.cloning_noise(size)),
             Update(self.student_loss, ("student",), adam, noise={"student": Noise("normal", size)}, together=True),
             Update(self.model_loss, ("chunk_model",), adam, together=True),
             Update(self.critic_loss, ("critic",), adam, together=True),

@@ -20,7 +20,6 @@ from surefoot.core.velocity import network_of
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare, returns_to_go
 from surefoot.offline import chunked
-from surefoot.offline.flow_bc import cloning_loss, cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +66,14 @@ class AWRFlow(Agent):
         """Value and flow."""
         c, width = self.config, self.spec.observation_dim
         self.value = Value(width, c.hidden)
-        size = c.chunk * self.spec.action_dim
+        size = self.decision_dim
         self.velocity = network_of(c.network, width, size, c.hidden, c.chunk)
 
     @property
     def actor(self) -> Actor:  # type: ignore[override]
         """What acts: the flow, from a queue where it gives chunks."""
         c = self.config
-        head = FlowActor(self.velocity, c.chunk * self.spec.action_dim, c.flow_steps)
+        head = FlowActor(self.velocity, self.decision_dim, c.flow_steps)
         return in_chunks(head, c.chunk, self.spec.action_dim)
 
     def prepare(self, dataset: Dataset) -> Dataset:
@@ -83,6 +82,7 @@ class AWRFlow(Agent):
         returns = (1 - self.config.discount) * returns_to_go(ready, self.config.discount)
         return ready.replace(extras={**ready.extras, "returns_to_go": returns.astype(np.float32)})
 
+    decision_dim = chunked.decision_dim
     sources = chunked.sources
 
     def annotate(self, batch: Batch) -> Batch:
@@ -104,12 +104,12 @@ class AWRFlow(Agent):
     def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Flow matching, weighted by how much better than V(s) it turned out."""
         weight = self.weights(batch["returns"] - self.value(batch["observations"])).detach()
-        return cloning_loss(self.velocity, batch, noise, weight), {"weight": weight}
+        return chunked.cloning_loss(self.velocity, batch, noise, weight), {"weight": weight}
 
     def updates(self) -> list[Update]:
         """The value first; the flow then sees the new one."""
-        c, adam = self.config, Adam(self.config.learning_rate)
-        drawn = cloning_noise(c.chunk * self.spec.action_dim)
+        adam = Adam(self.config.learning_rate)
+        drawn = chunked.cloning_noise(self.decision_dim)
         return [Update(self.value_loss, ("value",), adam), Update(self.flow_loss, ("velocity",), adam, noise=drawn)]
 
 

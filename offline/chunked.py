@@ -1,7 +1,7 @@
 """What algorithms that decide on chunks of C actions do alike: a class takes these functions as its methods.
 
 `prepare = chunked.prepare` in a class body makes the function a method, so that nobody needs a common parent. They
-read `chunk`, `discount`, `normalization` and `rewards` of the agent's configuration.
+read `chunk`, `normalization` and, where there are such, `discount` and `rewards` of the agent's configuration.
 """
 
 from __future__ import annotations
@@ -13,17 +13,25 @@ from torch import Tensor
 
 from surefoot.core.agent import Batch, Metrics
 from surefoot.core.chunks import decisions
+from surefoot.core.flow import draw_times, flow_matching_loss, interpolate
+from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.velocity import VelocityNetwork
 from surefoot.data import prepare as preparation
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import chunk_source
-from surefoot.offline.flow_bc import cloning_loss
+
+
+@property
+def decision_dim(self: Any) -> int:
+    """Numbers of all actions of a chunk."""
+    return int(self.config.chunk * self.spec.action_dim)
 
 
 def prepare(self: Any, dataset: Dataset) -> Dataset:
-    """Scale actions and rewards, normalise observations."""
-    config = self.config
-    return preparation.prepare(self, dataset, normalization=config.normalization, rewards=config.rewards)
+    """Scale actions and, where they are learned from, rewards; normalise observations."""
+    rewards = getattr(self.config, "rewards", "none")
+    return preparation.prepare(self, dataset, normalization=self.config.normalization, rewards=rewards)
 
 
 def sources(self: Any, stores: Stores) -> Mapping[str, Source]:
@@ -33,7 +41,32 @@ def sources(self: Any, stores: Stores) -> Mapping[str, Source]:
 
 def annotate(self: Any, batch: Batch) -> Batch:
     """The chunk and its target's parts (`core.chunks.decisions`)."""
-    return decisions(batch, self.config.discount, self.config.chunk)
+    return decisions(batch, getattr(self.config, "discount", 1.0), self.config.chunk)
+
+
+def cloning_noise(size: int) -> dict[str, Noise]:
+    """What `cloning_loss` reads, for actions of `size` numbers."""
+    return {"start": Noise("normal", size), "time": Noise("uniform", 1)}
+
+
+def cloning_loss(
+    velocity: VelocityNetwork,
+    batch: Batch,
+    noise: Mapping[str, Tensor],
+    weight: Tensor | None = None,
+    law: str = "uniform",
+) -> Tensor:
+    """() flow matching on the data's actions: what all algorithms here that clone by a flow share.
+
+    Args:
+        velocity: the network.
+        batch: rows of decisions (`core.chunks.decisions`); what their `mask` leaves out does not count.
+        noise: of `cloning_noise`.
+        weight: (B,) of rows.
+        law: of the times (`core.flow.draw_times`).
+    """
+    x, target = interpolate(noise["start"], batch["actions"], time := draw_times(noise["time"].squeeze(-1), law))
+    return flow_matching_loss(velocity(batch["observations"], x, time), target, weight, batch["mask"])
 
 
 def flow_loss(self: Any, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.chunks import in_chunks
 from surefoot.core.diffusion import DiffusionActor, Schedule, denoising_loss
 from surefoot.core.histories import HistoryConfig
 from surefoot.core.noise_networks import PlainNoise, ResidualNoise
 from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
-from surefoot.data.sources import chunk_source
+from surefoot.offline import chunked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +74,7 @@ class DiffusionBC(Agent):
 
     def build(self) -> None:
         """The noise network and its average."""
-        c, sizes = self.config, (self.spec.observation_dim, self.config.chunk * self.spec.action_dim)
+        c, sizes = self.config, (self.spec.observation_dim, self.decision_dim)
         make = Schedule.cosine if c.noise_schedule == "cosine" else Schedule.vp
         self.noise_schedule = make(c.diffusion_steps)
         plain = c.network == "mlp"
@@ -89,21 +85,14 @@ class DiffusionBC(Agent):
     def actor(self) -> Actor:  # type: ignore[override]
         """What acts: the averaged network, from a queue where it gives chunks."""
         c = self.config
-        size = c.chunk * self.spec.action_dim
+        size = self.decision_dim
         head = DiffusionActor(self.average_noise_network, self.noise_schedule, size, implicit=c.sampler_steps or None)
         return in_chunks(head, c.chunk, self.spec.action_dim)
 
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions, normalise observations."""
-        return prepare(self, dataset, normalization=self.config.normalization)
-
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Rows, or windows of C steps."""
-        return {MAIN: chunk_source(stores, self.config.chunk)}
-
-    def annotate(self, batch: Batch) -> Batch:
-        """The chunk, and which of its actions are in the data."""
-        return decisions(batch, 1.0, self.config.chunk)
+    decision_dim = chunked.decision_dim
+    prepare = chunked.prepare
+    sources = chunked.sources
+    annotate = chunked.annotate
 
     def noise_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the noise in noisy actions; what is behind an episode's end does not count."""
@@ -115,7 +104,7 @@ class DiffusionBC(Agent):
     def updates(self) -> list[Update]:
         """One step of the network, and its average."""
         c = self.config
-        drawn = {"noise": Noise("normal", c.chunk * self.spec.action_dim), "step": Noise("uniform", 1)}
+        drawn = {"noise": Noise("normal", self.decision_dim), "step": Noise("uniform", 1)}
         if c.dropout > 0 and self.noise_network.dropped > 0:
             drawn["dropout"] = Noise("keep", self.noise_network.dropped, 1 - c.dropout)
         adam = Adam(c.learning_rate, weight_decay=c.weight_decay, schedule=c.schedule)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
-from surefoot.core.chunks import decisions, in_chunks
+from surefoot.core.chunks import in_chunks
 from surefoot.core.flow import (
     LAWS,
     REST,
@@ -20,7 +19,6 @@ from surefoot.core.flow import (
     adaptive_weight,
     draw_mean_flow,
     draw_shortcut,
-    draw_times,
     flow_matching_loss,
     interpolate,
     mean_flow_target,
@@ -30,38 +28,10 @@ from surefoot.core.flow import (
 from surefoot.core.flow_actor import FlowActor
 from surefoot.core.histories import HistoryConfig
 from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.velocity import VelocityNetwork, network_of, velocity_class
-from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
-from surefoot.data.sources import chunk_source
+from surefoot.core.velocity import network_of, velocity_class
+from surefoot.offline import chunked
 
 OBJECTIVES = ("rectified", "shortcut", "mean_flow")
-
-
-def cloning_noise(size: int) -> dict[str, Noise]:
-    """What `cloning_loss` reads, for actions of `size` numbers."""
-    return {"start": Noise("normal", size), "time": Noise("uniform", 1)}
-
-
-def cloning_loss(
-    velocity: VelocityNetwork,
-    batch: Batch,
-    noise: Mapping[str, Tensor],
-    weight: Tensor | None = None,
-    law: str = "uniform",
-) -> Tensor:
-    """() flow matching on the data's actions: what all algorithms here that clone by a flow share.
-
-    Args:
-        velocity: the network.
-        batch: rows of decisions (`core.chunks.decisions`); what their `mask` leaves out does not count.
-        noise: of `cloning_noise`.
-        weight: (B,) of rows.
-        law: of the times (`core.flow.draw_times`).
-    """
-    x, target = interpolate(noise["start"], batch["actions"], time := draw_times(noise["time"].squeeze(-1), law))
-    return flow_matching_loss(velocity(batch["observations"], x, time), target, weight, batch["mask"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,31 +99,24 @@ class FlowBC(Agent):
 
     def build(self) -> None:
         """The velocity network and its average."""
-        c, size = self.config, self.config.chunk * self.spec.action_dim
+        c, size = self.config, self.decision_dim
         self.velocity = network_of(c.network, self.spec.observation_dim, size, c.hidden, c.chunk)
         self.average_velocity = copy.deepcopy(self.velocity).requires_grad_(False)
 
     @property
     def actor(self) -> Actor:  # type: ignore[override]
         """What acts: the averaged flow, from a queue where it gives chunks."""
-        head = FlowActor(self.average_velocity, self.config.chunk * self.spec.action_dim, self.config.flow_steps)
+        head = FlowActor(self.average_velocity, self.decision_dim, self.config.flow_steps)
         return in_chunks(head, self.config.chunk, self.spec.action_dim)
 
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions, normalise observations."""
-        return prepare(self, dataset, normalization=self.config.normalization)
-
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Rows, or windows of C steps."""
-        return {MAIN: chunk_source(stores, self.config.chunk)}
-
-    def annotate(self, batch: Batch) -> Batch:
-        """The chunk, and which of its actions are in the data."""
-        return decisions(batch, 1.0, self.config.chunk)
+    decision_dim = chunked.decision_dim
+    prepare = chunked.prepare
+    sources = chunked.sources
+    annotate = chunked.annotate
 
     def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Flow matching; what is behind an episode's end does not count, here and in the other two."""
-        return cloning_loss(self.velocity, batch, noise, law=self.config.times), {}
+        return chunked.cloning_loss(self.velocity, batch, noise, law=self.config.times), {}
 
     def shortcut_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Two half steps in one on the first rows, flow matching on the others, in one mean."""
@@ -176,12 +139,12 @@ class FlowBC(Agent):
 
     def updates(self) -> list[Update]:
         """One step of the network, and its average."""
-        c, size = self.config, self.config.chunk * self.spec.action_dim
+        c, size = self.config, self.decision_dim
         adam = Adam(c.learning_rate, weight_decay=c.weight_decay, schedule=c.schedule)
         loss = {"rectified": self.flow_loss, "shortcut": self.shortcut_loss, "mean_flow": self.mean_flow_loss}
         draws = {"shortcut": 2, "mean_flow": 3}
         start = {"start": Noise("normal", size)}
-        drawn = cloning_noise(size)
+        drawn = chunked.cloning_noise(size)
         if c.objective != "rectified":
             drawn = {**start, "stretch": Noise("uniform", draws[c.objective])}
         average = {"average_velocity": ("velocity", c.average_rate)}

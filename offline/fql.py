@@ -20,7 +20,6 @@ from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.velocity import PlainVelocity
 from surefoot.offline import chunked
-from surefoot.offline.flow_bc import cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +79,7 @@ class FQL(Agent):
 
     def build(self) -> None:
         """The flow, the policy of one step, critics and their targets."""
-        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
         self.velocity = PlainVelocity(width, size, c.hidden)
         self.student = OneStepActor(width, size, c.hidden)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
@@ -91,6 +90,7 @@ class FQL(Agent):
         """What acts: the policy of one step, from a queue where it gives chunks."""
         return in_chunks(self.student, self.config.chunk, self.spec.action_dim)
 
+    decision_dim = chunked.decision_dim
     prepare = chunked.prepare
     sources = chunked.sources
     annotate = chunked.annotate
@@ -119,10 +119,10 @@ class FQL(Agent):
     def updates(self) -> list[Update]:
         """All at the same parameters, as one optimiser over the sum; the target critics lag."""
         c, adam = self.config, Adam(self.config.learning_rate)
-        size = c.chunk * self.spec.action_dim
+        size = self.decision_dim
         lag = {"target_critic": ("critic", c.target_rate)}
         return [
-            Update(self.flow_loss, ("velocity",), adam, noise=cloning_noise(size)),
+            Update(self.flow_loss, ("velocity",), adam, noise=chunked.cloning_noise(size)),
             Update(self.actor_loss, ("student",), adam, noise={"policy": Noise("normal", size)}, together=True),
             Update(
                 self.critic_loss, ("critic",), adam, noise={"next": Noise("normal", size)}, together=True, lagging=lag

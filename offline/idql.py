@@ -75,7 +75,7 @@ class IDQL(Agent):
 
     def build(self) -> None:
         """Value, critics and their targets; the noise network and its average."""
-        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
         self.schedule = Schedule.vp(c.diffusion_steps)
         self.value = Value(width, c.hidden, "orthogonal")
         self.critic = Critic(width, size, c.hidden, 2, "orthogonal")
@@ -87,10 +87,11 @@ class IDQL(Agent):
     def actor(self) -> Actor:  # type: ignore[override]
         """What acts: the best of N actions of the averaged network, by the target critics."""
         c = self.config
-        size = c.chunk * self.spec.action_dim
+        size = self.decision_dim
         head = DiffusionActor(self.average_noise_network, self.schedule, size, self.target_critic, c.samples, "highest")
         return in_chunks(head, c.chunk, self.spec.action_dim)
 
+    decision_dim = chunked.decision_dim
     prepare = chunked.prepare
     sources = chunked.sources
 
@@ -121,7 +122,7 @@ class IDQL(Agent):
     def updates(self) -> list[Update]:
         """Noise network, value, critics, each after the other."""
         c, adam = self.config, Adam(self.config.learning_rate)
-        drawn = {"noise": Noise("normal", c.chunk * self.spec.action_dim), "step": Noise("uniform", 1)}
+        drawn = {"noise": Noise("normal", self.decision_dim), "step": Noise("uniform", 1)}
         if c.dropout > 0 and self.noise_network.dropped > 0:
             drawn["dropout"] = Noise("keep", self.noise_network.dropped, 1 - c.dropout)
         average = {"average_noise_network": ("noise_network", c.average_rate)}

@@ -18,7 +18,6 @@ from surefoot.core.networks import Critic, Value
 from surefoot.core.value_learning import expectile_loss
 from surefoot.core.velocity import PlainVelocity
 from surefoot.offline import chunked
-from surefoot.offline.flow_bc import cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ class IFQL(Agent):
 
     def build(self) -> None:
         """The flow, the value, critics and their targets."""
-        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
         self.velocity = PlainVelocity(width, size, c.hidden)
         self.value = Value(width, c.hidden, "xavier", "after", activation="gelu_tanh")
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
@@ -80,12 +79,13 @@ class IFQL(Agent):
     def actor(self) -> Actor:  # type: ignore[override]
         """What acts: the best of N actions by the present critics."""
         c = self.config
-        size = c.chunk * self.spec.action_dim
+        size = self.decision_dim
         chooser = FlowActor(
             self.velocity, size, c.flow_steps, samples=c.samples, critic=self.critic, aggregate=c.aggregate
         )
         return in_chunks(chooser, c.chunk, self.spec.action_dim)
 
+    decision_dim = chunked.decision_dim
     prepare = chunked.prepare
     sources = chunked.sources
     annotate = chunked.annotate
@@ -110,9 +110,9 @@ class IFQL(Agent):
         """All at the same parameters, as one optimiser over the sum; the target critics lag."""
         c, adam = self.config, Adam(self.config.learning_rate)
         lag = {"target_critic": ("critic", c.target_rate)}
-        size = c.chunk * self.spec.action_dim
+        size = self.decision_dim
         return [
-            Update(self.flow_loss, ("velocity",), adam, noise=cloning_noise(size)),
+            Update(self.flow_loss, ("velocity",), adam, noise=chunked.cloning_noise(size)),
             Update(self.value_loss, ("value",), adam, together=True),
             Update(self.critic_loss, ("critic",), adam, together=True, lagging=lag),
         ]

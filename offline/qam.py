@@ -20,7 +20,6 @@ from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.velocity import PlainVelocity
 from surefoot.offline import chunked
-from surefoot.offline.flow_bc import cloning_loss, cloning_noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,7 @@ class QAM(Agent):
 
     def build(self) -> None:
         """The cloned flow and its average, the improved one, critics and their targets."""
-        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
         self.velocity = PlainVelocity(width, size, c.hidden)
         self.improved = PlainVelocity(width, size, c.hidden)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
@@ -86,13 +85,14 @@ class QAM(Agent):
     @property
     def head(self) -> FlowActor:
         """The improved flow."""
-        return FlowActor(self.improved, self.config.chunk * self.spec.action_dim, self.config.flow_steps)
+        return FlowActor(self.improved, self.decision_dim, self.config.flow_steps)
 
     @property
     def actor(self) -> Actor:  # type: ignore[override]
         """What acts: the improved flow, from a queue where it gives chunks."""
         return in_chunks(self.head, self.config.chunk, self.spec.action_dim)
 
+    decision_dim = chunked.decision_dim
     prepare = chunked.prepare
     sources = chunked.sources
     annotate = chunked.annotate
@@ -133,13 +133,17 @@ class QAM(Agent):
         """The sum of cloning, critics' and adjoint matching's losses, each with a gradient to its own network only."""
         adjoint = self.adjoint_loss(batch, noise)
         critic, metrics = self.critic_loss(batch, noise)
-        cloning = cloning_loss(self.velocity, batch, noise)
+        cloning = chunked.cloning_loss(self.velocity, batch, noise)
         return cloning + critic + adjoint, {**metrics, "cloning": cloning, "critic": critic, "adjoint": adjoint}
 
     def updates(self) -> list[Update]:
         """One step of all networks; averages lag."""
-        c, size = self.config, self.config.chunk * self.spec.action_dim
-        drawn = {**cloning_noise(size), "next": Noise("normal", size), "path": Noise("normal", c.flow_steps * size)}
+        c, size = self.config, self.decision_dim
+        drawn = {
+            **chunked.cloning_noise(size),
+            "next": Noise("normal", size),
+            "path": Noise("normal", c.flow_steps * size),
+        }
         lag = {
             "target_critic": ("critic", c.target_rate),
             "average_velocity": ("velocity", c.target_rate),
@@ -176,7 +180,7 @@ class QAMF(QAM):
         """The student beside QAM's networks."""
         super().build()
         c = self.config
-        self.student = OneStepActor(self.spec.observation_dim, c.chunk * self.spec.action_dim, c.hidden)
+        self.student = OneStepActor(self.spec.observation_dim, self.decision_dim, c.hidden)
 
     @property
     def actor(self) -> Actor:  # type: ignore[override]
@@ -205,5 +209,5 @@ class QAMF(QAM):
     def updates(self) -> list[Update]:
         """One step of all networks; averages lag."""
         (update,) = super().updates()
-        noise = {**update.noise, "policy": Noise("normal", self.config.chunk * self.spec.action_dim)}
+        noise = {**update.noise, "policy": Noise("normal", self.decision_dim)}
         return [dataclasses.replace(update, trains=(*update.trains, "student"), noise=noise)]

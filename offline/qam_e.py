@@ -55,7 +55,7 @@ class QAME(QAM):
     def build(self) -> None:
         """The editing policy and its temperature beside QAM's networks."""
         super().build()
-        c, size = self.config, self.config.chunk * self.spec.action_dim
+        c, size = self.config, self.decision_dim
         self.edit = TanhGaussianActor(self.spec.observation_dim + size, size, c.hidden, log_std_range=(-5.0, 2.0))
         self.temperature = Temperature(c.temperature, "exp")
 
@@ -95,7 +95,7 @@ class QAME(QAM):
     def updates(self) -> list[Update]:
         """One step of all networks; averages lag."""
         (update,) = super().updates()
-        one = Noise("normal", self.config.chunk * self.spec.action_dim)
-        both = Noise("normal", 2 * self.config.chunk * self.spec.action_dim)
+        one = Noise("normal", self.decision_dim)
+        both = Noise("normal", 2 * self.decision_dim)
         noise = {**update.noise, "next": both, "policy": one, "edit": one}
         return [dataclasses.replace(update, trains=(*update.trains, "edit", "temperature"), noise=noise)]

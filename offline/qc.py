@@ -19,7 +19,6 @@ from surefoot.core.networks import Critic, pairs
 from surefoot.core.random import Noise
 from surefoot.core.velocity import PlainVelocity
 from surefoot.offline import chunked
-from surefoot.offline.flow_bc import cloning_noise
 from surefoot.offline.fql import FQL, FQLConfig
 
 
@@ -70,7 +69,7 @@ class QC(Agent):
 
     def build(self) -> None:
         """The flow over chunks, critics of chunks and their targets."""
-        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
         self.velocity = PlainVelocity(width, size, c.hidden)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -79,7 +78,7 @@ class QC(Agent):
     def chooser(self) -> FlowActor:
         """The best of N chunks by the present critics."""
         c = self.config
-        size = c.chunk * self.spec.action_dim
+        size = self.decision_dim
         return FlowActor(
             self.velocity, size, c.flow_steps, samples=c.samples, critic=self.critic, aggregate=c.aggregate
         )
@@ -89,6 +88,7 @@ class QC(Agent):
         """What acts: the chosen chunk, from a queue."""
         return in_chunks(self.chooser, self.config.chunk, self.spec.action_dim)
 
+    decision_dim = chunked.decision_dim
     prepare = chunked.prepare
     sources = chunked.sources
     annotate = chunked.annotate
@@ -107,11 +107,11 @@ class QC(Agent):
     def updates(self) -> list[Update]:
         """Both at the same parameters, as one optimiser over the sum; the target critics lag."""
         c, adam = self.config, Adam(self.config.learning_rate)
-        size = c.chunk * self.spec.action_dim
+        size = self.decision_dim
         draws = {"next": Noise("normal", c.samples * size)}
         lag = {"target_critic": ("critic", c.target_rate)}
         return [
-            Update(self.flow_loss, ("velocity",), adam, noise=cloning_noise(size)),
+            Update(self.flow_loss, ("velocity",), adam, noise=chunked.cloning_noise(size)),
             Update(self.critic_loss, ("critic",), adam, noise=draws, together=True, lagging=lag),
         ]
 

@@ -101,7 +101,7 @@ class ReBRAC(Agent):
 
     def build(self) -> None:
         """Critics with layer norms after the activation, the actor, and targets of both."""
-        c, size, width = self.config, self.config.chunk * self.spec.action_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
         self.critic = Critic(width, size, c.hidden, c.critics, c.initialisation, "after", activation=c.activation)
         head = DeterministicActor(width, size, c.hidden, c.initialisation, c.activation)
         with torch.no_grad():
@@ -114,6 +114,7 @@ class ReBRAC(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
 
+    decision_dim = chunked.decision_dim
     prepare = chunked.prepare
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
@@ -153,7 +154,7 @@ class ReBRAC(Agent):
     def updates(self) -> list[Update | Rule]:
         """Critics at every step; actor and targets at every second, in the order of either code."""
         c, adam = self.config, Adam(self.config.learning_rate)
-        smoothing = {"target_noise": Noise("normal", c.chunk * self.spec.action_dim)}
+        smoothing = {"target_noise": Noise("normal", self.decision_dim)}
         critic, actor = {"target_critic": ("critic", c.target_rate)}, {"target_actor": ("actor", c.target_rate)}
         together = c.order == "together"
         return [
