@@ -114,19 +114,10 @@ def mlp(
     Returns:
         (B, out) or (E, B, out).
     """
-    compiling = torch.compiler.is_compiling()
-    own = inputs.dim() == 3
-    plain_only = norms.gains or own or hidden not in ("relu", "tanh")  # for the operator that compiled losses see
-    wrong = inputs.shape[-1] != weights[0].shape[-1]
-    if (
-        wrong
-        or native.library() is None
-        or (plain_only if compiling else not native.fits(inputs, weights, biases, norms))
-    ):
+    own, wrong = inputs.dim() == 3, inputs.shape[-1] != weights[0].shape[-1]
+    compiling = torch.compiler.is_compiling()  # which sees no addresses, and has products of its own
+    if wrong or compiling or native.library() is None or not native.fits(inputs, weights, biases, norms):
         return plain_mlp(inputs, weights, biases, hidden, norms)
-    if compiling:  # the MLP is one node of the graph
-        outputs: Tensor = native.mlp_operator(inputs, list(weights), list(biases), hidden)[0]
-        return outputs
     parameters = (*weights, *biases, *norms.gains, *norms.shifts)
     if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
         how = (hidden, norms.after, norms.epsilon)

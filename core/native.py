@@ -1,7 +1,6 @@
 """The native MLP and Adam of `cuda_ext`, for tensors: core's one door to that room.
 
 Float32 on a CPU, one thread, the same bits for the same inputs. `core.kernels` says where it is used.
-The same MLP is registered with torch as `surefoot::mlp`, which `torch.compile` keeps as one node.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class Norms(NamedTuple):
 NO_NORMS = Norms()
 HIDDEN = ("relu", "tanh", "gelu_tanh", "silu")
 """Activations of hidden layers, in the order of native/dense.h."""
-_LANES = 32  # rows of a panel in dense.h: only `register_fake` below must know
 
 
 def library() -> ModuleType | None:
@@ -307,81 +305,3 @@ def _rows(tensor: Tensor) -> tuple[Tensor, int]:
     if tensor.shape[-1] != 1 and tensor.stride(-1) != 1:
         tensor = tensor.contiguous()
     return tensor, tensor.stride(-2)
-
-
-# -- as an operator of torch ---------------------------------------------------------------------------------
-
-
-@torch.library.custom_op("surefoot::mlp", mutates_args=())
-def mlp_operator(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str
-) -> tuple[Tensor, Tensor]:
-    """Outputs and saved activations of `forward`, as a node that `torch.compile` and autograd see."""
-    weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
-    outputs, saved = forward(inputs, weights, biases, keep=True, hidden=hidden)
-    assert saved is not None
-    return outputs, saved
-
-
-@mlp_operator.register_fake
-def _(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> tuple[Tensor, Tensor]:
-    single, rows = weights[0].dim() == 2, inputs.shape[0]
-    members, lanes = 1 if single else weights[0].shape[0], _LANES
-    width = sum(weight.shape[-2] for weight in weights[:-1])
-    outputs = inputs.new_empty((*weights[0].shape[:-2], rows, weights[-1].shape[-2]))
-    return outputs, inputs.new_empty(members * ((rows + lanes - 1) // lanes) * width * lanes)
-
-
-@torch.library.custom_op("surefoot::mlp_backward", mutates_args=())
-def mlp_backward_operator(
-    inputs: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    saved: Tensor,
-    output_gradients: Tensor,
-    hidden: str,
-) -> list[Tensor]:
-    """Gradients of inputs, weights and biases, in that order."""
-    weights, biases = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
-    to_weights, to_biases = [torch.empty_like(w) for w in weights], [torch.empty_like(b) for b in biases]
-    given = (inputs, weights, biases, saved, output_gradients, to_weights, to_biases)
-    found = backward(*given, inputs_wanted=True, hidden=hidden)
-    assert found is not None
-    return [found, *to_weights, *to_biases]
-
-
-@mlp_backward_operator.register_fake
-def _(
-    inputs: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    saved: Tensor,
-    output_gradients: Tensor,
-    hidden: str,
-) -> list[Tensor]:
-    shapes = [inputs.shape, *(w.shape for w in weights), *(b.shape for b in biases)]
-    return [inputs.new_empty(shape) for shape in shapes]
-
-
-def _keep_for_backward(
-    ctx: torch.autograd.function.FunctionCtx,
-    inputs: tuple[Tensor, list[Tensor], list[Tensor], str],
-    output: tuple[Tensor, Tensor],
-) -> None:
-    ctx.hidden = inputs[3]  # type: ignore[attr-defined]
-    ctx.save_for_backward(inputs[0], *inputs[1], *inputs[2], output[1])
-    ctx.mark_non_differentiable(output[1])
-
-
-def _operator_gradients(
-    ctx: torch.autograd.function.FunctionCtx, output_gradients: Tensor, _: Tensor
-) -> tuple[Tensor, list[Tensor], list[Tensor], None]:
-    inputs, *parameters, saved = ctx.saved_tensors  # type: ignore[attr-defined]
-    layers = len(parameters) // 2
-    weights, biases = parameters[:layers], parameters[layers:]
-    hidden = ctx.hidden  # type: ignore[attr-defined]
-    found = mlp_backward_operator(inputs, weights, biases, saved, output_gradients, hidden)
-    return found[0], found[1 : layers + 1], found[layers + 1 :], None
-
-
-mlp_operator.register_autograd(_operator_gradients, setup_context=_keep_for_backward)
