@@ -31,35 +31,10 @@ from surefoot.online.sac import SAC, SACConfig
 from surefoot.online.td3 import TD3, TD3Config
 from surefoot.online.wsrl import WSRL, WSRLConfig
 
-ALGORITHMS: dict[str, type[Agent]] = {
-    A2C.name: A2C,
-    CalQLOnline.name: CalQLOnline,
-    DARC.name: DARC,
-    DPPO.name: DPPO,
-    DSRL.name: DSRL,
-    DSRLNA.name: DSRLNA,
-    FamO2OCQLOnline.name: FamO2OCQLOnline,
-    FamO2OOnline.name: FamO2OOnline,
-    FPO.name: FPO,
-    FQLOnline.name: FQLOnline,
-    H2O.name: H2O,
-    HNPG.name: HNPG,
-    IQLOnline.name: IQLOnline,
-    MDPO.name: MDPO,
-    MDPOOffPolicy.name: MDPOOffPolicy,
-    MOORL.name: MOORL,
-    PPO.name: PPO,
-    QCOnline.name: QCOnline,
-    REDQ.name: REDQ,
-    RLCM.name: RLCM,
-    RLPD.name: RLPD,
-    ReinFlow.name: ReinFlow,
-    Reinforce.name: Reinforce,
-    SAC.name: SAC,
-    TD3.name: TD3,
-    TRPO.name: TRPO,
-    WSRL.name: WSRL,
-}
+_AGENTS: tuple[type[Agent], ...] = (A2C, CalQLOnline, DARC, DPPO, DSRL, DSRLNA, FamO2OCQLOnline, FamO2OOnline, FPO)
+_AGENTS += (FQLOnline, H2O, HNPG, IQLOnline, MDPO, MDPOOffPolicy, MOORL, PPO, QCOnline, REDQ, RLCM, RLPD, ReinFlow)
+_AGENTS += (Reinforce, SAC, TD3, TRPO, WSRL)
+ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
 __all__ = [

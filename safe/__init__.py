@@ -16,23 +16,9 @@ from surefoot.safe.ppo_lag import PPOPID, PPOLag, PPOLagConfig, PPOPIDConfig
 from surefoot.safe.sac_lag import SACLag, SACLagConfig
 from surefoot.safe.trpo_lag import TRPOPID, TRPOLag, TRPOLagConfig, TRPOPIDConfig
 
-ALGORITHMS: dict[str, type[Agent]] = {
-    "bc_safe": BCSafe,
-    "bcq_lag": BCQLag,
-    "bear_lag": BEARLag,
-    "cdt": CDT,
-    "coptidice": COptiDICE,
-    CPO.name: CPO,
-    "cpq": CPQ,
-    CUP.name: CUP,
-    "fisor": FISOR,
-    FOCOPS.name: FOCOPS,
-    PPOLag.name: PPOLag,
-    PPOPID.name: PPOPID,
-    SACLag.name: SACLag,
-    TRPOLag.name: TRPOLag,
-    TRPOPID.name: TRPOPID,
-}
+_AGENTS: tuple[type[Agent], ...] = (BCSafe, BCQLag, BEARLag, CDT, COptiDICE, CPO, CPQ, CUP, FISOR, FOCOPS, PPOLag)
+_AGENTS += (PPOPID, SACLag, TRPOLag, TRPOPID)
+ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
 __all__ = [
