@@ -12,7 +12,7 @@ import importlib.resources
 import inspect
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,12 +21,13 @@ from surefoot.cli import configfile, received
 from surefoot.cli.grammar import Parsed, hydra_errors, parse
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, nearest
-from surefoot.experiment.algorithms import ALGORITHMS, check_parts
+from surefoot.experiment.algorithms import check_parts
 from surefoot.experiment.plan import Settings, agent_class, folder_name
 from surefoot.experiment.trust import allow
 
 PRIMARY = "surefoot_train"
 """Name of the primary config in Hydra's store."""
+DEFAULT_ALGORITHM = "iql"
 DEFAULT_DATASET = "native/quadrotor-2d-mixed"
 """The dataset of algorithms that need one, where none is named."""
 VERSION_BASE = "1.3"
@@ -75,24 +76,22 @@ class Request:
 
 @functools.cache
 def register() -> None:
-    """Put the primary config, one config per algorithm (group `algo`), and our launchers into Hydra's store."""
+    """Put the primary config and our launchers into Hydra's store."""
     from hydra.core.config_store import ConfigStore
 
     from surefoot.cli import launchers
 
     launchers.register()
-
-    store = ConfigStore.instance()
-    for name, agent in ALGORITHMS.items():
-        store.store(group="algo", name=name, node=algorithm_schema(agent), provider="surefoot")
-    defaults = ["_self_", {"algo": "iql"}]
+    defaults = ["_self_", {"algo": DEFAULT_ALGORITHM}]
     hints = typing.get_type_hints(TrainConfig)
     fields: list[Any] = [
         ("defaults", list[Any], dataclasses.field(default_factory=lambda: list(defaults))),
         ("algo", Any, None),
         *((field.name, hints[field.name], field) for field in dataclasses.fields(TrainConfig)),
     ]
-    store.store(name=PRIMARY, node=dataclasses.make_dataclass("TrainConfig", fields), provider="surefoot")
+    ConfigStore.instance().store(
+        name=PRIMARY, node=dataclasses.make_dataclass("TrainConfig", fields), provider="surefoot"
+    )
 
 
 def algorithms_in(parsed: Sequence[Parsed]) -> list[str]:
@@ -100,28 +99,37 @@ def algorithms_in(parsed: Sequence[Parsed]) -> list[str]:
     return [value.replace("\\:", ":") for item in parsed if item.key == "algo" for value in item.values]
 
 
-def register_own(name: str) -> None:
-    """Put the options of an algorithm of the user's own, `module:Class` on the command line, into Hydra's store too.
+def register_algorithms(names: Iterable[str]) -> None:
+    """Put the options of algorithms (group `algo`), the default one among them, into Hydra's store.
+
+    Not of all there are, unless they are asked for: each command copies the whole store.
+
+    Args:
+        names: of our algorithms, or `module:Class` of the user's own, as they stand on the command line.
 
     Raises:
         ConfigError: there is no such algorithm.
     """
+    for name in (DEFAULT_ALGORITHM, *names):
+        allow(name)
+        _register_algorithm(agent_class(name), name)
+
+
+@functools.cache
+def _register_algorithm(kind: type[Agent], name: str) -> None:
     from hydra.core.config_store import ConfigStore
 
-    allow(name)
-    kind = agent_class(name)
-    if name not in ALGORITHMS:
-        ConfigStore.instance().store(group="algo", name=name, node=algorithm_schema(kind, name), provider="surefoot")
+    ConfigStore.instance().store(group="algo", name=name, node=algorithm_schema(kind, name), provider="surefoot")
 
 
-def algorithm_schema(agent: type[Agent], name: str | None = None) -> type:
+def algorithm_schema(agent: type[Agent], name: str) -> type:
     """The algorithm's config dataclass as Hydra can fill it in: not frozen, with `name` and `preset`."""
     hints = typing.get_type_hints(agent.Config)
     fields = [
         (field.name, hints[field.name], dataclasses.field(default=field.default))
         for field in dataclasses.fields(agent.Config)
     ]
-    own: list[Any] = [("name", str, name or agent.name), ("preset", str | None, None)]
+    own: list[Any] = [("name", str, name), ("preset", str | None, None)]
     return dataclasses.make_dataclass(agent.Config.__name__, own + fields)
 
 
@@ -139,8 +147,7 @@ def compose(overrides: Sequence[str], trust: bool = False) -> Request:
     from hydra.core.global_hydra import GlobalHydra
 
     register()
-    for name in algorithms_in(parse(overrides)):
-        register_own(name)
+    register_algorithms(algorithms_in(parse(overrides)))
     with hydra_errors():
         before = GlobalHydra.instance().hydra
         GlobalHydra.instance().clear()  # also works inside a user's own Hydra application
@@ -280,9 +287,8 @@ def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
                 f"{item.text} lists several values: add -m to train once for each, or write a list as "
                 f"{item.key}=[{item.text.partition('=')[2]}], or quote one text"
             )
-    names = algorithms_in(parsed) or ["iql"]
-    for name in names:
-        register_own(name)
+    names = algorithms_in(parsed) or [DEFAULT_ALGORITHM]
+    register_algorithms(names)
     for item in parsed:
         _check_key(item.key, names, multirun)
 

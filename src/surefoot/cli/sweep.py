@@ -26,6 +26,7 @@ from surefoot.cli.train import Style, train_one
 from surefoot.core.errors import ConfigError, SurefootError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.schema import Many, Number, Record, Text
+from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.folders import FolderInUseError, claim_begun, claim_named, claim_new
 from surefoot.experiment.training import resume as resume_run
 
@@ -52,6 +53,7 @@ def run(overrides: Sequence[str], style: Style, trust: bool = False) -> int:
         SurefootError: a job failed (the others were carried out), or a combination is bad (nothing was begun).
     """
     config.register()
+    config.register_algorithms(ALGORITHMS)  # a sweeper may choose among them
     out, rest = sweep_out(overrides)
     launchers.check(rest)
     check_combinations(rest, trust)
@@ -68,6 +70,7 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False) -> int:
         SurefootError: as `run`.
     """
     config.register()
+    config.register_algorithms(ALGORITHMS)  # a sweeper may choose among them
     asked = read_json(folder / FILE, SWEEP)
     rest = list(asked["overrides"])
     if any(item.key.startswith("hydra/sweeper") for item in grammar.parse(rest)):
