@@ -17,9 +17,10 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11 pyth
 demo: $(VENV)/.all
 	$(BIN)/surefoot train
 
-# One thread a worker: two workers with two threads each would fight over two cores.
+# One thread a worker: two workers with two threads each would fight over two cores. Compiled files are kept, also where
+# the user keeps none: tests are rewritten, and processes started, from them.
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # mypy can't follow the editable install's import hook, so it reads an installed copy of the same tree.
 lint: $(VENV)/.dev

@@ -192,7 +192,16 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
 ) -> None:
     folder = tmp_path / "run"
     tiny = [item for item in TINY if not item.startswith(("steps", "evaluate_every"))]
-    arguments = ["train", "algo=bc", f"dataset={dataset_path}", "seeds=1", "steps=60000", f"out={folder}", *tiny]
+    arguments = [
+        "train",
+        "algo=bc",
+        f"dataset={dataset_path}",
+        "seeds=1",
+        "steps=1000000",
+        "evaluate_every=1000",
+        f"out={folder}",
+        *tiny,
+    ]
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = forking.Popen(["-m", "surefoot", *arguments], group=True, **piped)  # Ctrl-C reaches the workers too
     deadline = time.monotonic() + 300
@@ -205,9 +214,9 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
     assert f"surefoot train --resume {folder}" in errors
     assert "Traceback" not in errors
     step = checkpoint.load(folder / "seeds/0/checkpoint.safetensors")[1]["step"]
-    assert 0 < step < 60000
+    assert 0 < step < 1000000
     config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace('"steps": 60000', f'"steps": {step + 50}'))  # soon at its end
+    (folder / "config.json").write_text(config.replace('"steps": 1000000', f'"steps": {step + 50}'))  # soon at its end
     assert main(["train", "--quiet", "--json", "--resume", str(folder)]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][1]["steps"] == step + 50
 

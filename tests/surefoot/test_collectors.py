@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Any
 
+import forking
 import pytest
 import torch
 
@@ -175,14 +176,10 @@ def test_what_collectors_can_not_do_is_said(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["processes", "ray"])
 def test_collectors_in_processes_and_on_ray_give_the_local_run(kind: str, tmp_path: pathlib.Path) -> None:
-    import subprocess
-    import sys
-
     if kind == "ray":
         pytest.importorskip("ray.actor")
     for name, more in (("local", []), (kind, [f"collectors={kind}"])):
-        command = [sys.executable, "-m", "surefoot", "train", *PPO, *more, f"out={tmp_path / name}"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        done = forking.run(["-m", "surefoot", "train", *PPO, *more, f"out={tmp_path / name}"], cwd=tmp_path)
         if "Ray did not begin" in done.stderr:
             pytest.skip(f"Ray does not begin on this machine now: {done.stderr.strip().splitlines()[-1]}")
         assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
+import forking
 import pytest
 from small_runs import TINY, small_dataset
 
@@ -112,7 +113,8 @@ def test_an_algorithm_of_ones_own_trains_resumes_and_is_evaluated_from_the_comma
     assert main(["train", "--resume", str(run), "-q"]) == 2
     assert "--trust" in capsys.readouterr().err
     assert surefoot_("train", "--resume", str(run), "-q", "--trust").returncode == 0
-    evaluated = surefoot_("evaluate", str(run), "--episodes", "1", "--trust", "--json")
+    evaluate = ["-m", "surefoot", "evaluate", str(run), "--episodes", "1", "--trust", "--json"]
+    evaluated = forking.run(evaluate, cwd=tmp_path)
     assert json.loads(evaluated.stdout)["rows"][0]["algorithm"] == "own_algorithm:Own"
     assert not (tmp_path / "EXECUTED").exists()
 
