@@ -22,6 +22,7 @@ from surefoot.online.sac import SACConfig, of_sac
 from surefoot.world_models.ensemble import gaussian_loss
 from surefoot.world_models.imagine import imagine, rollout_noise
 from surefoot.world_models.learning import EnsembleConfig, ensemble_of, known_notes
+from surefoot.world_models.renormalise import renormalised, statistics_of
 
 MODEL, HOLDOUT, FRESH, STARTS = "model", "model_holdout", "model_fresh", "starts"
 FRESH_ROWS = 250
@@ -130,9 +131,7 @@ class MBPO(OffPolicyAgent):
         return self.model.loss(batch)
 
     def refresh(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The statistics of the model's inputs and the limits of values, of rows of the buffer."""
-        inputs = torch.cat([batch["observations"], batch["actions"]], -1)
-        scale = inputs.std(0, correction=0)
+        """The model's statistics and the limits of values, of rows of the buffer."""
         low, high = batch["rewards"].min(), batch["rewards"].max()
         horizon = 1 / max(1 - self.config.discount, 1e-9)
         zero = torch.zeros_like(low)
@@ -143,12 +142,12 @@ class MBPO(OffPolicyAgent):
             low,
             high,
         ]
-        changed = {
-            "model.input_mean": inputs.mean(0),
-            "model.input_scale": torch.where(scale < 1e-6, torch.ones_like(scale), scale),
-            "limits": torch.stack(limits),
-        }
-        return changed, {}
+        return {**statistics_of(self.model, batch), "limits": torch.stack(limits)}, {}
+
+    def renew(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """The same of a model that was trained: what it predicts stays as it is."""
+        found = self.refresh(batch, noise)[0]
+        return {**renormalised(self.model, found), "limits": found["limits"]}, {}
 
     def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The elites, by the holdout; and what the holdout's likelihood is."""
@@ -190,12 +189,12 @@ class MBPO(OffPolicyAgent):
             Rule(self.drift, source=FRESH, rows=FRESH_ROWS),
             Rule(self.imagine, ("imaginations",), source=STARTS, rows=c.rollouts, noise=noise),
         ]
-        refresh = Rule(self.refresh, ("model", "limits"), source=STARTS, rows=c.rollouts)
+        whole: dict[str, Any] = {"changes": ("model", "limits"), "source": STARTS, "rows": c.rollouts}
         return [
-            dataclasses.replace(refresh, until=1),
+            Rule(self.refresh, until=1, **whole),
             Update(self.model_loss, ("model",), Adam(c.model_learning_rate), MODEL, c.model_every, rows=c.model_rows),
             *(dataclasses.replace(rule, after=first, until=first + 1) for rule in asked),
             *(dataclasses.replace(rule, after=first + 1, every=c.imagine_every) for rule in asked),
-            dataclasses.replace(refresh, after=first + 1, every=c.imagine_every),
+            Rule(self.renew, after=first + 1, every=c.imagine_every, **whole),
             *(dataclasses.replace(entry, after=first) for entry in of_sac.updates(self)),
         ]

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
@@ -17,7 +16,7 @@ from surefoot.online.model_replay import Members, Split
 from surefoot.online.replay import Replay
 from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
 from surefoot.world_models.learning import EnsembleConfig, ensemble_of, known_notes
-from surefoot.world_models.renormalise import renormalised
+from surefoot.world_models.renormalise import renormalised, statistics_of
 from surefoot.world_models.terminations import AUTO
 
 MODEL, HOLDOUT, ALL = "model", "model_holdout", "all"
@@ -125,17 +124,11 @@ class PETS(OffPolicyAgent):
 
     def statistics(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """Means and deviations of the model's inputs and targets, of rows of the buffer."""
-        found = {}
-        inputs = torch.cat([batch["observations"], batch["actions"]], -1)
-        for name, values in (("input", inputs), ("target", self.model.raw_targets(batch))):
-            scale = values.std(0, correction=0)
-            found[f"model.{name}_mean"] = values.mean(0)
-            found[f"model.{name}_scale"] = torch.where(scale < 1e-6, torch.ones_like(scale), scale)
-        return found, {}
+        return statistics_of(self.model, batch), {}
 
     def renormalise(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The same of a model that was trained: what it predicts stays as it is."""
-        return renormalised(self.model, self.statistics(batch, noise)[0]), {}
+        return renormalised(self.model, statistics_of(self.model, batch)), {}
 
     def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The elites, by the holdout."""

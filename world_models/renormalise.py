@@ -1,11 +1,27 @@
-"""New statistics for an ensemble that has been trained, without a change of what it predicts."""
+"""Statistics of an ensemble from rows of a buffer, and new ones for one that was trained: what it predicts stays."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from surefoot.world_models.ensemble import GaussianEnsemble
+
+
+@torch.no_grad()
+def statistics_of(model: GaussianEnsemble, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Means and deviations of the inputs of (B, ...) rows, and of their targets where these are normalised, by name."""
+    found = {}
+    values = {"input": torch.cat([batch["observations"], batch["actions"]], -1)}
+    if model.normalize_targets:
+        values["target"] = model.raw_targets(batch)
+    for name, rows in values.items():
+        scale = rows.std(0, correction=0)
+        found[f"model.{name}_mean"] = rows.mean(0)
+        found[f"model.{name}_scale"] = torch.where(scale < 1e-6, torch.ones_like(scale), scale)
+    return found
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from surefoot.core.agent import Rule, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.sources import MAIN
 from surefoot.data.collect import TransitionBuffer
@@ -112,3 +113,27 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() -> None:
 def test_options_out_of_range_are_refused_by_name(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MBPO.configure(**options)
+
+
+def test_statistics_found_anew_leave_what_the_model_predicts() -> None:
+    made = MBPO(Spec(1, 1, (-1.0,), (1.0,)), **SMALL).fresh(0).double()
+    draw = torch.Generator().manual_seed(0)
+
+    def rows(scale: float) -> dict[str, torch.Tensor]:
+        sizes = {"observations": (40, 1), "actions": (40, 1), "next_observations": (40, 1), "rewards": (40,)}
+        return {n: scale * torch.randn(s, generator=draw, dtype=torch.float64) + scale for n, s in sizes.items()}
+
+    first, later = (rule for rule in made.updates() if isinstance(rule, Rule) and "limits" in rule.changes)
+    assert (first.until, later.after, later.every) == (1, SMALL["model_updates"] + 1, SMALL["imagine_every"])
+    asked = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None]
+    seen = []
+    for rule, scale in ((first, 1.0), (later, 30.0)):
+        assert rule.change is not None
+        made.load_state_dict({**made.state_dict(), **rule.change(rows(scale), {})[0]})
+        predicted = made.model.predict_all(asked, 0 * asked)
+        seen.append((made.model.input_scale.clone(), made.limits.clone(), predicted.mean, predicted.std))
+    (scale, limits, mean, std), (other_scale, other_limits, other_mean, other_std) = seen
+    assert (other_scale > 5 * scale).all()
+    assert (other_limits[[1, 4]] > 5 * limits[[1, 4]]).all()
+    torch.testing.assert_close(other_mean, mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(other_std, std, rtol=1e-9, atol=1e-9)
