@@ -44,10 +44,17 @@ def test_another_than_the_clone_is_handed_over_only_with_confidence() -> None:
     beyond = [estimate("iql", seed, 130, implausible=True) for seed in (0, 1)]
     name, compared = chosen(*clones, *beyond)
     assert name == "bc"
-    assert "no other is better with confidence (iql +12" in auto.in_words(name, compared)
+    told = auto.in_words(name, compared, ["iql"])
+    assert "no other is better with confidence (iql +12" in told
+    assert "not believed). Not believed: an estimate is beyond what the data's rewards allow" in told
+    assert "not believed" not in auto.in_words(name, compared, [])
+    assert auto.in_words(name, compared, ["bc"]).endswith("so nothing can be told")
     failed = [dataclasses.replace(one, impossible=True) for one in clones]
     assert chosen(*failed, *better)[0] == "bc", "critics that fail on the clone say nothing of what is better"
-    assert chosen(*clones, *[dataclasses.replace(one, impossible=True) for one in better])[0] == "bc"
+    doubtful = [*clones, *[dataclasses.replace(one, impossible=True) for one in better]]
+    assert chosen(*doubtful)[0] == "bc"
+    found = Selection(doubtful, 0.0, 0.0, 1.0, 100.0, 0.99, 24)
+    assert auto.doubted(found, {"bc": "bc", "iql": "iql"}) == ["iql"]
 
 
 @pytest.fixture(autouse=True)

@@ -140,8 +140,9 @@ def carry_out(
             runs[name] = train(auto.plan_of(name), claim, dataset=dataset, listener=listener(name), trust=trust)
     judge = select_by_model if auto.judge == "model" else select
     found = judge(candidates([str(run.folder) for run in runs.values()]), judged)
-    chosen, compared = choose(found, {name: str(run.folder) for name, run in runs.items()})
-    words = in_words(chosen, compared, auto.judge)
+    groups = {name: str(run.folder) for name, run in runs.items()}
+    chosen, compared = choose(found, groups)
+    words = in_words(chosen, compared, doubted(found, groups), auto.judge)
     answer = {
         "algorithm": chosen,
         "answer": words,
@@ -191,6 +192,13 @@ def choose(found: Selection, groups: dict[str, str]) -> tuple[str, dict[str, tup
     return max(sound, key=lambda name: compared[name][1], default=CLONE), compared
 
 
+def doubted(found: Selection, groups: dict[str, str]) -> list[str]:
+    """The algorithms of which an estimate is one that the data's rewards rule out: their advantage is not believed."""
+    return [
+        n for n, group in groups.items() if not all(one.believable for one in found.estimates if one.group == group)
+    ]
+
+
 def _advantage(first: Sequence[Estimate], clone: Sequence[Estimate], factor: float) -> tuple[float, float, float]:
     from scipy.special import stdtrit
 
@@ -205,15 +213,26 @@ def _advantage(first: Sequence[Estimate], clone: Sequence[Estimate], factor: flo
     return mean, mean - half, mean + half
 
 
-def in_words(chosen: str, compared: dict[str, tuple[float, float, float]], judge: str = "critics") -> str:
+def in_words(
+    chosen: str, compared: dict[str, tuple[float, float, float]], unbelieved: Sequence[str], judge: str = "critics"
+) -> str:
     """What was handed over, and why."""
     shown = {name: f"{mean:+.4g} [{low:.4g}, {high:.4g}]" for name, (mean, low, high) in compared.items()}
-    others = ", ".join(f"{name} {shown[name]}" for name in compared if name != chosen)
+    others = ", ".join(
+        f"{name} {shown[name]}{', not believed' * (name in unbelieved)}" for name in compared if name != chosen
+    )
+    because = ""
+    if CLONE in unbelieved:
+        because = ". The estimate of the clone itself is beyond what the data's rewards allow, so nothing can be told"
+    elif any(name in unbelieved for name in compared if name != chosen):
+        because = ". Not believed: an estimate is beyond what the data's rewards allow"
     if chosen == CLONE:
-        return f"the clone ({CLONE}) is handed over: by this data no other is better with confidence ({others})"
+        return (
+            f"the clone ({CLONE}) is handed over: by this data no other is better with confidence ({others}){because}"
+        )
     rest = f"; the others: {others}" if others else ""
     return (
-        f"{chosen} is handed over: by this data {JUDGES[judge]} {shown[chosen]} against the clone's{rest}. "
+        f"{chosen} is handed over: by this data {JUDGES[judge]} {shown[chosen]} against the clone's{rest}{because}. "
         "This is an estimate; a few real episodes of both are worth more"
     )
 
