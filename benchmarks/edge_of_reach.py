@@ -217,6 +217,15 @@ def table(found: Results) -> list[str]:
         "",
         "Signals on the base: " + "; ".join(f"{k} in {len(v)}, steps {_span(v)}" for k, v in rings.items()) + ".",
     ]
+    for row in (row for name, row in found.items() if name.startswith("ravl-") and row["score"] < 0.9):
+        along = ", ".join(f"{point['score']:.3f}" for point in row["curve"])
+        share = max(point["edge_share"] for point in row["curve"][1:])
+        lines += [
+            "",
+            f"RAVL's seed {row['seed']} is below 90 % at the last step: {along} after each 1,000 updates. Its highest "
+            f"value is {row['highest_value']:.1f}, so it does not diverge: the policy strays (edge share of its rollouts "
+            f"up to {100 * share:.1f} %) and comes back.",
+        ]
     seconds = [row["seconds"] for row in found.values()]
     return [*lines, "", f"Seconds a cell: {min(seconds):.0f} to {max(seconds):.0f}."] if seconds else lines
 
