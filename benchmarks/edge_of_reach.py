@@ -223,8 +223,8 @@ def table(found: Results) -> list[str]:
         lines += [
             "",
             f"RAVL's seed {row['seed']} is below 90 % at the last step: {along} after each 1,000 updates. Its highest "
-            f"value is {row['highest_value']:.1f}, so it does not diverge: the policy strays (edge share of its rollouts "
-            f"up to {100 * share:.1f} %) and comes back.",
+            f"value is {row['highest_value']:.1f}, so it does not diverge: the policy strays (edge share of its "
+            f"rollouts up to {100 * share:.1f} %) and comes back.",
         ]
     seconds = [row["seconds"] for row in found.values()]
     return [*lines, "", f"Seconds a cell: {min(seconds):.0f} to {max(seconds):.0f}."] if seconds else lines
