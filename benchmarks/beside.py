@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pathlib
@@ -11,6 +12,8 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from surefoot.core.files import write_json
 from surefoot.core.learner import Learner
@@ -28,6 +31,29 @@ def timed(learner: Learner, updates: int, warm: int) -> dict[str, Any]:
         "seconds": time.perf_counter() - start,
         "cpu_seconds": time.process_time() - cpu_start,
         "eager": learner.eager_because(),
+    }
+
+
+def speed_parser(description: str | None) -> argparse.ArgumentParser:
+    """Arguments of a benchmark that calls itself for ours: one knob more or less is its own."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--ours", action="store_true", help="measure ours in this process")
+    parser.add_argument("--updates", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def random_rows(count: int, seed: int) -> dict[str, np.ndarray]:
+    """Columns of transitions with 17 numbers observed and 6 of an action."""
+    source = np.random.default_rng(seed)
+    return {
+        "observations": source.standard_normal((count, 17), dtype=np.float32),
+        "actions": source.uniform(-0.99, 0.99, (count, 6)).astype(np.float32),
+        "rewards": source.standard_normal(count, dtype=np.float32),
+        "terminations": np.arange(count) % 2000 == 999,
+        "next_observations": source.standard_normal((count, 17), dtype=np.float32),
     }
 
 

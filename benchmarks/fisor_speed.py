@@ -11,7 +11,6 @@ the repeats, so that a busy machine changes them less. Writes results/fisor_spee
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import pathlib
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from beside import compare, peer_python, timed
+from beside import compare, peer_python, random_rows, speed_parser, timed
 
 from surefoot.core import kernels
 from surefoot.core.agent import Spec
@@ -38,18 +37,9 @@ def ours(size: str, updates: int, seed: int) -> dict[str, Any]:
     """Steps of a worker of `surefoot train` on random rows, as many as the peer has."""
     torch.set_num_threads(1)
     kernels.keep_memory()
-    rows, source = 200_000, np.random.default_rng(seed)
-    rewards = source.standard_normal(rows, dtype=np.float32)
-    store = Store.pack(
-        {
-            "observations": source.standard_normal((rows, 17), dtype=np.float32),
-            "actions": source.uniform(-0.99, 0.99, (rows, 6)).astype(np.float32),
-            "rewards": rewards,
-            "signals": np.where(rewards > 1, 25, -1).astype(np.float32),
-            "terminations": np.arange(rows) % 2000 == 999,
-            "next_observations": source.standard_normal((rows, 17), dtype=np.float32),
-        }
-    )
+    rows = 200_000
+    columns = random_rows(rows, seed)
+    store = Store.pack({**columns, "signals": np.where(columns["rewards"] > 1, 25, -1).astype(np.float32)})
     torch.manual_seed(seed)
     agent = FISOR(Spec(17, 6, (-1.0,) * 6, (1.0,) * 6), **OPTIONS[size])
     learner = Learner([agent], [seed], Uniform(store.gather, rows), planned_steps=1_000_000, kernels=True)
@@ -68,14 +58,9 @@ def commands(size: str, checkout: pathlib.Path, seed: int) -> dict[str, list[str
 
 def main() -> None:
     """Measure in turn, then write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = speed_parser(__doc__)
     parser.add_argument("--checkout", type=pathlib.Path)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--ours", action="store_true", help="measure ours in this process")
     parser.add_argument("--size", choices=sorted(UPDATES), default="small")
-    parser.add_argument("--updates", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.ours or given.quick:
         print(json.dumps(ours(given.size, given.updates, given.seed)))

@@ -11,7 +11,6 @@ changes them less. Writes results/flow_speed.md and .json.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import pathlib
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from beside import compare, peer_python, timed
+from beside import compare, peer_python, random_rows, speed_parser, timed
 
 from surefoot.core import kernels
 from surefoot.core.agent import Spec
@@ -39,16 +38,8 @@ def ours(algorithm: str, hidden: tuple[int, ...], updates: int, seed: int) -> di
     """Updates of a worker of `surefoot train` on random rows."""
     torch.set_num_threads(1)
     kernels.keep_memory()
-    rows, source = 50_000, np.random.default_rng(seed)
-    store = Store.pack(
-        {
-            "observations": source.standard_normal((rows, 17), dtype=np.float32),
-            "actions": source.uniform(-0.99, 0.99, (rows, 6)).astype(np.float32),
-            "rewards": source.standard_normal(rows, dtype=np.float32),
-            "terminations": np.arange(rows) % 2000 == 999,
-            "next_observations": source.standard_normal((rows, 17), dtype=np.float32),
-        }
-    )
+    rows = 50_000
+    store = Store.pack(random_rows(rows, seed))
     episodes = types.SimpleNamespace(valid=np.ones(rows, bool), episode_ids=np.arange(rows) // 1000)
     torch.manual_seed(seed)
     agent = ALGORITHMS[algorithm](Spec(17, 6, (-1.0,) * 6, (1.0,) * 6), hidden=hidden)
@@ -70,14 +61,9 @@ def commands(algorithm: str, size: str, seed: int) -> dict[str, list[str]]:
 
 def main() -> None:
     """Measure in turn, then write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--ours", action="store_true", help="measure ours in this process")
+    parser = speed_parser(__doc__)
     parser.add_argument("--algorithm", choices=("fql", "qc"), default="fql")
     parser.add_argument("--hidden", type=int, nargs="+", default=[32, 32])
-    parser.add_argument("--updates", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.ours:
         print(json.dumps(ours(given.algorithm, tuple(given.hidden), given.updates, given.seed)))
