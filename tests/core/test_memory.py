@@ -176,8 +176,13 @@ def test_the_memory_of_another_policy_is_refused() -> None:
         policy("history").restore({"past": torch.zeros(1, 1, 3)})
 
 
-@pytest.mark.parametrize("ending", ["onnx", "pt2"])
-@pytest.mark.parametrize("kind", [*FILES, "filtered transformer", "held noise"])
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [
+        *((kind, "onnx") for kind in (*FILES, "filtered transformer", "held noise")),
+        *((kind, "pt2") for kind in ("transformer", "history of blended chunks", "held noise")),  # onnx is made of it
+    ],
+)
 def test_a_file_takes_the_memory_and_gives_the_next(kind: str, ending: str, tmp_path: pathlib.Path) -> None:
     made = wrapped(kind.removeprefix("filtered "), kind.startswith("filtered"))
     path = tmp_path / f"policy.{ending}"
