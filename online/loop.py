@@ -67,22 +67,10 @@ def make_loop(
     collect_steps: int = 32,
     share: Share | None = None,
 ) -> Loop:
-    """The loop that agents of this kind are trained by.
+    """The loop that agents of this kind are trained by; arguments are those of `OffPolicyLoop` and `OnPolicyLoop`.
 
-    Args:
-        agents: S agents of one class and config.
-        seeds: S numbers that fix everything random.
-        env: contract vector environment of S * N rows; row s * N + e is environment e of seed s.
-        planned_steps: environment steps of each seed that schedules count on.
-        batch_size: transitions per update, where the algorithm does not say.
-        device: where parameters and replay live.
-        kernels: run networks and updates in the native module, on a CPU.
-        compiled: pass losses through `torch.compile`.
-        mixed_precision: matrix products of the losses in bfloat16, of agents that learn from a replay buffer.
-        dataset: prepared transitions, for agents that also learn from data.
-        jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
-        collect_steps: vector steps that a team takes by one policy, of agents that learn from a replay buffer.
-        share: of each batch, of agents that learn from blocks: other processes act and learn likewise (`core.share`).
+    `batch_size`, `mixed_precision` and `collect_steps` are for agents that learn from a replay buffer, `share` is for
+    those that learn from blocks.
 
     Raises:
         ConfigError: agents that do not act; mixed precision of agents that learn from blocks.

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.memory import Memory, begun_anew
 from surefoot.core.random import STEPS_PER_BLOCK, generator
 from surefoot.core.sources import Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
-from surefoot.envs.acting import check_spec
+from surefoot.envs.acting import check_rows, check_spec
 from surefoot.envs.chunked import Chunked
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import Experience
@@ -80,11 +79,7 @@ class OffPolicyLoop:
         self.agent, self.seeds, self.device = agents[0], list(seeds), torch.device(device)
         self.config = self.agent.config
         self.num_envs, self.step = self.config.num_envs, 0
-        if env.num_envs != len(seeds) * self.num_envs:
-            raise ConfigError(
-                f"{len(seeds)} seeds of {self.num_envs} environments each need {len(seeds) * self.num_envs} rows, and "
-                f"the environment has {env.num_envs}: set algo.num_envs, or make as many"
-            )
+        check_rows(env, len(seeds), self.num_envs)
         check_spec(env, self.agent.spec, self.agent.name)
         self.team_steps = TeamSteps(env.team, collect_steps) if isinstance(env, Elsewhere) else None
         """What collectors have met, where they act."""

@@ -20,7 +20,7 @@ from surefoot.core.sources import MAIN, Source
 from surefoot.core.value_learning import explained_variance
 from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
-from surefoot.envs.acting import check_spec
+from surefoot.envs.acting import check_rows, check_spec
 from surefoot.envs.chunked import Chunked
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.minibatches import Minibatches, RewardScale, WholeBlock
@@ -72,11 +72,7 @@ class OnPolicyLoop:
         self.agent, self.config = agents[0], agents[0].config
         self.seeds, self.device = list(seeds), torch.device(device)
         c = self.config
-        if env.num_envs != len(seeds) * c.num_envs:
-            raise ConfigError(
-                f"{len(seeds)} seeds of {c.num_envs} environments each need {len(seeds) * c.num_envs} rows, and the "
-                f"environment has {env.num_envs}: set algo.num_envs, or make as many"
-            )
+        check_rows(env, len(seeds), c.num_envs)
         check_spec(env, self.agent.spec, self.agent.name)
         elsewhere = isinstance(env, Elsewhere)
         if self.agent.chunk > 1 and not elsewhere:

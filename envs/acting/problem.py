@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from surefoot.core.agent import Spec
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.side_by_side import name_of
 from surefoot.envs.spaces import arrays_of
 from surefoot.envs.vector import check_actions
@@ -29,6 +29,19 @@ def spec_of(env: Any) -> Spec:
         return Spec.of_choices(observations, int(action.n))
     width = check_actions(name_of(env), action)
     return Spec(observations, width, tuple(action.low.tolist()), tuple(action.high.tolist()))
+
+
+def check_rows(env: Any, seeds: int, each: int) -> None:
+    """Make sure that an environment has `each` rows for each seed.
+
+    Raises:
+        ConfigError: it has others.
+    """
+    if env.num_envs != seeds * each:
+        raise ConfigError(
+            f"{seeds} seeds of {each} environments each need {seeds * each} rows, and the environment has "
+            f"{env.num_envs}: set algo.num_envs, or make as many"
+        )
 
 
 def check_spec(env: Any, spec: Spec, name: str) -> None:
