@@ -17,9 +17,11 @@ from surefoot.core.attributes import AttributeModel
 from surefoot.core.diffusion import Schedule, implicit, implicit_steps
 from surefoot.core.errors import ConfigError
 from surefoot.core.noise_networks import NoiseNetwork, PlainNoise
+from surefoot.core.noise_transformer import TransformerNoise
 
 MODEL: dict[str, Any] = {"horizon": 16, "attribute_width": 64, "attribute_layers": 1, "attribute_heads": 4,
-                         "attribute_members": 3, "hidden": (256, 256, 256)}  # fmt: skip
+                         "attribute_members": 3, "network": "mlp", "hidden": (256, 256, 256), "width": 128,
+                         "layers": 4, "heads": 4}  # fmt: skip
 """Options of the networks."""
 SEARCH: dict[str, Any] = {"sampler_steps": 5, "guidance": 1.5, "candidates": 16}
 """Options of the sampler."""
@@ -70,7 +72,7 @@ class AttributePlanner(Actor):
             ConfigError: no candidate, or more steps than the schedule has.
         """
         super().__init__()
-        self.options = {name: options[name] for name in (*MODEL, *SEARCH)}
+        self.options = {name: options.get(name, default) for name, default in (MODEL | SEARCH).items()}
         implicit_steps(schedule.steps, self.options["sampler_steps"])
         if self.options["candidates"] < 1:
             raise ConfigError(f"{self.options['candidates']} candidates: at least 1 is drawn")
@@ -147,10 +149,12 @@ def networks(
     observation_dim: int, action_dim: int, attributes: int, options: Mapping[str, Any]
 ) -> tuple[NoiseNetwork, AttributeModel]:
     """Noise network and attribute model of the sizes of `MODEL`."""
-    o = options
-    plan = action_dim + (o["horizon"] - 1) * observation_dim
+    o = MODEL | dict(options)
+    plan, known = action_dim + (o["horizon"] - 1) * observation_dim, observation_dim + 2 * attributes
+    noise: NoiseNetwork
+    if o["network"] == "transformer":
+        noise = TransformerNoise(known, plan, o["horizon"], action_dim, o["width"], o["layers"], o["heads"])
+    else:
+        noise = PlainNoise(known, plan, tuple(o["hidden"]))
     sizes = (o[f"attribute_{name}"] for name in ("width", "layers", "heads", "members"))
-    return (
-        PlainNoise(observation_dim + 2 * attributes, plan, tuple(o["hidden"])),
-        AttributeModel(observation_dim, o["horizon"], attributes, *sizes),
-    )
+    return noise, AttributeModel(observation_dim, o["horizon"], attributes, *sizes)

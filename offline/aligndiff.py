@@ -52,7 +52,11 @@ class AlignDiffConfig:
     candidates: int = 16  # N plans of which the nearest acts
     keep: float = 0.8  # chance that an attribute is told while it trains
     action_weight: float = 10.0  # of the first action's numbers in the loss
-    hidden: tuple[int, ...] = (256, 256, 256)  # of the noise network
+    network: str = "mlp"  # that predicts plans' noise: mlp, or transformer, a token a step (DiT; for a GPU)
+    hidden: tuple[int, ...] = (256, 256, 256)  # of the mlp
+    width: int = 128  # of the transformer
+    layers: int = 4
+    heads: int = 4
     average_rate: float = 0.005  # of its average, which plans
     learning_rate: float = 3e-4
     normalization: str = "observations"  # none, observations or stacked
@@ -66,6 +70,7 @@ class AlignDiffConfig:
         require(c.horizon >= 2, name, "horizon", c.horizon, ">= 2")
         for field in ("pairs", "attribute_updates", "diffusion_steps", "candidates"):
             require(getattr(c, field) >= 1, name, field, getattr(c, field), ">= 1")
+        require(c.network in ("mlp", "transformer"), name, "network", c.network, "mlp or transformer")
         few = c.sampler_steps
         require(1 <= few <= c.diffusion_steps, name, "sampler_steps", few, f"in 1 .. {c.diffusion_steps}")
         require(0 < c.keep <= 1, name, "keep", c.keep, "in (0, 1]")
@@ -82,18 +87,18 @@ class AlignDiff(Agent):
         L_\zeta &= -E\, \big[ p \log \sigma(\zeta_1 - \zeta_2) + (1 - p) \log \sigma(\zeta_2 - \zeta_1) \big] \\
         L &= E\, \big| W (\epsilon_\theta(x_t, s_0, \mu v, \mu) - \epsilon) \big|^2, \quad P(\mu_i = 1) = 0.8
 
-    and `core.attribute_planner` acts. Differences from the paper: sizes are the published ones
-    with `preset=published` alone; the noise network is an MLP of the numbers of the plan with DDIM, where there it is a
-    transformer with the parametrisation of EDM; strengths are told as numbers, not as tokens of 100 bins; a plan has
-    one action, the first. Without `labels` comparisons are made by words such as `abs:3`, the mean size of number 3 of
-    the observation, in place of a person.
+    and `core.attribute_planner` acts. Differences from the paper: sizes, and the diffusion transformer as the noise
+    network, are the published ones with `preset=published` alone; it is trained and sampled as DDIM has it, not by the
+    parametrisation of EDM; strengths are told as numbers, not as tokens of 100 bins; a plan has one action, the first;
+    and the present state is told to the norms, where there it stands in the plan. Without `labels` comparisons are
+    made by words such as `abs:3`, the mean size of number 3 of the observation, in place of a person.
     """
 
     name = "aligndiff"
     Config: ClassVar[type] = AlignDiffConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {},
-        "published": {  # of the authors' code for walker; the planner's network stays the MLP, where there it is a DiT
+        "published": {  # of the authors' code for walker
             "attribute_width": 128,
             "attribute_layers": 2,
             "attribute_heads": 4,
@@ -103,6 +108,10 @@ class AlignDiff(Agent):
             "sampler_steps": 5,
             "guidance": 1.5,
             "candidates": 64,
+            "network": "transformer",
+            "width": 384,
+            "layers": 12,
+            "heads": 6,
             "average_rate": 0.001,
             "learning_rate": 2e-4,
         },

@@ -164,6 +164,10 @@ def test_the_published_attribute_model_has_the_parameters_that_its_sizes_give() 
     member = (observations + 1) * width + length * width + width + 2 * block + attributes * width
     assert block == 198_272
     assert sum(value.numel() for value in agent.attribute_model.parameters()) == 3 * member == 1_209_984
+    noise = 18 * 384**2 + 15 * 384  # of a block: attention 4 W^2 + 4 W, hidden layer 8 W^2 + 5 W, what norms are told
+    known, ends = observations + 2 * attributes, 2 * (observations + 6) * 384 + 2 * 384 + observations + 6
+    told = 257 * 384 + (known + 1) * 384 + 2 * (384**2 + 384) + 2 * (384**2 + 384)  # step, condition, last norm
+    assert sum(value.numel() for value in agent.noise_network.parameters()) == 12 * noise + ends + told
     assert (agent.config.candidates, agent.config.sampler_steps, agent.config.guidance) == (64, 5, 1.5)
 
 
@@ -220,12 +224,14 @@ def test_guidance_goes_beyond_and_the_nearest_plan_acts() -> None:
     assert made.act(torch.zeros(1, 2), torch.zeros(1, 20)).item() == pytest.approx(0.1)  # all are as near
 
 
-def test_the_policy_follows_the_strength_that_is_asked_for_and_loads_again(tmp_path: Any) -> None:
+@pytest.mark.parametrize("network", ["mlp", "transformer"])
+def test_the_policy_follows_the_strength_that_is_asked_for_and_loads_again(network: str, tmp_path: Any) -> None:
     data = data_of(np.random.default_rng(3).uniform(0, 1, 150))
     options = {**SMALL, "attributes": ("abs:1",), "horizon": 6, "pairs": 400, "attribute_updates": 100,
                "attribute_width": 16, "hidden": (64, 64), "learning_rate": 2e-3, "average_rate": 0.02,
                "attribute_learning_rate": 3e-3, "diffusion_steps": 10, "sampler_steps": 5,
-               "candidates": 8, "wanted": (0.5,)}  # fmt: skip
+               "candidates": 8, "wanted": (0.5,), "network": network, "width": 32, "layers": 1,
+               "heads": 2}  # fmt: skip
     agent = AlignDiff(data, **options).fresh(0)
     learner = learner_of([agent], data, [0], 500, batch_size=64)
     report = learner.run(100)
