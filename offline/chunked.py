@@ -21,11 +21,8 @@ from surefoot.data import prepare as preparation
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import chunk_source
 
-
-@property
-def decision_dim(self: Any) -> int:
-    """Numbers of all actions of a chunk."""
-    return int(self.config.chunk * self.spec.action_dim)
+decision_dim = property(lambda self: self.config.chunk * self.spec.action_dim)
+"""Numbers of all actions of a chunk."""
 
 
 def prepare(self: Any, dataset: Dataset) -> Dataset:
