@@ -47,17 +47,17 @@ class Task(NamedTuple):
 
 
 TASKS = (Task("DMSD", 50, 78.7), Task("SafetyHalfCheetah", 10, 73.6), Task("Simglucose", 20, 75.1))
-METHODS: dict[str, dict[str, Any]] = {
+METHODS: dict[str, dict[str, Any] | tuple[str, dict[str, Any]]] = {
     "bc": {},
     "td3bc": {},
-    "td3bc-0.1": {"alpha": 0.1},
+    "td3bc-0.1": ("td3bc", {"alpha": 0.1}),
     "iql": {"preset": "corl"},
     "rebrac": {"normalization": "observations", "learning_rate": 3e-4},
     "cql": {"normalization": "observations"},
     "edac": {"normalization": "observations"},
     "mcq": {"normalization": "observations"},
 }
-"""Algorithm, behind a dash another setting of it -> options."""
+"""Label -> options of the algorithm of that name, or algorithm and options."""
 PUBLISHED = ("bc", "cql", "edac", "mcq", "td3bc", "mopo", "combo", "rambo", "mobile")
 
 
@@ -65,7 +65,8 @@ def cell(task: Task, method: str, seed: int) -> dict[str, Any]:
     """Train one seed without looking at the simulator, and evaluate its last policy."""
     _need_simulators()
     data = functools.partial(shared, task.dataset)
-    algorithm, options = method.partition("-")[0], METHODS[method]
+    setting = METHODS[method]
+    algorithm, options = setting if isinstance(setting, tuple) else (method, setting)
     return training_cell(algorithm, options, data, task.environment, seed, UPDATES, task.episodes, evaluations=1)
 
 
