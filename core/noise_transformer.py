@@ -6,6 +6,8 @@ diffusion and what else is known (adaLN-Zero), and weights that make every block
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -109,9 +111,9 @@ class TransformerNoise(NoiseNetwork):
                 nn.init.zeros_(module.bias)
         for layer in self.time:
             nn.init.normal_(layer.weight, std=0.02)  # type: ignore[arg-type]
-        ends = [self.told, self.leave, *(block.told for block in self.blocks)]
-        for layer in (*ends, *([] if self.leave_first is None else [self.leave_first])):
-            nn.init.zeros_(layer.weight)  # type: ignore[arg-type]
+        ends: list[Any] = [self.told, self.leave, *(block.told for block in self.blocks)]
+        for end in (*ends, *([] if self.leave_first is None else [self.leave_first])):
+            nn.init.zeros_(end.weight)
 
     def forward(self, actions: Tensor, observations: Tensor, steps: Tensor, masks: Tensor | None = None) -> Tensor:
         """As `NoiseNetwork.forward`; there is no dropout."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from plain_layers import layers
+from plain_updates import PLANNED, RATE, ROWS, Rows, batches
 from problems import relative, spec
 from torch import Tensor, nn
 
@@ -21,28 +22,6 @@ from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.sources import Uniform
 from surefoot.offline import BC, IQL, RIQL, TD3BC
-
-ROWS, PLANNED, RATE = 5, 8, 3e-4
-Rows = dict[str, Tensor]
-
-
-def batches(count: int) -> list[Rows]:
-    source = torch.Generator().manual_seed(11)
-    made = []
-    for _ in range(count):
-        observations, following = (torch.randn(ROWS, 3, generator=source, dtype=torch.float64) for _ in range(2))
-        actions = torch.rand(ROWS, 2, generator=source, dtype=torch.float64) * 2 - 1
-        made.append(
-            {
-                "observations": observations,
-                "actions": actions,
-                "rewards": torch.randn(ROWS, generator=source, dtype=torch.float64) * 3,
-                "terminations": torch.tensor([0, 1, 0, 0, 1.0], dtype=torch.float64),
-                "next_observations": following,
-                "observation_actions": torch.cat([observations, actions], -1),
-            }
-        )
-    return made
 
 
 class Reference:

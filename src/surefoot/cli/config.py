@@ -116,7 +116,7 @@ def register_algorithms(names: Iterable[str]) -> None:
 
 
 @functools.cache
-def _register_algorithm(kind: type[Agent], name: str) -> None:
+def _register_algorithm(kind: Any, name: str) -> None:  # Any: mypy takes no class for hashable
     from hydra.core.config_store import ConfigStore
 
     ConfigStore.instance().store(group="algo", name=name, node=algorithm_schema(kind, name), provider="surefoot")

@@ -159,6 +159,18 @@ def interval(members: Array, factor: float, confidence: float = 0.95) -> tuple[f
     return mean, mean - half, mean + half
 
 
+def widening(gap: Array) -> float:
+    """By what intervals are widened: how far (M,) errors of the members on the data are from 0, in two spreads."""
+    spread = float(gap.std(ddof=1))
+    return max(1.0, abs(float(gap.mean())) / (2 * spread)) if spread > 0 else 1.0
+
+
+def bounds_of(chosen: Sequence[Candidate]) -> tuple[Array, Array]:
+    """(A,) least and greatest actions of candidates, which are of one problem."""
+    policy = chosen[0].policy
+    return policy.action_low.numpy().astype(np.float64), policy.action_high.numpy().astype(np.float64)
+
+
 def candidates(paths: Sequence[str]) -> list[Candidate]:
     """The policies of run folders, each seed one, and of policy files.
 
@@ -224,10 +236,7 @@ def select(
         DataError: observations that are not one vector.
     """
     check(chosen, dataset, truth)
-    low, high = (
-        side.numpy().astype(np.float64) for side in (chosen[0].policy.action_low, chosen[0].policy.action_high)
-    )
-    judge = LeastSquaresJudge(dataset, low, high, seed, config)
+    judge = LeastSquaresJudge(dataset, *bounds_of(chosen), seed, config)
     data, discount = judge.dataset, judge.config.discount
     own = judge.data()
     tails = own.values(data.next_observations[data.episode_starts[1:] - 1], data.actions[data.episode_starts[1:] - 1])
@@ -236,8 +245,7 @@ def select(
     told = judge.sampled(returns)
     said = own.value(data.actions[data.episode_starts[:-1]])
     gap = told - said
-    spread = float(gap.std(ddof=1))
-    factor = max(1.0, abs(float(gap.mean())) / (2 * spread)) if spread > 0 else 1.0
+    factor = widening(gap)
     behaviour = _Behaviour(judge)
     allowed = least_value(data, discount), float(returns.max())
     estimates = []

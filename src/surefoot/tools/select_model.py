@@ -30,7 +30,7 @@ from surefoot.core.spec import Spec
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.tools.select import Candidate, Estimate, Selection, check, interval
+from surefoot.tools.select import Candidate, Estimate, Selection, bounds_of, check, interval, widening
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.terminations import termination_of
 
@@ -167,14 +167,10 @@ def select_by_model(
 ) -> Selection:
     """Judge and rank the candidates in a model; arguments and errors are those of `tools.select.select`."""
     check(chosen, dataset, truth)
-    low, high = (
-        side.numpy().astype(np.float64) for side in (chosen[0].policy.action_low, chosen[0].policy.action_high)
-    )
-    judge = ModelJudge(dataset, low, high, seed, config)
+    judge = ModelJudge(dataset, *bounds_of(chosen), seed, config)
     said, told = judge.recorded()
     gap = told.mean() - said.mean(1)
-    spread = float(gap.std(ddof=1))
-    factor = max(1.0, abs(float(gap.mean())) / (2 * spread)) if spread > 0 else 1.0
+    factor = widening(gap)
     best = _best(dataset, judge.config.discount)
     estimates = []
     for number, one in enumerate(chosen):
