@@ -112,11 +112,12 @@ def register_algorithms(names: Iterable[str]) -> None:
     """
     for name in (DEFAULT_ALGORITHM, *names):
         allow(name)
-        _register_algorithm(agent_class(name), name)
+        kind: Any = agent_class(name)  # mypy takes no class for hashable
+        _register_algorithm(kind, name)
 
 
 @functools.cache
-def _register_algorithm(kind: Any, name: str) -> None:  # Any: mypy takes no class for hashable
+def _register_algorithm(kind: type[Agent], name: str) -> None:
     from hydra.core.config_store import ConfigStore
 
     ConfigStore.instance().store(group="algo", name=name, node=algorithm_schema(kind, name), provider="surefoot")
