@@ -103,8 +103,8 @@ def table(found: Results) -> list[str]:
         "paths 406 were kept (median 77.5, most 86.2 in the model). Policies on them, 30 episodes each, asked for the",
         "highest return among theirs: the first 100, as in the table, 74.5; all 406 76.3; the best 100 70.7. Asked for",
         "their median return they have 72.8, 74.0 and 74.6 (standard errors 0.9 to 1.3). So it is not the policy that",
-        "falls short of 91.5: it returns about what the kept paths do, and the clone makes none of more than 86. With a",
-        "clone that is trained less, as by the published code's slip (rate 2e-5 for 3e-4), 1 of 6,000 paths was kept.",
+        "falls short of 91.5: it returns about what the kept paths do, and the clone makes none of more than 86.",
+        "A clone trained less, as by the published code's slip (rate 2e-5 for 3e-4), had 1 of 6,000 paths kept.",
     ]
     picture(returns)
     return [*lines, "", "![returns by method](mbrcsl.png)"]
