@@ -209,7 +209,7 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
     assert f"surefoot train --resume {folder}" in errors
     assert "Traceback" not in errors
