@@ -11,7 +11,6 @@ import sys
 import time
 from typing import Any
 
-import forking
 import pytest
 from small_runs import TINY
 
@@ -202,8 +201,14 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
         f"out={folder}",
         *tiny,
     ]
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = forking.Popen(["-m", "surefoot", *arguments], group=True, **piped)  # Ctrl-C reaches the workers too
+    process = subprocess.Popen(
+        [sys.executable, "-m", "surefoot", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a group of its own: a terminal's Ctrl-C reaches the workers too
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+    )
     deadline = time.monotonic() + 300
     while not list(folder.glob("seeds/0/checkpoint.safetensors")) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
