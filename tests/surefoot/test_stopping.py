@@ -5,12 +5,12 @@ from __future__ import annotations
 import pathlib
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-import forking
 import pytest
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, pendulum, same, weights
 
@@ -123,8 +123,13 @@ def test_a_signal_ends_the_command_with_a_checkpoint_and_a_sentence(
 ) -> None:
     folder = tmp_path / "run"
     options = ["algo.hidden=[16,16]", "algo.initial_steps=100", "episodes=1", "evaluate_episodes=1", "seeds=1", "-q"]
-    command = ["-m", "surefoot", "train", "algo=sac", "env=native/pendulum", "steps=1000000", *options]
-    process = forking.Popen([*command, "evaluate_every=1000", f"out={folder}"], stderr=subprocess.PIPE)
+    command = [sys.executable, "-m", "surefoot", "train", "algo=sac", "env=native/pendulum", "steps=1000000", *options]
+    process = subprocess.Popen(  # a forked one does not always end
+        [*command, "evaluate_every=1000", f"out={folder}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     _wait_for(lambda: _checkpoints(folder) == 1)
     process.send_signal(number)
     _, errors = process.communicate(timeout=120)
