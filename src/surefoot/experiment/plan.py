@@ -20,7 +20,7 @@ TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 
 
 FUNCTIONS = ("termination", "reward_function")
-"""Options of algorithms whose values may be `module:function`."""
+"""Options of algorithms whose values may name a function of the user's own."""
 MOST_SEEDS = 10_000
 RANGES = {
     "steps": (1, 10**12),
