@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from surefoot.core.errors import ConfigError
-from surefoot.evaluation.runs import CurvePoint
 from surefoot.evaluation.statistics import Array
 
 
@@ -52,9 +51,3 @@ def median_steps(times: Sequence[float] | Array, reached: Sequence[bool] | Array
     moments, longer = kaplan_meier(times, reached)
     below = np.flatnonzero(longer <= 0.5 + 1e-12)
     return float(moments[below[0]]) if len(below) else math.nan
-
-
-def median_steps_of(curves: Sequence[Sequence[CurvePoint]], threshold: float) -> tuple[float, int]:
-    """(median steps to the threshold, runs that reached it) of learning curves, one a run."""
-    found = [steps_to(np.array([p.step for p in c]), np.array([p.mean for p in c]), threshold) for c in curves]
-    return median_steps([t for t, _ in found], [r for _, r in found]), sum(r for _, r in found)
