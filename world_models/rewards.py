@@ -9,17 +9,13 @@ Sources: the systems' own files (envs/systems), and gymnasium's envs/classic_con
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from surefoot.core.actions import to_environment
-from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.envs.names import is_native, short_name
 from surefoot.world_models.dynamics import RewardsOf
-from surefoot.world_models.terminations import AUTO, imported
+from surefoot.world_models.terminations import AUTO, checked, imported
 
 LEARNED = "learned"
 """Word for a reward that the model predicts, as it does next states."""
@@ -124,24 +120,8 @@ def named(word: str, env_id: str | None) -> RewardsOf | None:
         return None
     if word == AUTO:
         return reward_of(env_id)
-    return _checked(imported(OPTION, word, (LEARNED, AUTO)), word)
-
-
-def _checked(function: Callable[..., Tensor], word: str) -> RewardsOf:
-    """The user's function, whose results are looked at."""
-
-    @functools.wraps(function)
-    def checked(now: Tensor, actions: Tensor, following: Tensor) -> Tensor:
-        found = function(now, actions, following)
-        if not isinstance(found, Tensor) or not found.is_floating_point() or found.shape != following.shape[:-1]:
-            what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            raise EnvironmentMismatchError(
-                f"{OPTION}={word} gave {what} for next observations of shape {tuple(following.shape)}; it is to give a "
-                f"floating-point tensor of shape {tuple(following.shape[:-1])}"
-            )
-        return found
-
-    return checked
+    function = imported(OPTION, word, (LEARNED, AUTO))
+    return checked(function, OPTION, word, "floating-point", Tensor.is_floating_point)
 
 
 def notes(word: str, env_id: str | None) -> list[str]:

@@ -167,7 +167,8 @@ def named(word: str, env_id: str | None) -> Terminates | None:
         return termination_of(env_id)
     if word == NONE:
         return None
-    return _checked(imported("termination", word, (AUTO, NONE)), word)
+    function = imported("termination", word, (AUTO, NONE))
+    return checked(function, "termination", word, "bool", lambda found: found.dtype == torch.bool)
 
 
 def imported(option: str, word: str, others: Sequence[str]) -> Callable[..., Tensor]:
@@ -186,21 +187,23 @@ def imported(option: str, word: str, others: Sequence[str]) -> Callable[..., Ten
     return found
 
 
-def _checked(function: Callable[[Tensor], Tensor], word: str) -> Terminates:
-    """The user's function, whose results are looked at."""
+def checked(
+    function: Callable[..., Tensor], option: str, word: str, kind: str, fits: Callable[[Tensor], bool]
+) -> Callable[..., Tensor]:
+    """A user's function, the last of whose arguments are next observations, whose results are looked at."""
 
     @functools.wraps(function)
-    def checked(following: Tensor) -> Tensor:
-        ended = function(following)
-        if not isinstance(ended, Tensor) or ended.dtype != torch.bool or ended.shape != following.shape[:-1]:
-            what = f"{ended.dtype} {tuple(ended.shape)}" if isinstance(ended, Tensor) else type(ended).__name__
+    def looked_at(*given: Tensor) -> Tensor:
+        found, following = function(*given), given[-1]
+        if not isinstance(found, Tensor) or not fits(found) or found.shape != following.shape[:-1]:
+            what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise EnvironmentMismatchError(
-                f"termination={word} gave {what} for next observations of shape {tuple(following.shape)}; it is to "
-                f"give a bool tensor of shape {tuple(following.shape[:-1])}"
+                f"{option}={word} gave {what} for next observations of shape {tuple(following.shape)}; it is to give a "
+                f"{kind} tensor of shape {tuple(following.shape[:-1])}"
             )
-        return ended
+        return found
 
-    return checked
+    return looked_at
 
 
 def notes(word: str, env_id: str | None) -> list[str]:
