@@ -21,6 +21,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(path) for path in sorted(pathlib.Path(__file__).parent.iterdir()) if path.is_dir()]
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a file of tests draws as it is read (networks to be parameters of a test) is the same in every run."""
+    if isinstance(collector, pytest.Module):
+        torch.manual_seed(0)
+
+
 def pytest_collection_finish() -> None:
     """Nine thousand tests are not looked through again and again for garbage."""
     gc.collect()

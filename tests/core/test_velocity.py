@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -81,18 +83,20 @@ NETWORKS: list[VelocityNetwork] = [
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda n: f"{n.kind}{n.condition_width}")
 def test_a_network_reads_observation_place_and_time_and_is_built_again(network: VelocityNetwork) -> None:
-    seen, x, time = torch.randn(3, 5), torch.randn(3, 4), torch.rand(3)
+    network = copy.deepcopy(network).double()  # single precision loses five digits in norms over two numbers
+    seen, x = torch.randn(3, 5, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    time = torch.rand(3, dtype=torch.float64)
     found = network(seen, x, time)
     assert found.shape == (3, 4)
     assert network.time_features(time).shape == (3, network.time_width)
     assert network.condition(seen).shape == (3, network.condition_width)
-    one = network(seen, x, torch.full((1,), 0.3))
-    torch.testing.assert_close(one, network(seen, x, torch.full((3,), 0.3)))
+    one = network(seen, x, time.new_full((1,), 0.3))
+    torch.testing.assert_close(one, network(seen, x, time.new_full((3,), 0.3)))
     for changed in (network(seen + 1, x, time), network(seen, x + 1, time), network(seen, x, time / 2)):
         assert float((changed - found).abs().min(0).values.max().detach()) > 0
-    sized = network(seen, x, time, torch.full((1,), 0.5))
+    sized = network(seen, x, time, time.new_full((1,), 0.5))
     assert bool((sized != found).any()) == network.sized
-    again = velocity_of(5, 4, velocity_options(network))
+    again = velocity_of(5, 4, velocity_options(network)).double()
     again.load_state_dict(network.state_dict())
     assert torch.equal(again(seen, x, time), found)
 
