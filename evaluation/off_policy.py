@@ -17,29 +17,39 @@ from surefoot.core.errors import ConfigError
 from surefoot.evaluation.statistics import Array
 
 
-def products(ratios: Array, mask: Array) -> Array:
-    """(E, T) density ratio of each episode up to and with each step; behind an end it stays what it was there."""
+def log_products(ratios: Array, mask: Array) -> Array:
+    """(E, T) logarithm of the density ratio of each episode up to and with each step; behind an end it stays.
+
+    Products themselves leave what floats hold after some tens of steps, in either direction.
+
+    Raises:
+        ConfigError: shapes differ, or a ratio is negative or not finite.
+    """
     _same(ratios, mask)
-    return np.cumprod(np.where(mask, ratios, 1.0), axis=1)
+    there = np.where(mask, ratios, 1.0)
+    if (there < 0).any():
+        raise ConfigError("density ratios are at least 0")
+    with np.errstate(divide="ignore"):  # of a policy that never does what was recorded
+        return np.asarray(np.cumsum(np.log(there), axis=1))
 
 
 def effective_episodes(ratios: Array, mask: Array) -> float:
-    """(sum w)^2 / sum w^2 of whole episodes' ratios: of E episodes, how many the estimate rests on, 1 to E."""
-    whole = products(ratios, mask)[:, -1]
-    whole = whole / whole.max() if whole.max() > 0 else np.ones(len(whole))
-    return float(whole.sum() ** 2 / (whole**2).sum())
+    """(sum w)^2 / sum w^2 of whole episodes' ratios: of E episodes, how many the estimate rests on, 1 to E; or 0."""
+    shares = _shares(log_products(ratios, mask)[:, -1:], weighted=True)
+    squares = float((shares**2).sum())
+    return 1 / squares if squares else 0.0
 
 
 def importance_sampling(ratios: Array, rewards: Array, mask: Array, discount: float, weighted: bool = True) -> float:
     """Returns weighted by their episodes' ratios, over the ratios' sum, or, unbiased, over the number of episodes."""
-    whole = products(ratios, mask)[:, -1]
+    shares = _shares(log_products(ratios, mask)[:, -1:], weighted)[:, 0]
     returns = (_discounts(mask, discount) * np.where(mask, rewards, 0.0)).sum(1)
-    return float(whole @ returns / (whole.sum() if weighted else len(whole)))
+    return float(shares @ returns)
 
 
 def per_decision(ratios: Array, rewards: Array, mask: Array, discount: float, weighted: bool = True) -> float:
     """Rewards weighted by the ratio up to their step; self-normalised at each step, or unbiased."""
-    shares = _shares(products(ratios, mask), weighted)
+    shares = _shares(log_products(ratios, mask), weighted)
     return float((_discounts(mask, discount) * shares * np.where(mask, rewards, 0.0)).sum())
 
 
@@ -60,7 +70,7 @@ def doubly_robust_value(
     """
     for part in (rewards, values, q_values):
         _same(part, mask)
-    now = _shares(products(ratios, mask), weighted)
+    now = _shares(log_products(ratios, mask), weighted)
     before = np.concatenate([np.full((len(mask), 1), 1 / len(mask)), now[:, :-1]], 1)
     q, v, r = (np.where(mask, part, 0.0) for part in (q_values, values, rewards))
     return float((_discounts(mask, discount) * (now * (r - q) + before * v)).sum())
@@ -87,9 +97,17 @@ def _discounts(mask: Array, discount: float) -> Array:
     return np.asarray(discount ** np.arange(mask.shape[1]))
 
 
-def _shares(weights: Array, weighted: bool) -> Array:
-    """Each step's weights over their sum, so that they sum to 1, or over the number of episodes."""
-    total = weights.sum(0) if weighted else np.full(weights.shape[1], float(len(weights)))
+def _shares(log_weights: Array, weighted: bool) -> Array:
+    """(E, T) weights over their step's sum, so that they sum to 1, or over the number of episodes.
+
+    All 0 at a step at which all weights are; unweighted ones that a float can't hold are its largest.
+    """
+    if not weighted:
+        most = np.log(np.finfo(np.float64).max)
+        return np.asarray(np.exp(np.minimum(log_weights, most)) / len(log_weights))
+    highest = log_weights.max(0)
+    weights = np.exp(log_weights - np.where(np.isfinite(highest), highest, 0.0))
+    total = weights.sum(0)
     return np.asarray(weights / np.where(total > 0, total, 1.0))
 
 

@@ -19,6 +19,19 @@ Level level();
 /// Use a lower build (tests compare them). Returns false where this processor lacks it.
 bool set_level(Level wanted);
 
+#ifdef SUREFOOT_LEVEL
+namespace SUREFOOT_NAMESPACE {
+#if defined(__AVX512F__)
+constexpr int register_bytes = 64;  // of a vector
+#elif defined(__AVX__)
+constexpr int register_bytes = 32;
+#else
+constexpr int register_bytes = 16;
+#endif
+constexpr int register_floats = register_bytes / static_cast<int>(sizeof(float));
+}  // namespace SUREFOOT_NAMESPACE
+#endif
+
 }  // namespace surefoot
 
 /// Declare a function of levels/*.cpp, and call the build of it that this processor runs best:

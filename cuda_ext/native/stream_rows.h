@@ -15,13 +15,6 @@ namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int register_bytes = 64;
-#elif defined(__AVX__)
-constexpr int register_bytes = 32;
-#else
-constexpr int register_bytes = 16;
-#endif
 template <class T>
 constexpr int most_lanes = register_bytes / static_cast<int>(sizeof(T));
 

@@ -7,13 +7,7 @@
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 
-#if defined(__AVX512F__)
-constexpr int tile = 32;  // lanes that are simulated in registers: two vectors, whose latencies hide each other
-#elif defined(__AVX__)
-constexpr int tile = 16;
-#else
-constexpr int tile = 8;
-#endif
+constexpr int tile = 2 * register_floats;  // lanes simulated in registers: two vectors, whose latencies hide each other
 constexpr int longest_stride = 256;  // so that sums over a stride bound what they are made of well
 
 /// Some lane's flag is not 0.

@@ -101,6 +101,27 @@ def test_episodes_of_different_length_and_effective_episodes() -> None:
     uneven = np.where(np.arange(2)[:, None] == 0, 1.0, 1e-9) * ones
     assert off_policy.effective_episodes(uneven, mask) == pytest.approx(1)
     with pytest.raises(ConfigError, match="of one shape"):
-        off_policy.products(ones, mask[:, :2])
+        off_policy.log_products(ones, mask[:, :2])
     with pytest.raises(ConfigError, match="finite"):
-        off_policy.products(np.where(mask, np.nan, 1.0), mask)
+        off_policy.log_products(np.where(mask, np.nan, 1.0), mask)
+    with pytest.raises(ConfigError, match="at least 0"):
+        off_policy.log_products(-ones, mask)
+
+
+def test_ratios_of_long_episodes_leave_what_a_float_holds_and_the_estimates_stay() -> None:
+    """A thousand steps at a ratio of e^2, or of e^-2: the ratio of a whole episode is e^2000, or e^-2000."""
+    rewards = np.stack([np.full(1_000, 1.0), np.full(1_000, 2.0)])
+    mask, zeros = np.ones_like(rewards, bool), np.zeros_like(rewards)
+    for log_ratio in (2.0, -2.0):
+        same = np.full_like(rewards, np.exp(log_ratio))
+        assert off_policy.importance_sampling(same, rewards, mask, 1.0) == pytest.approx(1_500)
+        assert off_policy.per_decision(same, rewards, mask, 1.0) == pytest.approx(1_500)
+        assert off_policy.doubly_robust_value(same, rewards, mask, zeros, zeros, 1.0) == pytest.approx(1_500)
+        assert off_policy.effective_episodes(same, mask) == pytest.approx(2)
+        favoured = same * np.exp([[0.0], [0.01]])  # e^10 after all steps
+        assert off_policy.importance_sampling(favoured, rewards, mask, 1.0) == pytest.approx(2_000, rel=1e-4)
+        assert off_policy.effective_episodes(favoured, mask) == pytest.approx(1, rel=1e-3)
+    assert np.isfinite(off_policy.per_decision(same, rewards, mask, 1.0, weighted=False))
+    assert np.isfinite(off_policy.per_decision(1 / same, rewards, mask, 0.1, weighted=False))
+    never = off_policy.effective_episodes(zeros, mask), off_policy.importance_sampling(zeros, rewards, mask, 1.0)
+    assert never == (0, 0), "a policy that never does what was recorded"

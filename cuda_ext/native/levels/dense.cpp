@@ -14,16 +14,8 @@ namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr long width = 16;  // floats of a vector register
-constexpr int tile_rows = 8;
-#elif defined(__AVX__)
-constexpr long width = 8;
-constexpr int tile_rows = 6;
-#else
-constexpr long width = 4;
-constexpr int tile_rows = 6;
-#endif
+constexpr long width = register_floats;
+constexpr int tile_rows = register_bytes == 64 ? 8 : 6;
 constexpr int tile_vectors = 2;
 constexpr long tile_lanes = tile_vectors * width;
 constexpr long few = 2;  // so few outputs of a layer, or inputs beside full tiles, are done by dot products
@@ -508,13 +500,12 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* output
             else
               normalise<Activation::tanh>(to, gain, shift, normal, inverse, after, mlp.norm_epsilon);
             if (mlp.sloped() && !mlp.norm_after) activate_panel(mlp.hidden, to, slopes, after);
-          } else if (mlp.sloped()) {
+          } else if (mlp.hidden == Hidden::relu) {
+            layer_forward<Activation::relu>(weight, bias, in, to, before, after);
+          } else {  // apart: beside a tile there are no registers for the constants of a function
             layer_forward<Activation::none>(weight, bias, in, to, before, after);
             activate_panel(mlp.hidden, to, slopes, after);
-          } else if (mlp.hidden == Hidden::relu)
-            layer_forward<Activation::relu>(weight, bias, in, to, before, after);
-          else
-            layer_forward<Activation::tanh>(weight, bias, in, to, before, after);
+          }
           in = to;
           if (saved) place += saved_block(mlp, layer + 1);
         }
