@@ -82,7 +82,7 @@ def test_an_mlp_and_its_gradients_are_torchs(
 
 
 @pytest.mark.parametrize("sizes", [(17, 256, 256, 1), (5, 7), (2, 33, 31, 3), (49, 100, 13, 9, 2), (4, 3, 1)], ids=str)
-@pytest.mark.parametrize(("rows", "members"), [(256, 2), (37, None), (1, 3)])
+@pytest.mark.parametrize(("rows", "members"), [(1200, 2), (37, None), (1, 3)])
 @pytest.mark.parametrize("hidden", native.HIDDEN)
 @pytest.mark.parametrize("norm", [(False, 1e-5), (True, 1e-6)], ids=["before", "after"])
 def test_an_mlp_with_layer_norms_and_its_gradients_are_torchs(
@@ -128,6 +128,16 @@ def test_a_tanh_network_keeps_nan_and_saturates_at_one(level: str) -> None:
     outputs, _ = native.forward(inputs, weights, biases, keep=False, hidden="tanh")
     assert bool(outputs[0].isnan())
     torch.testing.assert_close(outputs[1:], torch.tensor([[4.0], [-4.0]]), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("rows", [257, 383, 700])
+@pytest.mark.parametrize("hidden", ["relu", "silu"])
+def test_a_long_batch_goes_back_in_parts_to_the_gradients_of_all_rows(rows: int, hidden: str, level: str) -> None:
+    sizes = (18, 600, 36, 2)  # so wide that parts are of 128 rows
+    inputs, (weights, biases) = torch.randn(rows, sizes[0]), network(sizes, 2)
+    gradient = torch.randn(2, rows, 2) / rows
+    found, expected = (way(inputs, weights, biases, gradient, hidden) for way in (ours, exact))
+    assert_near(found, expected)
 
 
 @pytest.mark.parametrize("rows", [31, 32, 33, 63])

@@ -20,6 +20,7 @@ constexpr int tile_vectors = 2;
 constexpr long tile_lanes = tile_vectors * width;
 constexpr long few = 2;  // so few outputs of a layer, or inputs beside full tiles, are done by dot products
 constexpr long near_floats = 1 << 18;  // that the second-level cache keeps beside what streams through it
+constexpr long most_whole = 256, least_part = 128;  // rows of a batch that go back through the layers together
 constexpr long least_packed = 4;       // panels from which on it pays to copy a weight's columns together
 
 typedef float Vector __attribute__((vector_size(width * sizeof(float))));
@@ -248,11 +249,12 @@ void batch_major(const float* from, float* to, long features, long rows) {
   }
 }
 
-/// out[i * step] = sum over the batch of features i of `values` times `factor`, or of the features alone.
+/// out[i * step] = sum over the batch of features i of `values` times `factor`, or of the features alone; added to what
+/// is there unless `fresh`.
 ///
 /// values: (panels, features, lanes); factor: panels `factor_stride` floats apart, or null.
 void dots(const float* values, const float* factor, long factor_stride, float* out, long step, long features,
-          long count_panels) {
+          long count_panels, bool fresh) {
   for (long feature = 0; feature < features; feature += width) {
     const long there = features - feature < width ? features - feature : width;
     Vector sums[width] = {};
@@ -271,7 +273,10 @@ void dots(const float* values, const float* factor, long factor_stride, float* o
     transpose(sums);
     Vector total = {};
     for (long i = 0; i < width; ++i) total += sums[i];
-    for (long i = 0; i < there; ++i) out[(feature + i) * step] = total[i];
+    for (long i = 0; i < there; ++i) {
+      float& to = out[(feature + i) * step];
+      to = fresh ? total[i] : to + total[i];
+    }
   }
 }
 
@@ -312,41 +317,30 @@ void gradient_columns(const float* above, const float* column, float* gradient, 
   }
 }
 
-/// gradient[n][k] = sum over rows b of above[b][n] * in[b][k]; both in panels. `turned` is scratch as large as `in`.
-///
-/// A long batch is taken in parts that stay in the cache; sums go on from part to part in the same order.
+/// gradient[n][k] = sum over rows b of above[b][n] * in[b][k]; both in panels; added to what is there unless `fresh`.
+/// `turned` is scratch as large as `in`.
 void weight_gradient(const float* above, const float* in, float* gradient, long inputs, long outputs, long rows,
-                     float* turned) {
+                     float* turned, bool fresh) {
   const long count = panels(rows);
   if (outputs <= few) {
     for (long n = 0; n < outputs; ++n)
-      dots(in, above + n * lanes, outputs * lanes, gradient + n * inputs, 1, inputs, count);
+      dots(in, above + n * lanes, outputs * lanes, gradient + n * inputs, 1, inputs, count, fresh);
     return;
   }
-  if (rows == 0) {
-    std::memset(gradient, 0, inputs * outputs * sizeof(float));
-    return;
-  }
-  const long wanted = near_floats / (inputs + outputs) / lanes * lanes, part = wanted < 256 ? 256 : wanted;
-  for (long first = 0; first < rows; first += part) {
-    const long some = rows - first < part ? rows - first : part, padded = panels(some) * lanes;
-    batch_major(in + first * inputs, turned, inputs, some);
-    for (long k = 0; k < inputs; k += tile_lanes) {
-      const float* column = turned + k / lanes * padded * lanes + k % lanes;
-      const long there = inputs - k < tile_lanes ? inputs - k : tile_lanes;
-      const long beside = there > width ? there - width : 0;
-      const bool two = there > width && beside > few;
-      const float* rows_above = above + first * outputs;
-      if (two)
-        gradient_columns<2>(rows_above, column, gradient + k, there, inputs, outputs, some, first == 0);
-      else
-        gradient_columns<1>(rows_above, column, gradient + k, there < width ? there : width, inputs, outputs, some,
-                            first == 0);
-    }
+  batch_major(in, turned, inputs, rows);
+  for (long k = 0; k < inputs; k += tile_lanes) {
+    const float* column = turned + k / lanes * count * lanes * lanes + k % lanes;
+    const long there = inputs - k < tile_lanes ? inputs - k : tile_lanes;
+    const long beside = there > width ? there - width : 0;
+    const bool two = there > width && beside > few;
+    if (two)
+      gradient_columns<2>(above, column, gradient + k, there, inputs, outputs, rows, fresh);
+    else
+      gradient_columns<1>(above, column, gradient + k, there < width ? there : width, inputs, outputs, rows, fresh);
   }
   const long k = inputs / tile_lanes * tile_lanes + width;  // the first of a few columns beside full tiles
   for (long i = k; i < inputs && inputs - k <= few; ++i)
-    dots(above, in + i * lanes, inputs * lanes, gradient + i, inputs, outputs, count);
+    dots(above, in + i * lanes, inputs * lanes, gradient + i, inputs, outputs, count, fresh);
 }
 
 /// Rows of a batch into panels; lanes beyond the last row become zero.
@@ -420,8 +414,8 @@ void through_norm(float* gradient, const float* normal, const float* inverse, co
   }
 }
 
-/// out[n] = sum over the batch of a[n] b[n], both in panels.
-void products(const float* a, const float* b, float* out, long features, long count_panels) {
+/// out[n] = sum over the batch of a[n] b[n], both in panels; added to what is there unless `fresh`.
+void products(const float* a, const float* b, float* out, long features, long count_panels, bool fresh) {
   for (long n = 0; n < features; ++n) {
     Vector sum = {};
     for (long panel = 0; panel < count_panels; ++panel) {
@@ -430,7 +424,7 @@ void products(const float* a, const float* b, float* out, long features, long co
     }
     float total = 0.0f;
     for (long i = 0; i < width; ++i) total += sum[i];
-    out[n] = total;
+    out[n] = fresh ? total : out[n] + total;
   }
 }
 
@@ -517,69 +511,82 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* output
 }
 
 /// Gradients of what `mlp_forward` computed, for (members, rows, out) output gradients.
+///
+/// A long batch is taken in parts whose activations stay in the cache from layer to layer.
 void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const Rows& output_gradients,
                   const Gradients& wanted, float* scratch) {
-  const long count = panels(mlp.rows), wide = count * round_up(widest(mlp), lanes) * lanes;
+  const long most = widest(mlp), fitting = near_floats / (8 * most) / lanes * lanes;
+  const long part = mlp.rows <= most_whole ? most_whole : fitting < least_part ? least_part : fitting;
+  const long count_all = panels(mlp.rows);
+  const long wide = panels(part < mlp.rows ? part : mlp.rows) * round_up(most, lanes) * lanes;
   float* above = scratch;
   float* below = above + wide;
   float* turned = below + wide;
   float* first = turned + wide;
   float* packed = first + wide;
-  for (long member = 0; member < mlp.members; ++member) {
+  for (long begin = 0; begin == 0 || begin < mlp.rows; begin += part) {  // once without rows: all sums are 0
+    const long rows = mlp.rows - begin < part ? mlp.rows - begin : part, count = panels(rows);
+    const bool fresh = begin == 0;
     const float* activations = saved;
-    for (int layer = 1; layer < mlp.layers; ++layer) activations += saved_block(mlp, layer);
-    saved = activations;
-    into_panels(output_gradients.data + member * output_gradients.member_stride, output_gradients.row_stride,
-                mlp.sizes[mlp.layers], mlp.rows, above);
-    for (int layer = mlp.layers - 1; layer >= 0; --layer) {
-      const long before = mlp.sizes[layer], after = mlp.sizes[layer + 1];
-      const float* in = first;
-      if (layer > 0) {
-        activations -= saved_block(mlp, layer);
-        in = activations;
-      } else if (wanted.weights[0] && (member == 0 || inputs.member_stride != 0)) {
-        into_panels(inputs.data + member * inputs.member_stride, inputs.row_stride, before, mlp.rows, first);
-      }
-      if (wanted.biases[layer]) dots(above, nullptr, 0, wanted.biases[layer] + member * after, 1, after, count);
-      if (wanted.weights[layer])
-        weight_gradient(above, in, wanted.weights[layer] + member * before * after, before, after, mlp.rows, turned);
-      if (layer > 0) {
-        const float* weight = mlp.weight(layer, member);
-        const float* slopes = activations + slopes_at(mlp, layer);  // read only where they were saved
-        if (mlp.normed() && mlp.norm_after)
-          layer_down<Activation::none>(weight, above, nullptr, below, before, after, count, packed);
-        else if (mlp.sloped())
-          layer_down<Activation::sloped>(weight, above, slopes, below, before, after, count, packed);
-        else if (mlp.hidden == Hidden::relu)
-          layer_down<Activation::relu>(weight, above, activations, below, before, after, count, packed);
-        else
-          layer_down<Activation::tanh>(weight, above, activations, below, before, after, count, packed);
-        if (mlp.normed()) {
-          const float* normal = activations + count * before * lanes;
-          const float* inverse = normal + count * before * lanes;
-          float* to_gains = wanted.gains[layer - 1];
-          float* to_shifts = wanted.shifts[layer - 1];
-          if (to_gains) products(below, normal, to_gains + member * before, before, count);
-          if (to_shifts) dots(below, nullptr, 0, to_shifts + member * before, 1, before, count);
-          for (long panel = 0; panel < count; ++panel)
-            through_norm(below + panel * before * lanes, normal + panel * before * lanes, inverse + panel * lanes,
-                         mlp.gains[layer - 1] + member * before, before);
-          if (mlp.norm_after) {
-            for (long i = 0; i < count * before * lanes; i += width)
-              store(below + i, load(below + i) * load(slopes + i));
-          }
+    for (long member = 0; member < mlp.members; ++member) {
+      for (int layer = 1; layer < mlp.layers; ++layer) activations += saved_block(mlp, layer);
+      const float* const next = activations;
+      const Rows& given = output_gradients;
+      into_panels(given.data + member * given.member_stride + begin * given.row_stride, given.row_stride,
+                  mlp.sizes[mlp.layers], rows, above);
+      for (int layer = mlp.layers - 1; layer >= 0; --layer) {
+        const long before = mlp.sizes[layer], after = mlp.sizes[layer + 1], skipped = begin * before;
+        const float* in = first;
+        if (layer > 0) {
+          activations -= saved_block(mlp, layer);
+          in = activations + skipped;
+        } else if (wanted.weights[0] && (member == 0 || inputs.member_stride != 0)) {
+          const float* data = inputs.data + member * inputs.member_stride + begin * inputs.row_stride;
+          into_panels(data, inputs.row_stride, before, rows, first);
         }
-        float* swap = above;
-        above = below;
-        below = swap;
-      } else if (wanted.inputs) {
-        // Summed over the members in panels: `first` is not needed again when the last member's sum is written.
-        float* sum = turned;
-        layer_down<Activation::none>(mlp.weight(0, member), above, nullptr, sum, before, after, count, packed);
-        from_panels(sum, before, mlp.rows, below);
-        const long numbers = mlp.rows * before;
-        for (long i = 0; i < numbers; ++i) wanted.inputs[i] = member == 0 ? below[i] : wanted.inputs[i] + below[i];
+        if (wanted.biases[layer])
+          dots(above, nullptr, 0, wanted.biases[layer] + member * after, 1, after, count, fresh);
+        if (wanted.weights[layer])
+          weight_gradient(above, in, wanted.weights[layer] + member * before * after, before, after, rows, turned,
+                          fresh);
+        if (layer > 0) {
+          const float* weight = mlp.weight(layer, member);
+          const float* slopes = activations + slopes_at(mlp, layer) + skipped;  // read only where they were saved
+          if (mlp.normed() && mlp.norm_after)
+            layer_down<Activation::none>(weight, above, nullptr, below, before, after, count, packed);
+          else if (mlp.sloped())
+            layer_down<Activation::sloped>(weight, above, slopes, below, before, after, count, packed);
+          else if (mlp.hidden == Hidden::relu)
+            layer_down<Activation::relu>(weight, above, in, below, before, after, count, packed);
+          else
+            layer_down<Activation::tanh>(weight, above, in, below, before, after, count, packed);
+          if (mlp.normed()) {
+            const float* normal = activations + count_all * before * lanes + skipped;
+            const float* inverse = activations + 2 * count_all * before * lanes + begin;
+            float* to_gains = wanted.gains[layer - 1];
+            float* to_shifts = wanted.shifts[layer - 1];
+            if (to_gains) products(below, normal, to_gains + member * before, before, count, fresh);
+            if (to_shifts) dots(below, nullptr, 0, to_shifts + member * before, 1, before, count, fresh);
+            for (long panel = 0; panel < count; ++panel)
+              through_norm(below + panel * before * lanes, normal + panel * before * lanes, inverse + panel * lanes,
+                           mlp.gains[layer - 1] + member * before, before);
+            if (mlp.norm_after) {
+              for (long i = 0; i < count * before * lanes; i += width)
+                store(below + i, load(below + i) * load(slopes + i));
+            }
+          }
+          float* swap = above;
+          above = below;
+          below = swap;
+        } else if (wanted.inputs) {
+          // Summed over the members in panels: `first` is not needed again when the last member's sum is written.
+          layer_down<Activation::none>(mlp.weight(0, member), above, nullptr, turned, before, after, count, packed);
+          from_panels(turned, before, rows, below);
+          float* to = wanted.inputs + begin * before;
+          for (long i = 0; i < rows * before; ++i) to[i] = member == 0 ? below[i] : to[i] + below[i];
+        }
       }
+      activations = next;
     }
   }
 }
