@@ -85,18 +85,7 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[st
     path = pathlib.Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file")
-    _check_header(path)
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            header, names = file.metadata() or {}, list(file.keys())
-            if len(names) > MOST_TENSORS:
-                raise ValueError(f"{len(names)} tensors, more than {MOST_TENSORS}")
-            tensors = {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        raise CheckpointError(
-            f"{path}: damaged or not a safetensors file ({error}); restore it from a copy or resume from an "
-            "earlier checkpoint"
-        ) from error
+    header, tensors = _read(path)
     text, written = header.get("surefoot"), header.get("format")
     if text is None or "sha256" not in header:
         raise CheckpointError(f"{path}: a safetensors file, but not written by surefoot")
@@ -110,6 +99,39 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[st
     if written is not None:  # files of before the version was written are of version 1
         check_format(path, written, format_of(str(meta.get("kind"))))
     return tensors, meta
+
+
+def _read(path: pathlib.Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """What the header says and the tensors, both of one file: safetensors opens the path twice, and another process may
+    put a new file there in between, so this begins again until the same file is there before and after."""
+    while True:
+        before, failure = _identity(path), None
+        try:
+            _check_header(path)
+            with safe_open(str(path), framework="pt") as file:
+                header, names = file.metadata() or {}, list(file.keys())
+                if len(names) > MOST_TENSORS:
+                    raise ValueError(f"{len(names)} tensors, more than {MOST_TENSORS}")
+                tensors = {name: file.get_tensor(name) for name in names}
+        except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+            failure = error
+        if _identity(path) != before:
+            continue
+        if failure is None:
+            return header, tensors
+        raise CheckpointError(
+            f"{path}: damaged or not a safetensors file ({failure}); restore it from a copy or resume from an "
+            "earlier checkpoint"
+        ) from failure
+
+
+def _identity(path: pathlib.Path) -> tuple[int, ...]:
+    """What tells the file that is there now from one that takes its place; empty where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _check_header(path: pathlib.Path) -> None:

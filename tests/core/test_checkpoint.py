@@ -68,6 +68,28 @@ def refused_or_identical(path: pathlib.Path) -> bool:
     return False
 
 
+def test_a_file_that_is_replaced_while_it_is_read_is_read_whole(
+    file: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors reads the header, then opens the path again for the tensors."""
+    new, meta = {"a": torch.full((3,), 7.0)}, {"kind": "checkpoint", "number": 7}
+    checkpoint.save(tmp_path / "new.safetensors", new, meta)
+    opened = []
+    original = torch.UntypedStorage.from_file
+
+    def replaced_before(name: str, *others: Any, **named: Any) -> Any:
+        opened.append(name)
+        if len(opened) == 1:
+            os.replace(tmp_path / "new.safetensors", file)
+        return original(name, *others, **named)
+
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", staticmethod(replaced_before))
+    tensors, found = checkpoint.load(file)
+    assert len(opened) == 2, "the header and the tensors were not of two openings, so this tests nothing"
+    assert found == meta
+    assert tensors["a"].tolist() == [7.0] * 3
+
+
 def test_a_flipped_bit_anywhere_is_refused(file: pathlib.Path) -> None:
     whole = file.read_bytes()
     chance = random.Random(0)
