@@ -86,7 +86,7 @@ inline long scratch_size(const Mlp& mlp) {
     const long width = (mlp.sizes[layer] + lanes - 1) / lanes * lanes;
     widest = width > widest ? width : widest;
   }
-  return (panels(mlp.rows) + 1) * lanes * 4 * widest;
+  return (panels(mlp.rows) + 1) * lanes * 4 * widest + widest * widest;  // the last: a weight's columns
 }
 
 }  // namespace surefoot

@@ -120,14 +120,18 @@ struct Count {
   static constexpr int value = M;
 };
 
-/// Call `f(Count<count>)` for 1 <= count <= tile_rows.
-template <class F, int M = tile_rows>
+/// Rows of the next tile where `left` are left: at most `most`; the last two tiles share what is left, since one of a few
+/// rows would wait for its own sums.
+constexpr long taken(long left, long most) { return left >= 2 * most ? most : left > most ? (left + 1) / 2 : left; }
+
+/// Call `f(Count<count>)` for 1 <= count <= most.
+template <int most, class F>
 [[gnu::always_inline]] inline void with_rows(long count, const F& f) {
-  if constexpr (M >= 1) {
-    if (count >= M)
-      f(Count<M>{});
+  if constexpr (most >= 1) {
+    if (count >= most)
+      f(Count<most>{});
     else
-      with_rows<F, M - 1>(count, f);
+      with_rows<most - 1>(count, f);
   }
 }
 
@@ -135,8 +139,9 @@ template <class F, int M = tile_rows>
 template <Activation activation>
 void layer_forward(const float* weight, const float* bias, const float* in, float* out, long inputs, long outputs) {
   for (long lane = 0; lane < lanes; lane += tile_lanes) {
-    for (long n = 0; n < outputs; n += tile_rows) {
-      with_rows(outputs - n, [&](auto count) {
+    for (long n = 0, rows; n < outputs; n += rows) {
+      rows = taken(outputs - n, tile_rows);
+      with_rows<tile_rows>(rows, [&](auto count) {
         constexpr int M = decltype(count)::value;
         Tile<M> tile;
 #pragma GCC unroll 16
@@ -155,45 +160,48 @@ void layer_forward(const float* weight, const float* bias, const float* in, floa
   }
 }
 
+/// to[k outputs + n M + m] = weight[n][k + m], for the tiles of M rows that begin at row k: the columns that a tile reads
+/// lie together. Those of a wide weight would all fall into a few sets of the cache.
+void pack_columns(const float* weight, float* to, long inputs, long outputs) {
+  for (long k = 0, rows; k < inputs; k += rows) {
+    rows = taken(inputs - k, tile_rows);
+    with_rows<tile_rows>(rows, [&](auto count) {
+      constexpr int M = decltype(count)::value;
+      for (long n = 0; n < outputs; ++n)
+        std::memcpy(to + k * outputs + n * M, weight + n * inputs + k, M * sizeof(float));
+    });
+  }
+}
+
 /// below[k][lane] = sum_n weight[n][k] above[n][lane] in all panels, times the slope of what gave `activated`.
 ///
-/// Panels are taken in blocks that stay in the cache while the weight's columns pass by. `packed`: tile_rows * outputs
-/// floats of scratch, where columns lie together: those of a wide weight would all fall into a few sets of the cache.
+/// A panel stays in the nearest cache while the weight passes by. `packed`: inputs * outputs floats of scratch.
 template <Activation activation>
 void layer_down(const float* weight, const float* above, const float* activated, float* below, long inputs,
                 long outputs, long count_panels, float* packed) {
-  const long wanted = near_floats / (outputs * lanes), block = wanted < least_packed ? least_packed : wanted;
-  for (long from_panel = 0; from_panel < count_panels; from_panel += block) {
-    const long to_panel = from_panel + block < count_panels ? from_panel + block : count_panels;
-    for (long k = 0; k < inputs; k += tile_rows) {
-      with_rows(inputs - k, [&](auto count) {
-        constexpr int M = decltype(count)::value;
-        const float* columns = weight + k;
-        long step = inputs;
-        if (to_panel - from_panel >= least_packed) {
-          for (long n = 0; n < outputs; ++n) std::memcpy(packed + n * M, columns + n * inputs, M * sizeof(float));
-          columns = packed;
-          step = M;
-        }
-        for (long panel = from_panel; panel < to_panel; ++panel) {
-          const float* from = above + panel * outputs * lanes;
-          for (long lane = 0; lane < lanes; lane += tile_lanes) {
-            const long place = (panel * inputs + k) * lanes + lane;
-            Tile<M> tile = {};
-            multiply(tile, columns, 1, step, from + lane, outputs);
+  const bool together = count_panels >= least_packed;
+  if (together) pack_columns(weight, packed, inputs, outputs);
+  for (long panel = 0; panel < count_panels; ++panel) {
+    const float* from = above + panel * outputs * lanes;
+    for (long lane = 0; lane < lanes; lane += tile_lanes) {
+      for (long k = 0, rows; k < inputs; k += rows) {
+        rows = taken(inputs - k, tile_rows);
+        with_rows<tile_rows>(rows, [&](auto count) {
+          constexpr int M = decltype(count)::value;
+          const long place = (panel * inputs + k) * lanes + lane;
+          Tile<M> tile = {};
+          multiply(tile, together ? packed + k * outputs : weight + k, 1, together ? M : inputs, from + lane, outputs);
 #pragma GCC unroll 16
-            for (int m = 0; m < M; ++m) {
-              for (int v = 0; v < tile_vectors; ++v) {
-                const long at = place + m * lanes + v * width;
-                Vector value = tile.sum[m][v];
-                if constexpr (activation != Activation::none)
-                  value = pass_down<activation>(value, load(activated + at));
-                store(below + at, value);
-              }
+          for (int m = 0; m < M; ++m) {
+            for (int v = 0; v < tile_vectors; ++v) {
+              const long at = place + m * lanes + v * width;
+              Vector value = tile.sum[m][v];
+              if constexpr (activation != Activation::none) value = pass_down<activation>(value, load(activated + at));
+              store(below + at, value);
             }
           }
-        }
-      });
+        });
+      }
     }
   }
 }
@@ -285,8 +293,10 @@ void dots(const float* values, const float* factor, long factor_stride, float* o
 template <int V>
 void gradient_columns(const float* above, const float* column, float* gradient, long there, long inputs, long outputs,
                       long rows, bool fresh) {
-  for (long n = 0; n < outputs; n += tile_rows) {
-    with_rows(outputs - n, [&](auto count) {
+  constexpr int most = tile_rows * tile_vectors / V;
+  for (long n = 0, some_rows; n < outputs; n += some_rows) {
+    some_rows = taken(outputs - n, most);
+    with_rows<most>(some_rows, [&](auto count) {
       constexpr int M = decltype(count)::value;
       Tile<M, V> tile = {};
       float* to = gradient + n * inputs;
