@@ -18,8 +18,8 @@ from torch import Tensor
 from surefoot.core.actor import Actor
 from surefoot.core.chains import ChainActor, at
 from surefoot.core.errors import ConfigError, nearest
-from surefoot.core.flow import times
-from surefoot.core.flow_actor import FlowActor
+from surefoot.core.flow import euler, times
+from surefoot.core.flow_actor import FlowActor, field
 from surefoot.core.networks import MLP
 from surefoot.core.velocity import VelocityNetwork, velocity_of, velocity_options
 
@@ -55,6 +55,11 @@ class FlowChainActor(ChainActor):
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, D) where the flow alone carries (B, D) standard normal noise: what is deployed."""
         return self.deployed().act(observations, noise)
+
+    def carried(self, network: VelocityNetwork, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, D) where another network of this kind, in this head's place, would carry what `act` takes."""
+        velocity = field(network, observations, self.steps)
+        return euler(velocity, noise, self.steps, 1.0, self.clip_each)
 
     def deployed(self) -> Actor:
         """The flow in as many steps, clipped likewise: the velocity network only."""
@@ -266,10 +271,12 @@ class ConsistencyActor(FlowChainActor):
             raise ConfigError(f"floor is {floor}, must be positive: the last step would have no density")
         self.floor = floor
 
-    def jump(self, observations: Tensor, x: Tensor, step: int | Tensor) -> Tensor:
-        """(B, D) f: the data that places after `step` steps lead to."""
+    def jump(
+        self, observations: Tensor, x: Tensor, step: int | Tensor, network: VelocityNetwork | None = None
+    ) -> Tensor:
+        """(B, D) f: the data that places after `step` steps lead to, by this head's network or another."""
         time = self.time(x, step)
-        there = x + (1 - time).unsqueeze(-1) * self.network(observations, x, time, 1 - time)
+        there = x + (1 - time).unsqueeze(-1) * (network or self.network)(observations, x, time, 1 - time)
         return there.clamp(-1, 1) if self.clip_each else there
 
     def transition(self, observations: Tensor, x: Tensor, step: int | Tensor) -> tuple[Tensor, Tensor]:
@@ -291,8 +298,12 @@ class ConsistencyActor(FlowChainActor):
         """(B, D) of (B, K D) standard normal noise: the sampler without a floor, whose last step is a jump."""
         if noise is None:
             raise ConfigError("a consistency policy has no action without noise; give (B, noise_dim) normal numbers")
+        return self.carried(self.network, observations, noise)
+
+    def carried(self, network: VelocityNetwork, observations: Tensor, noise: Tensor) -> Tensor:
+        """As `FlowChainActor.carried`."""
         x, *draws = noise.split(self.action_dim, -1)
         for step, draw in enumerate(draws):
             after = (step + 1) / self.steps
-            x = after * self.jump(observations, x, step) + (1 - after) * draw
-        return self.jump(observations, x, self.steps - 1).clamp(-1, 1)
+            x = after * self.jump(observations, x, step, network) + (1 - after) * draw
+        return self.jump(observations, x, self.steps - 1, network).clamp(-1, 1)

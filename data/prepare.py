@@ -64,6 +64,23 @@ def scale_rewards(dataset: Dataset, agent: Agent, how: str) -> Dataset:
     return dataset.replace(rewards=rewards.astype(np.float32))
 
 
+def prepare_without_data(agent: Agent) -> None:
+    """What `algo.rewards` and `algo.normalization` ask for, of an agent that no dataset is given.
+
+    Raises:
+        ConfigError: one of them needs data.
+    """
+    asked = {name: getattr(agent.config, name, "none") for name in ("rewards", "normalization")}
+    if asked["rewards"] == "minus_one" and not agent.rewards_fixed:
+        agent.reward_shift.fill_(-1.0)
+    for name, fixed in (("rewards", agent.rewards_fixed), ("normalization", agent.normalizer.fixed)):
+        if asked[name] not in {"none", "minus_one"} and not fixed:
+            raise ConfigError(
+                f"{agent.name}.{name}={asked[name]} is found from data, and there are none: give dataset=, start from "
+                f"a run with init=, or leave algo.{name}=none"
+            )
+
+
 def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
     """Fit `agent.normalizer` and apply it to observations and next observations; images are left as they are.
 

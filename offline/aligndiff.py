@@ -26,7 +26,7 @@ from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import segment_ids
 
-PAIRS = "pairs"
+PAIRS, MEASURED = "pairs", "measured"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +174,10 @@ class AlignDiff(Agent):
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of H steps, and comparisons of two of them, where there are any."""
         c, of_data, segments = self.config, stores.data["observations"], segment_ids(stores.dataset)
-        windows: dict[str, Source] = {MAIN: WindowSource(stores.data, segments, Windows(c.horizon))}
+        windows: dict[str, Source] = {
+            MAIN: WindowSource(stores.data, segments, Windows(c.horizon)),
+            MEASURED: WindowSource(stores.data, segments, Windows(c.horizon), stream=MEASURED),
+        }
         mean, scale = (part.to(of_data) for part in (self.normalizer.mean, self.normalizer.scale))
         rows = starts(segments, c.horizon)
         if c.labels is not None:
@@ -230,6 +233,6 @@ class AlignDiff(Agent):
         adam, bounds = Adam(c.attribute_learning_rate), ("strength_low", "strength_high")
         return [
             Update(self.attribute_loss, ("attribute_model",), adam, PAIRS, until=first),
-            Rule(self.measure, bounds, source=MAIN, rows=4_096, after=first, until=first + 1),
+            Rule(self.measure, bounds, source=MEASURED, rows=4_096, after=first, until=first + 1),
             Update(self.noise_loss, ("noise_network",), Adam(c.learning_rate), after=first, noise=drawn, then=average),
         ]

@@ -43,6 +43,9 @@ class AWRFlowConfig(HistoryConfig):
         require(self.weight_limit > 0, name, "weight_limit", self.weight_limit, "> 0")
         for field in ("chunk", "flow_steps"):
             require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
+        require(
+            self.discount < 1, name, "discount", self.discount, "below 1, as returns are multiplied by 1 - discount"
+        )
 
 
 class AWRFlow(Agent):

@@ -22,7 +22,7 @@ from surefoot.offline import chunked
 
 @dataclasses.dataclass(frozen=True)
 class IDQLConfig(HistoryConfig):
-    """Settings of IDQL; the defaults are the official ones for Gym-MuJoCo."""
+    """Settings of IDQL; the defaults are those published for Gym-MuJoCo."""
 
     expectile: float = 0.7  # tau of the value loss; .9 in mazes
     samples: int = 64  # N actions of which the best by the target critics acts
@@ -60,7 +60,9 @@ class IDQL(Agent):
     One after the other, as in the official code: noise network, value, critics with the new value; the averaged noise
     network draws, and the target critics choose. The distance is summed over the numbers of an action. The paper also
     draws among the N by the implicit policy's weights, tau where Q > V and 1 - tau elsewhere; the code's evaluation,
-    and ours, takes the best.
+    and ours, takes the best. Networks are those of the official code's first learner: its latest revision has a layer
+    norm before the value's first layer, Xavier's weights, swish and wider embeddings in the noise network, and batches
+    of 512.
     """
 
     name = "idql"

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
-from surefoot.core.flow import euler
-from surefoot.core.flow_actor import field
 from surefoot.core.flow_chains import NOISES, ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor, decayed
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.networks import Value
@@ -205,12 +203,13 @@ class ReinFlow(OnPolicyAgent):
         return loss, metrics
 
     def clone_distance(self, observations: Tensor, start: Tensor) -> Tensor:
-        """(B,) mean squared distance of where both flows carry (B, C A) noise: a bound of their Wasserstein-2."""
-        steps, ours = self.actor.steps, self.actor.network
+        """(B,) mean squared distance of the actions that policy and clone make of the same (B, noise_dim) noise.
+
+        It bounds their squared Wasserstein-2 distance.
+        """
         with torch.no_grad():
-            there = euler(field(self.reference, observations, steps), start, steps, 1.0, self.actor.clip_each)
-        here = euler(field(ours, observations, steps), start, steps, 1.0, self.actor.clip_each)
-        return (here - there).square().mean(-1)
+            there = self.actor.carried(self.reference, observations, start)
+        return (self.actor.carried(self.actor.network, observations, start) - there).square().mean(-1)
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the value, weighted."""
@@ -233,7 +232,7 @@ class ReinFlow(OnPolicyAgent):
             common["stride"] = c.steps_per_block
         actor = Adam(c.learning_rate, lowest=c.lowest_rates[0], **common)
         critic = Adam(c.value_learning_rate, lowest=c.lowest_rates[1], weight_decay=c.value_weight_decay, **common)
-        drawn = {"start": Noise("normal", self.decision_dim)} if c.clone_coefficient > 0 else {}
+        drawn = {"start": Noise("normal", self.actor.noise_dim)} if c.clone_coefficient > 0 else {}
         found: list[Update | Rule] = [
             Update(self.policy_loss, ("actor",), actor, noise=drawn),
             Update(self.critic_loss, ("value",), critic, together=True),

@@ -18,10 +18,11 @@ from problems import relative, spec
 from torch import Tensor, nn
 
 from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.sources import Uniform
-from surefoot.offline import FQL, IDQL, IFQL, QAM, QAME, QAMF, QC, QCFQL, AWRFlow, DiffusionBC, FlowBC, ReBRAC
+from surefoot.offline import FQL, IDQL, IFQL, QAM, QAME, QAMF, QC, QCFQL, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
 
 ROWS, RATE, PLANNED = 6, 3e-3, 8
 Noise = Mapping[str, Tensor]
@@ -339,6 +340,12 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
         {"preset": "fql", "chunk": 2, "critics": 4, "aggregate": "mean", "deviations": 0.5},
     ),
 }
+
+
+@pytest.mark.parametrize("kind", [AWRFlow, RAFTFlow])
+def test_returns_without_a_discount_are_refused_since_they_would_all_be_0(kind: type[AWRFlow]) -> None:
+    with pytest.raises(ConfigError, match=rf"{kind.name}\.discount is 1\.0, must be below 1"):
+        kind.configure(discount=1.0)
 
 
 def networks(agent: Agent) -> dict[str, nn.Module]:

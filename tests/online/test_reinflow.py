@@ -189,6 +189,24 @@ def test_a_clone_of_two_modes_keeps_both_and_reinflow_moves_to_the_better() -> N
     assert better > 0.85, (better, worse)
 
 
+@pytest.mark.parametrize("algorithm", ["reinflow", "rlcm"])
+@pytest.mark.parametrize("transition", ["reinflow", "flow_sde", "consistency"])
+def test_the_distance_from_the_clone_is_that_of_the_actions_that_leave(algorithm: str, transition: str) -> None:
+    agent: Any = flow_loop(algorithm, transition=transition, flow_steps=4, clone_coefficient=0.5).agent
+    head, observations = agent.actor, torch.randn(32, agent.spec.observation_dim)
+    start = torch.randn(32, head.noise_dim)
+    assert agent.updates()[0].noise["start"].width == head.noise_dim
+    assert not agent.clone_distance(observations, start).any(), "it begins as the clone"
+    before = agent.actor.act(observations, start).detach()
+    with torch.no_grad():
+        for parameter in head.network.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    after = agent.leaving_actor().act(observations, start).detach()
+    assert (after - before).abs().max() > 0.01, "nothing has changed, so this compares nothing"
+    expected = (after - before).square().mean(-1)
+    torch.testing.assert_close(agent.clone_distance(observations, start).detach(), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_a_run_that_kept_no_clone_is_no_start_for_one_that_stays_near_it() -> None:
     source = flow_loop("reinflow").agent
     near = flow_loop("reinflow", clone_coefficient=0.1).agent

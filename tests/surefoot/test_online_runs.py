@@ -11,10 +11,11 @@ from test_training import FAST, same, weights
 
 from surefoot import fit
 from surefoot.core.agent import Spec
+from surefoot.core.errors import ConfigError
 from surefoot.core.random import STEPS_PER_BLOCK, generator
 from surefoot.experiment.run import load_agent
 from surefoot.offline import CQL
-from surefoot.online import PPO, SAC, WSRL
+from surefoot.online import PPO, SAC, WSRL, FQLOnline, QCOnline
 
 PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -63,3 +64,27 @@ def test_wsrl_starts_with_all_that_cql_learned_and_first_acts_by_its_policy(tmp_
     torch.testing.assert_close(actions, drawn)
     raw = observations * source.normalizer.scale + source.normalizer.mean
     torch.testing.assert_close(raw[:, :2].square().sum(1), torch.ones(64))  # a cosine and a sine
+
+
+@pytest.mark.parametrize("kind", [FQLOnline, QCOnline])
+def test_without_data_rewards_are_lowered_by_one_where_asked_and_what_needs_data_is_refused(
+    kind: type[FQLOnline] | type[QCOnline], tmp_path: pathlib.Path
+) -> None:
+    small = {"hidden": (8, 8), "flow_steps": 2, "initial_steps": 40, "num_envs": 2}
+
+    def stored(rewards: str) -> torch.Tensor:
+        run = fit(
+            kind(PENDULUM, rewards=rewards, **small), env="native/pendulum", steps=60, seeds=[4],
+            out=tmp_path / rewards, progress=False, **FAST,
+        )  # fmt: skip
+        return weights(run, 4)["replay/columns.rewards"][:40]
+
+    plain = stored("none")
+    assert plain.any(), "rewards of 0 show nothing"
+    torch.testing.assert_close(stored("minus_one"), plain - 1)
+    for name, value in (("rewards", "return_range"), ("normalization", "observations")):
+        with pytest.raises(ConfigError, match=rf"{name}={value} is found from data, and there are none"):
+            fit(
+                kind(PENDULUM, **{name: value}, **small), env="native/pendulum", steps=60, seeds=1,
+                out=tmp_path / name, progress=False, **FAST,
+            )  # fmt: skip

@@ -10,6 +10,7 @@ from torch import Tensor
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
 from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import prepare_without_data
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.experiment.collectors import team_environment
 from surefoot.experiment.initialise import take_moments
@@ -60,7 +61,11 @@ class ActingTrainer(SeedTrainer):
             self.send({"kind": "note", "text": lost})
 
     def _ready(self, agents: Sequence[Agent]) -> Dataset | None:
-        return None if self.dataset is None else self.prepared(agents, self.dataset)
+        if self.dataset is not None:
+            return self.prepared(agents, self.dataset)
+        for agent in agents:
+            prepare_without_data(agent)
+        return None
 
     def _loop(self, agents: list[Agent], dataset: Dataset | None) -> Loop:
         return make_loop(
