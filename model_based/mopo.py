@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from surefoot.core.agent import algorithm_of, methods_of, require
@@ -36,10 +37,10 @@ class MOPO(ImaginedSAC):
 
     .. math:: \tilde r(s, a) = \hat r(s, a) - \lambda u(s, a), \quad u = \max_e \lVert \sigma_e(s, a) \rVert_2
 
-    The deviations are those of all outputs, the reward included, in the units of the data; `model_normalize_targets`
-    does not change them. Only imagined rewards are lowered. Without a penalty it is its base, bit for bit. Other
-    uncertainties: Lu, Ball, Parker-Holder, Osborne and Roberts, "Revisiting Design Choices in Offline Model Based
-    Reinforcement Learning" (ICLR 2022).
+    The deviations are those of all outputs, the reward included, in the units of the data; neither `normalization` nor
+    `model_normalize_targets` changes them, so that a lambda means the same with them and without. Only imagined rewards
+    are lowered. Without a penalty it is its base, bit for bit. Other uncertainties: Lu, Ball, Parker-Holder, Osborne and
+    Roberts, "Revisiting Design Choices in Offline Model Based Reinforcement Learning" (ICLR 2022).
     """
 
     name = "mopo"
@@ -54,11 +55,11 @@ class MOPO(ImaginedSAC):
 
     def uncertainty(self, states: Tensor, actions: Tensor) -> Tensor:
         """(B,) u of (B, S) states and (B, A) actions."""
-        found, size = self.model.predict_all(states, actions), self.spec.observation_dim
+        found, size, scale = self.model.predict_all(states, actions), self.spec.observation_dim, self.normalizer.scale
         if self.config.uncertainty == "aleatoric":
-            return uncertainty.max_aleatoric(found.std)
+            return uncertainty.max_aleatoric(torch.cat([found.std[..., :size] * scale, found.std[..., size:]], -1))
         measure = uncertainty.pairwise_difference if self.config.uncertainty == "pairwise" else uncertainty.ensemble_std
-        return measure(found.mean[..., :size])
+        return measure(found.mean[..., :size] * scale)
 
     def judge(self, states: Tensor, actions: Tensor, outcome: Outcome) -> Outcome:
         """The outcome with its reward lowered."""

@@ -36,6 +36,7 @@ class TTConfig:
     width: int = 128
     layers: int = 4
     heads: int = 4
+    reads_to_go: bool = False  # whether attention reads the tokens of returns-to-go; the published one does not
     dropout: float = 0.1
     action_weight: float = 5.0  # of the actions' tokens in the loss
     discount: float = 0.99  # of the returns-to-go, and of the search
@@ -70,7 +71,9 @@ class TrajectoryTransformer(Agent):
     .. math:: L = -E \textstyle\sum_i w_i \log p(x_i | x_{<i})
 
     over the tokens of a window, w being `action_weight` of actions and 1 of others. The return-to-go is the discounted
-    sum of the rewards after the step's own. It acts by the beam search of `world_models.TrajectoryPlanner`, which says
+    sum of the rewards after the step's own. Its tokens are predicted and never attended to, as in the official code: a
+    return-to-go follows from the one before and the reward, whatever is done, so a model that reads them values no
+    action (`reads_to_go`). It acts by the beam search of `world_models.TrajectoryPlanner`, which says
     what differs there; of the training it is that dropout masks are the same for all tokens of a row, that weight decay
     is on all weights, and that no window crosses an episode's end.
     """

@@ -52,7 +52,16 @@ class TokenTransformer(nn.Module):
     steps. Token number i, of place i mod D, gives the odds of token i + 1.
     """
 
-    def __init__(self, places: int, steps: int, bins: int, width: int = 128, layers: int = 4, heads: int = 4) -> None:
+    def __init__(
+        self,
+        places: int,
+        steps: int,
+        bins: int,
+        width: int = 128,
+        layers: int = 4,
+        heads: int = 4,
+        unread: int | None = None,
+    ) -> None:
         """Build it.
 
         Args:
@@ -62,9 +71,11 @@ class TokenTransformer(nn.Module):
             width: W.
             layers: blocks.
             heads: of the attention; they divide the width.
+            unread: a place other than the first, whose tokens no attention reads: they are predicted, and tell only the
+                token right after them. None: there is none.
 
         Raises:
-            ConfigError: sizes below 1, or heads that do not divide the width.
+            ConfigError: sizes below 1, heads that do not divide the width, or no such place.
         """
         super().__init__()
         if min(places, steps, layers, heads) < 1 or width % heads:
@@ -72,6 +83,9 @@ class TokenTransformer(nn.Module):
                 f"{places} places of {steps} steps in {layers} layers of {width} with {heads} heads: each must be at "
                 "least 1, and the heads a divisor of the width"
             )
+        if unread is not None and not 0 < unread < places:
+            raise ConfigError(f"place {unread} of {places} can't be left unread: choose one from 1 to {places - 1}")
+        self.unread = unread
         self.places, self.steps, self.bins, self.width, self.layers, self.heads = (
             places, steps, bins, width, layers, heads,
         )  # fmt: skip
@@ -110,11 +124,14 @@ class TokenTransformer(nn.Module):
         place, step = index % self.places, torch.div(index, self.places, rounding_mode="floor")
         earlier = torch.arange(first + count, device=tokens.device)
         seen = earlier.unsqueeze(0) <= index.unsqueeze(1)  # (n, first + n)
+        if self.unread is not None:
+            seen = seen & (earlier % self.places != self.unread)
         if skipped is not None:
             step = (step - skipped.unsqueeze(-1)).clamp(min=0)
             padding = torch.div(earlier, self.places, rounding_mode="floor") < skipped.unsqueeze(-1)  # (B, first + n)
             itself = earlier.unsqueeze(0) == index.unsqueeze(1)
-            seen = (seen & ~padding.unsqueeze(1)) | itself  # padding sees itself, so that it has any softmax
+            padding = padding.unsqueeze(1)
+            seen = (seen & ~padding) | (itself & padding)  # padding sees itself, so that it has any softmax
             seen = seen.unsqueeze(1)
         scores = torch.where(seen, 0.0, HIDDEN).to(self.positions.dtype)
         state = self.tokens[place, tokens] + self.positions[step, place]

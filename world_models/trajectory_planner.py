@@ -23,7 +23,9 @@ SEARCH: dict[str, Any] = {
     "discount": 0.99,
 }
 """Options of the search."""
-NETWORKS: dict[str, Any] = {"bins": 100, "law": "quantile", "context": 10, "width": 128, "layers": 4, "heads": 4}
+NETWORKS: dict[str, Any] = {
+    "bins": 100, "law": "quantile", "context": 10, "width": 128, "layers": 4, "heads": 4, "reads_to_go": False,
+}  # fmt: skip
 """Options of the networks, and the official values."""
 PART = 8
 """Rows that are planned for at once: each of them has beams of its own."""
@@ -226,6 +228,7 @@ class TrajectoryPlanner(Actor):
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
+        options = {"reads_to_go": True, **options}  # files of before there was a choice are of models that do
         return cls(*networks(observation_dim, action_dim, options), observation_dim, action_dim, options)
 
 
@@ -234,6 +237,8 @@ def networks(observation_dim: int, action_dim: int, options: Mapping[str, Any]) 
     places = observation_dim + action_dim + 2
     sizes = (options[name] for name in ("width", "layers", "heads"))
     return (
-        TokenTransformer(places, options["context"], options["bins"], *sizes),
+        TokenTransformer(
+            places, options["context"], options["bins"], *sizes, None if options["reads_to_go"] else places - 1
+        ),
         Bins(places, options["bins"], options["law"]),
     )

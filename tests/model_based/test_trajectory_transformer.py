@@ -153,6 +153,16 @@ def test_it_plans_to_where_it_pays_and_loads_again(tmp_path: Any) -> None:
     assert float(state.abs().mean()) < 0.4  # it began at 1.05, and a random walk ends further off
 
 
+def test_returns_to_go_are_not_read_unless_asked_for_and_an_old_file_is_of_a_model_that_reads_them() -> None:
+    for options, unread in (({}, 4), ({"reads_to_go": True}, None)):  # two numbers seen, an action, a reward
+        agent = TrajectoryTransformer(random_data(), **SMALL, **options).fresh(0)
+        assert agent.transformer.unread == unread
+        written = agent.actor.description()
+        assert TrajectoryPlanner.from_description(2, 1, written).transformer.unread == agent.transformer.unread
+        del written["reads_to_go"]
+        assert TrajectoryPlanner.from_description(2, 1, written).transformer.unread is None
+
+
 def test_seeds_together_are_seeds_alone() -> None:
     data = random_data()
     options = {**SMALL, "dropout": 0.2}

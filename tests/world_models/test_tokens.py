@@ -78,8 +78,26 @@ def test_a_token_s_odds_depend_on_those_before_it_alone() -> None:
         assert not torch.allclose(found[:, changed:], whole[:, changed:])
 
 
-def test_reading_on_from_the_past_equals_reading_all_at_once() -> None:
-    model = small()
+def test_a_place_that_is_left_unread_tells_the_next_token_alone() -> None:
+    model = small(unread=2)
+    tokens = torch.randint(0, 5, (2, 12), generator=torch.Generator().manual_seed(1))
+    whole, _ = model(tokens)
+    for changed in range(12):
+        other = tokens.clone()
+        other[:, changed] = (other[:, changed] + 1) % 5
+        found, _ = model(other)
+        reached = slice(changed, changed + 1 if changed % 3 == 2 else 12)
+        assert not torch.isclose(found[:, reached], whole[:, reached]).all(-1).any()
+        assert torch.equal(found[:, : reached.start], whole[:, : reached.start])
+        assert torch.equal(found[:, reached.stop :], whole[:, reached.stop :])
+    for place in (0, 3, -1):
+        with pytest.raises(ConfigError, match=f"place {place} of 3 can't be left unread"):
+            small(unread=place)
+
+
+@pytest.mark.parametrize("unread", [None, 1, 2])
+def test_reading_on_from_the_past_equals_reading_all_at_once(unread: int | None) -> None:
+    model = small(unread=unread)
     tokens = torch.randint(0, 5, (3, 12), generator=torch.Generator().manual_seed(1))
     whole, _ = model(tokens)
     parts, past, first = [], None, 0
@@ -94,8 +112,9 @@ def test_reading_on_from_the_past_equals_reading_all_at_once() -> None:
     torch.testing.assert_close(chosen, whole[rows, 7:])
 
 
-def test_padding_at_the_beginning_changes_nothing_behind_it() -> None:
-    model = small()
+@pytest.mark.parametrize("unread", [None, 1, 2])
+def test_padding_at_the_beginning_changes_nothing_behind_it(unread: int | None) -> None:
+    model = small(unread=unread)
     tokens = torch.randint(0, 5, (2, 12), generator=torch.Generator().manual_seed(1))
     padded, _ = model(tokens, skipped=torch.tensor([2, 1]))
     torch.testing.assert_close(padded[:1, 6:], model(tokens[:1, 6:])[0])
