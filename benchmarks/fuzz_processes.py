@@ -10,7 +10,7 @@ default folders     each asks for a folder of its own; each must get one that no
 one begun run       each resumes it and adds 1 to a number in it; no addition may be lost
 a JSON file         some write it over and over, others read it: each reading is what one of them wrote
 a checkpoint        likewise
-a policy            likewise; of its two files one may be newer than the other, which must be refused in a sentence
+a policy            likewise; where a process was killed between its two files, that must be refused in a sentence
 
 A third of them is killed by SIGKILL at some moment. What is refused must be refused by an exception of ours.
 """

@@ -19,11 +19,11 @@ from surefoot.core.actor import Actor, actor_class
 from surefoot.core.control_loop import ControlLoop
 from surefoot.core.encoders import Encoder, on_vectors
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
-from surefoot.core.files import beside, read_json, stem_of, write_json
+from surefoot.core.files import beside, stem_of, write_json
 from surefoot.core.memory import DRAWS, Memory
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.random import generator
-from surefoot.core.received import FORMAT, load_checked
+from surefoot.core.received import FORMAT, load_checked, read_pair
 from surefoot.core.single_action import single_action
 from surefoot.core.spec import VECTOR, Array, arrays_from_json, arrays_to_json, in_words, mapped
 
@@ -352,10 +352,7 @@ class Policy(ControlLoop, nn.Module):
         file = beside(stem, ".safetensors")
         if not file.is_file() and not str(path).endswith(".safetensors"):
             raise CheckpointError(f"{file}: there is no such file, and {path} is no run folder")
-        tensors, meta = checkpoint.load(file, kind="policy")
-        described = read_json(beside(stem, ".json"))
-        if described != {key: value for key, value in meta.items() if key != "kind"}:
-            raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
+        tensors, meta = read_pair(stem)
         try:
             policy = load_checked(file, tensors, meta, functools.partial(cls.from_description, meta))
         except (KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:

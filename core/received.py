@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import pathlib
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from surefoot.core import checkpoint
 from surefoot.core.activations import ACTIVATIONS
 from surefoot.core.checkpoint import check_format, check_tensors
 from surefoot.core.encoders import NAMES
 from surefoot.core.errors import CheckpointError
+from surefoot.core.files import beside, read_json
 from surefoot.core.schema import Flag, FlagOr, Kind, Many, Maybe, Number, Record, Table, Text, check, shown
 from surefoot.core.spec import KINDS
 
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from surefoot.core.policy import Policy
 
 FORMAT = "surefoot-policy-1"
+WAIT = 0.5
+"""Seconds in which another process that saves a policy again must have written its second file."""
 WIDEST, MOST_LAYERS, LONGEST = 1 << 20, 64, 10_000
 _WIDTHS = Many(Number(1, WIDEST, whole=True), 1, MOST_LAYERS)
 _RANGE = Many(Number(), 2, 2)
@@ -142,6 +148,24 @@ POLICY = Record(
     OPTIONS,
     others=True,
 )
+
+
+def read_pair(stem: pathlib.Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and description of a policy's two files, which agree.
+
+    Another process may be saving the policy again, one file after the other: it is given `WAIT` seconds.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or one is not the other's.
+    """
+    deadline = time.monotonic() + WAIT
+    while True:
+        tensors, meta = checkpoint.load(beside(stem, ".safetensors"), kind="policy")
+        if read_json(beside(stem, ".json")) == {key: value for key, value in meta.items() if key != "kind"}:
+            return tensors, meta
+        if time.monotonic() > deadline:
+            raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
+        time.sleep(0.02)
 
 
 def load_checked(

@@ -39,8 +39,8 @@ class MOPO(ImaginedSAC):
 
     The deviations are those of all outputs, the reward included, in the units of the data; neither `normalization` nor
     `model_normalize_targets` changes them, so that a lambda means the same with them and without. Only imagined rewards
-    are lowered. Without a penalty it is its base, bit for bit. Other uncertainties: Lu, Ball, Parker-Holder, Osborne and
-    Roberts, "Revisiting Design Choices in Offline Model Based Reinforcement Learning" (ICLR 2022).
+    are lowered. Without a penalty it is its base, bit for bit. Other uncertainties: Lu, Ball, Parker-Holder, Osborne
+    and Roberts, "Revisiting Design Choices in Offline Model Based Reinforcement Learning" (ICLR 2022).
     """
 
     name = "mopo"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import time
 
 import numpy as np
 import pytest
@@ -116,6 +117,20 @@ def test_a_policy_with_a_running_normaliser_comes_back(tmp_path: pathlib.Path) -
     saved.save(tmp_path / "p")
     rows = observations(5)
     assert torch.equal(Policy.load(tmp_path / "p")(rows), saved(rows))
+
+
+def test_a_policy_that_is_saved_again_while_it_is_read_is_read_whole(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tensors are new already, and its description not yet."""
+    stem = tmp_path / "p"
+    new = policy("deterministic")
+    new.save(stem)
+    tensors, description = (stem.with_suffix(ending).read_bytes() for ending in (".safetensors", ".json"))
+    policy("gaussian").save(stem)
+    stem.with_suffix(".safetensors").write_bytes(tensors)
+    monkeypatch.setattr(time, "sleep", lambda seconds: stem.with_suffix(".json").write_bytes(description))
+    assert Policy.load(stem).description() == new.description()
 
 
 def test_a_damaged_or_missing_half_of_a_policy_is_refused(tmp_path: pathlib.Path) -> None:

@@ -97,6 +97,8 @@ def test_mobile_on_real_rows_alone_is_sac_with_two_critics_plus_its_clamp() -> N
 def test_mopos_penalty_is_that_of_a_second_implementation(measure: str) -> None:
     agent = agent_of(MOPO, penalty=1.7, uncertainty=measure)
     assert isinstance(agent, MOPO)
+    units = torch.tensor([3.0, 0.5], dtype=torch.float64)  # of the data, where states are normalised
+    agent.normalizer.scale.copy_(units)
     batch = rows()
     states, actions = batch["observations"], batch["actions"]
     outcome = Outcome(batch["next_observations"], batch["rewards"], batch["rewards"] * 0, batch["rewards"] > 9)
@@ -115,8 +117,8 @@ def test_mopos_penalty_is_that_of_a_second_implementation(measure: str) -> None:
                 high, low = agent.model.max_log_variance, agent.model.min_log_variance
                 log_variance = high - torch.log1p(torch.exp(high - value[3:]))
                 log_variance = low + torch.log1p(torch.exp(log_variance - low))
-                means.append(value[:2])
-                stds.append(torch.exp(0.5 * log_variance))
+                means.append(value[:2] * units)
+                stds.append(torch.exp(0.5 * log_variance) * torch.cat([units, units.new_ones(1)]))
             centre = torch.stack(means).mean(0)
             u = {
                 "aleatoric": max(float(std.norm()) for std in stds),
