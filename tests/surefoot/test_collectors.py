@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import forking
@@ -12,7 +17,7 @@ import torch
 
 from surefoot.cli import main
 from surefoot.core import checkpoint
-from surefoot.core.errors import SurefootError
+from surefoot.core.errors import SimulatorError, SurefootError
 from surefoot.experiment import collectors
 from surefoot.experiment.run import Run
 from surefoot.online.team import LostError, Team
@@ -151,6 +156,68 @@ def test_a_collector_that_is_lost_again_and_again_ends_the_run_with_a_sentence()
 
     with pytest.raises(SurefootError, match=r"collector 0 was lost 6 times in a row without an answer \(no such proc"):
         Team(lambda worker: Dead(), lambda worker: {}, 1).collect(0, lambda: ({}, {}))
+
+
+LARGE = 1 << 22
+"""Bytes that no pipe holds."""
+
+
+def threads_end(before: set[threading.Thread]) -> bool:
+    """Whether the threads that have begun since end within a minute."""
+    end = time.monotonic() + 60
+    while set(threading.enumerate()) - before:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture
+def connection() -> Iterator[collectors.ProcessConnection]:
+    """A collector in a process that neither reads nor writes until SIGCONT."""
+    made = collectors.ProcessConnection()
+    os.kill(made.process.pid, signal.SIGSTOP)
+    yield made
+    made.close()
+
+
+def test_patience_holds_also_where_a_collector_that_hangs_leaves_its_pipe_full(
+    connection: collectors.ProcessConnection,
+) -> None:
+    team = Team(lambda worker: connection, lambda worker: {}, 1, staleness=1, patience=0.5)
+    said: list[str] = []
+
+    def learn() -> None:
+        with pytest.raises(SimulatorError) as refused:
+            team.collect(0, lambda: ({}, {"agent/weights": torch.zeros(LARGE // 4)}))
+        said.append(str(refused.value))
+
+    learner = threading.Thread(target=learn, daemon=True)
+    learner.start()
+    learner.join(60)
+    assert said == ["collector 0 gave no answer for 0.5 seconds (patience=): its environment may hang"]
+
+
+def test_a_closed_connection_leaves_no_thread_that_writes_or_reads() -> None:
+    before = set(threading.enumerate())
+    for message in (b"", bytes(LARGE)):
+        connection = collectors.ProcessConnection()
+        os.kill(connection.process.pid, signal.SIGSTOP)
+        connection.send(message)
+        connection.close()
+        assert threads_end(before)
+
+
+def test_a_collector_that_takes_no_orders_is_lost(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "deaf"
+    program.write_text("#!/bin/sh\nexec sleep 1000 0<&-\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    connection = collectors.ProcessConnection()
+    connection.send(bytes(LARGE))
+    with pytest.raises(LostError, match="takes no orders"):
+        connection.receive(60)
+    connection.close()
 
 
 @pytest.mark.parametrize(

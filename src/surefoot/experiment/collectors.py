@@ -176,7 +176,11 @@ class Collector:
 
 
 class ProcessConnection:
-    """A collector in a process of its own on this machine; messages through its standard input and output."""
+    """A collector in a process of its own on this machine; messages through its standard input and output.
+
+    One thread writes and another reads, so that a full pipe never blocks the learner: it waits in `receive` only, where
+    its patience counts. What waits to be written is bounded, as a team has at most `staleness` + 1 orders under way.
+    """
 
     def __init__(self) -> None:
         """Begin it."""
@@ -187,7 +191,9 @@ class ProcessConnection:
             env=environment(**dict.fromkeys(THREADS, "1")),
         )
         self._inbox: queue.Queue[bytes | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()  # or both sides wait for each other's full pipes
+        self._outbox: queue.Queue[bytes | None] = queue.Queue()
+        for side in (self._read, self._write):
+            threading.Thread(target=side, daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -196,13 +202,18 @@ class ProcessConnection:
                 self._inbox.put(message)
         self._inbox.put(None)
 
-    def send(self, message: bytes) -> None:
-        """As `Connection.send`."""
+    def _write(self) -> None:
         assert self.process.stdin is not None
         try:
-            write_framed(self.process.stdin, message)
-        except (OSError, ValueError) as error:
-            raise LostError(self._why()) from error
+            with self.process.stdin as orders:
+                while (message := self._outbox.get()) is not None:
+                    write_framed(orders, message)
+        except (OSError, ValueError):
+            self._inbox.put(None)
+
+    def send(self, message: bytes) -> None:
+        """As `Connection.send`; where the collector is lost, `receive` says so."""
+        self._outbox.put(message)
 
     def receive(self, patience: float | None) -> bytes:
         """As `Connection.receive`."""
@@ -217,11 +228,13 @@ class ProcessConnection:
     def _why(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5)
-        return f"its process {self.process.pid} ended with code {self.process.returncode}"
+        code = self.process.returncode
+        return f"its process {self.process.pid} {'takes no orders' if code is None else f'ended with code {code}'}"
 
     def close(self) -> None:
         """As `Connection.close`."""
         self.process.kill()
+        self._outbox.put(None)
         self.process.wait()
 
 
