@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -218,6 +220,61 @@ def test_a_collector_that_takes_no_orders_is_lost(tmp_path: pathlib.Path, monkey
     with pytest.raises(LostError, match="takes no orders"):
         connection.receive(60)
     connection.close()
+
+
+INTERRUPTED = """
+import os, signal, threading
+from surefoot.experiment.collectors import ProcessConnection
+from surefoot.experiment.stopping import listen_to_signals
+from surefoot.online.team import packed, unpacked
+listen_to_signals(threading.Event())
+connection = ProcessConnection()
+for _ in range(2):
+    os.killpg(0, signal.SIGINT)
+    connection.send(packed({"do": "nothing"}, {}))
+    print(unpacked(connection.receive(None))[0]["error"], flush=True)
+connection.close()
+"""
+
+
+def test_a_terminals_interrupt_is_the_learners_alone_from_a_collectors_first_moment_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        start_new_session=True,  # a group of its own, as a terminal's Ctrl-C reaches
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["unexpected", "unexpected"]), done.stderr
+    assert "KeyboardInterrupt" not in done.stderr
+
+
+HANGING = """
+import os, sys, time
+from surefoot.experiment import collectors
+def answer(self, message):
+    print("acts", file=sys.stderr, flush=True)
+    time.sleep(1000)
+collectors.Collector.answer = answer
+collectors.main()
+"""
+
+
+def test_a_collector_whose_environment_hangs_ends_with_its_learner() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", HANGING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        collectors.write_framed(process.stdin, b"an order")
+        assert process.stderr.readline() == b"acts\n"
+        process.stdin.close()
+        try:
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(

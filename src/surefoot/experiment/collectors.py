@@ -30,6 +30,7 @@ from surefoot.core.errors import ConfigError, SurefootError
 from surefoot.envs.training import make_training
 from surefoot.experiment import trust
 from surefoot.experiment.plan import Plan
+from surefoot.experiment.stopping import leave_interrupts, signals_wait
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import make_loop
 from surefoot.online.off_policy import OffPolicyLoop
@@ -184,12 +185,13 @@ class ProcessConnection:
 
     def __init__(self) -> None:
         """Begin it."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "surefoot.experiment.collectors"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(**dict.fromkeys(THREADS, "1")),
-        )
+        with signals_wait():
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "surefoot.experiment.collectors"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment(**dict.fromkeys(THREADS, "1")),
+            )
         self._inbox: queue.Queue[bytes | None] = queue.Queue()
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
         for side in (self._read, self._write):
@@ -288,18 +290,32 @@ def read_framed(file: IO[bytes]) -> bytes | None:
     return message if len(message) == length else None
 
 
-def main() -> int:
-    """A collector of `ProcessConnection`; it ends with its standard input, that is, with the learner."""
+def main() -> None:
+    """A collector of `ProcessConnection`; does not return.
+
+    It ends with its standard input, that is, with the learner, also where its environment hangs. Ctrl-C, which a
+    terminal sends to all processes of a run, is left to the learner, which may still want an answer.
+    """
+    leave_interrupts()
     channel, orders = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
     os.dup2(2, 1)  # what libraries print is no answer
     sys.stdout = sys.stderr
+    received: queue.Queue[bytes] = queue.Queue()
+
+    def read() -> None:
+        try:
+            while (message := read_framed(orders)) is not None:
+                received.put(message)
+        finally:
+            os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
     own = Collector()
-    while (message := read_framed(orders)) is not None:
-        answer = own.answer(message)
+    while True:
+        answer = own.answer(received.get())
         if answer is not None:
             with contextlib.suppress(BrokenPipeError):
                 write_framed(channel, answer)
-    return 0
 
 
 def facts(env: Any) -> dict[str, Any]:
@@ -308,4 +324,4 @@ def facts(env: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    os._exit(main())
+    main()
