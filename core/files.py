@@ -92,6 +92,19 @@ def read_json(path: str | os.PathLike[str], kind: Kind | None = None) -> Any:
     return value if kind is None else check(value, kind, path)
 
 
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a text in UTF-8, without their ends.
+
+    Line feeds and carriage returns end them, and nothing else: a text in a line of JSON may hold U+2028, U+2029 or
+    U+0085, where `str.splitlines` would cut it.
+
+    Raises:
+        UnicodeDecodeError: it is not in UTF-8.
+    """
+    with open(path, encoding="utf-8") as file:
+        return [line.removesuffix("\n") for line in file]
+
+
 def stem_of(path: str | os.PathLike[str]) -> pathlib.Path:
     """A path without the ending of either file of a pair of safetensors and JSON."""
     path = pathlib.Path(path)

@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from surefoot.core.errors import DataError
+from surefoot.core.files import read_lines
 
 Text = str | list[dict[str, str]]
 
@@ -44,7 +45,7 @@ def read_feedback(path: str | pathlib.Path) -> list[Pair] | list[LabelledSteps]:
         raise DataError(f"{path}: there is no such file")
     found: list[Any] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not text in UTF-8: {error}") from error
     for number, line in enumerate(lines, 1):

@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from surefoot.core.errors import DataError
+from surefoot.core.files import read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ def read_prompts(path: str | pathlib.Path) -> list[Prompt]:
         raise DataError(f"{path}: there is no such file")
     found, names = [], None
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not text in UTF-8: {error}") from error
     for number, line in enumerate(lines, 1):

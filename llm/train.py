@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from surefoot.core.files import written_aside
+from surefoot.core.files import read_lines, written_aside
 from surefoot.llm.evaluate import evaluate
 from surefoot.llm.loop import Loop, TrainConfig
 from surefoot.llm.losses import Method
@@ -63,7 +63,7 @@ def train(
     lines: list[dict[str, Any]] = []
     if path is not None and (path / CHECKPOINT).is_file():
         loop.load(path / CHECKPOINT)
-        known = [json.loads(line) for line in (path / METRICS).read_text().splitlines()]
+        known = [json.loads(line) for line in read_lines(path / METRICS)]
         lines = [line for line in known if line["step"] <= loop.step]
 
     def note(line: dict[str, Any]) -> None:

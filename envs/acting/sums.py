@@ -14,7 +14,10 @@ SUMS = ("return", "length", "cost")
 
 
 class EpisodeMeans:
-    """Mean return, length and cost of the training episodes that end, for each of S seeds of N environments."""
+    """Mean return, length and cost of the training episodes that end, for each of S seeds of N environments.
+
+    Episodes with a return that is not finite are left out.
+    """
 
     def __init__(self, seeds: int, num_envs: int, device: str | torch.device = "cpu") -> None:
         self.seeds, self.num_envs = seeds, num_envs
@@ -43,10 +46,9 @@ class EpisodeMeans:
             self._running[2] += costs.view(shape)
         if ended.device.type == "cpu" and not bool(ended.any()):
             return
-        there = ended.view(shape).double()
-        self._ended[:3] += (self._running * there).sum(2)
-        self._ended[3] += there.sum(1)
-        self._running *= 1 - there
+        there = ended.view(shape)
+        self._count(self._running, there, 2)
+        self._running.masked_fill_(there, 0)
 
     def add_block(self, block: Mapping[str, Tensor]) -> None:
         """Take in a block of (S, T, N) rewards, terminations, truncations and, where there are, costs and mask.
@@ -60,10 +62,17 @@ class EpisodeMeans:
         if "costs" in block:
             values.append(block["costs"].double() * steps)
         self._has_costs |= "costs" in block
+        sums = []
         for index, value in enumerate(values):
-            sums, self._running[index] = sums_of_episodes(value, self._running[index], ended)
-            self._ended[index] += (sums * ended).sum((1, 2))
-        self._ended[3] += ended.sum((1, 2))
+            found, self._running[index] = sums_of_episodes(value, self._running[index], ended)
+            sums.append(found)
+        self._count(torch.stack(sums), ended, (2, 3))
+
+    def _count(self, sums: Tensor, ended: Tensor, rows: int | tuple[int, ...]) -> None:
+        """Take in the sums (return, length, cost) of the episodes that ended, added over the dimensions `rows`."""
+        counted = ended & sums[0].isfinite()
+        self._ended[: len(sums)] += torch.where(counted, sums, 0.0).sum(rows)
+        self._ended[3] += counted.unsqueeze(0).sum(rows)[0]
 
     def add_sums(self, block: PolicyBlock, horizon: int) -> None:
         """Take in the sums of a rollout of `horizon` steps."""
@@ -158,6 +167,8 @@ class RecentEpisodes:
 def sums_of_episodes(values: Tensor, running: Tensor, ended: Tensor) -> tuple[Tensor, Tensor]:
     """Sums since the beginning of each episode, and those of the episodes that go on.
 
+    Each is a sum of its own episode's values alone, so that one that is not finite, or beyond measure, stays there.
+
     Args:
         values: (S, T, N) float64.
         running: (S, N) sums of the running episodes before.
@@ -167,8 +178,12 @@ def sums_of_episodes(values: Tensor, running: Tensor, ended: Tensor) -> tuple[Te
         (S, T, N) sums up to and with each step where an episode ended there (elsewhere since the last end), and (S, N)
         the next `running`.
     """
-    count = torch.arange(1, values.shape[1] + 1, device=values.device).view(1, -1, 1)
-    last = torch.where(ended, count, 0).cummax(1).values  # steps up to the last end, this step's included
-    before = torch.cat([torch.zeros_like(last[:, :1]), last[:, :-1]], 1)
-    sums = torch.cat([-running.unsqueeze(1), values.cumsum(1)], 1)
-    return sums[:, 1:] - sums.gather(1, before), sums[:, -1] - sums.gather(1, last[:, -1:]).squeeze(1)
+    sums = torch.cat([values[:, :1] + running.unsqueeze(1), values[:, 1:]], 1)
+    begun = torch.cat([torch.zeros_like(ended[:, :1]), ended[:, :-1]], 1)
+    reach = 1  # of a step's sum backwards, up to its episode's beginning; twice as far each time
+    while reach < values.shape[1]:
+        earlier = torch.where(begun[:, reach:], 0.0, sums[:, :-reach])
+        sums = torch.cat([sums[:, :reach], sums[:, reach:] + earlier], 1)
+        begun = torch.cat([begun[:, :reach], begun[:, reach:] | begun[:, :-reach]], 1)
+        reach *= 2
+    return sums, torch.where(ended[:, -1], 0.0, sums[:, -1])

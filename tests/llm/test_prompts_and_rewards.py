@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.llm import Prompt, load_reward, pass_at, read_prompts, scores
+from surefoot.llm.feedback import Pair, read_feedback
 
 
 def test_columns_of_a_prompt_come_to_the_reward_by_name() -> None:
@@ -74,6 +76,19 @@ def test_prompts_are_lines_of_json(tmp_path: pathlib.Path) -> None:
             read_prompts(path)
     with pytest.raises(DataError, match="no such file"):
         read_prompts(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("letter", ["\u2028", "\u2029", "\x85"])
+def test_texts_hold_any_letter_that_json_allows(letter: str, tmp_path: pathlib.Path) -> None:
+    path, text = tmp_path / "lines.jsonl", f"one{letter}two"
+
+    def write(**row: str) -> None:
+        path.write_bytes(2 * (json.dumps(row, ensure_ascii=False) + "\r\n").encode())
+
+    write(prompt=text, answer=text)
+    assert read_prompts(path) == 2 * [Prompt(text, {"answer": text})]
+    write(prompt=text, chosen=text, rejected="")
+    assert read_feedback(path) == 2 * [Pair(text, text, "")]
 
 
 def test_pass_at_k_is_the_share_of_choices_with_a_right_answer() -> None:

@@ -18,6 +18,7 @@ from surefoot.core.normalizer import RunningMoments
 from surefoot.cuda_ext.rollout import Carry, rollout
 from surefoot.data.store import Store
 from surefoot.envs.acting import EpisodeMeans
+from surefoot.envs.acting.sums import sums_of_episodes
 from surefoot.envs.episodes import run_episodes
 from surefoot.envs.native_rollout import evaluates, native_policy
 from surefoot.online.minibatches import Minibatches, RewardScale, WholeBlock
@@ -282,6 +283,29 @@ def test_means_of_episodes_are_those_counted_one_by_one() -> None:
     assert found["episode_return"] == pytest.approx([np.mean(r) for r in returns], rel=1e-12)
     assert found["episode_length"] == pytest.approx([np.mean(s) for s in steps])
     assert math.isnan(means.take()["episode_return"][0])
+
+
+@pytest.mark.parametrize("reward", [math.inf, math.nan, 1e300])
+def test_what_is_lost_of_one_episode_is_not_lost_of_others(reward: float) -> None:
+    rewards, ended = torch.ones(1, 10, 2, dtype=torch.float64), torch.zeros(1, 10, 2, dtype=torch.bool)
+    rewards[0, 1, 0] = reward
+    ended[0, 3::3] = True  # after 4, 3 and 3 steps
+    block = {"rewards": rewards, "terminations": ended, "truncations": torch.zeros_like(ended)}
+    sums, running = sums_of_episodes(rewards, torch.zeros(1, 2, dtype=torch.float64), ended)
+    assert sums[0, 6::3].tolist() == [[3.0, 3.0]] * 2
+    assert running.tolist() == [[0.0, 0.0]]
+    blocks, steps = EpisodeMeans(1, 2), EpisodeMeans(1, 2)
+    for first, last in ((0, 3), (3, 10)):  # the lost reward is of an episode that goes on between them
+        blocks.add_block({name: value[:, first:last] for name, value in block.items()})
+    for time in range(10):
+        steps.add_step(rewards[0, time], ended[0, time])
+    for means in (blocks, steps):
+        found = means.take()
+        if not math.isfinite(reward):
+            assert found == {"episode_return": [16 / 5], "episode_length": [16 / 5]}
+        assert not means.lengths.any()
+        means.add_block({**block, "rewards": torch.ones_like(rewards)})
+        assert means.take()["episode_return"] == [20 / 6]
 
 
 def test_sums_of_a_rollout_give_the_means_that_its_records_give() -> None:

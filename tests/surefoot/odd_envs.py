@@ -47,7 +47,21 @@ class Huge(Counting):
         return self.observation(), 1e300 if self.taken > self.after else -1.0, False, False, {}
 
 
+class Lost(Counting):
+    """The reward of an instance's step number 70 is `reward`, and each other's is -1."""
+
+    reward: ClassVar[float] = -1.0
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken += 1
+        return self.observation(), self.reward if self.taken == 70 else -1.0, False, False, {}
+
+
 gymnasium.register("Huge-v0", Huge, max_episode_steps=20)
 gymnasium.register("HugeOnce-v0", Huge, max_episode_steps=20, kwargs={"after": 119})
+gymnasium.register("Lost-v0", Lost, max_episode_steps=20)
 gymnasium.register("Counting-v0", Counting, max_episode_steps=20)
 gymnasium.register("Whole-v0", Whole, max_episode_steps=20)

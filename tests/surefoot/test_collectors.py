@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import forking
@@ -12,7 +19,7 @@ import torch
 
 from surefoot.cli import main
 from surefoot.core import checkpoint
-from surefoot.core.errors import SurefootError
+from surefoot.core.errors import SimulatorError, SurefootError
 from surefoot.experiment import collectors
 from surefoot.experiment.run import Run
 from surefoot.online.team import LostError, Team
@@ -151,6 +158,123 @@ def test_a_collector_that_is_lost_again_and_again_ends_the_run_with_a_sentence()
 
     with pytest.raises(SurefootError, match=r"collector 0 was lost 6 times in a row without an answer \(no such proc"):
         Team(lambda worker: Dead(), lambda worker: {}, 1).collect(0, lambda: ({}, {}))
+
+
+LARGE = 1 << 22
+"""Bytes that no pipe holds."""
+
+
+def threads_end(before: set[threading.Thread]) -> bool:
+    """Whether the threads that have begun since end within a minute."""
+    end = time.monotonic() + 60
+    while set(threading.enumerate()) - before:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture
+def connection() -> Iterator[collectors.ProcessConnection]:
+    """A collector in a process that neither reads nor writes until SIGCONT."""
+    made = collectors.ProcessConnection()
+    os.kill(made.process.pid, signal.SIGSTOP)
+    yield made
+    made.close()
+
+
+def test_patience_holds_also_where_a_collector_that_hangs_leaves_its_pipe_full(
+    connection: collectors.ProcessConnection,
+) -> None:
+    team = Team(lambda worker: connection, lambda worker: {}, 1, staleness=1, patience=0.5)
+    said: list[str] = []
+
+    def learn() -> None:
+        with pytest.raises(SimulatorError) as refused:
+            team.collect(0, lambda: ({}, {"agent/weights": torch.zeros(LARGE // 4)}))
+        said.append(str(refused.value))
+
+    learner = threading.Thread(target=learn, daemon=True)
+    learner.start()
+    learner.join(60)
+    assert said == ["collector 0 gave no answer for 0.5 seconds (patience=): its environment may hang"]
+
+
+def test_a_closed_connection_leaves_no_thread_that_writes_or_reads() -> None:
+    before = set(threading.enumerate())
+    for message in (b"", bytes(LARGE)):
+        connection = collectors.ProcessConnection()
+        os.kill(connection.process.pid, signal.SIGSTOP)
+        connection.send(message)
+        connection.close()
+        assert threads_end(before)
+
+
+def test_a_collector_that_takes_no_orders_is_lost(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "deaf"
+    program.write_text("#!/bin/sh\nexec sleep 1000 0<&-\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    connection = collectors.ProcessConnection()
+    connection.send(bytes(LARGE))
+    with pytest.raises(LostError, match="takes no orders"):
+        connection.receive(60)
+    connection.close()
+
+
+INTERRUPTED = """
+import os, signal, threading
+from surefoot.experiment.collectors import ProcessConnection
+from surefoot.experiment.stopping import listen_to_signals
+from surefoot.online.team import packed, unpacked
+listen_to_signals(threading.Event())
+connection = ProcessConnection()
+for _ in range(2):
+    os.killpg(0, signal.SIGINT)
+    connection.send(packed({"do": "nothing"}, {}))
+    print(unpacked(connection.receive(None))[0]["error"], flush=True)
+connection.close()
+"""
+
+
+def test_a_terminals_interrupt_is_the_learners_alone_from_a_collectors_first_moment_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        start_new_session=True,  # a group of its own, as a terminal's Ctrl-C reaches
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["unexpected", "unexpected"]), done.stderr
+    assert "KeyboardInterrupt" not in done.stderr
+
+
+HANGING = """
+import os, sys, time
+from surefoot.experiment import collectors
+def answer(self, message):
+    print("acts", file=sys.stderr, flush=True)
+    time.sleep(1000)
+collectors.Collector.answer = answer
+collectors.main()
+"""
+
+
+def test_a_collector_whose_environment_hangs_ends_with_its_learner() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", HANGING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        collectors.write_framed(process.stdin, b"an order")
+        assert process.stderr.readline() == b"acts\n"
+        process.stdin.close()
+        try:
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import signal
 from typing import Any
@@ -75,6 +76,21 @@ def test_skipped_samples_are_counted_in_metrics_and_result(tmp_path: pathlib.Pat
     assert counted[-1] == 1
     assert set(counted[:-1]) == {None}
     assert read_json(run.seed_folder(0) / "result.json")["skipped_samples"] == 1
+
+
+@pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan, 1e300])
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_lost_reward_takes_its_own_episodes_return_alone(
+    reward: float, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odd_envs.Lost.reward", reward)
+    agent = StreamAC(Spec(1, 1, (-1.0,), (1.0,)), hidden=(8,))
+    run = fit(agent, env="odd_envs:Lost-v0", steps=200, seeds=1, evaluate_every=100, out=tmp_path / "run", **FAST)
+    lines = [line["values"] for line in metrics(run) if line["kind"] == "train"]
+    assert [line["skipped_samples"] for line in lines if "skipped_samples" in line] == [1]
+    found = [(line["episode_return"], line["episode_length"]) for line in lines]
+    assert found == [(-20.0, 20.0)] * len(lines)  # of 50 steps each: two or three episodes
 
 
 SCRIPT = """

@@ -30,6 +30,7 @@ from surefoot.core.errors import ConfigError, SurefootError
 from surefoot.envs.training import make_training
 from surefoot.experiment import trust
 from surefoot.experiment.plan import Plan
+from surefoot.experiment.stopping import leave_interrupts, signals_wait
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import make_loop
 from surefoot.online.off_policy import OffPolicyLoop
@@ -176,18 +177,25 @@ class Collector:
 
 
 class ProcessConnection:
-    """A collector in a process of its own on this machine; messages through its standard input and output."""
+    """A collector in a process of its own on this machine; messages through its standard input and output.
+
+    One thread writes and another reads, so that a full pipe never blocks the learner: it waits in `receive` only, where
+    its patience counts. What waits to be written is bounded, as a team has at most `staleness` + 1 orders under way.
+    """
 
     def __init__(self) -> None:
         """Begin it."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "surefoot.experiment.collectors"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(**dict.fromkeys(THREADS, "1")),
-        )
+        with signals_wait():
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "surefoot.experiment.collectors"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment(**dict.fromkeys(THREADS, "1")),
+            )
         self._inbox: queue.Queue[bytes | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()  # or both sides wait for each other's full pipes
+        self._outbox: queue.Queue[bytes | None] = queue.Queue()
+        for side in (self._read, self._write):
+            threading.Thread(target=side, daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -196,13 +204,18 @@ class ProcessConnection:
                 self._inbox.put(message)
         self._inbox.put(None)
 
-    def send(self, message: bytes) -> None:
-        """As `Connection.send`."""
+    def _write(self) -> None:
         assert self.process.stdin is not None
         try:
-            write_framed(self.process.stdin, message)
-        except (OSError, ValueError) as error:
-            raise LostError(self._why()) from error
+            with self.process.stdin as orders:
+                while (message := self._outbox.get()) is not None:
+                    write_framed(orders, message)
+        except (OSError, ValueError):
+            self._inbox.put(None)
+
+    def send(self, message: bytes) -> None:
+        """As `Connection.send`; where the collector is lost, `receive` says so."""
+        self._outbox.put(message)
 
     def receive(self, patience: float | None) -> bytes:
         """As `Connection.receive`."""
@@ -217,11 +230,13 @@ class ProcessConnection:
     def _why(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5)
-        return f"its process {self.process.pid} ended with code {self.process.returncode}"
+        code = self.process.returncode
+        return f"its process {self.process.pid} {'takes no orders' if code is None else f'ended with code {code}'}"
 
     def close(self) -> None:
         """As `Connection.close`."""
         self.process.kill()
+        self._outbox.put(None)
         self.process.wait()
 
 
@@ -275,18 +290,32 @@ def read_framed(file: IO[bytes]) -> bytes | None:
     return message if len(message) == length else None
 
 
-def main() -> int:
-    """A collector of `ProcessConnection`; it ends with its standard input, that is, with the learner."""
+def main() -> None:
+    """A collector of `ProcessConnection`; does not return.
+
+    It ends with its standard input, that is, with the learner, also where its environment hangs. Ctrl-C, which a
+    terminal sends to all processes of a run, is left to the learner, which may still want an answer.
+    """
+    leave_interrupts()
     channel, orders = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
     os.dup2(2, 1)  # what libraries print is no answer
     sys.stdout = sys.stderr
+    received: queue.Queue[bytes] = queue.Queue()
+
+    def read() -> None:
+        try:
+            while (message := read_framed(orders)) is not None:
+                received.put(message)
+        finally:
+            os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
     own = Collector()
-    while (message := read_framed(orders)) is not None:
-        answer = own.answer(message)
+    while True:
+        answer = own.answer(received.get())
         if answer is not None:
             with contextlib.suppress(BrokenPipeError):
                 write_framed(channel, answer)
-    return 0
 
 
 def facts(env: Any) -> dict[str, Any]:
@@ -295,4 +324,4 @@ def facts(env: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    os._exit(main())
+    main()

@@ -74,13 +74,18 @@ def listen_to_signals(stop: threading.Event) -> None:
         stop.set()
 
     signal.signal(signal.SIGTERM, handle)
+    leave_interrupts()
+
+
+def leave_interrupts() -> None:
+    """In a process that was started while `signals_wait`: Ctrl-C is the parent's; SIGTERM does what it is set to do."""
     signal.signal(signal.SIGINT, _nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 @contextlib.contextmanager
 def signals_wait() -> Iterator[None]:
-    """A process started inside gets SIGINT and SIGTERM when it has called `listen_to_signals`, and not before."""
+    """A process started inside gets SIGINT and SIGTERM when it has called `leave_interrupts`, and not before."""
     before: Any = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

@@ -17,6 +17,7 @@ from surefoot.experiment.inputs import training_environment
 from surefoot.experiment.run import Run
 from surefoot.experiment.trainer import SeedTrainer
 from surefoot.streaming.agent import StreamingAgent
+from surefoot.streaming.samples import LARGEST
 
 BARREN = 50
 """Steps in a row without a sample that could be learned, after which a run ends."""
@@ -88,6 +89,7 @@ class StreamingTrainer(SeedTrainer):
                 break
         self.taken += steps
         self._check_finite()
+        rewards[~(np.abs(rewards) <= LARGEST)] = np.nan  # such samples are skipped, and their episodes' returns unknown
         block = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
         block |= {"costs": costs} if has_costs else {}
         block, errors = {name: column[:steps] for name, column in block.items()}, errors[:steps]

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import CheckpointError, ConfigError, DataError
-from surefoot.core.files import read_json, write_json, written_aside
+from surefoot.core.files import read_json, read_lines, write_json, written_aside
 from surefoot.core.schema import Many, Number, Plain, Record, Table, Text
 from surefoot.evaluation import RunData, hierarchical_interval, names, plots
 from surefoot.evaluation.passes import REWARD, RIGHT, pass_figures
@@ -245,7 +245,7 @@ def _sum_up(folder: pathlib.Path, made: Plan) -> None:
     lines = [
         _metrics_line(seed, json.loads(line))
         for seed, place in zip(made.seeds, places, strict=True)
-        for line in (place / "metrics.jsonl").read_text().splitlines()
+        for line in read_lines(place / "metrics.jsonl")
     ]
     with written_aside(folder / "metrics.jsonl") as aside:
         ordered = sorted(lines, key=lambda line: int(line["step"]))
