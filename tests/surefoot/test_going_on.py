@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from small_runs import metrics, small_dataset
 
-from surefoot.core.errors import ConfigError
+from surefoot.core import checkpoint
+from surefoot.core.errors import CheckpointError, ConfigError, SurefootError
+from surefoot.data import save
 from surefoot.experiment.extending import extend
 from surefoot.experiment.live import LiveMetrics, read_live
 from surefoot.experiment.plan import Plan
@@ -63,6 +66,101 @@ def test_an_extension_that_was_interrupted_leaves_a_run_that_can_be_resumed(
             extend(begun.folder, 40)
     assert bits(resume(begun.folder)) == before
     assert Run.open(begun.folder).plan.steps == 20
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    """Path within a folder -> bytes, of all files."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+ACTING: dict[str, dict[str, Any]] = {
+    "sac": {"initial_steps": 20, "num_envs": 2},
+    "td3": {"initial_steps": 20},
+    "stream_ac": {},
+    "ppo": {"num_envs": 2, "horizon": 10, "minibatches": 2, "epochs": 1, "schedule": "constant"},
+}
+
+
+@pytest.mark.parametrize("algorithm", ACTING)
+def test_an_extended_run_that_acts_ends_as_one_that_was_told_so_at_once(algorithm: str, tmp_path: pathlib.Path) -> None:
+    given: dict[str, Any] = {"algorithm": algorithm, "config": ACTING[algorithm], "seeds": (3,), "evaluate_every": 20}
+    whole = train(plan(80, **given), tmp_path / "whole")
+    begun = train(plan(40, **given), tmp_path / "begun")
+    assert bits(begun) != bits(whole)
+    notes: list[dict[str, Any]] = []
+    longer = extend(begun.folder, 80, listener=notes.append)
+    assert bits(longer) == bits(whole)
+    assert longer.summary["returns"] == whole.summary["returns"]
+    assert [line for line in metrics(longer) if line["kind"] == "resumed"] == []
+    tensors = [checkpoint.load(run.checkpoint_path(3))[0] for run in (longer, whole)]
+    rows = [{name: value for name, value in one.items() if name.startswith("replay/")} for one in tensors]
+    assert len(rows[0]) > 0 or algorithm in ("stream_ac", "ppo")
+    assert all(rows[0][name].equal(value) for name, value in rows[1].items())
+    assert [note["text"] for note in notes if "schedule" in str(note.get("text"))] == []
+
+
+def test_an_extended_stream_of_random_choices_says_that_they_follow_the_steps(tmp_path: pathlib.Path) -> None:
+    given = Plan(
+        algorithm="stream_q", config={"hidden": [8]}, steps=40, dataset=None, environment="CartPole-v1", seeds=(0,),
+        episodes=1, evaluate_every=20, evaluate_episodes=1,
+    )  # fmt: skip
+    begun = train(given, tmp_path / "begun")
+    notes: list[dict[str, Any]] = []
+    assert extend(begun.folder, 80, listener=notes.append).summary["steps"] == 80
+    assert any("random choices of stream_q" in str(note.get("text")) for note in notes)
+
+
+def moved_dataset(run: Run) -> None:
+    pathlib.Path(str(run.plan.dataset)).unlink()
+
+
+def other_dataset(run: Run) -> None:
+    save(small_dataset(1), pathlib.Path(str(run.plan.dataset)))
+
+
+def lost_checkpoint(run: Run) -> None:
+    run.checkpoint_path(3).unlink()
+
+
+def damaged_checkpoint(run: Run) -> None:
+    path = run.checkpoint_path(3)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def other_machine(run: Run) -> None:
+    (run.folder / "kernels.json").write_text('{"machine": "another"}')
+
+
+def unknown_logger(run: Run) -> None:
+    config = json.loads((run.folder / "config.json").read_text())
+    (run.folder / "config.json").write_text(json.dumps({**config, "logger": "none"}))
+
+
+@pytest.mark.parametrize(
+    "harm", [moved_dataset, other_dataset, lost_checkpoint, damaged_checkpoint, other_machine, unknown_logger]
+)
+def test_a_run_that_cannot_be_extended_stays_as_it_was(harm: Any, tmp_path: pathlib.Path) -> None:
+    save(small_dataset(), tmp_path / "data.npz")
+    given = dataclasses.replace(plan(20), dataset=str(tmp_path / "data.npz"))
+    run = train(given, tmp_path / "run")
+    harm(run)
+    before = contents(run.folder)
+    with pytest.raises(SurefootError):
+        extend(run.folder, 40)
+    assert contents(run.folder) == before
+    assert Run.open(run.folder).complete
+
+
+def test_a_replay_buffer_that_lost_rows_is_not_extended_into_a_larger_one(tmp_path: pathlib.Path) -> None:
+    given: dict[str, Any] = {"algorithm": "sac", "seeds": (0,), "evaluate_every": 20}
+    run = train(plan(40, config={"initial_steps": 20, "replay_capacity": 30}, **given), tmp_path / "run")
+    config = json.loads((run.folder / "config.json").read_text())
+    config["plan"]["config"]["replay_capacity"] = 1000
+    (run.folder / "config.json").write_text(json.dumps(config))
+    before = contents(run.folder)
+    with pytest.raises(CheckpointError, match="30 rows, not 80, and its newest rows have replaced the oldest"):
+        extend(run.folder, 80)
+    assert contents(run.folder) == before
 
 
 def test_losses_can_be_read_while_a_run_trains(tmp_path: pathlib.Path) -> None:

@@ -151,6 +151,9 @@ class SeedTrainer:
         """What a policy is worth without a simulator, as JSON values."""
         return {}
 
+    def close(self) -> None:
+        """Give free what training acts in: nothing is trained any more."""
+
     def pause(self) -> None:
         """Raise `Stopped` if the run is asked to stop; to be called where `state` may be."""
         if self.asked_to_stop():
