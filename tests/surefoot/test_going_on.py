@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import pathlib
 from typing import Any
@@ -161,6 +162,61 @@ def test_a_replay_buffer_that_lost_rows_is_not_extended_into_a_larger_one(tmp_pa
     with pytest.raises(CheckpointError, match="30 rows, not 80, and its newest rows have replaced the oldest"):
         extend(run.folder, 80)
     assert contents(run.folder) == before
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All seeds of a run are trained in one group, as on a GPU."""
+    monkeypatch.setattr("surefoot.experiment.training.in_groups", lambda seeds, device: [list(seeds)] if seeds else [])
+
+
+@pytest.mark.usefixtures("together")
+def test_a_disk_that_is_full_between_two_seeds_leaves_the_checkpoints_of_both(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, given = small_dataset(), plan(30, kernels=False)
+    whole = train(given, tmp_path / "whole", dataset=data)
+    real, calls = checkpoint.save_file, iter(range(100))
+
+    def full(*arguments: Any) -> None:
+        if next(calls) == 4:  # after the dataset, both seeds at step 10, and the first at step 20
+            raise OSError(errno.ENOSPC, "")
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full)
+        with pytest.raises(SurefootError, match=r"seeds/3/checkpoint\.safetensors: can't be written: the disk is full"):
+            train(given, tmp_path / "run", dataset=data)
+    run = Run.open(tmp_path / "run")
+    assert [checkpoint.load(run.checkpoint_path(seed))[1]["step"] for seed in (0, 3)] == [10, 10]
+    steps: list[int] = []
+    resumed = resume(run.folder, listener=lambda event: steps.append(event.get("step", 30)))
+    assert min(steps) == 20
+    assert bits(resumed) == bits(whole)
+
+
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("lost", [True, False])
+def test_seeds_of_one_group_at_different_steps_are_not_begun_again_in_silence(
+    lost: bool, tmp_path: pathlib.Path
+) -> None:
+    run = train(plan(20, kernels=False), tmp_path / "run", dataset=small_dataset())
+    path = run.checkpoint_path(3)
+    tensors, meta = checkpoint.load(path)
+    path.unlink()
+    if not lost:
+        checkpoint.save(path, tensors, {**meta, "step": 10})
+    for name in ("summary.json", "seeds/0/result.json", "seeds/3/result.json"):
+        (run.folder / name).unlink()
+    before = contents(run.folder)
+    found = r"0/checkpoint\.safetensors is of step 20.*3/checkpoint\.safetensors is " + (
+        "not there" if lost else "of step 10"
+    )
+    with pytest.raises(CheckpointError, match=f"seeds 0, 3 .*{found}.*Put back copies of one step"):
+        resume(run.folder)
+    assert {name: before[name] for name in before if name.startswith("seeds/")} == {
+        name: value for name, value in contents(run.folder).items() if name.startswith("seeds/")
+    }
 
 
 def test_losses_can_be_read_while_a_run_trains(tmp_path: pathlib.Path) -> None:

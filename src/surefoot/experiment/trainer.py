@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import pathlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -199,10 +200,14 @@ class SeedTrainer:
 
     def _restore(self) -> None:
         paths = [self.run.checkpoint_path(seed) for seed in self.seeds]
-        if not all(path.is_file() for path in paths):
+        if not any(path.is_file() for path in paths):
             return
-        states, steps = [], set()
+        states: list[dict[str, Tensor]] = []
+        steps: list[int | None] = []
         for seed, path in zip(self.seeds, paths, strict=True):
+            if not path.is_file():
+                steps.append(None)
+                continue
             tensors, meta = checkpoint.load(path, kind="checkpoint")
             check(meta, STATE, path)
             if (meta["algorithm"], meta["seed"]) != (self.plan.algorithm, seed):
@@ -211,15 +216,23 @@ class SeedTrainer:
                     "needed here; it was moved from another run"
                 )
             states.append(tensors)
-            steps.add(meta["step"])
+            steps.append(meta["step"])
             self.watch.kept |= {} if meta.get("kept") is None else {seed: meta["kept"]}
             self.due = bool(meta.get("due"))
             self.metrics += meta["metrics"]
             self.seconds = max(self.seconds, meta["seconds"])
-        if len(steps) > 1:  # killed between two seeds' checkpoints: begin them all again
-            self.metrics, self.seconds, self.due = [], 0.0, False
-            return
-        self.go_on(states, steps.pop())
+        step = steps[0]
+        if step is None or any(other != step for other in steps):
+            found = ", ".join(
+                f"{path} is " + ("not there" if one is None else f"of step {one:,}")
+                for path, one in zip(paths, steps, strict=True)
+            )
+            raise CheckpointError(
+                f"seeds {', '.join(map(str, self.seeds))} are trained together here, and can't go on from different "
+                f"steps: {found}. Put back copies of one step, or go on without a GPU if the run began so, which "
+                "trains each seed by itself; or delete these checkpoints to begin the seeds again"
+            )
+        self.go_on(states, step)
 
     def train(self) -> None:
         """Train to the end, evaluating and saving on the way.
@@ -335,6 +348,11 @@ class SeedTrainer:
         for position, seed in enumerate(self.seeds):
             if self.watch.supports(seed):
                 self.watch.keep(seed, self.step, self.policy(position))
+        checkpoint.save_together(self._checkpoints())
+
+    def _checkpoints(self) -> Iterator[tuple[pathlib.Path, dict[str, Tensor], dict[str, Any]]]:
+        """Path, tensors and description of each seed's checkpoint."""
+        for position, seed in enumerate(self.seeds):
             meta = {
                 "kind": "checkpoint",
                 "algorithm": self.plan.algorithm,
@@ -345,7 +363,7 @@ class SeedTrainer:
                 "seconds": self.seconds,
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
             }
-            checkpoint.save(self.run.checkpoint_path(seed), self.state(position), meta)
+            yield self.run.checkpoint_path(seed), self.state(position), meta
 
     def _judged(self, policy: Policy, seed: int) -> dict[str, Any]:
         """What a policy that was kept is worth: episodes, or without a simulator an estimate from data held out."""
