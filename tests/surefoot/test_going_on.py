@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -19,6 +20,7 @@ from surefoot.experiment.live import LiveMetrics, read_live
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import IN_MEMORY, Run
 from surefoot.experiment.training import resume, train
+from surefoot.offline import BC
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -217,6 +219,34 @@ def test_seeds_of_one_group_at_different_steps_are_not_begun_again_in_silence(
     assert {name: before[name] for name in before if name.startswith("seeds/")} == {
         name: value for name, value in contents(run.folder).items() if name.startswith("seeds/")
     }
+
+
+def test_a_metric_that_is_not_finite_is_left_out_and_the_run_ends(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = BC.actor_loss
+
+    def actor_loss(self: BC, batch: Any, noise: Any) -> Any:
+        loss, told = real(self, batch, noise)
+        return loss, {**told, "ratio": loss.detach() / 0, "lowest": -loss.detach() / 0, "even": loss.detach() / loss}
+
+    monkeypatch.setattr(BC, "actor_loss", actor_loss)
+    run = train(plan(20, seeds=(0,)), tmp_path / "run", dataset=small_dataset())
+    told = [line["values"] for line in metrics(run) if line["kind"] == "train"]
+    assert [values["even"] for values in told] == [1.0, 1.0]
+    assert not any({"ratio", "lowest"} & values.keys() for values in told)
+
+
+def test_a_run_whose_checkpoint_holds_an_infinite_metric_can_end(tmp_path: pathlib.Path) -> None:
+    run = train(plan(20, seeds=(0,)), tmp_path / "run", dataset=small_dataset())
+    before, path = metrics(run), run.checkpoint_path(0)
+    tensors, meta = checkpoint.load(path)
+    next(line for line in meta["metrics"] if line["kind"] == "train")["values"]["ratio"] = math.inf
+    checkpoint.save(path, tensors, meta)
+    for name in ("summary.json", "seeds/0/result.json"):
+        (run.folder / name).unlink()
+    assert resume(run.folder).complete
+    assert metrics(run) == before
 
 
 def test_losses_can_be_read_while_a_run_trains(tmp_path: pathlib.Path) -> None:

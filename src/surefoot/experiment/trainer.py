@@ -55,6 +55,11 @@ def never() -> bool:
     return False
 
 
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics without those that are NaN or infinite, which JSON does not have."""
+    return {name: value for name, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
+
+
 def seed_trainer(
     run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never, share: Share | None = None
 ) -> SeedTrainer:
@@ -219,7 +224,7 @@ class SeedTrainer:
             steps.append(meta["step"])
             self.watch.kept |= {} if meta.get("kept") is None else {seed: meta["kept"]}
             self.due = bool(meta.get("due"))
-            self.metrics += meta["metrics"]
+            self.metrics += [{**line, "values": finite(line["values"])} for line in meta["metrics"]]
             self.seconds = max(self.seconds, meta["seconds"])
         step = steps[0]
         if step is None or any(other != step for other in steps):
@@ -270,7 +275,7 @@ class SeedTrainer:
             self.seconds += elapsed
             for position, seed in enumerate(self.seeds):
                 told = {name: value[position] for name, value in values.items()}
-                heard = {name: v for name, v in told.items() if not math.isnan(v)}
+                heard = finite(told)
                 self.record(seed, "train", heard)
                 for ring in self.watch.hear(seed, self.step, heard):
                     self.record(seed, "alarm", {ring.signal: ring.value})
