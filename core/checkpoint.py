@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -60,16 +61,29 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapp
     Raises:
         SurefootError: the disk is full or the folder can't be written.
     """
-    text = json.dumps(dict(meta), sort_keys=True)
-    own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    with written_aside(path) as temporary:
-        try:
-            written = format_of(str(meta.get("kind")))
-            header = {"surefoot": text, "format": written, "sha256": digest(own, f"{written}\n{text}")}
-            save_file(own, str(temporary), header)
-        except SafetensorError as error:
-            number = re.search(r"os error (\d+)", str(error))
-            raise OSError(int(number[1]) if number else 0, str(error)) from error
+    save_together([(path, tensors, meta)])
+
+
+def save_together(files: Iterable[tuple[str | os.PathLike[str], Mapping[str, Tensor], Mapping[str, Any]]]) -> None:
+    """Write files of one moment, each as `save` does: the first is renamed when all of them are on the disk.
+
+    Raises:
+        SurefootError: as `save`; all files are as they were, unless renaming itself failed.
+    """
+    with contextlib.ExitStack() as renamed:
+        for path, tensors, meta in files:
+            text = json.dumps(dict(meta), sort_keys=True)
+            own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+            temporary = renamed.enter_context(written_aside(path))
+            try:
+                written = format_of(str(meta.get("kind")))
+                header = {"surefoot": text, "format": written, "sha256": digest(own, f"{written}\n{text}")}
+                save_file(own, str(temporary), header)
+            except SafetensorError as error:
+                number = re.search(r"os error (\d+)", str(error))
+                raise OSError(int(number[1]) if number else 0, str(error)) from error
+            with open(temporary, "rb+") as file:  # now, for a disk may turn out to be full as late as this
+                os.fsync(file.fileno())
 
 
 def load(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:

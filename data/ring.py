@@ -161,7 +161,10 @@ class RingBuffer:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `state_dict()` of a buffer of the same capacity, columns and environments.
+        """Go on from `state_dict()` of a buffer of the same columns and environments.
+
+        Its capacity may be smaller, if its rows still lie in the order in which they came: steps are then added behind
+        them, as if there had been as much room from the beginning.
 
         Raises:
             CheckpointError: the state is of another kind of buffer; this one is then unchanged.
@@ -174,7 +177,7 @@ class RingBuffer:
         self._ends.fill_(True)
         self._ends[:size].copy_(state["ends"])
         self._newest_done.copy_(state["newest_done"])
-        self._position = int(state["position"])
+        self._position = (int(state["position"]) or size) % self.capacity
         self._size = size
 
     @property
@@ -207,16 +210,18 @@ class RingBuffer:
         if set(state) != expected:
             odd = ", ".join(sorted(set(state) ^ expected))
             raise CheckpointError(f"the state is of another ring buffer, its entries differ in: {odd}")
-        if int(state["capacity"]) != self.capacity:
+        size, position, capacity = len(state["ends"]), int(state["position"]), int(state["capacity"])
+        if capacity > self.capacity or (capacity < self.capacity and position not in (0, size)):
             raise CheckpointError(
-                f"the state is of a ring buffer of {int(state['capacity'])} rows, not {self.capacity}"
+                f"the state is of a ring buffer of {capacity} rows, not {self.capacity}"
+                + (", and its newest rows have replaced the oldest" if capacity < self.capacity else "")
+                + ": go on with the capacity that it was filled with, or begin with an empty buffer"
             )
-        size, position = len(state["ends"]), int(state["position"])
         shapes = {COLUMN_PREFIX + key: (size, *self.fields[key].shape) for key in self._columns}
         shapes |= {"newest_done": (self.num_envs,)}
         for key, shape in shapes.items():
             if tuple(state[key].shape) != shape:
                 raise CheckpointError(f"{key!r} in the state has shape {tuple(state[key].shape)}, not {shape}")
-        full = size == self.capacity and position % self.num_envs == 0 and 0 <= position < self.capacity
-        if not full and not (size < self.capacity and position == size and size % self.num_envs == 0):
+        full = size == capacity and position % self.num_envs == 0 and 0 <= position < capacity
+        if not full and not (size < capacity and position == size and size % self.num_envs == 0):
             raise CheckpointError(f"the state's position {position} does not fit its {size} written rows")

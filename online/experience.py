@@ -305,7 +305,7 @@ class Experience:
         """
         rows = {name.removeprefix("replay/") for name in states[0] if name.startswith("replay/")}
         self.buffer.load_state_dict({name: self._joined([s[f"replay/{name}"] for s in states]) for name in rows})
-        count, first = self.buffer.num_envs, int(states[0]["replay/position"])
+        count, first = self.buffer.num_envs, self.buffer.position
         self._newest = torch.arange(first - count, first, device=self.device) % self.buffer.capacity
         for position, state in enumerate(states):
             self.taken[position] = state.get("experience/taken", torch.zeros(()))  # version 0.2.0 did not count

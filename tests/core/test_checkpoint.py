@@ -243,6 +243,29 @@ def test_a_full_disk_in_the_middle_of_a_checkpoint_leaves_the_old_file(
     assert same(checkpoint.load(file)[0], TENSORS)
 
 
+@pytest.mark.parametrize("place", ["save_file", "os.fsync"])
+def test_files_of_one_moment_stay_as_they_were_where_the_last_does_not_fit(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    paths = [tmp_path / f"{number}.safetensors" for number in range(3)]
+
+    def all_of(value: float) -> list[Any]:
+        return [(path, {"x": torch.full((2,), value)}, META) for path in paths]
+
+    checkpoint.save_together(all_of(1.0))
+    module, _, name = f"checkpoint.{place}".rpartition(".")
+    owner = os if module.endswith("os") else checkpoint
+    real, calls = getattr(owner, name), iter(range(100))
+    monkeypatch.setattr(owner, name, lambda *given, **options: (full if next(calls) == 2 else real)(*given, **options))
+    with pytest.raises(SurefootError, match=r"2\.safetensors: can't be written: the disk is full"):
+        checkpoint.save_together(all_of(2.0))
+    monkeypatch.undo()
+    assert sorted(os.listdir(tmp_path)) == [path.name for path in paths]
+    assert [checkpoint.load(path)[0]["x"].tolist() for path in paths] == [[1, 1]] * 3
+    checkpoint.save_together(all_of(2.0))
+    assert [checkpoint.load(path)[0]["x"].tolist() for path in paths] == [[2, 2]] * 3
+
+
 def test_an_error_of_the_writer_itself_leaves_no_temporary(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.json"
 

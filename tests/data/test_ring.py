@@ -102,6 +102,27 @@ def test_a_resumed_buffer_goes_on_exactly() -> None:
                 assert torch.equal(first[key], second[key]), (steps, key)
 
 
+def test_a_ring_that_was_never_overwritten_goes_on_in_a_larger_one_as_if_it_had_been_that_large() -> None:
+    for steps in (0, 1, 3, 4):  # of the four that the smaller one has room for
+        whole, larger = filled(steps, capacity=24, done_every=3), RingBuffer(24, SHAPES, num_envs=3)
+        larger.load_state_dict(filled(steps, done_every=3).state_dict())
+        for time in range(steps, 10):  # until the larger one is overwritten too
+            assert larger.add(step(time, 3, 3)).tolist() == whole.add(step(time, 3, 3)).tolist()
+            assert (len(larger), larger.position) == (len(whole), whole.position)
+            assert torch.equal(larger.chain.ends, whole.chain.ends)
+            for key in whole.keys:
+                assert torch.equal(larger[key], whole[key]), (steps, key)
+
+
+def test_a_ring_of_another_capacity_is_refused_where_rows_were_lost_or_would_be() -> None:
+    larger = RingBuffer(24, SHAPES, num_envs=3)
+    with pytest.raises(CheckpointError, match=r"12 rows, not 24, and its newest rows have replaced the oldest: go on"):
+        larger.load_state_dict(filled(5).state_dict())
+    assert len(larger) == 0
+    with pytest.raises(CheckpointError, match=r"24 rows, not 12: go on with the capacity"):
+        filled(1).load_state_dict(filled(2, capacity=24).state_dict())
+
+
 def test_a_state_holds_contiguous_tensors_that_later_steps_do_not_change() -> None:
     buffer = filled(3)
     state = buffer.state_dict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,19 @@ class Lucky(MBRCSL):
         ready = super().prepare(dataset)
         self.threshold.fill_(-1e6)
         return ready
+
+
+@pytest.mark.parametrize("best", [0.0, -0.0, 2.0])
+def test_returns_in_the_model_are_not_set_against_a_best_of_nothing(best: float) -> None:
+    data = random_data()
+    learner = learner_of([Lucky(data, **SMALL).fresh(0)], data, [0], 9)
+    learner.run(8)  # the model's updates and the clone's
+    learner.buffers["threshold"].fill_(best)
+    learner.buffers["accepted"].fill_(1)
+    learner.buffers["actor.target_return"].fill_(5.0)
+    metrics = learner.run(1)
+    ratio = metrics["model_return_over_best"][0]
+    assert math.isnan(ratio) if best == 0 else ratio >= 2.5
 
 
 def test_stacked_seeds_equal_each_seed_alone() -> None:

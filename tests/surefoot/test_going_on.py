@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
+import math
 import pathlib
 from typing import Any
 
 import pytest
 from small_runs import metrics, small_dataset
 
-from surefoot.core.errors import ConfigError
+from surefoot.core import checkpoint
+from surefoot.core.errors import CheckpointError, ConfigError, SurefootError
+from surefoot.data import save
 from surefoot.experiment.extending import extend
 from surefoot.experiment.live import LiveMetrics, read_live
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import IN_MEMORY, Run
 from surefoot.experiment.training import resume, train
+from surefoot.offline import BC
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -63,6 +69,184 @@ def test_an_extension_that_was_interrupted_leaves_a_run_that_can_be_resumed(
             extend(begun.folder, 40)
     assert bits(resume(begun.folder)) == before
     assert Run.open(begun.folder).plan.steps == 20
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    """Path within a folder -> bytes, of all files."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+ACTING: dict[str, dict[str, Any]] = {
+    "sac": {"initial_steps": 20, "num_envs": 2},
+    "td3": {"initial_steps": 20},
+    "stream_ac": {},
+    "ppo": {"num_envs": 2, "horizon": 10, "minibatches": 2, "epochs": 1, "schedule": "constant"},
+}
+
+
+@pytest.mark.parametrize("algorithm", ACTING)
+def test_an_extended_run_that_acts_ends_as_one_that_was_told_so_at_once(algorithm: str, tmp_path: pathlib.Path) -> None:
+    given: dict[str, Any] = {"algorithm": algorithm, "config": ACTING[algorithm], "seeds": (3,), "evaluate_every": 20}
+    whole = train(plan(80, **given), tmp_path / "whole")
+    begun = train(plan(40, **given), tmp_path / "begun")
+    assert bits(begun) != bits(whole)
+    notes: list[dict[str, Any]] = []
+    longer = extend(begun.folder, 80, listener=notes.append)
+    assert bits(longer) == bits(whole)
+    assert longer.summary["returns"] == whole.summary["returns"]
+    assert [line for line in metrics(longer) if line["kind"] == "resumed"] == []
+    tensors = [checkpoint.load(run.checkpoint_path(3))[0] for run in (longer, whole)]
+    rows = [{name: value for name, value in one.items() if name.startswith("replay/")} for one in tensors]
+    assert len(rows[0]) > 0 or algorithm in ("stream_ac", "ppo")
+    assert all(rows[0][name].equal(value) for name, value in rows[1].items())
+    assert [note["text"] for note in notes if "schedule" in str(note.get("text"))] == []
+
+
+def test_an_extended_stream_of_random_choices_says_that_they_follow_the_steps(tmp_path: pathlib.Path) -> None:
+    given = Plan(
+        algorithm="stream_q", config={"hidden": [8]}, steps=40, dataset=None, environment="CartPole-v1", seeds=(0,),
+        episodes=1, evaluate_every=20, evaluate_episodes=1,
+    )  # fmt: skip
+    begun = train(given, tmp_path / "begun")
+    notes: list[dict[str, Any]] = []
+    assert extend(begun.folder, 80, listener=notes.append).summary["steps"] == 80
+    assert any("random choices of stream_q" in str(note.get("text")) for note in notes)
+
+
+def moved_dataset(run: Run) -> None:
+    pathlib.Path(str(run.plan.dataset)).unlink()
+
+
+def other_dataset(run: Run) -> None:
+    save(small_dataset(1), pathlib.Path(str(run.plan.dataset)))
+
+
+def lost_checkpoint(run: Run) -> None:
+    run.checkpoint_path(3).unlink()
+
+
+def damaged_checkpoint(run: Run) -> None:
+    path = run.checkpoint_path(3)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def other_machine(run: Run) -> None:
+    (run.folder / "kernels.json").write_text('{"machine": "another"}')
+
+
+def unknown_logger(run: Run) -> None:
+    config = json.loads((run.folder / "config.json").read_text())
+    (run.folder / "config.json").write_text(json.dumps({**config, "logger": "none"}))
+
+
+@pytest.mark.parametrize(
+    "harm", [moved_dataset, other_dataset, lost_checkpoint, damaged_checkpoint, other_machine, unknown_logger]
+)
+def test_a_run_that_cannot_be_extended_stays_as_it_was(harm: Any, tmp_path: pathlib.Path) -> None:
+    save(small_dataset(), tmp_path / "data.npz")
+    given = dataclasses.replace(plan(20), dataset=str(tmp_path / "data.npz"))
+    run = train(given, tmp_path / "run")
+    harm(run)
+    before = contents(run.folder)
+    with pytest.raises(SurefootError):
+        extend(run.folder, 40)
+    assert contents(run.folder) == before
+    assert Run.open(run.folder).complete
+
+
+def test_a_replay_buffer_that_lost_rows_is_not_extended_into_a_larger_one(tmp_path: pathlib.Path) -> None:
+    given: dict[str, Any] = {"algorithm": "sac", "seeds": (0,), "evaluate_every": 20}
+    run = train(plan(40, config={"initial_steps": 20, "replay_capacity": 30}, **given), tmp_path / "run")
+    config = json.loads((run.folder / "config.json").read_text())
+    config["plan"]["config"]["replay_capacity"] = 1000
+    (run.folder / "config.json").write_text(json.dumps(config))
+    before = contents(run.folder)
+    with pytest.raises(CheckpointError, match="30 rows, not 80, and its newest rows have replaced the oldest"):
+        extend(run.folder, 80)
+    assert contents(run.folder) == before
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All seeds of a run are trained in one group, as on a GPU."""
+    monkeypatch.setattr("surefoot.experiment.training.in_groups", lambda seeds, device: [list(seeds)] if seeds else [])
+
+
+@pytest.mark.usefixtures("together")
+def test_a_disk_that_is_full_between_two_seeds_leaves_the_checkpoints_of_both(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, given = small_dataset(), plan(30, kernels=False)
+    whole = train(given, tmp_path / "whole", dataset=data)
+    real, calls = checkpoint.save_file, iter(range(100))
+
+    def full(*arguments: Any) -> None:
+        if next(calls) == 4:  # after the dataset, both seeds at step 10, and the first at step 20
+            raise OSError(errno.ENOSPC, "")
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full)
+        with pytest.raises(SurefootError, match=r"seeds/3/checkpoint\.safetensors: can't be written: the disk is full"):
+            train(given, tmp_path / "run", dataset=data)
+    run = Run.open(tmp_path / "run")
+    assert [checkpoint.load(run.checkpoint_path(seed))[1]["step"] for seed in (0, 3)] == [10, 10]
+    steps: list[int] = []
+    resumed = resume(run.folder, listener=lambda event: steps.append(event.get("step", 30)))
+    assert min(steps) == 20
+    assert bits(resumed) == bits(whole)
+
+
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("lost", [True, False])
+def test_seeds_of_one_group_at_different_steps_are_not_begun_again_in_silence(
+    lost: bool, tmp_path: pathlib.Path
+) -> None:
+    run = train(plan(20, kernels=False), tmp_path / "run", dataset=small_dataset())
+    path = run.checkpoint_path(3)
+    tensors, meta = checkpoint.load(path)
+    path.unlink()
+    if not lost:
+        checkpoint.save(path, tensors, {**meta, "step": 10})
+    for name in ("summary.json", "seeds/0/result.json", "seeds/3/result.json"):
+        (run.folder / name).unlink()
+    before = contents(run.folder)
+    found = r"0/checkpoint\.safetensors is of step 20.*3/checkpoint\.safetensors is " + (
+        "not there" if lost else "of step 10"
+    )
+    with pytest.raises(CheckpointError, match=f"seeds 0, 3 .*{found}.*Put back copies of one step"):
+        resume(run.folder)
+    assert {name: before[name] for name in before if name.startswith("seeds/")} == {
+        name: value for name, value in contents(run.folder).items() if name.startswith("seeds/")
+    }
+
+
+def test_a_metric_that_is_not_finite_is_left_out_and_the_run_ends(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = BC.actor_loss
+
+    def actor_loss(self: BC, batch: Any, noise: Any) -> Any:
+        loss, told = real(self, batch, noise)
+        return loss, {**told, "ratio": loss.detach() / 0, "lowest": -loss.detach() / 0, "even": loss.detach() / loss}
+
+    monkeypatch.setattr(BC, "actor_loss", actor_loss)
+    run = train(plan(20, seeds=(0,)), tmp_path / "run", dataset=small_dataset())
+    told = [line["values"] for line in metrics(run) if line["kind"] == "train"]
+    assert [values["even"] for values in told] == [1.0, 1.0]
+    assert not any({"ratio", "lowest"} & values.keys() for values in told)
+
+
+def test_a_run_whose_checkpoint_holds_an_infinite_metric_can_end(tmp_path: pathlib.Path) -> None:
+    run = train(plan(20, seeds=(0,)), tmp_path / "run", dataset=small_dataset())
+    before, path = metrics(run), run.checkpoint_path(0)
+    tensors, meta = checkpoint.load(path)
+    next(line for line in meta["metrics"] if line["kind"] == "train")["values"]["ratio"] = math.inf
+    checkpoint.save(path, tensors, meta)
+    for name in ("summary.json", "seeds/0/result.json"):
+        (run.folder / name).unlink()
+    assert resume(run.folder).complete
+    assert metrics(run) == before
 
 
 def test_losses_can_be_read_while_a_run_trains(tmp_path: pathlib.Path) -> None:

@@ -25,6 +25,8 @@ class ActingTrainer(SeedTrainer):
     """Trains agents on what they meet in an environment of their own, and on a dataset where they take one."""
 
     loop: Loop
+    environment: VectorEnvironment
+    """What the loop acts in."""
     elsewhere: Elsewhere | None = None
     """The environments of collectors, where they act."""
 
@@ -68,10 +70,11 @@ class ActingTrainer(SeedTrainer):
         return None
 
     def _loop(self, agents: list[Agent], dataset: Dataset | None) -> Loop:
+        self.environment = self._environment(agents[0])
         return make_loop(
             agents,
             self.seeds,
-            self._environment(agents[0]),
+            self.environment,
             planned_steps=self.plan.steps,
             batch_size=self.plan.batch_size,
             device=self.device,
@@ -104,6 +107,12 @@ class ActingTrainer(SeedTrainer):
         return super().extras(position) | (
             {} if self.elsewhere is None else {"collectors": self.elsewhere.team.facts()}
         )
+
+    def close(self) -> None:
+        """Close the environments, and end collectors."""
+        if self.elsewhere is not None:
+            self.elsewhere.team.close()
+        self.environment.close()
 
     def finish(self) -> None:
         """As for all; collectors have nothing more to do."""

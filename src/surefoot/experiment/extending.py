@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import os
 import pathlib
+from collections.abc import Iterator
+
+import torch
 
 from surefoot.core.agent import Update
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.files import read_json, write_json
 from surefoot.experiment import training
 from surefoot.experiment.folders import claim_begun
 from surefoot.experiment.run import CONFIG, Run, describe_machine
 from surefoot.experiment.stopping import resumable
+from surefoot.experiment.trainer import seed_trainer
 from surefoot.experiment.trust import demand, refuse_links
 from surefoot.experiment.workers import Listener, names_in
+from surefoot.streaming.agent import StreamingAgent
 
 
 def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None = None, trust: bool = False) -> Run:
     """Train a run, complete or not, up to more steps; its evaluations stay as far apart as they were.
 
     The numbers are those of a run that was told `steps` at once, and the same `evaluate_every`, but for learning rates
-    with a schedule, which goes on to the new end: a note says so.
+    and exploration with a schedule, which goes on to the new end: a note says so. A run that can't be extended is left
+    as it was.
 
     Args:
         folder: of the run.
@@ -32,7 +40,8 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
     Raises:
         ConfigError: no more steps than the run has already; a module that is not trusted.
         FolderInUseError: it is being trained.
-        CheckpointError: not a run folder, another dataset than it began with, or another machine.
+        CheckpointError: not a run folder, another dataset than it began with, checkpoints that are not there or can't
+            go on to so many steps, or another machine.
     """
     run = Run.open(pathlib.Path(folder).resolve())
     notify = listener or training.silent
@@ -46,16 +55,12 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
         demand(name, run.folder / "config.json", trust)
     with claim_begun(run.folder) as claim, resumable(run.folder):
         run = Run.open(run.folder)  # as it is now that nobody else writes it
-        longer = dataclasses.replace(run.plan, steps=steps, evaluate_every=run.plan.interval)
-        scheduled = sorted(
-            entry.name
-            for entry in run.agent().updates()
-            if isinstance(entry, Update)
-            and getattr(entry.optimizer, "schedule", "constant") not in ("constant", "adaptive")
-        )
-        if scheduled:
-            names = ", ".join(scheduled)
-            text = f"the learning rate of {names} follows a schedule, which now ends at step {steps:,}: it jumps here"
+        longer = Run(run.folder, dataclasses.replace(run.plan, steps=steps, evaluate_every=run.plan.interval))
+        with _as_before(run):
+            training.read_again(run, notify)
+            _check(longer)
+            heard = training.with_logger(run, notify)
+        for text in _schedules(run, steps):
             notify({"kind": "note", "text": text})
         config = read_json(run.folder / "config.json", CONFIG)
         history = [
@@ -66,5 +71,58 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
         (run.folder / "summary.json").unlink(missing_ok=True)
         for seed in run.plan.seeds:
             (run.seed_folder(seed) / "result.json").unlink(missing_ok=True)
-        write_json(run.folder / "config.json", {**config, "plan": longer.to_json(), "extended": history})
-        return training.go_on(Run.open(run.folder), notify, claim)
+        write_json(run.folder / "config.json", {**config, "plan": longer.plan.to_json(), "extended": history})
+        return training.carry_out(Run.open(run.folder), heard, claim)
+
+
+@contextlib.contextmanager
+def _as_before(run: Run) -> Iterator[None]:
+    """What the block writes for the workers of a run is removed again where it fails."""
+    absent = [path for path in (run.columns_path, run.folder / "kernels.json") if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in absent:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _check(longer: Run) -> None:
+    """Build what the workers are going to train, and let it take up the checkpoints.
+
+    Raises:
+        SurefootError: whatever the workers would end with before their first step.
+    """
+    plan, device = longer.plan, training.resolve_device(longer.plan.device)
+    for seed in plan.seeds:
+        path = longer.checkpoint_path(seed)
+        if (longer.seed_folder(seed) / "result.json").is_file() and not path.is_file():
+            raise CheckpointError(f"{path}: there is no such file, so that seed {seed} can't go on; put it back")
+    alone = dataclasses.replace(plan, kernels=plan.kernels and plan.learners == 1)
+    for seeds in training.in_groups(plan.seeds, device):
+        seed_trainer(Run(longer.folder, alone), seeds, training.silent).close()
+    if device.type == "cuda":  # the workers need the memory
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _schedules(run: Run, steps: int) -> list[str]:
+    """What follows a schedule that ends with the run, in sentences."""
+    agent = run.agent()
+    if isinstance(agent, StreamingAgent):
+        if not hasattr(agent.config, "exploration_fraction"):
+            return []
+        return [
+            f"the random choices of {agent.name} become fewer over a fraction of all steps, which now end at step "
+            f"{steps:,}: their share jumps here unless it is at its end in both"
+        ]
+    steady = ("constant", "adaptive")
+    scheduled = sorted(
+        entry.name
+        for entry in agent.updates()
+        if isinstance(entry, Update) and getattr(entry.optimizer, "schedule", "constant") not in steady
+    )
+    if not scheduled:
+        return []
+    names = ", ".join(scheduled)
+    return [f"the learning rate of {names} follows a schedule, which now ends at step {steps:,}: it jumps here"]

@@ -131,6 +131,10 @@ class StreamingTrainer(SeedTrainer):
             self.record(seed, "resumed", {"lost": lost})
         self.send({"kind": "note", "text": lost})
 
+    def close(self) -> None:
+        """Close the environments."""
+        self.stepping.env.close()
+
     def policy(self, position: int) -> Policy:
         """The policy of one stream."""
         return self.agent.policy(position)

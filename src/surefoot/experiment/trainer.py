@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import pathlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +53,11 @@ Send = Callable[[dict[str, Any]], None]
 def never() -> bool:
     """Nobody asks to stop."""
     return False
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics without those that are NaN or infinite, which JSON does not have."""
+    return {name: value for name, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
 def seed_trainer(
@@ -151,6 +157,9 @@ class SeedTrainer:
         """What a policy is worth without a simulator, as JSON values."""
         return {}
 
+    def close(self) -> None:
+        """Give free what training acts in: nothing is trained any more."""
+
     def pause(self) -> None:
         """Raise `Stopped` if the run is asked to stop; to be called where `state` may be."""
         if self.asked_to_stop():
@@ -196,10 +205,14 @@ class SeedTrainer:
 
     def _restore(self) -> None:
         paths = [self.run.checkpoint_path(seed) for seed in self.seeds]
-        if not all(path.is_file() for path in paths):
+        if not any(path.is_file() for path in paths):
             return
-        states, steps = [], set()
+        states: list[dict[str, Tensor]] = []
+        steps: list[int | None] = []
         for seed, path in zip(self.seeds, paths, strict=True):
+            if not path.is_file():
+                steps.append(None)
+                continue
             tensors, meta = checkpoint.load(path, kind="checkpoint")
             check(meta, STATE, path)
             if (meta["algorithm"], meta["seed"]) != (self.plan.algorithm, seed):
@@ -208,15 +221,23 @@ class SeedTrainer:
                     "needed here; it was moved from another run"
                 )
             states.append(tensors)
-            steps.add(meta["step"])
+            steps.append(meta["step"])
             self.watch.kept |= {} if meta.get("kept") is None else {seed: meta["kept"]}
             self.due = bool(meta.get("due"))
-            self.metrics += meta["metrics"]
+            self.metrics += [{**line, "values": finite(line["values"])} for line in meta["metrics"]]
             self.seconds = max(self.seconds, meta["seconds"])
-        if len(steps) > 1:  # killed between two seeds' checkpoints: begin them all again
-            self.metrics, self.seconds, self.due = [], 0.0, False
-            return
-        self.go_on(states, steps.pop())
+        step = steps[0]
+        if step is None or any(other != step for other in steps):
+            found = ", ".join(
+                f"{path} is " + ("not there" if one is None else f"of step {one:,}")
+                for path, one in zip(paths, steps, strict=True)
+            )
+            raise CheckpointError(
+                f"seeds {', '.join(map(str, self.seeds))} are trained together here, and can't go on from different "
+                f"steps: {found}. Put back copies of one step, or go on without a GPU if the run began so, which "
+                "trains each seed by itself; or delete these checkpoints to begin the seeds again"
+            )
+        self.go_on(states, step)
 
     def train(self) -> None:
         """Train to the end, evaluating and saving on the way.
@@ -254,7 +275,7 @@ class SeedTrainer:
             self.seconds += elapsed
             for position, seed in enumerate(self.seeds):
                 told = {name: value[position] for name, value in values.items()}
-                heard = {name: v for name, v in told.items() if not math.isnan(v)}
+                heard = finite(told)
                 self.record(seed, "train", heard)
                 for ring in self.watch.hear(seed, self.step, heard):
                     self.record(seed, "alarm", {ring.signal: ring.value})
@@ -332,6 +353,11 @@ class SeedTrainer:
         for position, seed in enumerate(self.seeds):
             if self.watch.supports(seed):
                 self.watch.keep(seed, self.step, self.policy(position))
+        checkpoint.save_together(self._checkpoints())
+
+    def _checkpoints(self) -> Iterator[tuple[pathlib.Path, dict[str, Tensor], dict[str, Any]]]:
+        """Path, tensors and description of each seed's checkpoint."""
+        for position, seed in enumerate(self.seeds):
             meta = {
                 "kind": "checkpoint",
                 "algorithm": self.plan.algorithm,
@@ -342,7 +368,7 @@ class SeedTrainer:
                 "seconds": self.seconds,
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
             }
-            checkpoint.save(self.run.checkpoint_path(seed), self.state(position), meta)
+            yield self.run.checkpoint_path(seed), self.state(position), meta
 
     def _judged(self, policy: Policy, seed: int) -> dict[str, Any]:
         """What a policy that was kept is worth: episodes, or without a simulator an estimate from data held out."""

@@ -154,7 +154,7 @@ def train(
         stack.enter_context(resumable(claim.folder))
         run = _begin(plan, claim.folder, dataset, listen, built_for, logger)
         try:
-            return _carry_out(run, listen, claim)
+            return carry_out(run, listen, claim)
         except (ConfigError, DataError):  # that only a worker could see
             if not any(run.checkpoint_path(seed).is_file() for seed in plan.seeds):
                 (run.folder / "metrics.jsonl").unlink(missing_ok=True)
@@ -306,15 +306,34 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
 
 def go_on(run: Run, notify: Listener, claim: Claim) -> Run:
     """Train the seeds that have no result yet, heard by the logger that the run began with."""
+    notify = with_logger(run, notify)
+    read_again(run, notify)
+    return carry_out(run, notify, claim)
+
+
+def with_logger(run: Run, notify: Listener) -> Listener:
+    """A listener and the logger that a run began with.
+
+    Raises:
+        MissingExtraError: the logger is not installed.
+    """
     logger = read_json(run.folder / "config.json", CONFIG).get("logger")
-    notify = to_all([notify, *loggers(logger, run.folder, resumed=True)])
+    return to_all([notify, *loggers(logger, run.folder, resumed=True)])
+
+
+def read_again(run: Run, notify: Listener) -> None:
+    """Write what the workers read of a run's dataset, where it is not there any more.
+
+    Raises:
+        ConfigError, DataError: the dataset can't be loaded.
+        CheckpointError: it is another one than the run began with.
+    """
     if run.plan.dataset is not None and not run.columns_path.is_file():
         began = read_json(run.folder / "config.json", CONFIG).get("dataset") or {}
         dataset = dataset_of(run.plan, None, notify)
         if dataset.sha256 != began.get("sha256"):
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
         write_columns(dataset, run.columns_path)
-    return _carry_out(run, notify, claim)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -362,18 +381,20 @@ def victim(folder: str | os.PathLike[str], seed: int | None = None, trust: bool 
     return _Victim(agent)
 
 
-def _carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
+def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     """Train all seeds that have no result yet, then sum up."""
     notify = to_all([LiveMetrics(run.folder), notify])
     waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
-    on_gpu = resolve_device(run.plan.device).type == "cuda"
-    groups = [waiting] if on_gpu and waiting else [[seed] for seed in waiting]
-    notify(
-        {"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": "cuda" if on_gpu else "cpu"}
-    )
-    work(run, groups, notify, claim.descriptor)
+    device = resolve_device(run.plan.device)
+    notify({"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type})
+    work(run, in_groups(waiting, device), notify, claim.descriptor)
     notify({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run
+
+
+def in_groups(seeds: Sequence[int], device: torch.device) -> list[list[int]]:
+    """Seeds that are trained together by one process: on a GPU all, on a CPU each by itself."""
+    return [list(seeds)] if device.type == "cuda" and seeds else [[seed] for seed in seeds]
 
 
 def silent(event: Event) -> None:
