@@ -235,10 +235,7 @@ class TrajectoryPlanner(Actor):
 def networks(observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> tuple[TokenTransformer, Bins]:
     """Transformer and bins of the sizes of `NETWORKS`: a step is state, action, reward and return-to-go."""
     places = observation_dim + action_dim + 2
-    sizes = (options[name] for name in ("width", "layers", "heads"))
-    return (
-        TokenTransformer(
-            places, options["context"], options["bins"], *sizes, None if options["reads_to_go"] else places - 1
-        ),
-        Bins(places, options["bins"], options["law"]),
-    )
+    sizes = {name: options[name] for name in ("bins", "width", "layers", "heads")}
+    unread = None if options["reads_to_go"] else places - 1
+    transformer = TokenTransformer(places, options["context"], unread=unread, **sizes)
+    return transformer, Bins(places, options["bins"], options["law"])

@@ -18,14 +18,13 @@ from surefoot.core.errors import CheckpointError
 from surefoot.core.files import write_json
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
-from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.share import Share
 from surefoot.core.smoothness import measured
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Met, evaluate
-from surefoot.evaluation.runs import METRICS_LINE
 from surefoot.evaluation.smoothness import evenly
 from surefoot.experiment import training
+from surefoot.experiment.checkpoints import together
 from surefoot.experiment.initialise import initialise_from
 from surefoot.experiment.machine import same_machine
 from surefoot.experiment.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
@@ -35,18 +34,6 @@ from surefoot.experiment.telling import Teller
 from surefoot.experiment.watch import Watch
 from surefoot.streaming.agent import StreamingAgent
 
-STATE = Record(
-    {
-        "kind": Text(),
-        "algorithm": Text(),
-        "seed": Number(0, whole=True),
-        "step": Number(0, whole=True),
-        "seconds": Number(0),
-        "metrics": Many(METRICS_LINE),
-    },
-    others=True,
-)
-"""What a checkpoint says of its seed."""
 Send = Callable[[dict[str, Any]], None]
 
 
@@ -204,40 +191,15 @@ class SeedTrainer:
     # -- one way through a run ---------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        paths = [self.run.checkpoint_path(seed) for seed in self.seeds]
-        if not any(path.is_file() for path in paths):
+        found = together({seed: self.run.checkpoint_path(seed) for seed in self.seeds}, self.plan.algorithm)
+        if found is None:
             return
-        states: list[dict[str, Tensor]] = []
-        steps: list[int | None] = []
-        for seed, path in zip(self.seeds, paths, strict=True):
-            if not path.is_file():
-                steps.append(None)
-                continue
-            tensors, meta = checkpoint.load(path, kind="checkpoint")
-            check(meta, STATE, path)
-            if (meta["algorithm"], meta["seed"]) != (self.plan.algorithm, seed):
-                raise CheckpointError(
-                    f"{path}: is of {meta['algorithm']} seed {meta['seed']}, but {self.plan.algorithm} seed {seed} is "
-                    "needed here; it was moved from another run"
-                )
-            states.append(tensors)
-            steps.append(meta["step"])
+        for seed, (_, meta) in zip(self.seeds, found, strict=True):
             self.watch.kept |= {} if meta.get("kept") is None else {seed: meta["kept"]}
             self.due = bool(meta.get("due"))
             self.metrics += [{**line, "values": finite(line["values"])} for line in meta["metrics"]]
             self.seconds = max(self.seconds, meta["seconds"])
-        step = steps[0]
-        if step is None or any(other != step for other in steps):
-            found = ", ".join(
-                f"{path} is " + ("not there" if one is None else f"of step {one:,}")
-                for path, one in zip(paths, steps, strict=True)
-            )
-            raise CheckpointError(
-                f"seeds {', '.join(map(str, self.seeds))} are trained together here, and can't go on from different "
-                f"steps: {found}. Put back copies of one step, or go on without a GPU if the run began so, which "
-                "trains each seed by itself; or delete these checkpoints to begin the seeds again"
-            )
-        self.go_on(states, step)
+        self.go_on([tensors for tensors, _ in found], found[0][1]["step"])
 
     def train(self) -> None:
         """Train to the end, evaluating and saving on the way.

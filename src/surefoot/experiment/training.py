@@ -40,7 +40,7 @@ from surefoot.experiment.sharing import check_learners
 from surefoot.experiment.stopping import resumable
 from surefoot.experiment.summary import sum_up
 from surefoot.experiment.trust import allow, demand, refuse_links
-from surefoot.experiment.workers import Event, Listener, names_in, work
+from surefoot.experiment.workers import Event, Listener, in_groups, names_in, work
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
@@ -390,11 +390,6 @@ def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     work(run, in_groups(waiting, device), notify, claim.descriptor)
     notify({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run
-
-
-def in_groups(seeds: Sequence[int], device: torch.device) -> list[list[int]]:
-    """Seeds that are trained together by one process: on a GPU all, on a CPU each by itself."""
-    return [list(seeds)] if device.type == "cuda" and seeds else [[seed] for seed in seeds]
 
 
 def silent(event: Event) -> None:

@@ -10,8 +10,10 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from surefoot.core import errors
 from surefoot.core.children import environment
@@ -100,6 +102,11 @@ class _Worker:
         """End it at once."""
         self.process.kill()
         self.process.wait()
+
+
+def in_groups(seeds: Sequence[int], device: torch.device) -> list[list[int]]:
+    """Seeds that are trained together by one process: on a GPU all, on a CPU each by itself."""
+    return [list(seeds)] if device.type == "cuda" and seeds else [[seed] for seed in seeds]
 
 
 def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None:
