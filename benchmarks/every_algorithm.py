@@ -106,7 +106,7 @@ TASKS: dict[str, Task] = {
     "morel": Task(3_000, IMAGINED),
     "rambo": Task(3_000, IMAGINED),
     "mac": Task(2_000, {**FLOW, "chunk": 5, "rollout_length": 4, "discount": 0.99}),
-    "trajectory_transformer": Task(1_000, {"preset": "small", "learning_rate": 1e-3}, batch_size=64, episodes=5),
+    "trajectory_transformer": Task(5_000, {"preset": "small", "learning_rate": 1e-3}, batch_size=64, episodes=5),
     "dynamics": Task(2_000, MODEL),
     "token_dynamics": Task(2_000, {"width": 48, "layers": 2, "bins": 100}, batch_size=128, episodes=5),
     "rlcm": Task(40_000, {"num_envs": 16, "horizon": 50, "minibatches": 4, "learning_rate": 3e-4}, CLONE, data=False),
