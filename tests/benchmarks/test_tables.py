@@ -15,7 +15,7 @@ from surefoot.experiment.plan import agent_class
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 STUDIES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "    study_main(" in path.read_text(encoding="utf-8"))
-READ_REAL_DATA = {"neorl2_scores", "offline_table", "ogbench_order", "safe_offline"}
+READ_REAL_DATA = {"model_based", "neorl2_scores", "offline_table", "ogbench_order", "safe_offline"}
 
 
 def check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
