@@ -225,12 +225,11 @@ class MBRCSL(RCSL):
             raise nothing_kept(self.name, c.rollout_batches * c.rollouts, float(self.threshold), float(returns.amax()))
         reached = torch.where(accepted > 0, target, self.actor.target_return)
         wanted = reached if c.target_return is None else self.actor.target_return
-        compared = (accepted > 0) & (self.threshold != 0)
         metrics = {
             "acceptance": accepted / (tried * len(returns)),
             "kept_paths": accepted.float(),
             "model_return": paths.returns_to_go[0].mean(),
-            "model_return_over_best": torch.where(compared, reached / self.threshold, torch.nan),
+            "model_return_over_best": torch.where(accepted * self.threshold != 0, reached / self.threshold, torch.nan),
         }
         return {KEPT: paths.rows(chosen), "accepted": accepted, "tried": tried, "actor.target_return": wanted}, metrics
 

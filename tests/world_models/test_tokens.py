@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -66,26 +67,24 @@ def small(**options: Any) -> TokenTransformer:
     return made.double()
 
 
-def test_a_token_s_odds_depend_on_those_before_it_alone() -> None:
-    model = small()
+def with_one_changed(model: TokenTransformer) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Number of a token -> odds with it as another, and as it was."""
     tokens = torch.randint(0, 5, (2, 12), generator=torch.Generator().manual_seed(1))
     whole, _ = model(tokens)
     for changed in range(12):
         other = tokens.clone()
         other[:, changed] = (other[:, changed] + 1) % 5
-        found, _ = model(other)
+        yield changed, model(other)[0], whole
+
+
+def test_a_token_s_odds_depend_on_those_before_it_alone() -> None:
+    for changed, found, whole in with_one_changed(small()):
         assert torch.equal(found[:, :changed], whole[:, :changed])
         assert not torch.allclose(found[:, changed:], whole[:, changed:])
 
 
 def test_a_place_that_is_left_unread_tells_the_next_token_alone() -> None:
-    model = small(unread=2)
-    tokens = torch.randint(0, 5, (2, 12), generator=torch.Generator().manual_seed(1))
-    whole, _ = model(tokens)
-    for changed in range(12):
-        other = tokens.clone()
-        other[:, changed] = (other[:, changed] + 1) % 5
-        found, _ = model(other)
+    for changed, found, whole in with_one_changed(small(unread=2)):
         reached = slice(changed, changed + 1 if changed % 3 == 2 else 12)
         assert not torch.isclose(found[:, reached], whole[:, reached]).all(-1).any()
         assert torch.equal(found[:, : reached.start], whole[:, : reached.start])
