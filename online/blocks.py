@@ -27,6 +27,8 @@ from surefoot.envs.interface import PolicyBlock, RollsOut
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
 
 Block = dict[str, Tensor]
+COUNTED = ("costs", "terminations", "truncations")
+"""Columns of a block that are all that `RecentEpisodes` reads of steps that are one each."""
 
 
 class Blocks:
@@ -109,17 +111,26 @@ class Blocks:
         block.pop("steps", None)
         return block
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> Block | None:
         """Take a block of steps for the sake of the first observation statistics alone, where they need it.
 
-        Policies inside a loop keep theirs for a whole block, and the first would see raw observations.
+        Policies inside a loop keep theirs for a whole block, and the first would see raw observations. Episodes go on
+        from it in the first block, so `recent` takes it in too.
+
+        Returns:
+            What `recent` took in; None where there was nothing to do, or no constraint.
+
         Source: Burda et al., "Exploration by Random Network Distillation", section 2.4.
         """
         if self._warm or self._policies is None or not self.learns_statistics:
-            return
+            return None
         self._warm = True
-        self._rolled(self._policies)
+        block = self._rolled(self._policies)
         self.taken += self.horizon * self.num_envs
+        if self.recent is None:
+            return None
+        self.recent.add_block(block)
+        return {name: block[name] for name in COUNTED}
 
     # -- inside the environment's loop -------------------------------------------------------------------
 

@@ -11,11 +11,13 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.normalizer import RunningMoments
-from surefoot.online.blocks import Block, Blocks
+from surefoot.online.blocks import COUNTED, Block, Blocks
 from surefoot.online.on_policy_agent import BEHAVIOUR
 from surefoot.online.team import MOMENTS, ROWS, STATE, Elsewhere, Tensors, packed, take_weights, under, weights
 
 PARTS = ("count", "mean", "squares")
+WARM = "warm/"
+"""Of an answer: the costs and ends of the steps that were taken for the first statistics."""
 
 
 class TeamBlocks(Blocks):
@@ -42,7 +44,7 @@ class TeamBlocks(Blocks):
         self.acting.begin(number)
 
     def warm_up(self) -> None:
-        """The collectors do it."""
+        """The collectors do it, and send what their episodes cost in it."""
 
     def fill(self, number: int) -> Block:
         """As `Blocks.fill`."""
@@ -59,6 +61,11 @@ class TeamBlocks(Blocks):
         if self.learns_statistics:
             self._merge([under(tensors, MOMENTS) for _, tensors in answers], self._bases.pop(number))
         if self.recent is not None:
+            warm = [under(tensors, WARM) for _, tensors in answers]
+            if all(warm):
+                self.recent.add_block(
+                    {name: torch.cat([one[name] for one in warm], 2).to(self.device) for name in COUNTED}
+                )
             self.recent.add_block(block)
         return block
 
@@ -111,12 +118,13 @@ def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[
     if blocks.learns_statistics and bool(given["count"].any()):
         _use(blocks, given)
     before = blocks.taken.clone()
-    blocks.warm_up()
+    warm = blocks.warm_up() or {}
     block = blocks.fill(int(meta["number"]))
     if meta["stale"]:
         block[BEHAVIOUR] = blocks.learner.apply("behaviour_log_prob", block)
     ended, has_costs = blocks.episodes.take_ended()
     answer = {f"{ROWS}{name}": value for name, value in block.items()} | {"ended": ended}
+    answer |= {f"{WARM}{name}": value for name, value in warm.items()}
     answer |= {f"{MOMENTS}{name}": value for name, value in blocks.moments.state(0).items()}
     answer |= {f"{STATE}{name}": value for name, value in blocks.state(0).items()}
     taken = int((blocks.taken - before).sum())

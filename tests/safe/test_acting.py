@@ -15,6 +15,7 @@ from surefoot.core.sources import MAIN
 from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
 from surefoot.envs.acting import RecentEpisodes
+from surefoot.envs.native import NativeVectorEnv
 from surefoot.safe import ALGORITHMS
 
 ACTING = (*ON_POLICY, "sac_lag")
@@ -49,6 +50,16 @@ def test_recent_episodes_are_those_of_a_loop_over_steps() -> None:
         expected = torch.tensor(done[-4:]).mean(0)
         for one in (found, stepwise):
             torch.testing.assert_close(torch.stack([m[seed] for m in one.means()]), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo_lag", "cpo"])
+def test_episodes_that_began_in_the_steps_for_the_first_statistics_count_as_a_whole(algorithm: str) -> None:
+    made = loop(algorithm, NativeVectorEnv("native/pendulum", 4), horizon=150)  # episodes of 200 steps
+    made.run(4 * 150)
+    assert made.step == 2 * 4 * 150
+    assert made.blocks.inside
+    _, length = made.blocks.recent.means()
+    assert length.tolist() == [200.0]
 
 
 @pytest.mark.parametrize("algorithm", ACTING)

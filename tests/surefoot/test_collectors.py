@@ -26,6 +26,7 @@ from surefoot.online.team import LostError, Team
 
 SMALL = ["env=native/pendulum", "seeds=1", "episodes=2", "evaluate_episodes=1", "algo.hidden=[8,8]", "-q"]
 PPO = ["algo=ppo", "steps=256", "evaluate_every=128", "envs=2", "algo.horizon=32", "algo.minibatches=4", *SMALL]
+LAG = ["algo=ppo_lag", "algo.horizon=160", "steps=1280", "evaluate_every=640", *PPO[3:4], *PPO[5:]]
 SAC = ["algo=sac", "steps=80", "evaluate_every=40", "envs=2", "algo.initial_steps=20", "batch_size=16", *SMALL]
 
 
@@ -93,7 +94,9 @@ def facts(folder: pathlib.Path) -> dict[str, Any]:
     return json.loads((folder / "seeds" / "0" / "result.json").read_text())["collectors"]
 
 
-@pytest.mark.parametrize(("settings", "more"), [(PPO, []), (SAC, ["collect_steps=1"])], ids=["ppo", "sac"])
+@pytest.mark.parametrize(
+    ("settings", "more"), [(PPO, []), (LAG, []), (SAC, ["collect_steps=1"])], ids=["ppo", "ppo_lag", "sac"]
+)
 def test_one_collector_gives_the_local_run_to_the_bit_also_where_it_is_lost(
     settings: list[str], more: list[str], tmp_path: pathlib.Path, here: type[Here], capsys: Any
 ) -> None:
