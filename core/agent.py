@@ -232,6 +232,7 @@ class Agent(nn.Module):
         self.register_buffer("action_low", torch.tensor(self.spec.action_low, dtype=torch.float32))
         self.register_buffer("action_high", torch.tensor(self.spec.action_high, dtype=torch.float32))
         self.rewards_fixed = False  # True: the two numbers below came with trained critics and must stay
+        self.goals_fixed = False  # True: `prepare` is given other data than is learned from: what it asks for stays
         self.register_buffer("reward_scale", torch.ones(()))
         self.register_buffer("reward_shift", torch.zeros(()))
         self.build()
@@ -282,7 +283,7 @@ class Agent(nn.Module):
         return {}
 
     def notes(self, dataset: Any) -> list[str]:
-        """What the user should hear of training on this dataset, before the first step; `prepare` has seen it."""
+        """What the user should hear of training on this dataset, before the first step and before `prepare`."""
         return []
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:

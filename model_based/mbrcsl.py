@@ -145,7 +145,7 @@ class MBRCSL(RCSL):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """As RCSL's; sets the return that paths must beat, and the model's statistics."""
-        if not self.rewards_fixed:
+        if not self.goals_fixed:
             self.threshold.fill_(best_return(dataset))
         ready = super().prepare(dataset)
         self.low.copy_(torch.from_numpy(ready.observations.min(0)))

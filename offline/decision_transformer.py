@@ -81,9 +81,10 @@ class DT(Agent):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Returns still to come and step numbers as columns; sets the scale of returns and the target."""
-        if not self.rewards_fixed:
+        if not self.goals_fixed:
             target = self.config.target_return
             self.actor.target_return.fill_(best_return(dataset) if target is None else target)
+        if not self.rewards_fixed:
             self.actor.return_scale.fill_(max(float(np.abs(dataset.episode_returns).max()), 1e-6))
         ready = prepare(self, dataset, normalization=self.config.normalization)
         steps = np.arange(len(ready)) - np.repeat(ready.episode_starts[:-1], ready.episode_lengths)

@@ -54,7 +54,7 @@ class RCSL(Agent):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions, add the returns to go, set the return to ask for."""
-        if not self.rewards_fixed:
+        if not self.goals_fixed:
             target = self.config.target_return
             self.actor.target_return.fill_(best_return(dataset) if target is None else target)
         ready = prepare(self, dataset, normalization=self.config.normalization)

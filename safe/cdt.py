@@ -112,7 +112,12 @@ class CDT(Agent):
         costs = checked_costs(dataset, self.name)
         dataset = dataset.replace(costs=costs)
         if not self.rewards_fixed:
-            self._set_targets(dataset)
+            self.actor.return_scale.fill_(max(float(np.abs(dataset.episode_returns).max()), 1e-6))
+            self.actor.cost_scale.fill_(self.config.ceiling)
+        if not self.goals_fixed:
+            returned, cost = self._targets(dataset)
+            self.actor.target_return.fill_(returned)
+            self.actor.target_cost.fill_(cost)
         extras = {
             "returns_to_go": sums_to_go(dataset, dataset.rewards),
             "costs_to_go": sums_to_go(dataset, costs),
@@ -122,28 +127,26 @@ class CDT(Agent):
         dataset = prepare(self, dataset, normalization=self.config.normalization)
         return dataset.replace(extras={**dataset.extras, **extras})
 
-    def _set_targets(self, dataset: Dataset) -> None:
-        c, returns, costs = self.config, dataset.episode_returns, dataset.episode_costs
+    def _targets(self, dataset: Dataset) -> tuple[float, float]:
+        """The return and the cost to ask for."""
+        c, costs = self.config, dataset.replace(costs=checked_costs(dataset, self.name)).episode_costs
         assert costs is not None
-        within = returns[costs <= c.cost_limit]
+        within = dataset.episode_returns[costs <= c.cost_limit]
         if c.target_return is None and len(within) == 0:
             raise DataError(
                 f"{dataset.name}: no episode costs {c.cost_limit:g} or less (the cheapest costs {costs.min():g}), so "
                 "there is no return to ask for: give cdt.target_return, or another cdt.cost_limit"
             )
-        target = float(within.max()) if c.target_return is None else c.target_return
-        self.actor.target_return.fill_(target)
-        self.actor.target_cost.fill_(c.cost_limit if c.target_cost is None else c.target_cost)
-        self.actor.return_scale.fill_(max(float(np.abs(returns).max()), 1e-6))
-        self.actor.cost_scale.fill_(c.ceiling)
+        returned = float(within.max()) if c.target_return is None else c.target_return
+        return returned, c.cost_limit if c.target_cost is None else c.target_cost
 
     def notes(self, dataset: Dataset) -> list[str]:
         """The targets that the policy will act with, and how many episodes are sampled."""
         drawn = int((episode_weights(dataset, self.config.ceiling, self.name) > 0).sum())
+        returned, cost = self._targets(dataset)
         text = (
-            f"{self.name}: acts with a target return of {float(self.actor.target_return):.1f} and a target cost of "
-            f"{float(self.actor.target_cost):g}; learns from {drawn} of {len(dataset.episode_lengths)} episodes, those "
-            f"that cost less than {self.config.ceiling:g}"
+            f"{self.name}: acts with a target return of {returned:.1f} and a target cost of {cost:g}; learns from "
+            f"{drawn} of {len(dataset.episode_lengths)} episodes, those that cost less than {self.config.ceiling:g}"
         )
         return [*cost_notes(dataset, self.name), text]
 

@@ -97,6 +97,12 @@ def add_threshold(self: Any) -> None:
     self.register_buffer("cost_threshold", torch.tensor(self.config.cost_limit))
 
 
+def threshold_in(dataset: Dataset, config: ThresholdConfig) -> float:
+    """What the limit comes to as a discounted cost, over an episode of the config's steps or the data's longest."""
+    steps = int(dataset.episode_lengths.max()) if config.episode_steps is None else config.episode_steps
+    return discounted_threshold(config.cost_limit, config.discount, steps)
+
+
 def prepare_costs(self: Any, dataset: Dataset) -> Dataset:
     """Costs checked, actions and rewards scaled, observations normalised; sets the threshold. A method of such agents.
 
@@ -106,14 +112,14 @@ def prepare_costs(self: Any, dataset: Dataset) -> Dataset:
     costs, c = checked_costs(dataset, self.name), self.config
     if not self.rewards_fixed:
         self.reward_scale.fill_(c.reward_scale)
-        steps = int(dataset.episode_lengths.max()) if c.episode_steps is None else c.episode_steps
-        self.cost_threshold.fill_(discounted_threshold(c.cost_limit, c.discount, steps))
+    if not self.goals_fixed:
+        self.cost_threshold.fill_(threshold_in(dataset, c))
     return prepare(self, dataset.replace(costs=costs), normalization=c.normalization)
 
 
 def threshold_notes(self: Any, dataset: Dataset) -> list[str]:
     """Costs that teach nothing, and the threshold that the limit was turned into. A method of such agents."""
-    threshold, limit = float(self.cost_threshold), self.config.cost_limit
+    threshold, limit = threshold_in(dataset, self.config), self.config.cost_limit
     text = f"{self.name}: the cost limit of {limit:g} an episode is a discounted cost of {threshold:.4g} a state"
     return [*cost_notes(dataset, self.name), text]
 

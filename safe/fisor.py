@@ -127,6 +127,7 @@ class FISOR(Agent):
                     "the range of returns; give data with episodes that differ"
                 )
             self.reward_scale.fill_(float(dataset.episode_lengths.max()) / span)
+        if not self.goals_fixed:
             self.reserve.fill_(self.config.reserve * float(signal.values.std()))
         ends = dataset.terminations | dataset.truncations if self.config.timeouts_end else dataset.terminations
         ready = prepare(self, dataset, normalization=self.config.normalization)

@@ -124,6 +124,15 @@ def _prepared(kind: type[Agent], dataset: Dataset, **options: Any) -> Tensor:
     return agent.actor.target_return  # type: ignore[return-value]
 
 
+@pytest.mark.parametrize("kind", [RCSL, DT])
+def test_the_return_to_ask_for_is_the_configs_also_where_networks_came_from_another_run(kind: type[Agent]) -> None:
+    data, found = episodes(4, 5), kind(SPEC, target_return=7.0, normalization="none")
+    found.normalizer.fixed = found.rewards_fixed = True  # as `init=` leaves it
+    found.prepare(data)
+    assert float(found.actor.target_return) == 7.0  # type: ignore[arg-type]
+    assert "a return of 7.0" in found.notes(data)[0]
+
+
 def of_two_kinds() -> Dataset:
     """Episodes of one observation, in half of which the action 0.5 earns 1 a step, in half -0.5 earns nothing."""
     rows, good = 400, np.repeat(np.arange(80) % 2 == 0, 5)

@@ -138,3 +138,42 @@ def test_episodes_held_out_are_judged_by_each_loss_windows_included(variant: str
     found = validation_losses(agent, random_dataset(episodes=4, seed=1))
     assert found.keys() == {update.name for update in agent.updates()}
     assert all(np.isfinite(value) for value in found.values())
+
+
+@pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag", "cpq", "coptidice", "cdt"])
+def test_what_is_told_before_training_is_what_training_then_does(variant: str) -> None:
+    data, (told, made) = random_dataset(), agents(variant, [0, 0])
+    found = told.notes(data)  # of an agent that has not prepared anything, as a run tells it
+    made.prepare(data)
+    assert found == made.notes(data)
+    if variant == "cdt":
+        returns, costs = data.episode_returns, data.episode_costs
+        assert costs is not None
+        best = float(returns[costs <= 40].max())
+        assert f"a target return of {best:.1f} and a target cost of 40" in found[-1]
+        assert float(made.actor.target_return) == pytest.approx(best)
+    else:
+        threshold = 4 * (1 - 0.99**20) / (0.01 * 20)  # episodes have 20 steps
+        assert found[-1].endswith(f"is a discounted cost of {threshold:.4g} a state")
+        assert float(made.cost_threshold) == pytest.approx(threshold)
+
+
+@pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag", "cpq", "coptidice", "cdt"])
+def test_a_limit_holds_also_where_networks_and_the_scale_of_rewards_came_from_another_run(variant: str) -> None:
+    data, (made, fresh) = random_dataset(), agents(variant, [0, 0], cost_limit=45.0 if variant == "cdt" else 2.0)
+    (before,) = agents(variant, [0])
+    before.prepare(data)
+    made.load_state_dict(before.state_dict())
+    made.normalizer.fixed = made.rewards_fixed = True  # as `init=` leaves it
+    made.prepare(data)
+    fresh.prepare(data)
+    names = ("target_return", "target_cost") if variant == "cdt" else ("cost_threshold",)
+    held = made.actor if variant == "cdt" else made
+    wanted = fresh.actor if variant == "cdt" else fresh
+    for name in names:
+        assert torch.equal(getattr(held, name), getattr(wanted, name))
+    if variant == "cdt":  # what the transformer reads costs in came with it
+        assert torch.equal(made.actor.cost_scale, before.actor.cost_scale)
+    made.goals_fixed = True  # of episodes held out
+    made.prepare(random_dataset(steps=7))
+    assert torch.equal(getattr(held, names[0]), getattr(wanted, names[0]))

@@ -85,7 +85,7 @@ class DataTrainer(SeedTrainer):
 @torch.no_grad()
 def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
     """Each loss of the agent, averaged over rows of episodes that it was not trained on."""
-    agent.normalizer.fixed = agent.rewards_fixed = True
+    agent.normalizer.fixed = agent.rewards_fixed = agent.goals_fixed = True
     ready = agent.prepare(held_out)
     store = store_from_dataset(ready, agent.reads)
     batches = {}
