@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import forking
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from surefoot.core import checkpoint
+from surefoot.core.agent import Agent
 from surefoot.core.errors import (
     CheckpointError,
     ConfigError,
@@ -26,10 +28,11 @@ from surefoot.core.errors import (
 )
 from surefoot.data.dataset import Dataset
 from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import Run, load_agent
+from surefoot.experiment.run import Run, load_agent, split
 from surefoot.experiment.training import fit, resume, victim
 from surefoot.experiment.workers import at_once
 from surefoot.offline import BC, IQL
+from surefoot.safe import CDT, BCSafe
 from surefoot.tools.generate import generate
 
 SMALL = {"hidden": (16, 16)}
@@ -176,6 +179,30 @@ def test_without_a_simulator_training_ends_with_validation_losses_and_a_fitted_q
 
 
 @pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(BCSafe, {"hidden": (8,)}), (CDT, {"width": 8, "heads": 2, "layers": 1, "cost_ceiling": 1.0})],
+    ids=["bc_safe", "cdt"],
+)
+def test_a_run_whose_episodes_held_out_are_all_too_costly_is_finished_and_says_so(
+    kind: type[Agent], options: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    data = pendulum()
+    held_out = split(data)[1]
+    assert held_out is not None
+    first = {tuple(row) for row in held_out.observations[held_out.episode_starts[:-1]].tolist()}
+    costly = [tuple(row) in first for row in data.observations[data.episode_starts[:-1]].tolist()]
+    data = data.replace(costs=np.repeat(np.array(costly, np.float32), data.episode_lengths), extras={})
+    told: list[str] = []
+    listener = lambda event: told.append(event.get("text", ""))  # noqa: E731
+    made = kind(data, cost_limit=0.0, **options)
+    run = fit(made, data, env=None, steps=2, seeds=1, batch_size=4, out=tmp_path / "run", listener=listener)
+    assert run.complete
+    assert run.summary["validation"] == {}
+    assert any(text.startswith("no validation losses of the episodes held out: ") for text in told)
+
+
+@pytest.mark.usefixtures("in_process")
 def test_images_without_a_simulator_end_with_validation_losses_and_start_another_run(tmp_path: pathlib.Path) -> None:
     seen = generate("native/pendulum-camera", 0, 600, "expert").replace(env_id=None)
     agent = BC(seen, encoder="small", encoder_features=4, hidden=(8,), learning_rate=0.0)
@@ -307,7 +334,6 @@ def test_workers_share_cores_only_where_one_would_idle(seeds: int, cores: int, w
 
 def test_where_evaluation_takes_longer_than_training_a_note_says_so_once() -> None:
     from types import SimpleNamespace
-    from typing import Any
 
     from surefoot.experiment.trainer import SeedTrainer
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from surefoot.core.agent import Agent, Rule
+from surefoot.core.errors import DataError
 from surefoot.core.features import encoded
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
@@ -67,7 +68,11 @@ class DataTrainer(SeedTrainer):
         if self.held_out is None:
             return {}
         agent = self.learner.extract(position)
-        found: dict[str, Any] = {"validation": validation_losses(agent, self.held_out)}
+        found: dict[str, Any] = {"validation": {}}
+        try:
+            found["validation"] = validation_losses(agent, self.held_out)
+        except DataError as error:  # no episode of the kind that it learns from is among them
+            self.send({"kind": "note", "text": f"no validation losses of the episodes held out: {error}"})
         found |= agent.judged_on(self.held_out, self.seeds[position])
         return found if not agent.has_policy else {**found, **self.estimated(agent.policy(), self.seeds[position])}
 
@@ -84,7 +89,11 @@ class DataTrainer(SeedTrainer):
 
 @torch.no_grad()
 def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
-    """Each loss of the agent, averaged over rows of episodes that it was not trained on."""
+    """Each loss of the agent, averaged over rows of episodes that it was not trained on.
+
+    Raises:
+        DataError: none of them is of the kind that the agent learns from.
+    """
     agent.normalizer.fixed = agent.rewards_fixed = agent.goals_fixed = True
     ready = agent.prepare(held_out)
     store = store_from_dataset(ready, agent.reads)
