@@ -179,19 +179,24 @@ class EpisodeRunner:
         return self.sums
 
     def add_constraint(self, moved: Array, done: Step) -> Array:
-        """Add the costs and margins of a step in the rows that (rows,) `moved`; the costs (rows,)."""
+        """Add the costs and margins of a step in the rows that (rows,) `moved`; the costs (rows,).
+
+        Where there are margins and no costs, a step with a negative one costs 1, as in training.
+        """
         running, info = self.running, done.info
-        costs = np.zeros(len(moved))
-        key = next((name for name in ("cost", "costs") if name in info), None)
+        costs, margins = np.zeros(len(moved)), np.full(len(moved), np.inf)
+        if "margin" in info:
+            there = moved & as_numpy(info.get("_margin", moved))
+            margins[there] = as_numpy(info["margin"])[there]
+            running.margins = np.minimum(running.margins, margins)
+        key = next((name for name in ("cost", "costs", "margin") if name in info), None)
         if key is not None:
             given = moved & as_numpy(info.get(f"_{key}", moved))
-            costs[given] = as_numpy(info[key])[given]
+            costs[given] = margins[given] < 0 if key == "margin" else as_numpy(info[key])[given]
             self._refuse_non_finite("cost", costs)
             self.sums.has_costs |= given.reshape(len(self.policies), -1).any(axis=1)
         running.costs += costs
         running.violations += costs > 0
-        if "margin" in info:
-            running.margins = np.where(moved, np.minimum(running.margins, as_numpy(info["margin"])), running.margins)
         if "diverged" in info:
             running.diverged |= moved & as_numpy(info["diverged"])
         return costs

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 
 MOST_AXES = 4
 """A grid has at most so many dimensions: each more multiplies its size by the points of one axis."""
@@ -166,6 +166,16 @@ class GridValue(nn.Module):
         return values
 
     def forward(self, states: Tensor) -> Tensor:
-        """Multilinear values; beyond the box those of its edge."""
+        """Multilinear values; beyond the box those of its edge.
+
+        Raises:
+            EnvironmentMismatchError: a state holds NaN; the message says which. An exported file can't.
+        """
+        if not torch.compiler.is_compiling() and bool(states.isnan().any()):
+            rows = states.reshape(-1, states.shape[-1])
+            row = int(rows.isnan().any(-1).nonzero()[0])
+            raise EnvironmentMismatchError(
+                f"state {row} is {rows[row].tolist()}, and NaN has no value: check what the state is made from"
+            )
         base, places = self.grid.locate(states.reshape(-1, states.shape[-1]))
         return self.grid.interpolate(self.padded, base, places).reshape(states.shape[:-1])

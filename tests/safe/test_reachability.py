@@ -7,6 +7,7 @@ import pytest
 import torch
 from reach_problems import braking_truth
 
+from surefoot.core.errors import EnvironmentMismatchError
 from surefoot.safe.reachability import (
     Axis,
     Grid,
@@ -48,6 +49,12 @@ def test_beyond_an_edge_the_value_is_that_of_the_edge():
     value = GridValue(grid, torch.tensor([1.0, 2.0, 5.0]))
     assert value(torch.tensor([[-7.0], [0.75], [9.0]])).tolist() == [1.0, 3.5, 5.0]
     assert value.values.tolist() == [1.0, 2.0, 5.0]
+
+
+def test_a_state_of_nan_is_refused_by_name():
+    value = GridValue(Grid((Axis("x", 0.0, 1.0, 3),)), torch.tensor([1.0, 2.0, 5.0]))
+    with pytest.raises(EnvironmentMismatchError, match=r"state 1 is \[nan\], and NaN has no value"):
+        value(torch.tensor([[0.5], [math.nan]]))
 
 
 def test_the_double_integrators_safe_set_is_the_closed_form():
