@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from surefoot.core.control_loop import ControlLoop
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory, PolicyLike, Reactive
 from surefoot.core.schema import Many, Maybe, Number, Record, Text, check
@@ -149,7 +150,8 @@ def evaluate(
         progress: called with (finished, all) episodes, counted over the policies, whenever some finish.
         watch: called at each step with a policy's position and the (n, observation dim) observations that it acts on in
             episodes that are under way; they must be copied to be kept.
-        first: the number of the first episode, to go on after `first` of them.
+        first: the number of the first episode, to go on after `first` of them. Noise that a trained policy draws for
+            itself is that of the seed `first`, so that episodes which go on don't repeat what was drawn before.
 
     Returns:
         P `Episodes`, in the order of `policies`.
@@ -183,11 +185,16 @@ def evaluate(
                 runner = EpisodeRunner(vector, acting, env_id, episodes, watch=watch, positions=stepped)
                 begun, total = len(inside) * episodes, len(policies) * episodes
                 told = None if progress is None else lambda done, _: progress(begun + done, total)
-                sums = runner.run(seeds, [policy.begin(num_envs) for policy in acting], told)
+                sums = runner.run(seeds, [_begun(policy, num_envs, first) for policy in acting], told)
                 found |= {p: _episodes(sums, i, "steps") for i, p in enumerate(stepped)}
             finally:
                 vector.close()
     return [found[p] for p in range(len(policies))]
+
+
+def _begun(policy: PolicyLike, rows: int, first: int) -> Memory:
+    """Its memory before the episodes `first` and after."""
+    return policy.begin(rows, first) if isinstance(policy, ControlLoop) else policy.begin(rows)
 
 
 @functools.lru_cache(maxsize=16)  # a run evaluates on the same episodes again and again

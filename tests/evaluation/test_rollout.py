@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.memory import Memory, Reactive
 from surefoot.core.policy import Policy
@@ -16,6 +17,7 @@ from surefoot.envs import make_vec
 from surefoot.envs.systems.pendulum import Pendulum
 from surefoot.evaluation import Episodes, RandomPolicy, ScriptedPolicy, evaluate
 from surefoot.online import SAC, TD3, spec_of
+from surefoot.safe import FISOR
 
 
 class Walk(gymnasium.Env):
@@ -42,7 +44,17 @@ class Walk(gymnasium.Env):
         return observation, reward, done, False, {"cost": 2.0} if self.cost else {}
 
 
+class Once(Walk):
+    """One step, which is the same each time: its reward is the action."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.length = 1
+        return np.zeros(2), {}
+
+
 gymnasium.register("SurefootWalk-v0", entry_point=Walk)
+gymnasium.register("SurefootOnce-v0", entry_point=Once, max_episode_steps=1)
 
 
 class Net(Reactive):
@@ -280,6 +292,18 @@ def test_policies_beside_each_other_go_each_their_own_way() -> None:
     np.testing.assert_array_equal(alone.returns, found[1].returns)
     assert Episodes.from_json(alone.to_json()).loop == "native"
     assert Episodes.from_json({k: v for k, v in alone.to_json().items() if k != "loop"}).loop == "steps"
+
+
+def test_a_policy_that_draws_its_noise_draws_other_numbers_where_an_evaluation_goes_on() -> None:
+    with torch.no_grad():
+        made = FISOR(Spec(2, 1, (-1.0,), (1.0,)), hidden=(4,), noise_hidden=(4,), samples=1)
+        for weights in made.average_noise_network.parameters():
+            weights.zero_()
+    policy = made.policy()
+    begun, again, later = (evaluate([policy], "SurefootOnce-v0", 20, first=first)[0].returns for first in (0, 0, 20))
+    np.testing.assert_array_equal(begun, again)
+    assert len(set(begun.tolist())) > 3  # noise decides
+    assert (begun != later).any()
 
 
 def test_the_native_loop_refuses_what_stepping_refuses() -> None:
