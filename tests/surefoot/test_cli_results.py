@@ -64,6 +64,8 @@ def test_evaluate_varies_the_constants_and_names_the_worst_variant(finished_run:
     assert shown["cvar"]["mean"] == pytest.approx(((ordered[:, 0] + ordered[:, 1] / 2) / 1.5).mean(), rel=1e-3)
     assert main(["evaluate", str(finished_run), "--vary", "mass=2:1"]) == 2
     assert "within [0.01, 100]" in capsys.readouterr().err
+    assert main([*arguments, "--cost-limit", "5"]) == 2
+    assert "--cost-limit does not go with --vary" in capsys.readouterr().err
     assert main(["evaluate", str(finished_run), "--variants", "3"]) == 2
     assert "is of --vary" in capsys.readouterr().err
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from surefoot.data.dataset import Dataset
+from surefoot.experiment.inputs import dataset_of
 from surefoot.experiment.margins import with_margins
+from surefoot.experiment.plan import Plan
 from surefoot.safe.signal import MARGINS_FROM, constraint_signal
 
 VELOCITY = "surefoot/HalfCheetahVelocity-v5"
@@ -80,3 +82,22 @@ def test_without_costs_only_an_environment_of_that_name_says_that_speed_is_limit
 def test_nothing_is_computed_for_other_tasks(environment: str | None) -> None:
     data = dataset(env_id="Ant-v5")
     assert with_margins(data, environment) == (data, [])
+
+
+def twice(observations: Any, actions: Any, next_observations: Any) -> Any:
+    """Rewards that are no speeds."""
+    return 2 * np.ones(len(observations))
+
+
+@pytest.mark.parametrize("costs", [(0, 1, 0, 1), None])
+def test_margins_are_made_of_recorded_rewards_and_not_of_those_that_a_function_gives(
+    costs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(algorithm="fisor", config={}, dataset="cheetah", environment=VELOCITY, reward="twice")
+    monkeypatch.setattr("surefoot.experiment.inputs.function_of", lambda word, option: twice)
+    monkeypatch.setattr("surefoot.experiment.inputs.demand", lambda *words: None)
+    found = dataset_of(plan, dataset(costs), lambda event: None)
+    assert found.rewards.tolist() == [2.0] * 4
+    np.testing.assert_allclose(found.extras["margins"], MARGINS, atol=1e-6)
+    computed = dataset(costs, attributes={"rewards": "module:twice"})  # as a log's mapping does
+    assert with_margins(computed, VELOCITY) == (computed, [])

@@ -143,8 +143,8 @@ def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[P
     from surefoot.evaluation.tables import format_bounds
     from surefoot.tools.variants import evaluate_variants, ranges_of
 
-    for name in ("until", "range"):
-        if getattr(arguments, name) is not None:
+    for name in ("until", "range", "cost-limit"):
+        if getattr(arguments, name.replace("-", "_")) is not None:
             raise ConfigError(f"--{name} does not go with --vary: leave one of them out")
     settings = {"variants": arguments.variants, "share": arguments.share, "episodes": arguments.episodes}
     given = {name: value for name, value in settings.items() if value is not None}

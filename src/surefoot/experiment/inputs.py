@@ -94,6 +94,10 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     """
     if dataset is None:
         dataset = load(str(plan.dataset), strict=plan.strict, view=plan.view)
+    if agent_class(plan.algorithm).reads_margins:  # made of recorded rewards, so before others take their place
+        dataset, notes = with_margins(dataset, plan.environment)
+        for text in notes:
+            notify({"kind": "note", "text": text})
     if plan.reward is not None:
         demand(plan.reward, "the option reward")
         dataset = rewarded(dataset, function_of(plan.reward, "reward"), plan.reward)
@@ -101,10 +105,6 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     for text in notes:
         notify({"kind": "note", "text": text})
     refuse_without_rewards(agent_class(plan.algorithm), dataset)
-    if agent_class(plan.algorithm).reads_margins:
-        dataset, notes = with_margins(dataset, plan.environment)
-        for text in notes:
-            notify({"kind": "note", "text": text})
     return dataset
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import REWARDS, Dataset
 from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
 from surefoot.safe.signal import MARGINS_FROM
@@ -14,10 +14,11 @@ def with_margins(dataset: Dataset, environment: str | None) -> tuple[Dataset, li
     """The dataset with `extras["margins"]` where its steps give them exactly, and notes for the user.
 
     Computed for the velocity-limited MuJoCo tasks, by the environment that the run names or that the data name. They
-    are taken only where they have the sign of every stored cost: otherwise the costs are of another constraint.
+    are taken only where they have the sign of every stored cost: otherwise the costs are of another constraint. Rewards
+    that a function gave, or none, say nothing of a speed.
     """
     task = velocity_task(environment) or velocity_task(dataset.env_id)
-    if "margins" in dataset.extras or task is None:
+    if "margins" in dataset.extras or task is None or REWARDS in dataset.attributes:
         return dataset, []
     margins = step_margins(task, dataset.rewards, dataset.actions, dataset.terminations)
     limit = VELOCITY_LIMITS[task]
