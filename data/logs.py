@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -81,6 +82,8 @@ def read(
         MissingExtraError: the packages that read a log are not installed.
     """
     known = read_mapping(mapping)
+    if source.max_episode_steps is not None:
+        known = dataclasses.replace(known, max_episode_steps=source.max_episode_steps)
     logs = files_of(known) if log is None else [log]
     if log is None and source.sha256 is None and len(logs) == 1 and logs[0].is_file():
         source = Source(**{**vars(source), "sha256": sha256_of(logs[0])})

@@ -71,6 +71,11 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected", keys: Sequ
         shapes = read_hdf5(path, [f"data/demo_{first}/obs/{key}" for key in held if not key.endswith("_image")]).arrays
         vectors = [name.split("/")[-1] for name, array in shapes.items() if array.ndim <= 2 and array.dtype != np.uint8]
         keys = USUAL if set(USUAL) <= set(vectors) else sorted(vectors)
+    if not keys:
+        raise DataError(
+            f"{path}: 'data/demo_{first}' has no vectors as observations, only {', '.join(held)}; name pictures in a "
+            "mapping (docs/own_data.md)"
+        )
     escaped = "|".join(map(re.escape, keys))
     wanted = rf"data/demo_\d+/(actions|rewards|dones|costs|valid|(next_)?obs/({escaped}))"
     contents = read_hdf5(path, [], pattern=wanted)
