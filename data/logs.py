@@ -96,7 +96,12 @@ def read(
 
 
 def _part(mapping: LogMapping, log: pathlib.Path, keep: pathlib.Path | None) -> dict[str, Array]:
-    """One file's arrays, from those that are kept where they are of the same file and mapping."""
+    """One file's arrays, from those that are kept where they are of the same file and mapping.
+
+    A LeRobot dataset says itself where episodes end, where the mapping does not.
+    """
+    if mapping.episode is None and log.is_dir() and lerobot.is_lerobot(log):
+        mapping = dataclasses.replace(mapping, episode=lerobot.EPISODE)
     path = None if keep is None else keep / f"{fingerprint(mapping, log)[:40]}.npz"
     if path is not None and path.is_file():
         with contextlib.suppress(DataError):  # half a file, as of a disk that was full: it is made again

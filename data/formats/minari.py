@@ -28,7 +28,7 @@ from surefoot.core.errors import (
     nearest,
 )
 from surefoot.core.files import why
-from surefoot.data.checks import validate
+from surefoot.data.checks import concatenated, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats.chained import need_chain, with_known_ends
@@ -102,7 +102,7 @@ def _convert(loaded: Any, source: Source, view: str) -> Dataset:
         raise DataError(f"{name}: is empty: no episode")
     with_cost = all("costs" in episode for episode in episodes)
     columns = [key for key in episodes[0] if key != "costs" or with_cost]
-    arrays = {key: np.concatenate([episode[key] for episode in episodes]) for key in columns}
+    arrays = {key: concatenated(name, key, [episode[key] for episode in episodes]) for key in columns}
     attributes: dict[str, Any] = {"minari_id": loaded.spec.dataset_id, "kind": "minari"}
     if keys:
         attributes["observation_keys"] = ",".join(keys)

@@ -254,3 +254,28 @@ def test_steps_a_second_must_be_a_number_above_0(tmp_path: pathlib.Path, fps: fl
     with pytest.raises(ConfigError, match=r"fps is .*; it must be a number of steps a second above 0"):
         convert(tmp_path / "a.hdf5", tmp_path / "b", layout="lerobot", fps=fps)
     assert fps_of(made(tmp_path).replace(attributes={"fps": fps})) == USUAL_FPS
+
+
+def test_episodes_whose_rows_differ_in_size_are_refused(tmp_path: pathlib.Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for k in (0, 1):
+            file[f"data/demo_{k}/actions"] = np.zeros((3, 2), np.float32)
+            file[f"data/demo_{k}/obs/q"] = np.zeros((3, 2 + k), np.float32)
+    with h5py.File(tmp_path / "b.hdf5", "w") as file:
+        file["num_episodes"] = 2
+        for k in (0, 1):
+            file[f"observations_{k}"], file[f"actions_{k}"] = np.zeros((3, 2 + k)), np.full((3, 1), 0.5)
+            file[f"rewards_{k}"], file[f"terminated_{k}"] = np.zeros((3, 1)), False
+    for name in ("a", "b"):
+        with pytest.raises(DataError, match=r"'observations' has rows of shape \(3,\) in part 1 .* and of \(2,\)"):
+            load(tmp_path / f"{name}.hdf5")
+
+
+def test_a_mapping_of_a_lerobot_dataset_does_not_join_its_episodes(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    data = made(tmp_path)
+    save(data, tmp_path / "folder", "lerobot")
+    (tmp_path / "m.yaml").write_text("observations: observation.state\nactions: action\n")
+    found = load(tmp_path / "folder", mapping=tmp_path / "m.yaml")
+    assert found.episode_lengths.tolist() == data.episode_lengths.tolist()
+    assert len(data.episode_lengths) > 1
