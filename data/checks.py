@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,21 @@ def same_length(name: str, arrays: Mapping[str, Array]) -> int:
     if lengths[first] == 0:
         raise DataError(f"{name}: is empty: {first!r} has 0 rows")
     return lengths[first]
+
+
+def concatenated(name: str, key: str, parts: Sequence[Array]) -> Array:
+    """The rows of several episodes or files, one after another.
+
+    Raises:
+        DataError: rows of one part have another shape than those of the first.
+    """
+    for number, part in enumerate(parts):
+        if part.shape[1:] != parts[0].shape[1:] or part.ndim == 0:
+            raise DataError(
+                f"{name}: {key!r} has rows of shape {part.shape[1:]} in part {number} (counted from 0) and of "
+                f"{parts[0].shape[1:]} in part 0; they must agree"
+            )
+    return np.concatenate(parts)
 
 
 def look_like_choices(actions: Array) -> bool:

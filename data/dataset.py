@@ -16,6 +16,8 @@ NAMED = f"{spec.VECTOR}/"
 """What names of extras begin with that are parts of an observation."""
 REWARDS, NO_REWARDS = "rewards", "none: the log has none"
 """Attribute that says what rewards are, and what it says of data recorded without, whose rewards are 0."""
+BEST_RETURN = "best_return"
+"""Attribute of data that do not hold all steps of their episodes: the highest return of a whole one, undiscounted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +117,10 @@ class Dataset:
         """
         if len(episodes) == 0:
             raise DataError(f"{self.name}: no episode is left after the selection; keep at least one")
-        rows = np.flatnonzero(np.isin(self.episode_ids, episodes))
+        return self.select_rows(np.flatnonzero(np.isin(self.episode_ids, episodes)))
+
+    def select_rows(self, rows: Array) -> Dataset:
+        """The dataset of these rows (strictly increasing), episodes renumbered; flags of ends stay as they are."""
         columns: dict[str, Any] = {
             field.name: np.ascontiguousarray(value[rows])
             for field in dataclasses.fields(self)

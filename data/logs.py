@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -81,6 +82,8 @@ def read(
         MissingExtraError: the packages that read a log are not installed.
     """
     known = read_mapping(mapping)
+    if source.max_episode_steps is not None:
+        known = dataclasses.replace(known, max_episode_steps=source.max_episode_steps)
     logs = files_of(known) if log is None else [log]
     if log is None and source.sha256 is None and len(logs) == 1 and logs[0].is_file():
         source = Source(**{**vars(source), "sha256": sha256_of(logs[0])})
@@ -93,7 +96,12 @@ def read(
 
 
 def _part(mapping: LogMapping, log: pathlib.Path, keep: pathlib.Path | None) -> dict[str, Array]:
-    """One file's arrays, from those that are kept where they are of the same file and mapping."""
+    """One file's arrays, from those that are kept where they are of the same file and mapping.
+
+    A LeRobot dataset says itself where episodes end, where the mapping does not.
+    """
+    if mapping.episode is None and log.is_dir() and lerobot.is_lerobot(log):
+        mapping = dataclasses.replace(mapping, episode=lerobot.EPISODE)
     path = None if keep is None else keep / f"{fingerprint(mapping, log)[:40]}.npz"
     if path is not None and path.is_file():
         with contextlib.suppress(DataError):  # half a file, as of a disk that was full: it is made again

@@ -176,14 +176,14 @@ def projected_coverage(dataset: Dataset, bounds: Limits | None = None, rows: int
 
 
 def trajectory_quality(dataset: Dataset, reference: tuple[float, float] | None = None) -> float | None:
-    """TQ: (mean return - random) / (expert - random); None where no reference returns are known.
+    """TQ: (mean return - random) / (expert - random); None where no reference returns are known, or no rewards.
 
     Args:
         dataset: all stored episodes count, each to its stored end.
         reference: returns of random and of expert behaviour; None: those of the catalogue.
     """
     reference = reference or reference_of(dataset)
-    if reference is None:
+    if reference is None or not dataset.has_rewards:
         return None
     low, high = reference
     return float((dataset.episode_returns.mean() - low) / (high - low))

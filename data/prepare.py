@@ -13,10 +13,8 @@ from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.histories import history_of, windows
 from surefoot.core.spec import VECTOR, in_words
-from surefoot.data.dataset import Array, Dataset
+from surefoot.data.dataset import BEST_RETURN, Array, Dataset
 
-BEST_RETURN = "best_return"
-"""Attribute of data that do not hold all steps of their episodes: the highest return of a whole one, undiscounted."""
 ACTION_MARGIN = 1e-5
 """Distance that actions are kept from the bounds -1 and 1 (the official IQL's and RIQL's clip)."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.spec import mapped
 from surefoot.data.checks import check_finite
-from surefoot.data.dataset import NAMED, REWARDS, Dataset
+from surefoot.data.dataset import BEST_RETURN, NAMED, REWARDS, Dataset
 
 Array = np.ndarray[Any, Any]
 Reward = Callable[[Any, Array, Any], Any]
@@ -49,7 +49,8 @@ def rewarded(dataset: Dataset, reward: Reward, name: str) -> Dataset:
         )
     values = np.ascontiguousarray(values, np.float32)
     check_finite(f"reward={name}", "rewards", values)
-    return dataset.replace(rewards=values, attributes={**dataset.attributes, REWARDS: name})
+    attributes = {key: value for key, value in dataset.attributes.items() if key != BEST_RETURN}  # of other rewards
+    return dataset.replace(rewards=values, attributes={**attributes, REWARDS: name})
 
 
 def _both(dataset: Dataset) -> tuple[Any, Any]:

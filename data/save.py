@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 from collections.abc import Callable
@@ -94,10 +95,12 @@ def convert(
         files_done: called with the number of log files that are read, and of all.
 
     Raises:
-        ConfigError: the source is unknown, or the destination exists or names no format.
+        ConfigError: the source is unknown, the destination exists or names no format, or `fps` is no such number.
         DataError: the source can't be loaded or the destination can't be written.
         MissingExtraError: a package that one of the formats needs is not installed.
     """
+    if fps is not None and not (fps > 0 and math.isfinite(fps)):
+        raise ConfigError(f"fps is {fps}; it must be a number of steps a second above 0")
     text = os.fspath(destination)
     path = pathlib.Path(text)
     to_minari = text.startswith(MINARI_PREFIX) and path.suffix.lower() not in WRITERS

@@ -97,6 +97,7 @@ class StreamingAgent(Agent):
 
     begin, step, learn, miss = loop.begin, loop.step, loop.learn, loop.miss
     draw_noise, redraw_noise, draw_first_noise = phases.draw_noise, phases.redraw_noise, phases.draw_first_noise
+    keep_noise = phases.keep_noise
     act = loop.act  # type: ignore[assignment]  # a step of the loop, not a function of a batch
 
     def __init__(

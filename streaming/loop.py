@@ -102,6 +102,7 @@ def act(
         self.samples.step_apart(usable, ended, first is not None)
         self.check_learned()
         self.later[:] = usable & ~ended
+        self.keep_noise()  # streams that began an episode may have drawn for all
         self.samples.run_for(self.later, OBSERVE | ACT_BEFORE)
     self.due = True
     action = self.answer(acting=True)

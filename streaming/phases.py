@@ -71,6 +71,11 @@ def redraw_noise(agent: StreamingAgent) -> None:
     agent.noise_row[...] = agent.noise.at(int(agent.acted_count) - 1, 1)
 
 
+def keep_noise(agent: StreamingAgent) -> None:
+    """Fill `in_noise` with the first numbers for the same step again, after `redraw_noise`."""
+    agent.noise_row[...] = agent.noise.at(int(agent.acted_count) - 1)
+
+
 def draw_first_noise(agent: StreamingAgent, rows: np.ndarray) -> None:
     """Fill `in_noise` for first actions of the streams where (K,) `rows` is True; no step is counted by it."""
     for stream in np.flatnonzero(rows):

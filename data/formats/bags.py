@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefoot.core.errors import DataError, MissingExtraError
+from surefoot.core.schema import shown
 from surefoot.core.unpacking import too_much, unpack_limit
 from surefoot.data.formats import pictures
 from surefoot.data.formats.columns import Table
@@ -179,7 +180,7 @@ def _names(files: Sequence[pathlib.Path]) -> dict[str, str]:
             if kind in PICTURES:
                 found[topic] = f"pictures ({kind})"
             else:
-                found |= {f"{topic}{place}": what for place, what in _fields(message())}
+                found |= {f"{topic}{place}": what for place, what in _fields(_decoded(path, topic, message))}
             if topics is not None and seen >= topics:
                 break
     if not found:
@@ -221,7 +222,7 @@ def _tracks(
     used = 0
     for path in files:
         for topic, kind, time, message in _messages(path, set(places)):
-            decoded = message()
+            decoded = _decoded(path, topic, message)
             for name, fields in places[topic]:
                 value = (
                     _picture(path, topic, decoded, size) if kind in PICTURES else _value(path, name, decoded, fields)
@@ -234,10 +235,25 @@ def _tracks(
     return tracks
 
 
+def _decoded(path: pathlib.Path, topic: str, message: Callable[[], Any]) -> Any:
+    try:
+        return message()
+    except Exception as error:  # the decoders raise struct.error, UnicodeDecodeError, JSONDecodeError and more
+        raise DataError(
+            f"{path}: a message of {topic} can't be decoded ({type(error).__name__}: {error}); the recording is damaged"
+        ) from error
+
+
 def _value(path: pathlib.Path, name: str, message: Any, fields: Sequence[str]) -> Array:
     for field in fields:
-        message = message[field] if isinstance(message, Mapping) else getattr(message, field)
-    array = np.asarray(message, np.float64)
+        found = message.get(field) if isinstance(message, Mapping) else getattr(message, field, None)
+        if found is None:
+            raise DataError(f"{path}: a message of {_topic(name)} holds no {field!r}, which {name!r} names")
+        message = found
+    try:
+        array = np.asarray(message, np.float64)
+    except (TypeError, ValueError) as error:  # texts, objects, lists of different lengths
+        raise DataError(f"{path}: {name!r} is {shown(message)} in a message, must be a number or a list") from error
     if array.ndim > 1:
         raise DataError(f"{path}: {name!r} is {array.shape}, must be a number or a list of them")
     return array

@@ -109,6 +109,8 @@ def _text_columns(
             for index, place in enumerate(places):
                 cells = [one[place] for one in lines]
                 if header[place] == text:
+                    if (blank := next((one for one, cell in enumerate(cells) if not cell.strip()), None)) is not None:
+                        raise DataError(f"{path}: the cell in line {line + blank} of column {text!r} is empty")
                     parts[index].append(np.array([texts.setdefault(cell, len(texts)) for cell in cells], np.float64))
                 else:
                     parts[index].append(_numbers(path, header[place], cells, line))

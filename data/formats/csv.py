@@ -67,8 +67,8 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
             delimiter = max(DELIMITERS, key=line.count)
             header = [name.strip().strip('"') for name in line.split(delimiter)]
             _check_header(path, header)
-            first = file.readline()
-            if not first.strip():
+            first = next((row for row in file if row.strip()), None)
+            if first is None:
                 raise DataError(f"{path}: is empty: no row follows the first line")
             table = np.loadtxt(
                 _lines(itertools.chain([first], file)),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import DataError
-from surefoot.data.checks import flags, matrix, refuse_choices, vector
+from surefoot.data.checks import concatenated, flags, matrix, refuse_choices, vector
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import read_hdf5
@@ -53,7 +53,10 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
         if missing := [key for key, array in held.items() if array is None]:
             raise DataError(f"{path}: '{missing[0]}_{k}' is missing, and the file says that it has {count} episodes")
         parts.append(_episode(path, k, held))
-    return dataset_from_arrays({key: np.concatenate([part[key] for part in parts]) for key in parts[0]}, known, view)
+    if not parts:
+        raise DataError(f"{path}: is empty: no episode")
+    arrays = {key: concatenated(str(path), key, [part[key] for part in parts]) for key in parts[0]}
+    return dataset_from_arrays(arrays, known, view)
 
 
 def _episode(path: pathlib.Path, k: int, held: dict[str, Any]) -> dict[str, Array]:

@@ -89,7 +89,9 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
 def _attributes(dataset: Dataset) -> dict[str, Any]:
     """Root attributes: strings and numbers as they are, the rest as JSON text."""
     found: dict[str, Any] = {
-        key: value if isinstance(value, str | int | float | bool) else json.dumps(value)
+        key: value
+        if isinstance(value, str | int | float | bool | np.number | np.bool)
+        else json.dumps(value, default=str)
         for key, value in dataset.attributes.items()
     }
     if dataset.env_id is not None:

@@ -18,6 +18,7 @@ from surefoot.core.files import written_aside
 from surefoot.core.unpacking import read_npz
 from surefoot.data.checks import flags, matrix, require_keys, validate, vector
 from surefoot.data.dataset import Dataset
+from surefoot.data.formats.chained import need_chain
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.formats.named import need_one_vector
 
@@ -81,10 +82,12 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     """Write `path` and `normalization.npz` beside it; each appears whole or not at all.
 
     Raises:
-        DataError: the dataset breaks its invariants, is of images, or a file can't be written or is there already.
+        DataError: the dataset breaks its invariants, is of images, has next observations that are not the next
+            rows', or a file can't be written or is there already.
     """
     validate(dataset)
     need_one_vector(dataset, "DPPO's layout")
+    need_chain(dataset, "DPPO's layout")
     beside = path.with_name(BESIDE)
     if path == beside:
         raise DataError(f"{path}: has the name of the second file; call the first one train.npz")

@@ -206,10 +206,15 @@ def _episode_ends(columns: Mapping[str, Array], max_episode_steps: int | None) -
         ends[:-1] |= np.linalg.norm(gap, axis=1) > JUMP
     ends[-1] = True
     if "timeouts" not in columns and max_episode_steps is not None:
-        starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
-        step = np.arange(len(ends)) - np.repeat(starts, np.diff(np.append(starts, len(ends))))
-        ends |= step % max_episode_steps == max_episode_steps - 1
+        ends |= counted_out(ends, max_episode_steps)
     return ends
+
+
+def counted_out(ends: Array, limit: int) -> Array:
+    """(N,) bool: so many steps were taken since the episode began, or since it was cut off so; (N,) known ends."""
+    starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
+    step = np.arange(len(ends)) - np.repeat(starts, np.diff(np.append(starts, len(ends))))
+    return step % limit == limit - 1
 
 
 def _true_next_observations(

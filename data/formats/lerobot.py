@@ -20,7 +20,7 @@ import numpy as np
 from surefoot.core.errors import CheckpointError, DataError, nearest
 from surefoot.core.files import read_json
 from surefoot.core.schema import Many, Number, Record, Table, Text
-from surefoot.data.checks import flags, matrix, vector
+from surefoot.data.checks import concatenated, flags, matrix, vector
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats import columns, pictures
 from surefoot.data.formats.flat import Source, dataset_from_arrays
@@ -37,7 +37,7 @@ STATE, ENVIRONMENT, ACTION, NEXT = (
     "next.observation.state",
 )
 REWARD, DONE, SUCCESS, TERMINATED, COST = "next.reward", "next.done", "next.success", "next.terminated", "next.cost"
-EXTRAS = "extras."
+EPISODE, EXTRAS = "episode_index", "extras."
 UNKNOWN_ENDS = "episode ends taken as cut off"
 _SHAPE = Many(Number(1, 2**31, whole=True), 0, 5)
 INFO = Record(
@@ -116,7 +116,7 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
         )
     wanted = [key for key in (REWARD, DONE, SUCCESS, TERMINATED, COST, NEXT, "valid") if key in features]
     extras = [key for key in features if key.startswith(EXTRAS)]
-    got = held.read([*states, ACTION, "episode_index", *wanted, *extras])
+    got = held.read([*states, ACTION, EPISODE, *wanted, *extras])
     name = str(folder)
     observations = [matrix(name, key, got[key]) for key in states]
     arrays = {"observations": np.concatenate(observations, 1) if len(observations) > 1 else observations[0]}
@@ -133,7 +133,7 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     arrays["rewards"] = vector(name, REWARD, got[REWARD]) if REWARD in got else np.zeros(len(got[ACTION]), np.float32)
     if REWARD not in got:
         attributes[REWARDS] = NO_REWARDS
-    ids = got["episode_index"]
+    ids = got[EPISODE]
     last = np.append(np.diff(ids) != 0, True)
     named = TERMINATED if TERMINATED in got else SUCCESS if SUCCESS in got else None
     ended = last & flags(name, named, got[named]) if named is not None else np.zeros(len(ids), bool)
@@ -168,7 +168,7 @@ def _numbers(folder: pathlib.Path, keys: Sequence[str]) -> dict[str, Array]:
             held = file.read(list(keys))
         for key in keys:
             parts[key].append(columns.arrow_array(path, key, held.column(key)))
-    found = {key: part[0] if len(part) == 1 else np.concatenate(part) for key, part in parts.items()}
+    found = {key: part[0] if len(part) == 1 else concatenated(str(folder), key, part) for key, part in parts.items()}
     if "index" in found and (np.diff(found["index"]) != 1).any():
         raise DataError(
             f"{folder}: 'index' does not count the frames through all files: one is missing, or there twice"

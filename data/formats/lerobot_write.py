@@ -37,7 +37,8 @@ FRAMES_OF_STATISTICS = 100
 def fps_of(dataset: Dataset) -> int:
     """Steps a second that the data say they were recorded at, or `USUAL_FPS` where they don't."""
     told = dataset.attributes.get("fps")
-    return max(1, round(float(told))) if isinstance(told, int | float) else USUAL_FPS
+    known = isinstance(told, int | float) and math.isfinite(told) and told > 0
+    return max(1, round(float(told))) if known else USUAL_FPS
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:

@@ -25,7 +25,7 @@ from surefoot.core.spec import IMAGE, VECTOR
 from surefoot.data.checks import check_finite, flags, vector
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.columns import Table
-from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
 
 Array = np.ndarray[Any, Any]
@@ -262,7 +262,7 @@ def _inside(place: int | slice, width: int) -> bool:
 
 
 def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, Array]:
-    """Where the task ends and where an episode is cut off: by flags, a column that changes, or a gap in time."""
+    """Where the task ends and where an episode is cut off: by flags, a column that changes, a gap in time, a limit."""
     terminals = np.zeros(rows, bool)
     if mapping.termination is not None:
         terminals = flags(name, mapping.termination, column(mapping.termination))
@@ -271,6 +271,8 @@ def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, A
         cut |= flags(name, mapping.truncation, column(mapping.truncation))
     if mapping.episode is not None:
         ids = column(mapping.episode)
+        if ids.dtype.kind == "f":
+            check_finite(name, mapping.episode, ids)
         cut[:-1] |= (ids[1:] != ids[:-1]) if ids.ndim == 1 else (ids[1:] != ids[:-1]).any(1)
     if mapping.time is not None:
         seconds = np.asarray(column(mapping.time), np.float64)  # float32 is too coarse for a clock
@@ -281,6 +283,8 @@ def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, A
         steps = np.diff(seconds)
         cut[:-1] |= (steps < 0) | (steps > (np.inf if mapping.gap is None else mapping.gap))
     cut[-1] = True
+    if mapping.max_episode_steps is not None and mapping.truncation is None and mapping.episode is None:
+        cut |= counted_out(terminals | cut, mapping.max_episode_steps)
     return {"terminals": terminals, "timeouts": cut & ~terminals}
 
 

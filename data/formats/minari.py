@@ -28,9 +28,10 @@ from surefoot.core.errors import (
     nearest,
 )
 from surefoot.core.files import why
-from surefoot.data.checks import validate
+from surefoot.data.checks import concatenated, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.files import sha256_of
+from surefoot.data.formats.chained import need_chain, with_known_ends
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.formats.named import need_one_vector
 
@@ -101,7 +102,7 @@ def _convert(loaded: Any, source: Source, view: str) -> Dataset:
         raise DataError(f"{name}: is empty: no episode")
     with_cost = all("costs" in episode for episode in episodes)
     columns = [key for key in episodes[0] if key != "costs" or with_cost]
-    arrays = {key: np.concatenate([episode[key] for episode in episodes]) for key in columns}
+    arrays = {key: concatenated(name, key, [episode[key] for episode in episodes]) for key in columns}
     attributes: dict[str, Any] = {"minari_id": loaded.spec.dataset_id, "kind": "minari"}
     if keys:
         attributes["observation_keys"] = ",".join(keys)
@@ -177,13 +178,12 @@ def write(dataset: Dataset, name: str) -> None:
     """Store the dataset under a new local Minari id (namespace/name-v0).
 
     Minari keeps the environment only where it can be made on this machine; the description names it in any
-    case.
+    case. A last row that may not be sampled is left out: Minari has an observation after every step.
 
     Raises:
         MissingExtraError: the minari package is not installed.
-        DataError: the id is taken, or an episode's next observations are not its next rows' (corrupted
-        dynamics),
-            which Minari can't hold.
+        DataError: the id is taken, or an episode's next observations are not its next rows' (corrupted dynamics), which
+            Minari can't hold, or no row may be sampled.
     """
     need_one_vector(dataset, "a Minari dataset written here")
     validate(dataset)
@@ -191,15 +191,9 @@ def write(dataset: Dataset, name: str) -> None:
     _check_id(name)
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
+    need_chain(dataset, "Minari")
+    dataset = with_known_ends(dataset)
     starts = dataset.episode_starts
-    inside = np.flatnonzero(np.diff(dataset.episode_ids) == 0)
-    torn = inside[np.any(dataset.next_observations[inside] != dataset.observations[inside + 1], axis=1)]
-    if len(torn):
-        raise DataError(
-            f"{dataset.name}: row {torn[0]}'s next observation is not the next row's ({len(torn)} such "
-            "rows); Minari can't "
-            "hold that, HDF5 can"
-        )
     with _refusals(name), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it asks for an author's e-mail address and more
         if name in minari.list_local_datasets():

@@ -44,6 +44,8 @@ def take_named(arrays: Mapping[str, Array], name: str) -> tuple[dict[str, Array]
     for key, value in found.items():
         if value.dtype != np.uint8:
             found[key] = matrix(name, key, value)
+        elif value.ndim == 0:
+            raise DataError(f"{name}: {key!r} is a single number; it must have a row for each step")
     rows = len(next(iter(found.values())))
     return left | {which: np.zeros((rows, 0), np.float32) for which in NAMES}, found
 

@@ -24,6 +24,7 @@ from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.files import written_aside
 from surefoot.data.checks import check_extra, flags, matrix, require_keys, validate, vector
 from surefoot.data.dataset import Dataset
+from surefoot.data.formats.chained import need_chain, with_known_ends
 from surefoot.data.formats.flat import LAYOUT_VERSION, OWN_MARK, Source
 from surefoot.data.formats.named import need_one_vector
 
@@ -114,13 +115,17 @@ def joined(dataset: Dataset) -> Array:
 def write(dataset: Dataset, path: pathlib.Path) -> None:
     """Write OGBench's layout, compressed; the file appears whole or not at all.
 
-    What the added last row of a recording holds beside its observation repeats the row before: readers drop it.
+    What the added last row of a recording holds beside its observation repeats the row before: readers drop it. A last
+    row that may not be sampled is left out, and its observation is what followed the row before.
 
     Raises:
-        DataError: the dataset breaks its invariants, is of images, or the file can't be written.
+        DataError: the dataset breaks its invariants, is of images, has next observations that are not the next
+            rows', or the file can't be written.
     """
     validate(dataset)
     need_one_vector(dataset, "OGBench's layout")
+    need_chain(dataset, "OGBench's layout")
+    dataset = with_known_ends(dataset)
     last = joined(dataset)
     rows = np.repeat(np.arange(len(dataset)), 1 + last)
     added = np.append(rows[1:] == rows[:-1], False)

@@ -56,6 +56,9 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
             f"{path}: column {unknown[0]!r} is unknown: {nearest(unknown[0], [*KEYS, *ALIASES])}; say by a mapping "
             "which columns are what (docs/own_data.md)"
         )
+    for name, key in ALIASES.items():
+        if {name, key} <= set(table.names):
+            raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
     attributes, shapes = _kept(path)
     arrays = {names[name]: array for name, array in table.read(list(table.names)).items()}
     for name, shape in shapes.items():

@@ -22,7 +22,7 @@ import numpy as np
 
 from surefoot.core.errors import DataError
 from surefoot.core.files import written_aside
-from surefoot.data.checks import flags, matrix, validate, vector
+from surefoot.data.checks import concatenated, flags, matrix, validate, vector
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import read_hdf5
@@ -71,6 +71,11 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected", keys: Sequ
         shapes = read_hdf5(path, [f"data/demo_{first}/obs/{key}" for key in held if not key.endswith("_image")]).arrays
         vectors = [name.split("/")[-1] for name, array in shapes.items() if array.ndim <= 2 and array.dtype != np.uint8]
         keys = USUAL if set(USUAL) <= set(vectors) else sorted(vectors)
+    if not keys:
+        raise DataError(
+            f"{path}: 'data/demo_{first}' has no vectors as observations, only {', '.join(held)}; name pictures in a "
+            "mapping (docs/own_data.md)"
+        )
     escaped = "|".join(map(re.escape, keys))
     wanted = rf"data/demo_\d+/(actions|rewards|dones|costs|valid|(next_)?obs/({escaped}))"
     contents = read_hdf5(path, [], pattern=wanted)
@@ -85,7 +90,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected", keys: Sequ
     for k, part in zip(sorted(demonstrations), parts, strict=True):
         if odd := set(part) - shared:
             raise DataError(f"{path}: 'data/demo_{k}' has {min(odd)!r}, and another demonstration has not")
-    arrays = {key: np.concatenate([part[key] for part in parts]) for key in shared}
+    arrays = {key: concatenated(str(path), key, [part[key] for part in parts]) for key in shared}
     attributes: dict[str, Any] = {"kind": "robomimic", "observation_keys": ",".join(keys)}
     if "rewards" not in arrays:
         arrays["rewards"], attributes[REWARDS] = np.zeros(len(arrays["actions"]), np.float32), NO_REWARDS

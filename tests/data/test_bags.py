@@ -220,3 +220,34 @@ def test_a_chunk_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(
     monkeypatch.setattr(stream_reader, "get_chunk_data_stream", unpacked)
     with pytest.raises(DataError, match="more than the 1024 bytes" if said == 1 << 10 else "SUREFOOT_MAX_UNPACKED_MB"):
         bags.table(path)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (b'{"x": 3', r"a message of /o can't be decoded \(JSONDecodeError.*the recording is damaged"),
+        (b'{"y": 3}', r"a message of /o holds no 'x', which '/o.x' names"),
+        (b'{"x": null}', r"a message of /o holds no 'x'"),
+        (b"3", r"a message of /o holds no 'x'"),
+        (b'{"x": "up"}', r"'/o.x' is 'up' in a message, must be a number or a list"),
+        (b'{"x": [1, [2]]}', r"'/o.x' is \[1, \[2\]\] in a message"),
+        (b'{"x": {"z": 1}}', r"'/o.x' is \{'z': 1\} in a message"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_message_unlike_the_others_is_refused_in_a_sentence(
+    tmp_path: pathlib.Path, said: bytes, sentence: str, place: int
+) -> None:
+    writing = pytest.importorskip("mcap.writer", reason=MCAP)
+    with open(tmp_path / "a.mcap", "wb") as file:
+        writer = writing.Writer(file)
+        writer.start()
+        schema = writer.register_schema(name="log", encoding="jsonschema", data=b"{}")
+        topics = [writer.register_channel(topic=one, message_encoding="json", schema_id=schema) for one in ("/o", "/a")]
+        for k in range(4):
+            for channel, text in zip(topics, (said if k == place else b'{"x": 1}', b'{"u": 0.5}'), strict=True):
+                writer.add_message(channel, log_time=k * SECOND, publish_time=k * SECOND, data=text)
+        writer.finish()
+    (tmp_path / "m.yaml").write_text("observations: /o.x\nactions: /a.u\n")
+    with pytest.raises(DataError, match=sentence if place else r"has no column '/o.x'|can't be decoded|in a message"):
+        load(tmp_path / "a.mcap", mapping=tmp_path / "m.yaml")

@@ -326,3 +326,16 @@ def test_info_counts_by_hand(tmp_path: pathlib.Path) -> None:
     assert (facts["return_mean"], facts["return_min"], facts["return_max"]) == (15, 6, 22)
     assert facts["normalized_mean"] == pytest.approx(100 * (15 + 20.272305) / (3234.3 + 20.272305))
     assert (facts["terminated_episodes"], facts["truncated_episodes"], facts["licence"]) == (1, 2, "MIT")
+
+
+def test_blank_lines_of_a_csv_file_are_passed_over(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("observation_0,action_0\n\n0,0.5\n\n1,0.25\n\n")
+    np.testing.assert_array_equal(load(tmp_path / "a.csv").actions[:, 0], [0.5, 0.25])
+
+
+def test_attributes_of_numpys_types_are_written_as_the_numbers_that_they_are(tmp_path: pathlib.Path) -> None:
+    data = load(write_hdf5(tmp_path / "a.hdf5", three_episodes()))
+    given = {"seed": np.int64(7), "scale": np.float32(0.5), "seen": np.bool(True), "odd": {1, 2}}
+    save(data.replace(attributes=given), tmp_path / "b.hdf5")
+    found = load(tmp_path / "b.hdf5").attributes
+    assert (found["seed"], found["scale"], found["seen"], found["odd"]) == (7, 0.5, True, '"{1, 2}"')

@@ -12,8 +12,11 @@ import pytest
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import convert, load, logs, save
+from surefoot.data.dataset import BEST_RETURN
 from surefoot.data.formats import mapping as mappings
 from surefoot.data.formats.columns import csv_table
+from surefoot.data.prepare import best_return
+from surefoot.data.rewards import rewarded
 
 LOG = "time;trial;q;dq;torque;mode\n0.0;a;1;10;-1;auto\n0.1;a;2;20;-2;auto\n0.2;b;3;30;-3;auto\n5.0;b;4;40;-4;hand\n"
 
@@ -205,3 +208,36 @@ def test_places_within_a_column_are_those_of_numpy(tmp_path: pathlib.Path) -> No
     np.savez(tmp_path / "log.npz", q=values, u=np.ones(9))
     (tmp_path / "log.yaml").write_text("files: log.npz\nactions: u\nobservations: ['q[1:3]', 'q[-1]', 'q[:-1]']\n")
     np.testing.assert_array_equal(load(tmp_path / "log.yaml").observations, values[:, [1, 2, 2, 0, 1]])
+
+
+@pytest.mark.parametrize("given", ["in the mapping", "by the caller"])
+def test_a_step_limit_cuts_a_log_that_marks_no_cuts(tmp_path: pathlib.Path, given: str) -> None:
+    (tmp_path / "log.csv").write_text("q,u,fell\n" + "".join(f"{k},{k},{int(k == 2)}\n" for k in range(10)))
+    text, options = "observations: q\nactions: u\ntermination: fell\n", {}
+    if given == "in the mapping":
+        text += "max_episode_steps: 4\n"
+    else:
+        options["max_episode_steps"] = 4
+    (tmp_path / "m.yaml").write_text(text)
+    data = load(tmp_path / "log.csv", mapping=tmp_path / "m.yaml", **options)
+    assert data.episode_lengths.tolist() == [3, 4, 3]  # counted anew after the fall
+    assert data.valid.tolist() == [True] * 6 + [False] + [True] * 2 + [False]
+    (tmp_path / "m.yaml").write_text(text + "truncation: fell\n")
+    assert load(tmp_path / "log.csv", mapping=tmp_path / "m.yaml").episode_lengths.tolist() == [3, 7]  # marked
+
+
+def test_an_episode_that_a_row_does_not_name_is_no_episode_of_its_own(tmp_path: pathlib.Path) -> None:
+    np.savez(tmp_path / "log.npz", q=np.arange(4.0), u=np.arange(4.0), e=np.array([0, np.nan, np.nan, 1]))
+    (tmp_path / "m.yaml").write_text("observations: q\nactions: u\nepisode: e\n")
+    with pytest.raises(DataError, match=r"'e' holds nan in row 1"):
+        load(tmp_path / "log.npz", mapping=tmp_path / "m.yaml")
+    (tmp_path / "log.csv").write_text("q,u,e\n0,0,a\n1,1,\n2,2,\n3,3,b\n")
+    with pytest.raises(DataError, match=r"the cell in line 3 of column 'e' is empty"):
+        load(tmp_path / "log.csv", mapping=tmp_path / "m.yaml")
+
+
+def test_a_reward_function_takes_the_best_return_of_other_rewards_away(tmp_path: pathlib.Path) -> None:
+    data = load(written(tmp_path, "files: log.csv\nobservations: q\nactions: torque\nreward: dq\n"))
+    data = data.replace(attributes={**data.attributes, BEST_RETURN: 1e6})
+    assert best_return(data) == 1e6
+    assert best_return(rewarded(data, lambda o, a, after: np.ones(4), "ones")) == 4

@@ -10,6 +10,7 @@ from make_files import three_episodes
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import Dataset, load, measures
+from surefoot.data.dataset import NO_REWARDS, REWARDS
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 
 
@@ -86,6 +87,7 @@ def test_trajectory_quality_is_0_of_random_and_1_of_expert_returns() -> None:
     assert measures.trajectory_quality(data, (0.0, 15.0)) == 1
     assert measures.trajectory_quality(data) is None, "no returns are known for it"
     hopper = data.replace(env_id="Hopper-v5")
+    assert measures.trajectory_quality(hopper.replace(attributes={REWARDS: NO_REWARDS})) is None, "they are all 0"
     assert measures.trajectory_quality(hopper) == pytest.approx((15 + 20.272305) / (3234.3 + 20.272305))
 
 

@@ -151,3 +151,18 @@ def test_a_dataset_of_other_arrays_is_refused() -> None:
     agent = BC(Spec({"camera": Array((24, 24, 3), "uint8")}, 1, (-1.0,), (1.0,)), encoder="small")
     with pytest.raises(DataError, match=r"observations are camera \(24, 24, 3\) and state \(2,\) .* built for camera"):
         agent.prepare(dataset())
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", ".npz"])
+def test_a_named_array_that_is_a_single_number_is_refused(tmp_path: pathlib.Path, suffix: str) -> None:
+    arrays: dict[str, Any] = {"actions": np.zeros((3, 1)), "rewards": np.zeros(3), "terminals": np.zeros(3, bool)}
+    arrays |= {"timeouts": np.zeros(3, bool), "observations/x": np.uint8(3), "next_observations/x": np.uint8(3)}
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for key, value in arrays.items():
+                file[key] = value
+    with pytest.raises(DataError, match=r"observations/x' is a single number; it must have a row for each step"):
+        load(path)

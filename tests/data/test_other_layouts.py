@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -13,8 +14,9 @@ from make_files import random_walk, write_hdf5
 from test_formats import assert_same, made
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.data import load, save
+from surefoot.data import convert, load, save
 from surefoot.data.formats import lerobot
+from surefoot.data.formats.lerobot_write import USUAL_FPS, fps_of
 
 
 def test_robomimic_comes_back_bit_for_bit(tmp_path: pathlib.Path) -> None:
@@ -222,3 +224,58 @@ def test_an_end_whose_kind_lerobot_does_not_say_is_cut_off_and_counted(tmp_path:
     data = load(tmp_path / "a")
     assert not data.terminations.any()
     assert data.warnings[lerobot.UNKNOWN_ENDS] == 6
+
+
+def test_robomimic_with_pictures_alone_is_refused(tmp_path: pathlib.Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        demonstration = file.create_group("data/demo_0")
+        demonstration["actions"] = np.zeros((5, 2), np.float32)
+        demonstration["obs/agentview_image"] = np.zeros((5, 4, 4, 3), np.uint8)
+    with pytest.raises(
+        DataError, match=r"no vectors as observations, only agentview_image; name pictures in a mapping"
+    ):
+        load(tmp_path / "a.hdf5")
+
+
+def test_a_parquet_file_with_both_names_of_a_column_is_refused(tmp_path: pathlib.Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
+    import pyarrow as pa
+
+    held = {"observations": [[0.0], [1.0]], "actions": [[0.1], [0.2]], "rewards": [0.0, 0.0]}
+    parquet.write_table(
+        pa.table({**held, "terminals": [False, True], "terminations": [True, False]}), tmp_path / "a.parquet"
+    )
+    with pytest.raises(DataError, match=r"holds both 'terminations' and 'terminals'; keep one of them"):
+        load(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("fps", [0, -3, math.nan, math.inf])
+def test_steps_a_second_must_be_a_number_above_0(tmp_path: pathlib.Path, fps: float) -> None:
+    with pytest.raises(ConfigError, match=r"fps is .*; it must be a number of steps a second above 0"):
+        convert(tmp_path / "a.hdf5", tmp_path / "b", layout="lerobot", fps=fps)
+    assert fps_of(made(tmp_path).replace(attributes={"fps": fps})) == USUAL_FPS
+
+
+def test_episodes_whose_rows_differ_in_size_are_refused(tmp_path: pathlib.Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for k in (0, 1):
+            file[f"data/demo_{k}/actions"] = np.zeros((3, 2), np.float32)
+            file[f"data/demo_{k}/obs/q"] = np.zeros((3, 2 + k), np.float32)
+    with h5py.File(tmp_path / "b.hdf5", "w") as file:
+        file["num_episodes"] = 2
+        for k in (0, 1):
+            file[f"observations_{k}"], file[f"actions_{k}"] = np.zeros((3, 2 + k)), np.full((3, 1), 0.5)
+            file[f"rewards_{k}"], file[f"terminated_{k}"] = np.zeros((3, 1)), False
+    for name in ("a", "b"):
+        with pytest.raises(DataError, match=r"'observations' has rows of shape \(3,\) in part 1 .* and of \(2,\)"):
+            load(tmp_path / f"{name}.hdf5")
+
+
+def test_a_mapping_of_a_lerobot_dataset_does_not_join_its_episodes(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    data = made(tmp_path)
+    save(data, tmp_path / "folder", "lerobot")
+    (tmp_path / "m.yaml").write_text("observations: observation.state\nactions: action\n")
+    found = load(tmp_path / "folder", mapping=tmp_path / "m.yaml")
+    assert found.episode_lengths.tolist() == data.episode_lengths.tolist()
+    assert len(data.episode_lengths) > 1

@@ -253,3 +253,21 @@ def test_a_saved_agent_whose_weights_are_not_finite_is_refused_by_tensor(tmp_pat
     checkpoint.save(path, {**tensors, name: tensors[name] * float("nan")}, meta)
     with pytest.raises(CheckpointError, match=f"the tensor '{name}' holds nan"):
         StreamAC.open(path)
+
+
+@pytest.mark.parametrize(("kind", "problem"), ALL, ids=name_of)
+def test_acting_first_a_stream_draws_the_same_alone_and_beside_one_that_begins_an_episode(
+    kind: type[StreamingAgent], problem: Spec
+) -> None:
+    samples = Samples(problem, streams=2)
+    both, alone = make(kind, problem, 2, dtype=torch.float64), make(kind, problem, 1, dtype=torch.float64)
+    both.begin(samples.observations[0, 0])
+    alone.begin(samples.observations[0, 0, 0])
+    for t in range(1, 40):
+        ends = {"terminated": np.array([False, t % 5 == 0]), "truncated": np.zeros(2, bool)}
+        rows, first = samples.observations[t]
+        together = both.act(rows, samples.rewards[t], **ends, first=first)
+        one = {"terminated": False, "truncated": False, "first": first[0]}
+        np.testing.assert_allclose(together[0], alone.act(rows[0], samples.rewards[t, 0], **one), rtol=1e-6, atol=1e-9)
+        both.learn()
+        alone.learn()

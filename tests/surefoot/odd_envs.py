@@ -60,6 +60,18 @@ class Lost(Counting):
         return self.observation(), self.reward if self.taken == 70 else -1.0, False, False, {}
 
 
+class HugeTwice(Counting):
+    """Rewards beyond any measurement in the first 30 steps of an instance, and from step 91 to 120."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken += 1
+        return self.observation(), 1e300 if self.taken <= 30 or 90 < self.taken <= 120 else -1.0, False, False, {}
+
+
+gymnasium.register("HugeTwice-v0", HugeTwice, max_episode_steps=20)
 gymnasium.register("Huge-v0", Huge, max_episode_steps=20)
 gymnasium.register("HugeOnce-v0", Huge, max_episode_steps=20, kwargs={"after": 119})
 gymnasium.register("Lost-v0", Lost, max_episode_steps=20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from surefoot.core.errors import DataError
 from surefoot.data import load
 from surefoot.data.formats.ogbench import REWARDS, UNKNOWN
 from surefoot.evaluation import RunData
+from surefoot.experiment.inputs import dataset_of
+from surefoot.experiment.plan import Plan
+from surefoot.experiment.trust import allow
 from surefoot.tools import suites
 from surefoot.tools.generate import load as load_any
 
@@ -83,6 +87,22 @@ def test_training_finds_the_rewards_of_the_environments_task_and_reports_success
     assert run.environment == task
     notes = json.loads((tmp_path / "run" / "config.json").read_text())["notes"]
     assert any("solve it" in note for note in notes)
+
+
+def test_a_function_of_the_users_own_wins_over_the_rewards_of_the_task(
+    recorded: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_maze.py").write_text("def east(o, a, after):\n    return after[:, 0] - o[:, 0]\n")
+    allow("my_maze:east")
+    task = f"{MAZE}-singletask-task3-v0"
+    plan = Plan("iql", {}, str(recorded), task, reward="my_maze:east")
+    said: list[Any] = []
+    found = dataset_of(plan, None, said.append)
+    np.testing.assert_allclose(found.rewards, found.next_observations[:, 0] - found.observations[:, 0])
+    solved = suites.relabelled(load(recorded), suites.parse(task))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found.terminations, solved.terminations)  # where the task ends in the environment
+    assert not said, "of the task's rewards there is nothing to say"
 
 
 def test_a_run_without_a_task_is_told_that_there_are_no_rewards(recorded: pathlib.Path) -> None:

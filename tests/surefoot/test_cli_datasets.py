@@ -105,6 +105,8 @@ def test_corrupt_changes_one_element_and_reports_it(
         (["generate", "native/pendulm"], "did you mean 'native/pendulum'"),
         (["generate", "native/pendulum", "--behaviour", "mixd", "-o", "x.hdf5"], "did you mean 'mixed'"),
         (["generate", "native/pendulum-medium", "--behaviour", "expert", "-o", "x.hdf5"], "name the system"),
+        (["generate", "native/pendulum-medium", "--behaviour", "expert"], "name the system"),
+        (["info", "pointmaze/stitch", "--view", "d4rl"], "view='d4rl' is of D4RL's files, and pointmaze/stitch"),
         (["generate", "native/pendulum", "--gap", "wnd", "-o", "x.hdf5"], "did you mean 'wind'"),
         (["generate", "--transitions", "0", "-o", "x.hdf5"], "--transitions is 0"),
         (["generate", "--seed", "-1", "-o", "x.hdf5"], "seed -1"),

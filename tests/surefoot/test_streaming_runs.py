@@ -69,6 +69,14 @@ def test_a_run_that_can_learn_from_no_sample_ends_in_a_sentence(tmp_path: pathli
 
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_steps_without_learning_are_counted_in_a_row_and_not_across_those_that_learn(tmp_path: pathlib.Path) -> None:
+    agent = StreamAC(Spec(1, 1, (-1.0,), (1.0,)), hidden=(8,))
+    run = fit(agent, env="odd_envs:HugeTwice-v0", steps=150, seeds=1, evaluate_every=30, out=tmp_path / "run", **FAST)
+    assert read_json(run.seed_folder(0) / "result.json")["skipped_samples"] == 60
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_skipped_samples_are_counted_in_metrics_and_result(tmp_path: pathlib.Path) -> None:
     agent = StreamAC(Spec(1, 1, (-1.0,), (1.0,)), hidden=(8,))
     run = fit(agent, env="odd_envs:HugeOnce-v0", steps=120, seeds=1, evaluate_every=60, out=tmp_path / "run", **FAST)

@@ -64,7 +64,9 @@ def generate(arguments: argparse.Namespace) -> int:
     if arguments.transitions is not None and arguments.transitions < 1:
         raise ConfigError(f"--transitions is {arguments.transitions}; it must be at least 1")
     if arguments.output is None:
-        if name not in generated.embedded():
+        if name in generated.embedded():
+            generated.check_behaviour(name, arguments.behaviour)
+        else:
             name = f"{generated.system_name(name)}-{arguments.behaviour or 'mixed'}"
         if transitions != generated.TRANSITIONS or arguments.gap is not None:
             raise ConfigError("other transitions or dynamics than the default go into a file of their own: add -o FILE")

@@ -86,7 +86,8 @@ def task(env_id: str) -> str:
 def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset:
     """The plan's dataset, loaded unless it is given, with rewards of the environment's task and margins.
 
-    Rewards are those of a benchmark's single task, where the data have states and the environment says which task;
+    Rewards are those of the plan's function, or of a benchmark's single task, where the data have states and the
+    environment says which task;
     margins are added where the algorithm reads them and steps give them.
 
     Raises:
@@ -98,10 +99,10 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
         dataset, notes = with_margins(dataset, plan.environment)
         for text in notes:
             notify({"kind": "note", "text": text})
-    if plan.reward is not None:
-        demand(plan.reward, "the option reward")
-        dataset = rewarded(dataset, function_of(plan.reward, "reward"), plan.reward)
     dataset, notes = with_rewards(dataset, plan.environment)
+    if plan.reward is not None:  # in place of the task's too, whose terminations stay
+        demand(plan.reward, "the option reward")
+        dataset, notes = rewarded(dataset, function_of(plan.reward, "reward"), plan.reward), []
     for text in notes:
         notify({"kind": "note", "text": text})
     refuse_without_rewards(agent_class(plan.algorithm), dataset)

@@ -96,8 +96,8 @@ class StreamingTrainer(SeedTrainer):
         self.episodes.add_block({name: torch.from_numpy(v.T.copy()).unsqueeze(-1) for name, v in block.items()})
         found = {"td_error": np.abs(errors).mean(0).tolist(), **self.episodes.take()}
         new = agent.skipped - skipped
+        self._check_learning(agent.learned == learned, steps)
         if bool(new.any()):
-            self._check_learning(agent.learned == learned, steps)
             found["skipped_samples"] = new.tolist()
         return found
 

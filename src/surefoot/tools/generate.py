@@ -76,10 +76,9 @@ def generate(
     if name in PIXELS:
         return _seen(generate(PIXELS[name][1], seed, transitions, behaviour, gap), name)
     if name in embedded():
-        system, named = embedded()[name]
-        if behaviour not in (None, named):
-            raise ConfigError(f"{name} says {named!r} and behaviour {behaviour!r}: name the system, {system.alias}")
-        base, behaviour = system.alias, named
+        check_behaviour(name, behaviour)
+        system, behaviour = embedded()[name]
+        base = system.alias
     else:
         base, behaviour = system_name(name), behaviour or "mixed"
     rows = record(base, seed, transitions, behaviour, gap)
@@ -102,6 +101,17 @@ def generate(
             **({} if gap is None else {"gap": gap}),
         },
     )
+
+
+def check_behaviour(name: str, behaviour: str | None) -> None:
+    """Refuse a behaviour that is not the one in the name of an embedded dataset; None says nothing.
+
+    Raises:
+        ConfigError: it is another.
+    """
+    system, named = embedded()[name]
+    if behaviour not in (None, named):
+        raise ConfigError(f"{name} says {named!r} and behaviour {behaviour!r}: name the system, {system.alias}")
 
 
 def _seen(dataset: Dataset, name: str) -> Dataset:
@@ -164,7 +174,7 @@ def load(
     if not exists(text) and (text in embedded() or is_benchmark(text)):
         if mapping is not None:
             raise ConfigError(f"{text}: its columns are known; a mapping is of logs of your own")
-        found = _load_cached(text, strict, view) if text in embedded() else suites.load(text, strict)
+        found = _load_cached(text, strict, view) if text in embedded() else suites.load(text, strict, view)
         return found if reward is None else rewarded(found, reward, name_of(reward))
     looks_like_path = not text.startswith(("d4rl/", PREFIX)) and ("/" in text or "." in text)
     if exists(text) or text in CATALOGUE or looks_like_path:  # minari/<id> too

@@ -9,10 +9,10 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import Dataset, save
+from surefoot.data.dataset import BEST_RETURN
 from surefoot.data.files import cache_folder
 from surefoot.data.formats.ogbench import REWARDS, STATES, UNKNOWN, cut, joined
 from surefoot.data.load import load as load_source
-from surefoot.data.prepare import BEST_RETURN
 from surefoot.envs.suites.names import (
     BASES,
     FAMILIES,
@@ -139,16 +139,18 @@ def cached_path(name: str, seed: int = 0) -> pathlib.Path:
     return cache_folder() / "generated" / kept
 
 
-def load(name: str, strict: bool = False) -> Dataset:
+def load(name: str, strict: bool = False, view: str = "corrected") -> Dataset:
     """The cached dataset of a benchmark's name, with the rewards of the task that it names.
 
     What takes minutes is recorded where it is missing. Of what takes longer the error says how to record it.
 
     Raises:
-        ConfigError: unknown name, or a dataset that has to be recorded first.
+        ConfigError: unknown name, a dataset that has to be recorded first, or another view than `corrected`.
         MissingExtraError: the benchmark's package is not installed.
     """
     asked = parse(name)
+    if view != "corrected":
+        raise ConfigError(f"view={view!r} is of D4RL's files, and {name} is a benchmark's: use view='corrected'")
     dataset = load_source(recorded(name), strict=strict).replace(name=name)
     if isinstance(asked, OGBenchName) and asked.task is not None:
         return relabelled(dataset, asked)
