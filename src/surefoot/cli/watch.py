@@ -112,6 +112,7 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
     from surefoot.core.errors import SurefootError
     from surefoot.evaluation.names import labelled
     from surefoot.evaluation.results import run_folders
+    from surefoot.evaluation.side_by_side import side_by_side
     from surefoot.experiment.live import read_live
     from surefoot.experiment.plan import told_options
     from surefoot.experiment.run import Run, is_language
@@ -131,10 +132,10 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
         except SurefootError:  # such as an algorithm of one's own, whose module is not imported for this
             continue
         lines = read_live(folder)
-        means: dict[int, list[float]] = {}
+        means: dict[int, dict[int, float]] = {}
         for line in lines:
             if line["kind"] == "eval" and "return_mean" in line["values"]:
-                means.setdefault(int(line["step"]), []).append(float(line["values"]["return_mean"]))
+                means.setdefault(int(line["seed"]), {})[int(line["step"])] = float(line["values"]["return_mean"])
         losses: dict[str, Any] = next((line["values"] for line in reversed(lines) if line["kind"] == "train"), {})
         reached: dict[int, int] = {}
         for line in lines:
@@ -147,7 +148,7 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
                 "step": 0 if len(reached) < len(run.plan.seeds) else min(reached.values()),
                 "steps": run.plan.steps,
                 "complete": run.complete,
-                "returns": [(step, sum(values) / len(values)) for step, values in sorted(means.items())],
+                "returns": [(step, sum(values) / len(values)) for step, values in side_by_side(means)],
                 "losses": {name: value for name, value in losses.items() if "loss" in name},
             }
         )

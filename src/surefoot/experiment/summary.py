@@ -190,13 +190,17 @@ def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], d
 
 
 def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
-    """Learning curves of complete runs on one dataset, with the behaviour's return as a dashed line."""
+    """Learning curves of complete runs on one dataset, with the behaviour's return as a dashed line; none where no
+    evaluation is of all seeds."""
     from surefoot.evaluation import RunData, plots
 
     data = [RunData.load(run.folder) for run in runs]
     first = data[0]
+    curves = {label: item.learning_curve() for label, item in zip(names.labels(data), data, strict=True)}
+    if not any(curves.values()):
+        return
     figure = plots.learning_curves(
-        {label: item.learning_curve() for label, item in zip(names.labels(data), data, strict=True)},
+        curves,
         title=first.task,
         behaviour=None if first.behaviour is None else first.behaviour["mean"],
         steps_of=RunData.steps_of_all(data),
