@@ -113,7 +113,7 @@ SUMMARY = Record(
         "options": Table(_FINITE),
         "alarm": Maybe(ALARM),
         "models": Many(MODEL, 1, MOST),
-        "validation": Table(Number(nan=True)),
+        "validation": Table(Maybe(Number(nan=True))),
         "fitted_q": Maybe(Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, {"drift": _BOUND}, others=True)),
         "data_discounted_return": Record({"mean": Number(), "best": Number(), "discount": Number(0, 1)}, others=True),
     },
@@ -203,7 +203,9 @@ class RunData:
     passes: Json | None = None  # of a language model: samples, and before, after and change of greedy, pass_1, pass_k
     per_seed_pass_k: tuple[float, ...] = ()
     alarm: Json | None = None  # rings and supported; None where no model was learned
-    validation: Json = dataclasses.field(default_factory=dict)  # loss -> mean over seeds on episodes held out
+    validation: Json = dataclasses.field(
+        default_factory=dict
+    )  # loss -> mean over seeds on episodes held out; None: not finite
     fitted_q: Json | None = (
         None  # of runs without a simulator: mean, low, high of the estimated discounted return, drift
     )

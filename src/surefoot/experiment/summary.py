@@ -37,7 +37,7 @@ ALARM_OF_SEED = Record(
     {"rings": Many(Record({"step": Number(0, whole=True), "signal": Text(), "meaning": Text()}, others=True))},
     {
         "supported": Maybe(
-            Record({"policy": Text()}, {"returns": Many(Number()), "fitted_q": Many(Number())}, others=True)
+            Record({"policy": Text()}, {"returns": Many(Number()), "fitted_q": Maybe(Many(Number()))}, others=True)
         )
     },
 )
@@ -53,9 +53,9 @@ RESULT = Record(
     {
         "steps": Number(0, whole=True),
         "jacobian": Maybe(Number(0)),
-        "fitted_q": Many(Number()),
-        "fitted_q_drift": Number(),
-        "validation": Table(Number()),
+        "fitted_q": Maybe(Many(Number())),  # null, as what follows: not finite
+        "fitted_q_drift": Maybe(Number()),
+        "validation": Table(Maybe(Number())),
         "engine": ENGINE,
         "alarm": ALARM_OF_SEED,
         "model": MODEL,
@@ -180,13 +180,22 @@ def _alarm(seeds: Sequence[int], results: Sequence[dict[str, Any]]) -> dict[str,
 def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:
     training_part, _ = split(dataset)
     data = discounted_returns(training_part)
-    estimates = [np.asarray(result["fitted_q"]) for result in results if "fitted_q" in result]
     names = results[0].get("validation", {})
-    summary["validation"] = {name: float(np.mean([result["validation"][name] for result in results])) for name in names}
-    if estimates:
-        summary["fitted_q"] = _interval_json(hierarchical_interval(estimates))
-        summary["fitted_q"]["drift"] = float(np.mean([result["fitted_q_drift"] for result in results]))
-        summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": 0.99}
+    losses = {name: [result["validation"][name] for result in results] for name in names}
+    summary["validation"] = {
+        name: None if None in values else float(np.mean(values)) for name, values in losses.items()
+    }
+    estimates = [result["fitted_q"] for result in results if "fitted_q" in result]
+    if not estimates:
+        return
+    summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": 0.99}
+    if diverged := [seed for seed, found in zip(summary["seeds"], estimates, strict=True) if found is None]:
+        seeds = ", ".join(map(str, diverged))
+        nothing = dict.fromkeys(("mean", "low", "high", "drift"))
+        summary["fitted_q"] = {**nothing, "method": f"none: the critics that judge seeds {seeds} diverged"}
+        return
+    summary["fitted_q"] = _interval_json(hierarchical_interval([np.asarray(found) for found in estimates]))
+    summary["fitted_q"]["drift"] = float(np.mean([result["fitted_q_drift"] for result in results]))
 
 
 def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
