@@ -143,9 +143,9 @@ def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[P
     from surefoot.evaluation.tables import format_bounds
     from surefoot.tools.variants import evaluate_variants, ranges_of
 
-    for name in ("until", "range"):
+    for name in ("until", "range", "cost_limit"):
         if getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name} does not go with --vary: leave one of them out")
+            raise ConfigError(f"--{name.replace('_', '-')} does not go with --vary: leave one of them out")
     settings = {"variants": arguments.variants, "share": arguments.share, "episodes": arguments.episodes}
     given = {name: value for name, value in settings.items() if value is not None}
     varied = evaluate_variants(policies, env, ranges_of(arguments.vary, env), seed=arguments.seed, **given)
