@@ -118,7 +118,8 @@ def run_episodes(
                 )
     if device == "cuda":
         raise DeviceError(
-            "only a trained policy that the native loop knows, in a native system, runs on a GPU; use device cpu or auto"
+            "only a trained policy of a kind that the native loop knows, in a native system, runs on a GPU; "
+            "use device cpu or auto"
         )
     return _stepped(policy, env_id, seeds, steps, gap, parameters)
 
