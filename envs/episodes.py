@@ -112,13 +112,15 @@ def run_episodes(
         if is_native(env_id):
             from surefoot.envs.native_rollout import evaluates, native_episodes
 
-            if not evaluates(policy):
-                return _stepped(policy, env_id, seeds, steps, gap, parameters)
-            return native_episodes(
-                policy, env_id, seeds, steps=steps, gap=gap, parameters=parameters, threads=threads, device=device
-            )
+            if evaluates(policy):
+                return native_episodes(
+                    policy, env_id, seeds, steps=steps, gap=gap, parameters=parameters, threads=threads, device=device
+                )
     if device == "cuda":
-        raise DeviceError("only a trained policy in a native system runs on a GPU; use device cpu or auto")
+        raise DeviceError(
+            "only a trained policy of a kind that the native loop knows, in a native system, runs on a GPU; "
+            "use device cpu or auto"
+        )
     return _stepped(policy, env_id, seeds, steps, gap, parameters)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 
 from surefoot.evaluation import model_calibration, names, plots
@@ -11,6 +12,9 @@ from surefoot.evaluation.tables import format_bounds
 
 MOST_PANELS = 12
 """Metrics that are drawn; the others are in metrics.jsonl."""
+
+
+NOT_FINITE = "not finite"
 
 
 def estimate_rows(group: Sequence[RunData]) -> tuple[list[tuple[str, str]], list[tuple[list[str], bool]], str] | None:
@@ -28,11 +32,11 @@ def estimate_rows(group: Sequence[RunData]) -> tuple[list[tuple[str, str]], list
         head += [("data: best", "right")]
     body = []
     for label, run in known:
-        cells = [label, *(f"{run.validation[name]:.4g}" if name in run.validation else "-" for name in losses)]
+        cells = [label, *(_loss(run.validation[name]) if name in run.validation else "-" for name in losses)]
         if estimated:
             data = run.data_discounted_return or {}
             drift = (run.fitted_q or {}).get("drift")
-            cells += [format_bounds(run.fitted_q), "-" if drift is None else f"{drift:.3g}"]
+            cells += [_estimate(run), "-" if drift is None else f"{drift:.3g}"]
             cells += [f"{data[key]:.1f}" if key in data else "-" for key in ("mean", "best")]
         body.append((cells, False))
     discount = next((run.data_discounted_return["discount"] for _, run in known if run.data_discounted_return), None)
@@ -44,6 +48,17 @@ def estimate_rows(group: Sequence[RunData]) -> tuple[list[tuple[str, str]], list
             "moves, or lies far above the best episode, do not rely on it."
         )
     return head, body, note
+
+
+def _loss(value: float | None) -> str:
+    return NOT_FINITE if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+def _estimate(run: RunData) -> str:
+    """The fitted-Q estimate with its interval, or why there is none."""
+    if run.fitted_q is None or run.fitted_q["mean"] is not None:
+        return format_bounds(run.fitted_q)
+    return str(run.fitted_q.get("method", NOT_FINITE))
 
 
 def training_figure(run: RunData) -> str:
@@ -62,14 +77,14 @@ def estimate_lines(run: RunData) -> list[str]:
     """What is known of a run that no simulator judged, a sentence each: its models, validation losses and fitted Q."""
     found = model_calibration.words(run.models) if run.models else []
     found += [
-        f"validation {name}: {value:.4g} (mean over seeds, on episodes held out)"
+        f"validation {name}: {_loss(value)} (mean over seeds, on episodes held out)"
         for name, value in run.validation.items()
     ]
     if run.fitted_q is None or run.data_discounted_return is None:
         return found
     data, drift = run.data_discounted_return, run.fitted_q.get("drift")
     found.append(
-        f"fitted-Q estimate of the discounted return: {format_bounds(run.fitted_q)}; the data's: "
+        f"fitted-Q estimate of the discounted return: {_estimate(run)}; the data's: "
         f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g})"
     )
     if drift is not None and abs(drift) > 0.02 * abs(run.fitted_q["mean"]):

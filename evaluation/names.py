@@ -12,6 +12,8 @@ MOST = 4
 """Options that a name holds; of more the number is told."""
 OF_THE_PLAN = ("steps", "batch_size", "gap", "init", "view", "jacobian_penalty")
 """What else of a plan decides a run's numbers, beside the algorithm's options."""
+USUAL = {"reward": None, "mixed_precision": False, "collectors": None, "staleness": 0}
+"""More of it, with what runs have of before it was written down."""
 
 
 def labelled(algorithm: str, preset: str | None, options: Mapping[str, Any] | None = None) -> str:
@@ -46,7 +48,8 @@ def settings(run: RunData) -> dict[str, Any]:
     plan = run.config.get("plan")
     plan = dict(plan) if isinstance(plan, Mapping) else {}
     options = plan.pop("config", None)
-    return {**(options if isinstance(options, Mapping) else {}), **{key: plan.get(key) for key in OF_THE_PLAN}}
+    own = options if isinstance(options, Mapping) else {}
+    return {**own, **{key: plan.get(key) for key in OF_THE_PLAN}, **{key: plan.get(key, USUAL[key]) for key in USUAL}}
 
 
 def labels(runs: Sequence[RunData]) -> list[str]:

@@ -16,6 +16,7 @@ from surefoot.evaluation import plots, statistics, tables
 from surefoot.evaluation.report import STYLE, table
 from surefoot.evaluation.results import Results, groups
 from surefoot.evaluation.runs import CurvePoint, RunData
+from surefoot.evaluation.side_by_side import side_by_side
 from surefoot.evaluation.statistics import Array
 from surefoot.evaluation.survival import median_steps, steps_to
 
@@ -137,11 +138,10 @@ def seed_curves(runs: Sequence[RunData]) -> dict[int, dict[int, float]]:
 
 def curve(runs: Sequence[RunData]) -> list[CurvePoint]:
     """Interquartile mean over seeds at the steps that all have, with percentile bands of jointly resampled seeds."""
-    by_seed = list(seed_curves(runs).values())
-    steps = sorted(set.intersection(*(set(points) for points in by_seed))) if by_seed else []
-    if not steps:
+    found = side_by_side(seed_curves(runs))
+    if not found:
         return []
-    matrix = np.array([[points[step] for step in steps] for points in by_seed])
+    steps, matrix = [step for step, _ in found], np.array([values for _, values in found]).T
     rows = np.random.default_rng(0).integers(len(matrix), size=(REPETITIONS, len(matrix)))
     low, high = np.quantile(_iqm(matrix[rows]), [0.025, 0.975], axis=0)
     middle = _iqm(matrix[None])[0]

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,9 @@ TUNING_SEEDS = Record(
 _NO_RUNS = {"seeds", "policy", "tensorboard", "wandb", "mlruns", "__pycache__"}
 _MACHINE = Record({}, others=True)
 _RESULT = Record({}, {"evaluation": EPISODES}, others=True)
+
+SPLITS = {"none": "", "tune": ", tuning seeds", "test": ", test seeds"}
+"""Split -> what it adds to the label of a setting."""
 
 Row = tuple[Any, ...]
 
@@ -107,7 +111,7 @@ def run_folders(roots: Sequence[str | os.PathLike[str]]) -> Iterator[pathlib.Pat
 
 def _split(folder: pathlib.Path, known: dict[pathlib.Path, str]) -> str:
     """tune or test for a run of a tuning study, else none."""
-    parent = folder.parent
+    parent = folder.resolve().parent  # which has a name, wherever one stands
     if parent not in known:
         known[parent] = "none"
         for above in (parent, parent.parent):
@@ -219,13 +223,29 @@ WRITERS: dict[str, Callable[[Sequence[str], list[Row], pathlib.Path], None]] = {
 
 
 def groups(results: Results) -> dict[str, dict[str, list[RunData]]]:
-    """Task -> label -> runs that differ in nothing but their seeds; labels name the options that tell groups apart."""
-    tasks: dict[str, dict[str, list[RunData]]] = {}
-    for run in results.runs:
+    """Task -> label -> runs that differ in nothing but their seeds; labels name the options that tell groups apart.
+
+    Files of one name that hold other data are tasks of their own. Tuning seeds, which chose the options, are not pooled
+    with test seeds.
+    """
+    tasks: dict[tuple[str, str], dict[str, dict[str, list[RunData]]]] = {}
+    for run, row in zip(results.runs, results.table, strict=True):
+        about = dict(zip(RUNS, row, strict=True))
+        splits = tasks.setdefault((run.task, _data(run, about["dataset_sha256"])), {})
         key = json.dumps([run.algorithm, run.preset, settings(run)], sort_keys=True, default=str)
-        tasks.setdefault(run.task, {}).setdefault(key, []).append(run)
+        splits.setdefault(about["split"], {}).setdefault(key, []).append(run)
+    counts = Counter(name for name, _ in tasks)
     named = {}
-    for task, found in tasks.items():
-        given = labels([runs[0] for runs in found.values()])
-        named[task] = dict(zip(given, found.values(), strict=True))
+    for (task, data), splits in tasks.items():
+        mine: dict[str, list[RunData]] = {}
+        for split, found in splits.items():
+            given = labels([runs[0] for runs in found.values()])
+            mine |= {f"{label}{SPLITS[split]}": runs for label, runs in zip(given, found.values(), strict=True)}
+        named[task if counts[task] == 1 else f"{task} ({data})"] = mine
     return named
+
+
+def _data(run: RunData, sha256: str | None) -> str:
+    """What tells a dataset from another of its name: a file's first digits of SHA-256, where they are known."""
+    of_file = run.dataset is not None and pathlib.Path(run.dataset).suffix
+    return f"SHA-256 {sha256[:12]}" if of_file and sha256 else str(run.dataset)

@@ -19,6 +19,7 @@ from surefoot.envs.acting import short_name
 from surefoot.evaluation.model_calibration import MODEL, MOST, refuse_uneven
 from surefoot.evaluation.names import labelled
 from surefoot.evaluation.safety import Safety, with_limit
+from surefoot.evaluation.side_by_side import side_by_side
 from surefoot.evaluation.statistics import hierarchical_interval
 
 Json = Mapping[str, Any]
@@ -112,7 +113,7 @@ SUMMARY = Record(
         "options": Table(_FINITE),
         "alarm": Maybe(ALARM),
         "models": Many(MODEL, 1, MOST),
-        "validation": Table(Number(nan=True)),
+        "validation": Table(Maybe(Number(nan=True))),
         "fitted_q": Maybe(Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, {"drift": _BOUND}, others=True)),
         "data_discounted_return": Record({"mean": Number(), "best": Number(), "discount": Number(0, 1)}, others=True),
     },
@@ -202,7 +203,9 @@ class RunData:
     passes: Json | None = None  # of a language model: samples, and before, after and change of greedy, pass_1, pass_k
     per_seed_pass_k: tuple[float, ...] = ()
     alarm: Json | None = None  # rings and supported; None where no model was learned
-    validation: Json = dataclasses.field(default_factory=dict)  # loss -> mean over seeds on episodes held out
+    validation: Json = dataclasses.field(
+        default_factory=dict
+    )  # loss -> mean over seeds on episodes held out; None: not finite
     fitted_q: Json | None = (
         None  # of runs without a simulator: mean, low, high of the estimated discounted return, drift
     )
@@ -281,7 +284,8 @@ class RunData:
         """Mean evaluation return over seeds at each evaluated step, with its 95 % interval.
 
         Where every seed logged its per-episode `returns` the interval is `hierarchical_interval`'s; else
-        Student's t over the seeds' `return_mean`. Steps that only some seeds have reached are left out.
+        Student's t over the seeds' `return_mean`. Steps that only some seeds have reached are left out; where seeds
+        count steps of their own, since they decide in chunks, their evaluations stand beside each other in order.
         """
         return self._curve("return_mean", "returns", (-math.inf, math.inf))
 
@@ -305,13 +309,11 @@ class RunData:
                 for name, by in found.items()}  # fmt: skip
 
     def _curve(self, mean: str, episodes: str, bounds: tuple[float, float]) -> list[CurvePoint]:
-        by_step: dict[int, dict[int, Json]] = {}
+        by_seed: dict[int, dict[int, Json]] = {}
         for line in self.metrics:
             if line["kind"] == "eval" and mean in line["values"]:
-                by_step.setdefault(int(line["step"]), {})[int(line["seed"])] = line["values"]
-        seeds = set().union(*by_step.values()) if by_step else set()
-        complete = [(step, list(rows.values())) for step, rows in by_step.items() if set(rows) == seeds]
-        return [_point(step, rows, mean, episodes, bounds) for step, rows in sorted(complete, key=lambda pair: pair[0])]
+                by_seed.setdefault(int(line["seed"]), {})[int(line["step"])] = line["values"]
+        return [_point(step, rows, mean, episodes, bounds) for step, rows in side_by_side(by_seed)]
 
 
 def task_name(dataset: str | None, environment: str | None) -> str:

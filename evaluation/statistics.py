@@ -17,6 +17,8 @@ from surefoot.core.errors import ConfigError
 
 Array = np.ndarray[Any, Any]
 Statistic = Callable[[Array], float]
+ROUNDING = 1e-14
+"""Of equal numbers the mean may differ from them by this share of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +203,8 @@ def difference_interval(
     """Interval of mean return of `first` minus that of `second`: Welch's t over seed means, unpaired.
 
     With shared episodes (both evaluated with the same evaluation seed) the variance between initial states
-    is that of the difference, as in `hierarchical_interval`. Arguments and errors as there.
+    is that of the difference, as in `hierarchical_interval`. Where one side has several seeds and the other a single
+    one, whose spread between seeds nobody knows, there are no bounds. Arguments and errors as there.
     """
     _check(1, confidence)
     sides = [(1.0, _groups(first, shared_episodes)), (-1.0, _groups(second, shared_episodes))]
@@ -213,6 +216,9 @@ def difference_interval(
 def _t_interval(sides: list[tuple[float, list[Array]]], confidence: float, shared: bool) -> Interval:
     """t interval of the signed sum of the sides' means; each side is (sign, one array per seed)."""
     estimate = math.fsum(sign * float(np.mean([group.mean() for group in groups])) for sign, groups in sides)
+    method, seeds = _method(sides, shared), [len(groups) for _, groups in sides]
+    if min(seeds) == 1 < max(seeds):
+        return Interval(estimate, math.nan, math.nan, f"{method}; one side has one seed, so there is no interval")
     parts: list[tuple[float, float]] = []  # (variance, degrees of freedom) of independent components
     residual = 0.0
     for _, groups in sides:
@@ -227,12 +233,11 @@ def _t_interval(sides: list[tuple[float, list[Array]]], confidence: float, share
         profile = sum(sign * np.mean(groups, axis=0) for sign, groups in sides)
         between = float(np.var(profile, ddof=1)) / episodes
         parts.append((max(between - residual, 0.0), episodes - 1.0))
-    method = _method(sides, shared)
     if not parts:
         return Interval(estimate, math.nan, math.nan, method)
     variance = math.fsum(part for part, _ in parts)
-    if variance == 0.0:
-        alone = max(len(groups) for _, groups in sides) < 2  # equal episodes of one seed say nothing of others
+    if math.sqrt(variance) <= ROUNDING * max(float(np.abs(group).max()) for _, groups in sides for group in groups):
+        alone = max(seeds) < 2  # equal episodes of one seed say nothing of others
         return Interval(estimate, *((math.nan, math.nan) if alone else (estimate, estimate)), method)
     from scipy.special import stdtrit  # slow to import, which training workers spare; scipy.stats thrice as slow
 

@@ -13,7 +13,7 @@ import torch
 from policies_for_native import policy_for
 
 from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
+from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.envs import episodes, native_policy, rollout
@@ -167,3 +167,10 @@ def test_a_policy_of_another_environment_is_refused_before_anything_runs() -> No
         run_episodes(policy_for(system("pendulum")), "native/quadrotor-2d", episode_seeds(0, 0, 4))
     with pytest.raises(ConfigError, match="0 environments"):
         run_episodes(policy_for(system("pendulum")), "native/pendulum", np.zeros(0, np.int64))
+
+
+def test_a_gpu_that_would_not_be_used_is_refused() -> None:
+    policy = policy_for(system("pendulum"))
+    policy.normalizer.limit = 5.0  # which the native loop does not know
+    with pytest.raises(DeviceError, match="use device cpu or auto"):
+        run_episodes(policy, "native/pendulum", episode_seeds(0, 0, 4), device="cuda")

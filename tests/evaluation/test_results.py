@@ -103,6 +103,34 @@ def test_runs_that_differ_in_seeds_alone_are_one_setting(make_run: MakeRun, tmp_
     }
 
 
+def test_runs_that_learned_from_other_data_or_rewards_are_not_pooled(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    for name, sha, reward in (("a", "1" * 64, None), ("b", "2" * 64, None), ("c", "2" * 64, "mine:reward")):
+        folder = make_run(name, dataset="/a/log.hdf5" if name == "a" else "/b/log.hdf5")
+        plan = {"config": {"x": 1}, "reward": reward}
+        (folder / "config.json").write_text(json.dumps({"plan": plan, "dataset": {"sha256": sha}}))
+    found = groups(collect([tmp_path]))
+    assert {task: sorted(settings) for task, settings in found.items()} == {
+        f"log in Pendulum-v1 (SHA-256 {'1' * 12})": ["iql"],
+        f"log in Pendulum-v1 (SHA-256 {'2' * 12})": ["iql (reward=mine:reward)", "iql (reward=null)"],
+    }
+
+
+def test_tuning_seeds_are_not_pooled_with_test_seeds(
+    make_run: MakeRun, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, seeds in (("trials", [0, 1, 2]), ("test", [3, 4, 5])):
+        (tmp_path / "study" / place).mkdir(parents=True)
+        make_run(place, seeds=seeds).rename(tmp_path / "study" / place / "a")
+    (tmp_path / "study" / "tune.json").write_text(json.dumps({"seeds": [0, 1, 2], "test_seeds": [3, 4, 5]}))
+    (found,) = groups(collect([tmp_path])).values()
+    assert {label: runs[0].seeds for label, runs in found.items()} == {
+        "iql, test seeds": (3, 4, 5),
+        "iql, tuning seeds": (0, 1, 2),
+    }
+    monkeypatch.chdir(tmp_path / "study" / "trials")
+    assert [row[9] for row in collect(["."]).table] == ["tune"]
+
+
 def test_the_page_has_all_settings_and_says_what_is_left_out(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
     for i in range(9):
         folder = make_run(f"run{i}")

@@ -10,6 +10,7 @@ import pytest
 from surefoot.core import schema
 from surefoot.core.errors import CheckpointError
 from surefoot.evaluation import RunData, load_runs
+from surefoot.evaluation.side_by_side import side_by_side
 
 MakeRun = Callable[..., pathlib.Path]
 
@@ -127,3 +128,22 @@ def test_metrics_that_would_fill_the_memory_are_refused_as_a_whole(
 def test_values_of_the_wrong_kind_are_refused(make_run: MakeRun, changes: dict[str, object], words: str) -> None:
     with pytest.raises(CheckpointError, match=rf"summary\.json: {words}"):
         RunData.load(make_run(**changes))
+
+
+def test_evaluations_of_seeds_that_count_steps_of_their_own_stand_beside_each_other(make_run: MakeRun) -> None:
+    folder = make_run(seeds=[0, 1], per_seed_returns=[1.0, 2.0])
+    steps = {0: (610, 1026, 1632, 2034), 1: (606, 1014, 1614, 2010)}
+    lines = [
+        {"seed": seed, "step": step, "kind": "eval", "values": {"return_mean": 10.0 * k + seed}}
+        for seed, own in steps.items()
+        for k, step in enumerate(own)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    points = RunData.load(folder).learning_curve()
+    assert [(point.step, point.mean) for point in points] == [(608, 0.5), (1020, 10.5), (1623, 20.5), (2022, 30.5)]
+
+
+def test_what_is_too_far_apart_does_not_stand_beside_each_other() -> None:
+    assert side_by_side({0: {100: "a", 200: "b"}, 1: {160: "c", 195: "d"}}) == [(198, ["b", "d"])]
+    assert side_by_side({0: {100: "a", 200: "b"}, 1: {100: "c", 210: "d"}}) == [(100, ["a", "c"])]  # shared ones alone
+    assert side_by_side({0: {100: "a"}, 1: {900: "b"}}) == side_by_side({}) == []

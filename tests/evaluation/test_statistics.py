@@ -229,6 +229,27 @@ def test_differences_cover_the_true_difference_about_95_times_of_100(shape: tupl
     assert 0.915 < hits / trials < 0.985
 
 
+def test_a_single_seed_beside_several_gives_a_difference_without_bounds() -> None:
+    several = [np.array([value]) for value in (1.0, 2.0, 4.0, 5.0, 8.0)]
+    for first, second in ((several, [np.array([3.0])]), ([np.array([3.0])], several)):
+        for shared in (False, True):
+            interval = st.difference_interval(first, second, shared_episodes=shared)
+            assert abs(interval.estimate) == 1.0
+            assert math.isnan(interval.low)
+            assert math.isnan(interval.high)
+            assert "one side has one seed" in interval.method
+
+
+@pytest.mark.parametrize("value", [1.0, 0.1, -123.4, 1 / 3, 1e9 / 7])
+def test_equal_episodes_of_one_seed_give_no_interval_whatever_their_sum_is_rounded_to(value: float) -> None:
+    alone = st.hierarchical_interval([np.full(50, value)])
+    assert math.isnan(alone.low)
+    assert math.isnan(alone.high)
+    several = st.hierarchical_interval([np.full(50, value)] * 3)
+    assert several.low == several.estimate == several.high
+    assert st.hierarchical_interval([np.append(np.full(50, value), value * (1 + 1e-12))]).half_width > 0
+
+
 def test_bad_input_is_refused() -> None:
     good = np.array([1.0, 2.0])
     for bad in ([], [np.array([])], [np.array([np.nan])], [good, np.array([1.0])]):

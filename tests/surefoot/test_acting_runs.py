@@ -44,6 +44,20 @@ def two_seeds(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return fit(sac(), env=ENV, steps=600, seeds=2, evaluate_every=200, out=folder, **FAST)
 
 
+def test_seeds_that_decide_in_chunks_and_count_steps_of_their_own_have_one_curve(tmp_path: pathlib.Path) -> None:
+    agent = PPO(Spec(4, 1, (-1.0,), (1.0,)), num_envs=4, horizon=8, minibatches=2, hidden=(8, 8), chunk=7)
+    options: dict[str, Any] = {"evaluate_every": 400, "evaluate_episodes": 2, "episodes": 2}
+    run = fit(
+        agent, env="native/cartpole-balance", steps=1200, seeds=2, out=tmp_path / "run", progress=False, **options
+    )
+    steps = {line["seed"]: set[int]() for line in metrics(run)}
+    for line in metrics(run):
+        steps[line["seed"]] |= {line["step"]} if line["kind"] == "eval" else set()
+    assert not steps[0] & steps[1]  # episodes ended at other times
+    assert len(RunData.load(run.folder).learning_curve()) == 3
+    assert (run.folder / "curves.png").is_file()
+
+
 def test_a_run_that_acts_counts_environment_steps_and_has_no_dataset(two_seeds: Run) -> None:
     summary = two_seeds.summary
     assert summary["dataset"] is None

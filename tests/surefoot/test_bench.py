@@ -21,6 +21,9 @@ tasks:
   swing: {dataset: "'PATH'"}
 algorithms: [bc]
 """
+LONGER = """\
+  longer: {dataset: "'PATH'", steps: 6}
+"""
 
 
 @pytest.fixture
@@ -54,6 +57,14 @@ def test_a_suite_is_trained_once_and_an_entry_of_ones_own_joins_its_leaderboard(
     assert "an entry of this name is there" in capsys.readouterr().err
     assert main(["bench", "run", suite, "algo=bc", "steps=9"]) == 2
     assert "the suite fixes everything but" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_task_may_have_steps_of_its_own(suite: str, dataset_path: pathlib.Path) -> None:
+    path = pathlib.Path(suite)
+    path.write_text(path.read_text().replace("algorithms:", LONGER.replace("PATH", str(dataset_path)) + "algorithms:"))
+    assert main(["bench", suite, "-q"]) == 0
+    assert {line["task"]: line["steps"] for line in board("runs/bench-tiny-v3")} == {"swing": 4, "longer": 6}
 
 
 def entry(name: str, scores: list[float]) -> dict[str, Any]:

@@ -210,6 +210,7 @@ def test_certify_stops_once_violations_are_known_to_be_rare_or_frequent(
         (["rollout", "RUN", "--policy-seed", "3"], "has no seed 3"),
         (["certify", "RUN", "--episodes", "0"], "0 episodes"),
         (["certify", "RUN", "--env", "native/dubins-obstacles", "--filter", "reach"], "observations don't fit"),
+        (["certify", "RUN", "--filter", "reach", "--device", "cuda"], "behind a filter episodes are stepped on a CPU"),
         (["certify", "RUN", "--confidence", "95", "--episodes", "9"], "confidence is 95"),
         (["certify", "--policy", "random", "--env", "Pendulum-v1", "--episodes", "3"], "gives no cost"),
         (["export", "RUN", "-o", "p.onnx", "--seed", "1"], "--seed is called --policy-seed here"),

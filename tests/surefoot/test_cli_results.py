@@ -165,6 +165,8 @@ def test_algorithms_and_their_options_are_listed(capsys: Capture) -> None:
         (["evaluate", "RUN", "--until", "0"], "must be above 0"),
         (["evaluate", "RUN", "--range", "0,1"], "--range is of --until"),
         (["evaluate", "RUN", "--until", "1", "--range", "2,1"], "must be above the first"),
+        (["evaluate", "RUN", "--vary", "mass=1:2", "--cost-limit", "5"], "--cost-limit does not go with --vary"),
+        (["watch", "RUN", "--curves", "--policy-seed", "5"], "--policy-seed is of the episodes of one complete run"),
         (["evaluate", "RUN", "--env", "Pendulm-v1"], "unknown environment"),
         (["evaluate", "RUN", "--env", "MountainCarContinuous-v0"], "don't fit"),
         (["export", "RUN", "-o", "policy.bin"], "exported to .onnx, .pt2, .hpp (C++) or .safetensors"),

@@ -26,7 +26,10 @@ from surefoot.core.errors import (
     DivergenceError,
     EnvironmentMismatchError,
 )
+from surefoot.core.random import generator
 from surefoot.data.dataset import Dataset
+from surefoot.evaluation import RunData, write_report
+from surefoot.evaluation.estimates import estimate_lines
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import Run, load_agent, split
 from surefoot.experiment.training import fit, resume, victim
@@ -200,6 +203,31 @@ def test_a_run_whose_episodes_held_out_are_all_too_costly_is_finished_and_says_s
     assert run.complete
     assert run.summary["validation"] == {}
     assert any(text.startswith("no validation losses of the episodes held out: ") for text in told)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_losses_and_estimates_that_are_not_finite_are_named_and_the_run_is_complete(tmp_path: pathlib.Path) -> None:
+    data, told = pendulum(), list[str]()
+    order = generator(0, "validation").permutation(len(data.episode_lengths))  # the first is held out
+    for name, kind, episode in (("held", IQL, order[0]), ("learned", BC, order[-1])):
+        following = data.next_observations.copy()
+        following[data.episode_starts[episode + 1] - 1] = 1e25
+        odd = data.replace(next_observations=following)
+        options: dict[str, Any] = {"steps": 60, "seeds": 2, "listener": lambda event: told.append(event.get("text"))}
+        fit(kind(odd, **SMALL), odd, env=None, out=tmp_path / name, **options, **FAST)
+    held, learned = (RunData.load(tmp_path / name) for name in ("held", "learned"))
+    assert held.validation["critic_loss"] is None
+    assert np.isfinite(held.validation["value_loss"])
+    assert "seed 1: critic_loss is not finite on the episodes held out; look for outliers in the data" in told
+    assert "validation critic_loss: not finite (mean over seeds, on episodes held out)" in estimate_lines(held)
+    assert learned.fitted_q is not None
+    assert learned.fitted_q["mean"] is None
+    said = "none: the critics that judge seeds 0, 1 diverged"
+    assert f"fitted-Q estimate of the discounted return: {said}; the data's: mean" in estimate_lines(learned)[1]
+    write_report([held, learned], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f">{said}<" in page
+    assert ">not finite<" in page
 
 
 @pytest.mark.usefixtures("in_process")

@@ -134,6 +134,8 @@ def test_seeds_that_meet_and_test_seeds_that_decide_nothing_are_refused() -> Non
         tune.Tuning(**kinds, seeds=(0, 1, 2), test_seeds=(2, 3, 4, 5))
     with pytest.raises(ConfigError, match="with 3 test seeds nothing can be decided"):
         tune.Tuning(**kinds, seeds=(0,), test_seeds=(1, 2, 3))
+    with pytest.raises(ConfigError, match="--sampler-seed is -1"):
+        tune.Tuning(**kinds, seeds=(0,), test_seeds=(1, 2, 3, 4), sampler_seed=-1)
 
 
 @pytest.mark.parametrize(

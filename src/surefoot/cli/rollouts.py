@@ -202,6 +202,7 @@ def certify(arguments: argparse.Namespace) -> int:
         refuse_planning(arguments)
         if arguments.worlds is not None:
             raise ConfigError("--worlds are those that a planner plans in: add --planner, or leave --worlds out")
+    certification.check_device(arguments.device, arguments.filter != "none")
     bar = _CertifyBar(arguments.quiet or arguments.json)
     chosen = _actor(arguments) if arguments.planner is None else _planning_actor(arguments, bar.notify)
     ranges = None if arguments.vary is None else ranges_of(arguments.vary, chosen.env_id)

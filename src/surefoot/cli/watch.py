@@ -25,6 +25,8 @@ EVERY = 2.0
 """Seconds between two looks."""
 EPISODES = 12
 """Of a native system; environments that draw themselves are shown with fewer."""
+SEED = 2
+"""Of initial states, as `surefoot evaluate` has it."""
 FRAMES = (".mp4", ".gif")
 
 
@@ -47,7 +49,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of the run's policies (default: its first)")
     parser.add_argument("--env", help="another environment than the run's")
     parser.add_argument("--filter", default="none", help="none, reach or cbf: what actions pass (native systems)")
-    parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2)")
+    parser.add_argument("--seed", type=int, help=f"of the initial states (default {SEED})")
     output.add_trust(parser)
     parser.set_defaults(run=watch)
 
@@ -70,6 +72,12 @@ def watch(arguments: argparse.Namespace) -> int:
         return _play(runs[0], arguments)
     if ending in (".rrd", *FRAMES):
         raise ConfigError(f"{arguments.output}: shows episodes of one complete run; name that run alone")
+    for name in ("episodes", "policy_seed", "env", "filter", "seed"):
+        if getattr(arguments, name) not in (None, "none"):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is of the episodes of one complete run: name that run alone, without "
+                "--curves, or leave it out"
+            )
     return _follow(arguments)
 
 
@@ -112,6 +120,7 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
     from surefoot.core.errors import SurefootError
     from surefoot.evaluation.names import labelled
     from surefoot.evaluation.results import run_folders
+    from surefoot.evaluation.side_by_side import side_by_side
     from surefoot.experiment.live import read_live
     from surefoot.experiment.plan import told_options
     from surefoot.experiment.run import Run, is_language
@@ -131,10 +140,10 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
         except SurefootError:  # such as an algorithm of one's own, whose module is not imported for this
             continue
         lines = read_live(folder)
-        means: dict[int, list[float]] = {}
+        means: dict[int, dict[int, float]] = {}
         for line in lines:
             if line["kind"] == "eval" and "return_mean" in line["values"]:
-                means.setdefault(int(line["step"]), []).append(float(line["values"]["return_mean"]))
+                means.setdefault(int(line["seed"]), {})[int(line["step"])] = float(line["values"]["return_mean"])
         losses: dict[str, Any] = next((line["values"] for line in reversed(lines) if line["kind"] == "train"), {})
         reached: dict[int, int] = {}
         for line in lines:
@@ -147,7 +156,7 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
                 "step": 0 if len(reached) < len(run.plan.seeds) else min(reached.values()),
                 "steps": run.plan.steps,
                 "complete": run.complete,
-                "returns": [(step, sum(values) / len(values)) for step, values in sorted(means.items())],
+                "returns": [(step, sum(values) / len(values)) for step, values in side_by_side(means)],
                 "losses": {name: value for name, value in losses.items() if "loss" in name},
             }
         )
@@ -251,6 +260,7 @@ def _play(run: Run, arguments: argparse.Namespace) -> int:
 
     allow(arguments.env)
     chosen = actor(str(run.folder), None, arguments.env, arguments.policy_seed, arguments.trust)
+    seed = SEED if arguments.seed is None else arguments.seed
     policy: Any = chosen.policy
     native = is_native(chosen.env_id)
     path = pathlib.Path(arguments.output or run.folder / ("episodes.html" if native else "episodes.mp4"))
@@ -262,7 +272,7 @@ def _play(run: Run, arguments: argparse.Namespace) -> int:
         policy = shield(arguments.filter, chosen.env_id).around(policy)
     if native:
         count = arguments.episodes or (1 if path.suffix in FRAMES else EPISODES)
-        episodes = film.native_episodes(policy, chosen.env_id, count, arguments.seed)
+        episodes = film.native_episodes(policy, chosen.env_id, count, seed)
         ground = film.obstacles(chosen.env_id)
         if path.suffix in FRAMES:
             episodes = [film.animated(episode, ground) for episode in episodes]
@@ -271,7 +281,7 @@ def _play(run: Run, arguments: argparse.Namespace) -> int:
             raise ConfigError("--filter knows native systems alone")
         if path.suffix == ".html":
             raise ConfigError(f"{path}: pages are of native systems; of {chosen.env_id} write a video, .mp4 or .gif")
-        episodes = film.rendered_episodes(policy, chosen.env_id, arguments.episodes or 1, arguments.seed)
+        episodes = film.rendered_episodes(policy, chosen.env_id, arguments.episodes or 1, seed)
         ground = None
     if path.suffix in FRAMES:
         film.write_video(episodes, path)

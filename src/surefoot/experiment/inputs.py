@@ -87,8 +87,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     """The plan's dataset, loaded unless it is given, with rewards of the environment's task and margins.
 
     Rewards are those of the plan's function, or of a benchmark's single task, where the data have states and the
-    environment says which task;
-    margins are added where the algorithm reads them and steps give them.
+    environment says which task; margins are added where the algorithm reads them and steps give them.
 
     Raises:
         ConfigError, DataError: as `surefoot.load`.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from surefoot.core.agent import Agent, Rule
-from surefoot.core.errors import DataError
+from surefoot.core.errors import DataError, DivergenceError
 from surefoot.core.features import encoded
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
@@ -18,7 +19,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.sources import Added, BesideAdded
 from surefoot.data.store import store_from_dataset
 from surefoot.experiment.run import split
-from surefoot.experiment.trainer import SeedTrainer
+from surefoot.experiment.trainer import SeedTrainer, finite_or_none
 from surefoot.offline.fitted_q import fitted_q_estimate
 
 FITTED_Q_STEPS = 10_000
@@ -68,23 +69,34 @@ class DataTrainer(SeedTrainer):
         if self.held_out is None:
             return {}
         agent = self.learner.extract(position)
-        found: dict[str, Any] = {"validation": {}}
         try:
-            found["validation"] = validation_losses(agent, self.held_out)
+            losses = {name: finite_or_none(value) for name, value in validation_losses(agent, self.held_out).items()}
         except DataError as error:  # no episode of the kind that it learns from is among them
             self.send({"kind": "note", "text": f"no validation losses of the episodes held out: {error}"})
+            losses = {}
+        for name in (name for name, value in losses.items() if value is None):
+            text = f"seed {self.seeds[position]}: {name} is not finite on the episodes held out"
+            self.send({"kind": "note", "text": f"{text}; look for outliers in the data"})
+        found: dict[str, Any] = {"validation": losses}
         found |= agent.judged_on(self.held_out, self.seeds[position])
         return found if not agent.has_policy else {**found, **self.estimated(agent.policy(), self.seeds[position])}
 
     def estimated(self, policy: Policy, seed: int) -> dict[str, Any]:
-        """A fitted-Q estimate, of policies of one vector without memory, from data with rewards."""
+        """A fitted-Q estimate, of policies of one vector without memory, from data with rewards; None: it diverged."""
         assert self.dataset is not None
         if (
             not self.dataset.has_rewards or policy.has_memory or policy.encoder is not None
         ):  # fitted Q needs an action for one vector alone
             return {}
-        estimate = fitted_q_estimate(policy, self.dataset, min(self.plan.steps, FITTED_Q_STEPS), seed)
-        return {"fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}
+        try:
+            estimate = fitted_q_estimate(policy, self.dataset, min(self.plan.steps, FITTED_Q_STEPS), seed)
+            if np.isfinite([*estimate.values, estimate.drift]).all():
+                return {"fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}
+            why = "its values are not finite"
+        except DivergenceError as error:  # of the critic that judges; what it judges is trained
+            why = str(error).partition(";")[0]
+        self.send({"kind": "note", "text": f"seed {seed}: there is no fitted-Q estimate of its policy: {why}"})
+        return {"fitted_q": None, "fitted_q_drift": None}
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ ALARM_OF_SEED = Record(
     {"rings": Many(Record({"step": Number(0, whole=True), "signal": Text(), "meaning": Text()}, others=True))},
     {
         "supported": Maybe(
-            Record({"policy": Text()}, {"returns": Many(Number()), "fitted_q": Many(Number())}, others=True)
+            Record({"policy": Text()}, {"returns": Many(Number()), "fitted_q": Maybe(Many(Number()))}, others=True)
         )
     },
 )
@@ -53,9 +53,9 @@ RESULT = Record(
     {
         "steps": Number(0, whole=True),
         "jacobian": Maybe(Number(0)),
-        "fitted_q": Many(Number()),
-        "fitted_q_drift": Number(),
-        "validation": Table(Number()),
+        "fitted_q": Maybe(Many(Number())),  # null, as what follows: not finite
+        "fitted_q_drift": Maybe(Number()),
+        "validation": Table(Maybe(Number())),
         "engine": ENGINE,
         "alarm": ALARM_OF_SEED,
         "model": MODEL,
@@ -180,23 +180,36 @@ def _alarm(seeds: Sequence[int], results: Sequence[dict[str, Any]]) -> dict[str,
 def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:
     training_part, _ = split(dataset)
     data = discounted_returns(training_part)
-    estimates = [np.asarray(result["fitted_q"]) for result in results if "fitted_q" in result]
     names = results[0].get("validation", {})
-    summary["validation"] = {name: float(np.mean([result["validation"][name] for result in results])) for name in names}
-    if estimates:
-        summary["fitted_q"] = _interval_json(hierarchical_interval(estimates))
-        summary["fitted_q"]["drift"] = float(np.mean([result["fitted_q_drift"] for result in results]))
-        summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": 0.99}
+    losses = {name: [result["validation"][name] for result in results] for name in names}
+    summary["validation"] = {
+        name: None if None in values else float(np.mean(values)) for name, values in losses.items()
+    }
+    estimates = [result["fitted_q"] for result in results if "fitted_q" in result]
+    if not estimates:
+        return
+    summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": 0.99}
+    if diverged := [seed for seed, found in zip(summary["seeds"], estimates, strict=True) if found is None]:
+        seeds = ", ".join(map(str, diverged))
+        nothing = dict.fromkeys(("mean", "low", "high", "drift"))
+        summary["fitted_q"] = {**nothing, "method": f"none: the critics that judge seeds {seeds} diverged"}
+        return
+    summary["fitted_q"] = _interval_json(hierarchical_interval([np.asarray(found) for found in estimates]))
+    summary["fitted_q"]["drift"] = float(np.mean([result["fitted_q_drift"] for result in results]))
 
 
 def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
-    """Learning curves of complete runs on one dataset, with the behaviour's return as a dashed line."""
+    """Learning curves of complete runs on one dataset, with the behaviour's return as a dashed line; none where no
+    evaluation is of all seeds."""
     from surefoot.evaluation import RunData, plots
 
     data = [RunData.load(run.folder) for run in runs]
     first = data[0]
+    curves = {label: item.learning_curve() for label, item in zip(names.labels(data), data, strict=True)}
+    if not any(curves.values()):
+        return
     figure = plots.learning_curves(
-        {label: item.learning_curve() for label, item in zip(names.labels(data), data, strict=True)},
+        curves,
         title=first.task,
         behaviour=None if first.behaviour is None else first.behaviour["mean"],
         steps_of=RunData.steps_of_all(data),

@@ -47,6 +47,11 @@ def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
+def finite_or_none(value: float | None) -> float | None:
+    """A number as JSON has it: None where it is NaN or infinite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def seed_trainer(
     run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never, share: Share | None = None
 ) -> SeedTrainer:
@@ -366,6 +371,7 @@ class SeedTrainer:
             seen = [evenly(self.dataset.observations)] * len(policies)
         for position, seed in enumerate(self.seeds):
             episodes = found[position]
+            norm = measured(policies[position], torch.from_numpy(seen[position])) if acting else None
             result: dict[str, Any] = {
                 "format": RESULT_FORMAT,
                 "seed": seed,
@@ -375,7 +381,7 @@ class SeedTrainer:
                 "steps_per_second": self.step * len(self.seeds) / max(self.seconds, 1e-9),
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
                 "evaluation": None if episodes is None else episodes.to_json(),
-                "jacobian": measured(policies[position], torch.from_numpy(seen[position])) if acting else None,
+                "jacobian": finite_or_none(norm),
                 "engine": self.engine(),
                 **self.extras(position),
                 **self.watch.result(seed, self._judged),

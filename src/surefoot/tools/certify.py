@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, DeviceError
 from surefoot.core.files import write_json
 from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
 from surefoot.evaluation.certificates import Certificate, certificate, sequential_certificate
@@ -102,6 +102,7 @@ def certify(
 
     Raises:
         ConfigError: a number out of range, or an environment without a constraint.
+        DeviceError: a GPU was asked for where none is used.
     """
     if episodes < 1 or seed < 0:
         raise ConfigError(
@@ -110,6 +111,7 @@ def certify(
     certificate(0, 1, confidence)  # a bad confidence is refused before the episodes are run
     if until is not None and not 0 < until < 1:
         raise ConfigError(f"until is {until}; it must be a probability between 0 and 1, as in 0.001")
+    check_device(device, shield is not None)
     done = violations = diverged = steps_taken = 0
     largest = BATCH if shield is None else FILTERED_BATCH
     sizes = itertools.chain((WARM, FIRST), itertools.repeat(largest))
@@ -155,6 +157,12 @@ def certify(
         planner=actor.planner,
         varied=None if ranges is None else {name: list(bounds) for name, bounds in ranges.items()},
     )
+
+
+def check_device(device: str, filtered: bool) -> None:
+    """Raise DeviceError for a GPU where a filter has episodes stepped from python."""
+    if filtered and device == "cuda":
+        raise DeviceError("behind a filter episodes are stepped on a CPU; use device cpu or auto")
 
 
 class _Filtered:

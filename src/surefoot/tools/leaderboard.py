@@ -140,7 +140,8 @@ def lines(suite: Suite, folder: pathlib.Path) -> list[dict[str, Any]]:
 
 def _line(suite: Suite, task: str, entry: str, facts: Mapping[str, Any], run: Run) -> dict[str, Any]:
     summary = read_json(run.folder / "summary.json", SUMMARY)
-    if tuple(run.plan.seeds) != suite.seeds or run.plan.steps != int(suite.run.get("steps", run.plan.steps)):
+    steps = {**suite.run, **suite.tasks[task]}.get("steps", run.plan.steps)
+    if tuple(run.plan.seeds) != suite.seeds or run.plan.steps != int(steps):
         raise ConfigError(
             f"{run.folder}: not a run of {suite.label}: other seeds or steps; give another folder with -o"
         )

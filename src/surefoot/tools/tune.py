@@ -87,6 +87,8 @@ class Tuning:
             )
         if self.trials < 1:
             raise ConfigError(f"--trials is {self.trials}; there must be at least 1")
+        if not 0 <= self.sampler_seed < 2**63:
+            raise ConfigError(f"--sampler-seed is {self.sampler_seed}; it must be a whole number from 0 on")
         if self.metric not in ("return", "success"):
             raise ConfigError(f"--metric {self.metric}: what is raised is the return, or success")
         assert self.looks

@@ -1,0 +1,37 @@
+"""Evaluations of several seeds beside each other, so that a curve is over the same seeds at all of its points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+def side_by_side(by_seed: Mapping[int, Mapping[int, T]]) -> list[tuple[int, list[T]]]:
+    """(step, what each seed had then), in the order of steps; what only some seeds have is left out.
+
+    Seeds are evaluated at the same steps, but for those of agents that decide in chunks: episodes end within a chunk,
+    so that each seed takes a number of steps of its own between two evaluations. Where fewer than half of the steps are
+    shared, each evaluation of the seed that has fewest stands beside the nearest one of every other seed, at the mean
+    of their steps, unless they are half as far apart as that seed's own evaluations.
+
+    Args:
+        by_seed: seed -> step -> what was measured.
+    """
+    if not by_seed:
+        return []
+    fewest = sorted(min(by_seed.values(), key=len))
+    shared = [step for step in fewest if all(step in mine for mine in by_seed.values())]
+    if 2 * len(shared) >= len(fewest):
+        return [(step, [mine[step] for mine in by_seed.values()]) for step in shared]
+    apart = min(np.diff([0, *fewest] if fewest[0] > 0 else fewest))
+    found = []
+    for step in fewest:
+        near = [min(mine, key=lambda other: abs(other - step)) for mine in by_seed.values()]
+        if 2 * max(abs(other - step) for other in near) < apart:
+            values = [mine[at] for mine, at in zip(by_seed.values(), near, strict=True)]
+            found.append((round(sum(near) / len(near)), values))
+    return found
