@@ -282,7 +282,7 @@ class Agent(nn.Module):
         return {}
 
     def notes(self, dataset: Any) -> list[str]:
-        """What the user should hear of training on this dataset, before the first step; `prepare` has seen it."""
+        """What the user should hear of training on this dataset, before the first step; `prepare` has not seen it."""
         return []
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:

@@ -5,6 +5,8 @@ Each function returns a new `Dataset`; none changes the one it is given. Agents 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -218,3 +220,15 @@ def best_return(dataset: Dataset) -> float:
         return float(str(stated))  # attributes are texts in some formats
     except ValueError:
         raise DataError(f"{dataset.name}: its attribute {BEST_RETURN!r} is {stated!r}, and must be a number") from None
+
+
+def ask_for_return(agent: Any, dataset: Dataset) -> None:
+    """Set the `target_return` of an agent's head: its config's, else that of the run it starts from or the data's best.
+
+    Args:
+        agent: with `config.target_return`, undiscounted or None.
+        dataset: with rewards as the environment gives them.
+    """
+    target, head = agent.config.target_return, agent.actor
+    if target is not None or not agent.rewards_fixed:
+        head.target_return.fill_(best_return(dataset) if target is None else target)

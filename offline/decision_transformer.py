@@ -14,7 +14,7 @@ from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.transformer import DecisionTransformerActor
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_return, prepare, returns_to_go
+from surefoot.data.prepare import ask_for_return, prepare, returns_to_go
 from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import segment_ids
@@ -81,9 +81,8 @@ class DT(Agent):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Returns still to come and step numbers as columns; sets the scale of returns and the target."""
+        ask_for_return(self, dataset)
         if not self.rewards_fixed:
-            target = self.config.target_return
-            self.actor.target_return.fill_(best_return(dataset) if target is None else target)
             self.actor.return_scale.fill_(max(float(np.abs(dataset.episode_returns).max()), 1e-6))
         ready = prepare(self, dataset, normalization=self.config.normalization)
         steps = np.arange(len(ready)) - np.repeat(ready.episode_starts[:-1], ready.episode_lengths)
@@ -92,8 +91,8 @@ class DT(Agent):
 
     def notes(self, dataset: Dataset) -> list[str]:
         """The return that it will ask for."""
-        asked = self.config.target_return
-        return [f"dt: asks for a return of {best_return(dataset) if asked is None else asked:.1f} when acting"]
+        ask_for_return(self, dataset)
+        return [f"dt: asks for a return of {float(self.actor.target_return):.1f} when acting"]
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of K steps that end at a row drawn uniformly."""

@@ -12,7 +12,7 @@ from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algor
 from surefoot.core.histories import HistoryConfig
 from surefoot.core.return_actor import ReturnActor
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_return, prepare, returns_to_go
+from surefoot.data.prepare import ask_for_return, prepare, returns_to_go
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,16 +54,14 @@ class RCSL(Agent):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions, add the returns to go, set the return to ask for."""
-        if not self.rewards_fixed:
-            target = self.config.target_return
-            self.actor.target_return.fill_(best_return(dataset) if target is None else target)
+        ask_for_return(self, dataset)
         ready = prepare(self, dataset, normalization=self.config.normalization)
         return ready.replace(extras={**ready.extras, "returns_to_go": returns_to_go(ready, 1.0)})
 
     def notes(self, dataset: Dataset) -> list[str]:
         """The return that it will ask for."""
-        asked = self.config.target_return
-        return [f"{self.name}: asks for a return of {best_return(dataset) if asked is None else asked:.1f} when acting"]
+        ask_for_return(self, dataset)
+        return [f"{self.name}: asks for a return of {float(self.actor.target_return):.1f} when acting"]
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Mean squared error over rows and action dimensions, and the squares of all parameters."""

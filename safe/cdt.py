@@ -111,8 +111,7 @@ class CDT(Agent):
         """
         costs = checked_costs(dataset, self.name)
         dataset = dataset.replace(costs=costs)
-        if not self.rewards_fixed:
-            self._set_targets(dataset)
+        self._set_targets(dataset)
         extras = {
             "returns_to_go": sums_to_go(dataset, dataset.rewards),
             "costs_to_go": sums_to_go(dataset, costs),
@@ -123,6 +122,15 @@ class CDT(Agent):
         return dataset.replace(extras={**dataset.extras, **extras})
 
     def _set_targets(self, dataset: Dataset) -> None:
+        """What the config asks for holds beside a run that it starts from; scales and the rest come from there."""
+        if not self.rewards_fixed:
+            self._read_targets(dataset)
+        c = self.config
+        if c.target_return is not None:
+            self.actor.target_return.fill_(c.target_return)
+        self.actor.target_cost.fill_(c.cost_limit if c.target_cost is None else c.target_cost)
+
+    def _read_targets(self, dataset: Dataset) -> None:
         c, returns, costs = self.config, dataset.episode_returns, dataset.episode_costs
         assert costs is not None
         within = returns[costs <= c.cost_limit]
@@ -133,12 +141,12 @@ class CDT(Agent):
             )
         target = float(within.max()) if c.target_return is None else c.target_return
         self.actor.target_return.fill_(target)
-        self.actor.target_cost.fill_(c.cost_limit if c.target_cost is None else c.target_cost)
         self.actor.return_scale.fill_(max(float(np.abs(returns).max()), 1e-6))
         self.actor.cost_scale.fill_(c.ceiling)
 
     def notes(self, dataset: Dataset) -> list[str]:
         """The targets that the policy will act with, and how many episodes are sampled."""
+        self._set_targets(dataset.replace(costs=checked_costs(dataset, self.name)))
         drawn = int((episode_weights(dataset, self.config.ceiling, self.name) > 0).sum())
         text = (
             f"{self.name}: acts with a target return of {float(self.actor.target_return):.1f} and a target cost of "
