@@ -226,8 +226,7 @@ class Agent(nn.Module):
         self.spec = widened(self.environment_spec, self.config, self.name, self.acts)
         self.encoder = encoder_of(self.spec, self.config, self.name)
         self.features = self.spec.observation_dim if self.encoder is None else self.encoder.width
-        """Width of what networks read as an observation: the one vector itself, or what the encoder makes of several
-        arrays."""
+        """Width of what networks read as an observation: the vector, or what the encoder makes of several arrays."""
         self.normalizer = Normalizer(self.environment_spec.vector_dim)
         self.register_buffer("action_low", torch.tensor(self.spec.action_low, dtype=torch.float32))
         self.register_buffer("action_high", torch.tensor(self.spec.action_high, dtype=torch.float32))
@@ -260,6 +259,8 @@ class Agent(nn.Module):
                 right = isinstance(value, kind) and (isinstance(value, bool) == (kind is bool))
                 require(right, cls.name, field, value, needed if word == types[field] else f"{needed} or null")
             parts = value if isinstance(value, tuple | list) else (value,)
+            fine = field != "log_std_range" or (len(parts) == 2 and parts[0] < parts[1])  # clamp would take the second
+            require(fine, cls.name, field, value, "(lowest, highest)")
             fine = not any(isinstance(part, float) and not math.isfinite(part) for part in parts)
             require(fine, cls.name, field, value, "finite")
             for ending, (low, high, needed) in RANGES.items():
@@ -387,6 +388,8 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "discount": (0.0, 1.0, "in [0, 1]"),
     "learning_rate": (0.0, math.inf, ">= 0"),
     "target_rate": (0.0, 1.0, "in [0, 1]"),
+    "average_rate": (0.0, 1.0, "in [0, 1]"),
+    "log_std_min": (-math.inf, 2.0, "at most 2, where the range ends"),
 }
 """End of a config field's name -> least and greatest value, and how an error says it; all that have one are checked."""
 

@@ -101,7 +101,7 @@ def classification_terms(
     Args:
         log_prob: (M, U) with gradient.
         proximal_log_prob: (M, U).
-        correct: (M,) of 0 and 1.
+        correct: (M,) of 0 and 1; NaN rows could not be judged: they get 0 and count for nothing in their group.
         groups: (M,) integers, or k; whole groups must be in the batch.
         mask: (M, U).
         scale: b.
@@ -112,14 +112,16 @@ def classification_terms(
     Source: Li et al., "PACS: Implicit Actor Critic Coupling via a Supervised Learning Framework for RLVR".
     """
     group = group_numbers(correct, groups)
-    z = scale * log_ratio(log_prob, proximal_log_prob, mask, "chain").squeeze(-1)
-    count = torch.zeros_like(z).index_add(0, group, torch.ones_like(z))[group]
+    judged = ~correct.isnan()
+    z = keep(scale * log_ratio(log_prob, proximal_log_prob, mask, "chain").squeeze(-1), judged)
+    correct = keep(correct, judged).to(z.dtype)
+    count = torch.zeros_like(z).index_add(0, group, judged.to(z.dtype))[group]
     others = (torch.zeros_like(z).index_add(0, group, z)[group] - z) / (count - 1).clamp(min=1)
-    right = torch.zeros_like(z).index_add(0, group, correct.to(z.dtype))[group]
+    right = torch.zeros_like(z).index_add(0, group, correct)[group]
     of_class = torch.where(correct != 0, right, count - right)
     weights = torch.where((right > 0) & (right < count), count / (2 * of_class.clamp(min=1)), torch.ones_like(z))
-    terms = F.binary_cross_entropy_with_logits(z - others, correct.to(z.dtype), weights, reduction="none")
-    return terms.unsqueeze(-1)
+    terms = F.binary_cross_entropy_with_logits(z - others, correct, weights, reduction="none")
+    return keep(terms, judged).unsqueeze(-1)
 
 
 def ranking_terms(

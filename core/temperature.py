@@ -36,7 +36,9 @@ class Temperature(nn.Module):
         self.rho = nn.Parameter(torch.tensor(self._rho(initial)))
 
     def _rho(self, alpha: float) -> float:
-        return math.log(math.expm1(alpha)) if self.form == "softplus" else math.log(alpha)
+        if self.form == "softplus":  # which is the identity to a float's last digit where expm1 would overflow
+            return math.log(math.expm1(alpha)) if alpha < 500 else alpha
+        return math.log(alpha)
 
     @torch.no_grad()
     def set(self, alpha: float) -> None:

@@ -88,8 +88,8 @@ class Loop:
         """Begin one.
 
         Raises:
-            ConfigError: a prompt is longer than the model's context allows; or the method needs rewards of steps, and
-                `reward` has none.
+            ConfigError: a prompt is longer than the model's context allows; the method needs rewards of steps, and
+                `reward` has none; or a reference that is to follow, and the method has none.
         """
         self.policy, self.prompts, self.reward, self.method, self.config = policy, prompts, reward, method, config
         self.encoded = policy.encode([prompt.text for prompt in prompts])
@@ -99,6 +99,11 @@ class Loop:
             self.parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
         self.reference = _copy(policy) if method.kl != "none" and method.kl_coefficient else None
+        if config.reference_every and self.reference is None:
+            raise ConfigError(
+                f"reference_every={config.reference_every}, and this method keeps no reference: give it a KL "
+                "(method.kl and method.kl_coefficient), or leave it at 0"
+            )
         self.sampler = _copy(policy) if config.lag else policy
         self.nucleus = Nucleus(_copy(policy), method.nucleus) if method.nucleus else None
         if self.nucleus is not None:
@@ -199,7 +204,7 @@ class Loop:
         kl = pg.kl_k1(rollout.log_prob, reference, mask) if method.kl == "reward" and reference is not None else None
         steps = (rollout.kept["step_rewards"], rollout.kept["steps"]) if self.of_steps else None
         advantages = losses.advantages(method, returns, groups, mask, kl, steps)
-        versions = torch.full_like(groups, self.sampler_version)
+        versions = torch.full_like(groups, self.sampler_version if config.lag else self.version)
         mask = mask * pg.fresh_mask(versions, self.version, config.oldest).unsqueeze(-1)
         batch = Batch(log_prob, log_prob, rollout.log_prob, mask, mask, advantages, returns, groups, entropy, reference)
         return dataclasses.replace(batch, units=losses.selected(method, batch, rollout.finished))

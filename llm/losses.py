@@ -13,6 +13,9 @@ from surefoot.core import policy_gradient as pg
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.masked import REDUCTIONS, keep, masked_mean, normalise, reduce, sequence_mask
 
+TO_THE_SAMPLER = ("vespo", "oapl")
+"""Surrogates whose ratio is to the policy that sampled."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Method:
@@ -67,6 +70,11 @@ class Method:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must not be below 0")
         if not 0 <= self.nucleus <= 1:
             raise ConfigError(f"method.nucleus={self.nucleus} must be a share of probability, from 0 to 1")
+        if self.weight_cap > 0 and self.surrogate in TO_THE_SAMPLER:
+            raise ConfigError(
+                f"method.weight_cap is above 0, and the loss of {self.surrogate} has a correction of its own for the "
+                "policy that sampled: leave it at 0"
+            )
         if self.kl_coefficient > 0 and self.kl == "none":
             raise ConfigError("method.kl_coefficient is above 0 and method.kl is none: say where the KL goes, as kl=k3")
 
@@ -272,7 +280,7 @@ def _oapl(method: Method, batch: Batch) -> tuple[Tensor, Tensor | None]:
 
 
 def _pacs(method: Method, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    right = (batch.returns.nan_to_num(nan=0.0) > 0.5).to(batch.log_prob.dtype)
+    right = torch.where(batch.returns.isnan(), torch.nan, (batch.returns > 0.5).to(batch.log_prob.dtype))
     return pg.classification_terms(batch.log_prob, batch.proximal, right, batch.groups, batch.units, method.scale), None
 
 
@@ -334,12 +342,14 @@ def loss(
         mask = batch.units
         if terms.shape[-1] != mask.shape[-1] and mode != "length_weighted":
             mask = sequence_mask(mask)
+        elif mode == "sequence_mean" and method.units not in RENORMALISED:
+            terms, mask = keep(terms, mask), batch.mask
         return reduce(terms, mask, mode, denominator=tokens if mode == "mean" else rows, length=length)
 
     terms, clipped = SURROGATES[method.surrogate](method, batch)
-    if method.weight_cap:
-        weights = pg.behaviour_weight(batch.proximal, batch.behaviour, batch.mask, high=method.weight_cap)
-        terms = terms * weights
+    if method.weight_cap:  # terms of whole answers have one weight each
+        level = "unit" if not method.of_sequences else "sequence" if method.ratio == "sequence" else "chain"
+        terms = terms * pg.behaviour_weight(batch.proximal, batch.behaviour, batch.mask, level, high=method.weight_cap)
     found = total(terms, "token_sum" if method.of_sequences and method.reduction == "mean" else method.reduction)
     metrics = pg.ratio_metrics(pg.log_ratio(batch.log_prob, batch.proximal, batch.mask), None, batch.mask)
     if clipped is not None:

@@ -50,7 +50,14 @@ class ReBRACConfig(HistoryConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        for field in ("actor_penalty", "critic_penalty", "target_noise", "deviations"):
+        for field in (
+            "actor_penalty",
+            "critic_penalty",
+            "target_noise",
+            "target_noise_clip",
+            "deviations",
+            "last_layer",
+        ):
             require(getattr(self, field) >= 0, "rebrac", field, getattr(self, field), ">= 0")
         for field in ("chunk", "actor_every", "critics"):
             require(getattr(self, field) >= 1, "rebrac", field, getattr(self, field), ">= 1")

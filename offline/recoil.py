@@ -39,6 +39,8 @@ class ReCOILConfig(DVLConfig):
         require(0 < self.fraction < 1, name, "fraction", self.fraction, "in (0, 1)")
         require(0 < self.share < 1, name, "share", self.share, "in (0, 1)")
         require(self.rewards == "none", name, "rewards", self.rewards, "none: they are never read")
+        usual = DVLConfig.huber
+        require(self.huber == usual, name, "huber", self.huber, f"left at {usual:g}: the critics' loss here is squared")
 
 
 class ReCOIL(XQL):

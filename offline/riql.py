@@ -39,6 +39,8 @@ class RIQLConfig(HistoryConfig):
         require(0 <= self.quantile <= 1, "riql", "quantile", self.quantile, "in [0, 1]")
         require(self.critics >= 1, "riql", "critics", self.critics, ">= 1")
         require(0 < self.expectile < 1, "riql", "expectile", self.expectile, "in (0, 1)")
+        low, high = self.target_low, self.target_high
+        require(low < high, "riql", "target_low", low, f"below target_high, {high:g}")
 
 
 class RIQL(Agent):

@@ -37,7 +37,8 @@ class TD3BCConfig(HistoryConfig):
         """Refuse values out of range."""
         require(self.alpha >= 0, "td3bc", "alpha", self.alpha, ">= 0")
         require(self.actor_every >= 1, "td3bc", "actor_every", self.actor_every, ">= 1")
-        require(self.target_noise >= 0, "td3bc", "target_noise", self.target_noise, ">= 0")
+        for field in ("target_noise", "target_noise_clip"):
+            require(getattr(self, field) >= 0, "td3bc", field, getattr(self, field), ">= 0")
 
 
 class TD3BC(Agent):

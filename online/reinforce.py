@@ -34,6 +34,9 @@ class ReinforceConfig(OnPolicyConfig):
         """Refuse values out of range."""
         super().__post_init__()
         require(self.discount < 1, "reinforce", "discount", self.discount, "below 1: episodes that are cut go on")
+        usual = OnPolicyConfig.gae_lambda
+        needed = f"left at {usual:g}: returns are whole, without a critic"
+        require(self.gae_lambda == usual, "reinforce", "gae_lambda", self.gae_lambda, needed)
         require(self.schedule in {"constant", "linear"}, "reinforce", "schedule", self.schedule, "constant or linear")
 
     @property

@@ -6,7 +6,18 @@ import math
 
 import pytest
 import torch
-from plain_losses import EXPECTED, FINISHED, LONGEST, RETURNS, Answers, by_group, everywhere, ppo
+from plain_losses import (
+    EXPECTED,
+    FINISHED,
+    LENGTHS,
+    LONGEST,
+    RETURNS,
+    Answers,
+    by_group,
+    clipped,
+    everywhere,
+    ppo,
+)
 
 from surefoot.core.errors import ConfigError
 from surefoot.llm import METHODS, method
@@ -64,7 +75,8 @@ def test_equal_rewards_teach_nothing(name: str) -> None:
 
 
 def test_answers_without_a_score_count_for_nothing() -> None:
-    for name in ("grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "stable_reinforce", "oapl", "raft", "rwr"):
+    names = ("grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "stable_reinforce", "oapl", "pacs", "raft", "rwr")
+    for name in names:
         answers, one = Answers(8), method(name)
         answers.returns[2] = math.nan
         found, _ = loss(one, answers.batch(one), LONGEST)
@@ -72,6 +84,53 @@ def test_answers_without_a_score_count_for_nothing() -> None:
         assert found.isfinite(), name
         if one.kl != "k3":
             assert not bool(gradient[2].any()), name
+
+
+def test_an_answer_without_a_score_does_not_change_what_pacs_teaches_its_group() -> None:
+    answers, one = Answers(8), method("pacs")
+    without = torch.tensor([0, 1, 3, 4, 5, 6, 7])
+    alone, _ = loss(one, answers.batch(one).rows(without), LONGEST)
+    answers.returns[2] = math.nan
+    found, _ = loss(one, answers.batch(one), LONGEST)
+    assert float(8 * found.detach()) == pytest.approx(float(7 * alone.detach()), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("vespo", "oapl")])
+def test_weights_of_one_change_no_loss(name: str) -> None:
+    answers = Answers(3)
+    answers.beh = answers.old
+    plain, weighed = method(name, weight_cap=0.0), method(name, weight_cap=2.0)
+    expected, found = (loss(one, answers.batch(one), LONGEST)[0] for one in (plain, weighed))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_the_weight_of_a_whole_answer_is_the_product_of_its_tokens_up_to_the_cap() -> None:
+    answers, one = Answers(3), method("rloo", weight_cap=1.5, kl="none", kl_coefficient=0.0)
+    terms = [
+        clipped((answers.new[row] - answers.old[row])[: LENGTHS[row]].sum().exp(), value, 0.2, 0.2)
+        * min(math.exp(float((answers.old[row] - answers.beh[row])[: LENGTHS[row]].sum())), 1.5)
+        for row, value in enumerate(by_group("loo", RETURNS))
+    ]
+    torch.testing.assert_close(loss(one, answers.batch(one), LONGEST)[0], sum(terms) / 8, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["vespo", "oapl"])
+def test_a_loss_with_a_correction_of_its_own_takes_no_weights(name: str) -> None:
+    with pytest.raises(ConfigError, match="weight_cap"):
+        method(name, weight_cap=2.0)
+
+
+def test_high_entropy_tokens_of_an_answer_are_divided_by_all_of_its_tokens() -> None:
+    answers = Answers(3)
+    one = method("grpo", units="high_entropy", share=0.3, kl="none", kl_coefficient=0.0)
+    batch = answers.batch(one)
+    terms = ppo(answers, by_group("meanstd", RETURNS))
+    each = [
+        sum((terms(row, t) for t in range(LENGTHS[row]) if batch.units[row, t]), torch.zeros(())) / LENGTHS[row]
+        for row in range(8)
+    ]
+    assert 0 < batch.units.sum() < batch.mask.sum()
+    torch.testing.assert_close(loss(one, batch, LONGEST)[0], sum(each) / 8, rtol=1e-9, atol=1e-12)
 
 
 def test_truncated_answers_are_left_out_and_still_counted() -> None:

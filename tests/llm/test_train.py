@@ -179,6 +179,17 @@ def test_stale_samples_have_weights_and_too_old_ones_count_for_nothing() -> None
     assert max(moved) < 0.1  # Adam's momentum alone: no gradient came from samples of one update ago
 
 
+def test_a_sampler_that_never_lags_is_never_too_old() -> None:
+    config = dataclasses.replace(SMALL, steps=5, oldest=0)
+    lines = train(tiny(), PROMPTS, sevens, method("grpo", kl="none", kl_coefficient=0.0), config)
+    assert all(line["gradient_norm"] > 0 for line in lines if line["same"] < 1)
+
+
+def test_a_reference_that_follows_is_refused_where_the_method_has_none() -> None:
+    with pytest.raises(ConfigError, match="reference_every=3, and this method keeps no reference"):
+        train(tiny(), PROMPTS, sevens, method("dapo_clip"), dataclasses.replace(SMALL, reference_every=3))
+
+
 @pytest.mark.parametrize(("share", "kept"), [(1.0, 0.0), (0.25, 0.75)])
 def test_the_reference_follows_hard_or_by_a_share(share: float, kept: float) -> None:
     config = dataclasses.replace(SMALL, reference_every=1, reference_share=share)

@@ -117,6 +117,19 @@ def test_the_target_is_the_best_episode_or_what_the_data_or_the_user_say(kind: t
         kind(SPEC).prepare(dataset.replace(attributes={BEST_RETURN: "good"}))
 
 
+@pytest.mark.parametrize("kind", [RCSL, DT])
+def test_a_target_that_the_user_gives_holds_for_a_policy_that_comes_from_another_run(kind: type[Agent]) -> None:
+    dataset = episodes(6, 4)
+    best = float(dataset.rewards.reshape(6, 4).sum(1).max())
+    for asked, expected in ((4.0, 4.0), (None, best)):
+        agent = kind(SPEC, target_return=asked)
+        agent.actor.target_return.fill_(3.0)  # type: ignore[operator]
+        agent.rewards_fixed = True  # as after `init=`
+        assert f"a return of {expected:.1f}" in agent.notes(dataset)[0]
+        agent.prepare(dataset)
+        assert float(agent.actor.target_return) == pytest.approx(expected, rel=1e-5)  # type: ignore[arg-type]
+
+
 def _prepared(kind: type[Agent], dataset: Dataset, **options: Any) -> Tensor:
     agent = kind(SPEC, **options)
     agent.prepare(dataset)

@@ -210,6 +210,19 @@ def test_cdt_draws_an_episode_by_what_its_cost_leaves_of_the_ceiling_whatever_it
     assert np.ptp(chances[:5]) == np.ptp(chances[5:]) == 0
 
 
+def test_cdt_says_what_it_will_ask_for_and_asks_it_beside_a_run_that_it_starts_from() -> None:
+    data = random_dataset(2, 20)
+    data = data.replace(costs=np.ones(40, np.float32))
+    (agent,) = agents("cdt", [0], cost_limit=30.0)
+    best = float(data.episode_returns.max())
+    assert f"a target return of {best:.1f} and a target cost of 30;" in agent.notes(data)[-1]
+    (other,) = agents("cdt", [0], target_return=2.5, target_cost=4.0, cost_limit=30.0)
+    other.rewards_fixed = True  # as after `init=`
+    other.prepare(data)
+    actor: Any = other.actor
+    assert (float(actor.target_return), float(actor.target_cost), float(actor.return_scale)) == (2.5, 4.0, 1.0)
+
+
 def test_discounted_thresholds_are_those_worked_out_by_hand() -> None:
     assert discounted_threshold(10, 0.99, 1000) == pytest.approx(0.99996, abs=1e-5)
     assert discounted_threshold(10, 0.99, 300) == pytest.approx(3.16986, abs=1e-5)
