@@ -110,13 +110,15 @@ def _truth(value: Any) -> Tensor:
     raise Unknown("a condition that is not bool")
 
 
-def _floats(instruction: str, *names: str) -> How:
-    """An instruction of float operands, named as in torch's schema."""
+def _floats(instruction: str, *names: str, **usual: float) -> How:
+    """An instruction of float operands, named as in torch's schema, where the last have usual values."""
 
     def how(to: Writer, result: Tensor, given: Given) -> None:
         if result.dtype != torch.float32:
             raise Unknown(f"{instruction} giving {result.dtype}")
-        to.element(instruction, result, *(_number(to, given[name]) for name in names))
+        operands = [given[name] for name in names]
+        operands += [value if given.get(name) is None else given[name] for name, value in usual.items()]
+        to.element(instruction, result, *(_number(to, value) for value in operands))
 
     return how
 
@@ -132,18 +134,6 @@ def _logical(instruction: str) -> How:
     def how(to: Writer, result: Tensor, given: Given) -> None:
         operands = [_truth(given[name]) for name in ("self", "other") if name in given]
         to.element(instruction, result, *operands)
-
-    return how
-
-
-def _scaled(instruction: str) -> How:
-    """add, sub, rsub: the second operand times alpha."""
-
-    def how(to: Writer, result: Tensor, given: Given) -> None:
-        if result.dtype != torch.float32:
-            raise Unknown(f"{instruction} giving {result.dtype}")
-        operands = (given["self"], given["other"], given.get("alpha", 1))
-        to.element(instruction, result, *(_number(to, value) for value in operands))
 
     return how
 
@@ -174,27 +164,16 @@ def _copy(to: Writer, result: Tensor, given: Given) -> None:
         to.element("copy", result, _number(to, source))
 
 
-def _where(to: Writer, result: Tensor, given: Given) -> None:
-    if result.dtype != torch.float32:
-        raise Unknown(f"where giving {result.dtype}")
-    to.element("where", result, _truth(given["condition"]), _number(to, given["self"]), _number(to, given["other"]))
+def _chosen(condition: str, there: str, elsewhere: str) -> How:
+    """One of two operands where a condition holds, and the other where it does not."""
 
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        if result.dtype != torch.float32:
+            raise Unknown(f"where giving {result.dtype}")
+        operands = (_number(to, given[name]) for name in (there, elsewhere))
+        to.element("where", result, _truth(given[condition]), *operands)
 
-def _masked_fill(to: Writer, result: Tensor, given: Given) -> None:
-    if result.dtype != torch.float32:
-        raise Unknown(f"masked_fill giving {result.dtype}")
-    to.element("where", result, _truth(given["mask"]), _number(to, given["value"]), _number(to, given["self"]))
-
-
-def _clamp(to: Writer, result: Tensor, given: Given) -> None:
-    low, high = given.get("min"), given.get("max")
-    bounds = (-math.inf if low is None else low, math.inf if high is None else high)
-    to.element("clamp", result, _number(to, given["self"]), *(_number(to, bound) for bound in bounds))
-
-
-def _softplus(to: Writer, result: Tensor, given: Given) -> None:
-    operands = (given["self"], given.get("beta", 1), given.get("threshold", 20))
-    to.element("softplus", result, *(_number(to, value) for value in operands))
+    return how
 
 
 def _softplus_backward(to: Writer, result: Tensor, given: Given) -> None:
@@ -344,20 +323,20 @@ OPERATIONS: dict[str, How] = {
     "bitwise_and": _logical("logical_and"),
     "bitwise_or": _logical("logical_or"),
     "bitwise_not": _logical("logical_not"),
-    **{name: _scaled(name) for name in ("add", "sub", "rsub")},
+    **{name: _floats(name, "self", "other", alpha=1) for name in ("add", "sub", "rsub")},
     "div": _div,
     "pow": _pow,
     "copy": _copy,
     "clone": _copy,
     "_to_copy": _copy,
-    "where": _where,
-    "masked_fill": _masked_fill,
-    **{name: _clamp for name in ("clamp", "clamp_min", "clamp_max")},
+    "where": _chosen("condition", "self", "other"),
+    "masked_fill": _chosen("mask", "value", "self"),
+    **{name: _floats("clamp", "self", min=-math.inf, max=math.inf) for name in ("clamp", "clamp_min", "clamp_max")},
     "lerp": _floats("lerp", "self", "end", "weight"),
     "tanh_backward": _floats("tanh_backward", "grad_output", "output"),
     "sigmoid_backward": _floats("sigmoid_backward", "grad_output", "output"),
     "threshold_backward": _floats("threshold_backward", "grad_output", "self", "threshold"),
-    "softplus": _softplus,
+    "softplus": _floats("softplus", "self", beta=1, threshold=20),
     "softplus_backward": _softplus_backward,
     "sum": _reduction("sum"),
     "mean": _reduction("sum", mean=True),
