@@ -11,9 +11,10 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.normalizer import RunningMoments
+from surefoot.envs.acting import under
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.on_policy_agent import BEHAVIOUR
-from surefoot.online.team import MOMENTS, ROWS, STATE, Elsewhere, Tensors, packed, take_weights, under, weights
+from surefoot.online.team import MOMENTS, ROWS, STATE, Elsewhere, Tensors, packed, take_weights, weights
 
 PARTS = ("count", "mean", "squares")
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
+from surefoot.envs.acting import under
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import RAW, Experience
-from surefoot.online.team import ROWS, STATE, Team, Tensors, packed, take_weights, under, weights
+from surefoot.online.team import ROWS, STATE, Team, Tensors, packed, take_weights, weights
 
 
 def check_agent(agent: OffPolicyAgent) -> None:

@@ -27,6 +27,7 @@ from surefoot.core import cluster
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.children import environment
 from surefoot.core.errors import ConfigError, SurefootError
+from surefoot.envs.acting import under
 from surefoot.envs.training import make_training
 from surefoot.experiment import trust
 from surefoot.experiment.plan import Plan
@@ -36,7 +37,7 @@ from surefoot.online.loop import make_loop
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.on_policy import OnPolicyLoop
 from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.team import STATE, Elsewhere, LostError, Team, packed, under, unpacked
+from surefoot.online.team import STATE, Elsewhere, LostError, Team, packed, unpacked
 from surefoot.online.team_blocks import fill_for
 from surefoot.online.team_experience import restore_acting, steps_for
 
