@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import queue
@@ -41,7 +40,6 @@ from surefoot.online.team import STATE, Elsewhere, LostError, Team, packed, unpa
 from surefoot.online.team_blocks import fill_for
 from surefoot.online.team_experience import restore_acting, steps_for
 
-KINDS = ("processes", "ray")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -317,11 +315,6 @@ def main() -> None:
         if answer is not None:
             with contextlib.suppress(BrokenPipeError):
                 write_framed(channel, answer)
-
-
-def facts(env: Any) -> dict[str, Any]:
-    """What a result says of a run's collectors."""
-    return json.loads(json.dumps(env.team.facts())) if isinstance(env, Elsewhere) else {}
 
 
 if __name__ == "__main__":
