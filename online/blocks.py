@@ -263,6 +263,10 @@ class Blocks:
             observations = torch.cat([value for value in observations.values() if value.dtype != torch.uint8], -1)
         rows = None if valid is None else valid.view(self.seeds, -1)
         self.moments.update(observations.reshape(self.seeds, -1, observations.shape[-1]), rows)
+        self.use_moments()
+
+    def use_moments(self) -> None:
+        """Let the agents normalise by the statistics as they are now."""
         self.learner.buffers["normalizer.mean"].copy_(self.moments.mean)
         self.learner.buffers["normalizer.scale"].copy_(self.moments.scale())
 

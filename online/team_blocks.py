@@ -10,7 +10,6 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
-from surefoot.core.normalizer import RunningMoments
 from surefoot.envs.acting import under
 from surefoot.online.blocks import Block, Blocks
 from surefoot.online.on_policy_agent import BEHAVIOUR
@@ -84,8 +83,7 @@ class TeamBlocks(Blocks):
                 )
                 self.moments.mean[0] += shift * fresh["count"] / total
                 self.moments.count[0] += fresh["count"]
-        self.learner.buffers["normalizer.mean"].copy_(self.moments.mean)
-        self.learner.buffers["normalizer.scale"].copy_(self.moments.scale())
+        self.use_moments()
 
 
 def _taken_from(after: Tensors, base: dict[str, Tensor]) -> Tensors:
@@ -110,7 +108,8 @@ def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[
     take_weights(blocks.learner, tensors)
     given = under(tensors, MOMENTS)
     if blocks.learns_statistics and bool(given["count"].any()):
-        _use(blocks, given)
+        blocks.moments.restore(0, given)
+        blocks.use_moments()
     before = blocks.taken.clone()
     blocks.warm_up()
     block = blocks.fill(int(meta["number"]))
@@ -122,10 +121,3 @@ def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[
     answer |= {f"{STATE}{name}": value for name, value in blocks.state(0).items()}
     taken = int((blocks.taken - before).sum())
     return packed({"number": meta["number"], "taken": taken, "has_costs": has_costs, "told": told}, answer)
-
-
-def _use(blocks: Blocks, given: Tensors) -> None:
-    moments: RunningMoments = blocks.moments
-    moments.restore(0, given)
-    blocks.learner.buffers["normalizer.mean"].copy_(moments.mean)
-    blocks.learner.buffers["normalizer.scale"].copy_(moments.scale())
