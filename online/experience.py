@@ -288,13 +288,12 @@ class Experience:
 
     def state(self, position: int) -> dict[str, Tensor]:
         """What seed `position` needs to go on: its rows of the buffer, of the environment and of the sums."""
-        tensors = {f"experience/{name}": value for name, value in self.acting.state(position).items()}
-        tensors |= self.acting.own("experience/observations", position)
+        tensors = self.acting.state(position, "experience/", "experience/observations")
         tensors["experience/diverged"] = self._diverged
         tensors["experience/taken"] = self.taken[position].clone()
         for name, value in self.buffer.state_dict().items():
             tensors[f"replay/{name}"] = self._part(value, position)
-        return tensors | self.acting.environment_state(position, len(self.acting.seeds))
+        return tensors
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], block: int) -> str | None:
         """Go on from what `state` gave, one mapping a seed; None, or a sentence that says what could not be restored.

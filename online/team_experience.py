@@ -103,19 +103,13 @@ def steps_for(
         every = torch.ones_like(heard[0]["terminations"])
         columns["valid"] = torch.stack([step.get("valid", every) for step in heard])
     answer = {f"{ROWS}{name}": value for name, value in columns.items()}
-    answer |= {f"{STATE}{name}": value for name, value in acting_state(experience).items()}
+    state = experience.acting.state(0, "experience/", "experience/observations")  # what its buffer holds is sent on
+    answer |= {f"{STATE}{name}": value for name, value in state.items()}
     return packed({"number": meta["number"], "told": told}, answer)
 
 
-def acting_state(experience: Experience) -> Tensors:
-    """What a collector needs to go on: its environments and what it observes; no buffer."""
-    acting = experience.acting
-    return {**acting.own("experience/observations", 0), **acting.environment_state(0, 1), "alive": torch.tensor(True),
-            **{f"experience/{name}": value for name, value in acting.state(0).items()}}  # fmt: skip
-
-
 def restore_acting(experience: Experience, state: Mapping[str, Tensor], block: int) -> str | None:
-    """Go on from it; None, or a sentence where the environments' state can't be had: new episodes begin then."""
+    """Go on from a collector's state; None, or a sentence where the environments' state can't be had: new episodes begin then."""
     lost = experience.acting.restore([state], "experience/", "experience/observations")
     if lost is not None:
         experience.acting.begin(block)
