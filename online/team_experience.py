@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from surefoot.envs.acting import under
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import RAW, Experience
 from surefoot.online.team import ROWS, STATE, Team, Tensors, packed, take_weights, weights
+
+if TYPE_CHECKING:
+    from surefoot.online.off_policy import OffPolicyLoop
 
 
 def check_agent(agent: OffPolicyAgent) -> None:
@@ -69,32 +72,23 @@ def store(experience: Experience, step: Tensors) -> None:
     experience.store(columns, step[RAW], step.get("steps"), step.get("diverged"), over)
 
 
-def steps_for(
-    experience: Experience,
-    learner: Learner,
-    act: Callable[[int], None],
-    reread: Callable[[], None],
-    meta: dict[str, Any],
-    tensors: Tensors,
-    told: list[str],
-) -> bytes:
+def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
     """A collector's answer to an order: its next steps, and its state.
 
     Args:
-        experience: of the collector.
-        learner: likewise.
-        act: takes vector step k.
-        reread: called when the weights are there.
+        loop: of the collector.
         meta: of the order.
         tensors: likewise.
         told: sentences for the user.
     """
-    take_weights(learner, tensors)
-    reread()
+    experience = loop.experience
+    take_weights(loop.learner, tensors)
+    loop.read_transforms()
     experience.heard = []
     first = int(meta["number"]) * int(meta["steps"])
     for number in range(first, first + int(meta["steps"])):
-        act(number)
+        loop.decisions = number * loop.num_envs
+        loop.act()
     heard, experience.heard = experience.heard, None
     kept = [name for name in heard[0] if name != "returns_to_go"]
     valid = any("valid" in step for step in heard)
@@ -109,7 +103,7 @@ def steps_for(
 
 
 def restore_acting(experience: Experience, state: Mapping[str, Tensor], block: int) -> str | None:
-    """Go on from a collector's state; None, or a sentence where the environments' state can't be had: new episodes begin then."""
+    """Go on from a collector's state; None, or a sentence where environments can't give theirs: new episodes begin."""
     lost = experience.acting.restore([state], "experience/", "experience/observations")
     if lost is not None:
         experience.acting.begin(block)

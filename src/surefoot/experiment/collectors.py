@@ -33,7 +33,6 @@ from surefoot.experiment.plan import Plan
 from surefoot.experiment.stopping import leave_interrupts, signals_wait
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import make_loop
-from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.on_policy import OnPolicyLoop
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.team import STATE, Elsewhere, LostError, Team, packed, unpacked
@@ -166,13 +165,7 @@ class Collector:
         loop = self.loop
         if isinstance(loop, OnPolicyLoop):
             return fill_for(loop.blocks, meta, tensors, told)
-        assert isinstance(loop, OffPolicyLoop)
-
-        def act(number: int) -> None:
-            loop.decisions = number * loop.num_envs
-            loop._act()
-
-        return steps_for(loop.experience, loop.learner, act, loop.read_transforms, meta, tensors, told)
+        return steps_for(loop, meta, tensors, told)
 
 
 class ProcessConnection:
