@@ -324,8 +324,8 @@ class _First:
                 row = int(bad.nonzero()[0])
                 raise self.error(row, step, float(numbers[row]))
             return
-        row = bad.long().argmax()
-        first = torch.stack([torch.full_like(self._found[0], step), row.double(), numbers[row].double()])
+        worst = bad.long().argmax()
+        first = torch.stack([torch.full_like(self._found[0], step), worst.double(), numbers[worst].double()])
         self._found = torch.where((self._found[0] < 0) & bad.any(), first, self._found)
 
     def check(self) -> None:
