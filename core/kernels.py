@@ -114,19 +114,16 @@ def mlp(
     Returns:
         (B, out) or (E, B, out).
     """
-    own, wrong = inputs.dim() == 3, inputs.shape[-1] != weights[0].shape[-1]
     compiling = torch.compiler.is_compiling()  # which sees no addresses, and has products of its own
-    if wrong or compiling or native.library() is None or not native.fits(inputs, weights, biases, norms):
+    if compiling or native.library() is None or not native.fits(inputs, weights, biases, norms):
         return plain_mlp(inputs, weights, biases, hidden, norms)
     parameters = (*weights, *biases, *norms.gains, *norms.shifts)
     if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
         how = (hidden, norms.after, norms.epsilon)
-        function = _NativeMembers if own else _NativeMLP
-        return function.apply(slots, how, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
-    if own:
-        each = zip(inputs, *_members(weights, biases, norms), strict=True)
-        return torch.stack([native.forward(x, w, b, keep=False, hidden=hidden, norms=n)[0] for x, w, b, n in each])
-    return native.forward(inputs, weights, biases, keep=False, hidden=hidden, norms=norms)[0]
+        return _NativeMLP.apply(slots, how, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+    calls = _calls(inputs, weights, biases, norms)
+    found = [native.forward(x, w, b, keep=False, hidden=hidden, norms=n)[0] for x, w, b, n in calls]
+    return found[0] if inputs.dim() == 2 else torch.stack(found)
 
 
 def prepared(weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> Callable[[Tensor, Tensor], None]:
@@ -178,65 +175,40 @@ def _parts(values: Sequence[Any], layers: int) -> tuple[Sequence[Any], Sequence[
     return values[:layers], values[layers : 2 * layers], rest[:half], rest[half:]
 
 
-class _NativeMLP(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, slots: Slots, how: How, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
-        weights, biases, gains, shifts = _parts(parameters, layers)
-        norms = native.Norms(gains, shifts, *how[1:])
-        outputs, saved = native.forward(inputs, weights, biases, keep=True, hidden=how[0], norms=norms)
-        ctx.slots, ctx.how, ctx.layers = slots, how, layers
-        ctx.save_for_backward(inputs, saved, *parameters)
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
-        layers: int = ctx.layers
-        inputs, saved, *parameters = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return (None, None, None, *_plain_gradients(ctx, inputs, parameters, layers, outputs[0]))
-        inputs_wanted, *wanted = ctx.needs_input_grad[3:]
-        slots: Slots = ctx.slots
-        found = [slots.gradient(p) if needed else None for p, needed in zip(parameters, wanted, strict=True)]
-        weights, biases, gains, shifts = _parts(parameters, layers)
-        to_weights, to_biases, *to_norms = _parts(found, layers)
-        hidden, after, epsilon = ctx.how
-        given = (inputs, weights, biases, saved, outputs[0], to_weights, to_biases, inputs_wanted, hidden)
-        below = native.backward(*given, native.Norms(gains, shifts, after, epsilon), (to_norms[0], to_norms[1]))
-        return (None, None, None, below, *found)
-
-
-def _members(
-    weights: Sequence[Tensor], biases: Sequence[Tensor], norms: native.Norms
-) -> tuple[list[list[Tensor]], list[list[Tensor]], list[native.Norms]]:
-    """Weights, biases and norms of each member, as views."""
+def _calls(
+    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], norms: native.Norms
+) -> list[tuple[Tensor, Sequence[Tensor], Sequence[Tensor], native.Norms]]:
+    """What native code is given: all at once, or where members read rows of their own, each member by itself."""
+    if inputs.dim() == 2:
+        return [(inputs, weights, biases, norms)]
     count = range(len(weights[0]))
     groups = (
         [[tensor[i] for tensor in group] for i in count] for group in (weights, biases, norms.gains, norms.shifts)
     )
     of_weights, of_biases, gains, shifts = groups
-    return of_weights, of_biases, [native.Norms(gains[i], shifts[i], norms.after, norms.epsilon) for i in count]
+    of_norms = [native.Norms(gains[i], shifts[i], norms.after, norms.epsilon) for i in count]
+    return list(zip(inputs, of_weights, of_biases, of_norms, strict=True))
 
 
-class _NativeMembers(torch.autograd.Function):
-    """An ensemble whose members read rows of their own: one native call a member, gradients in place."""
+class _NativeMLP(torch.autograd.Function):
+    """An MLP or an ensemble of them, gradients in place."""
 
     @staticmethod
     def forward(ctx: Any, slots: Slots, how: How, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
         weights, biases, gains, shifts = _parts(parameters, layers)
-        members = _members(weights, biases, native.Norms(gains, shifts, *how[1:]))
-        found = [
-            native.forward(x, w, b, keep=True, hidden=how[0], norms=n)
-            for x, w, b, n in zip(inputs, *members, strict=True)
-        ]
+        calls = _calls(inputs, weights, biases, native.Norms(gains, shifts, *how[1:]))
+        found = [native.forward(x, w, b, keep=True, hidden=how[0], norms=n) for x, w, b, n in calls]
         ctx.slots, ctx.how, ctx.layers = slots, how, layers
         ctx.save_for_backward(inputs, *(saved for _, saved in found), *parameters)
-        return torch.stack([outputs for outputs, _ in found])
+        return found[0][0] if inputs.dim() == 2 else torch.stack([outputs for outputs, _ in found])
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
         layers: int = ctx.layers
         inputs, *rest = ctx.saved_tensors
-        saved, parameters = rest[: len(inputs)], rest[len(inputs) :]
+        together = inputs.dim() == 2
+        count = 1 if together else len(inputs)
+        saved, parameters = rest[:count], rest[count:]
         if torch.is_grad_enabled():
             return (None, None, None, *_plain_gradients(ctx, inputs, parameters, layers, outputs[0]))
         inputs_wanted, *wanted = ctx.needs_input_grad[3:]
@@ -244,13 +216,13 @@ class _NativeMembers(torch.autograd.Function):
         found = [slots.gradient(p) if needed else None for p, needed in zip(parameters, wanted, strict=True)]
         weights, biases, gains, shifts = _parts(parameters, layers)
         hidden, after, epsilon = ctx.how
-        of_weights, of_biases, norms = _members(weights, biases, native.Norms(gains, shifts, after, epsilon))
         below: list[Any] = []
-        for i in range(len(inputs)):
-            to_weights, to_biases, *to_norms = _parts([None if g is None else g[i] for g in found], layers)
-            given = (inputs[i], of_weights[i], of_biases[i], saved[i], outputs[0][i], to_weights, to_biases)
-            below.append(native.backward(*given, inputs_wanted, hidden, norms[i], (to_norms[0], to_norms[1])))
-        return (None, None, None, torch.stack(below) if inputs_wanted else None, *found)
+        for i, call in enumerate(_calls(inputs, weights, biases, native.Norms(gains, shifts, after, epsilon))):
+            own = found if together else [None if g is None else g[i] for g in found]
+            to_weights, to_biases, *to_norms = _parts(own, layers)
+            given = (*call[:3], saved[i], outputs[0] if together else outputs[0][i], to_weights, to_biases)
+            below.append(native.backward(*given, inputs_wanted, hidden, call[3], (to_norms[0], to_norms[1])))
+        return (None, None, None, torch.stack(below) if inputs_wanted and not together else below[0], *found)
 
 
 class _Decayed(torch.autograd.Function):

@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from surefoot import cuda_ext
+
+if TYPE_CHECKING:
+    from surefoot.core.tape import Recorder
 
 
 class Network(NamedTuple):
@@ -237,31 +240,6 @@ def gather(table: Tensor, indices: Tensor, out: Tensor) -> bool:
     return True
 
 
-class Recorder(Protocol):
-    """What `core.tape` does with the calls that torch can't show it."""
-
-    def mlp_forward(
-        self, network: Network, inputs: Tensor, row_stride: int, saved: Tensor | None, outputs: Tensor
-    ) -> None:
-        """`forward` is about to be run."""
-
-    def mlp_backward(
-        self,
-        network: Network,
-        given: tuple[Tensor, Tensor, Tensor],
-        strides: tuple[int, int, int],
-        gradients: Sequence[Sequence[Tensor | None]],
-        input_gradients: Tensor | None,
-    ) -> None:
-        """`backward` is about to be run."""
-
-    def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None:
-        """`adam` is about to be run."""
-
-    def refuse(self, what: str) -> None:
-        """Something that can't be recorded is about to be done."""
-
-
 _recorder: Recorder | None = None
 
 
@@ -271,8 +249,8 @@ def recorder() -> Recorder | None:
 
 
 @contextlib.contextmanager
-def recording(by: Recorder | None) -> Iterator[None]:
-    """Report every call to `by` while the block runs; None: to no recorder."""
+def recording(by: Recorder) -> Iterator[None]:
+    """Report every call to `by` while the block runs."""
     global _recorder
     before, _recorder = _recorder, by
     try:

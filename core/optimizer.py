@@ -73,9 +73,7 @@ class Optimizer:
         if device.type == "cuda" or fused:
             self.rate = torch.zeros((), device=device, dtype=torch.float64 if fused else torch.float32)
         self._host = self.rate.numpy() if fused and self.rate is not None else None  # quicker to write than a tensor
-        self._rates = [
-            r if r is None or f == 1 else r.clone() for f, r in zip(self.factors, [self.rate] * len(networks))
-        ]
+        self._rates = [self.rate if self.rate is None or f == 1 else self.rate.clone() for f in self.factors]
         self._written = math.nan
         self.taken = 0
         seeds = networks[0].value.shape[0]

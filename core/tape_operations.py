@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from surefoot.core.tape import Recorder
 
 
 class Unknown(Exception):
     """An operation, or a form of it, that the native module does not have."""
 
 
-class Writer(Protocol):
-    """Where instructions go: `tape.Recorder`."""
-
-    def element(self, name: str, out: Tensor, *operands: Tensor, strides: Sequence[int] | None = None) -> None:
-        """Write down out = name(operands)."""
-
-
-def write(to: Writer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def write(to: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Write down `result = func(*args, **kwargs)`, which has been run, as native instructions.
 
     Raises:
@@ -88,10 +84,10 @@ WITH_OUT = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.o
 
 Given = dict[str, Any]
 """Arguments by the names of the operation's schema."""
-How = Callable[[Writer, Tensor, Given], None]
+How = Callable[["Recorder", Tensor, Given], None]
 
 
-def _number(to: Writer, value: Any) -> Tensor:
+def _number(to: Recorder, value: Any) -> Tensor:
     """A float32 operand of a tensor or number."""
     if not isinstance(value, Tensor):
         return torch.tensor(float(value), dtype=torch.float32)
@@ -110,51 +106,41 @@ def _truth(value: Any) -> Tensor:
     raise Unknown("a condition that is not bool")
 
 
-def _floats(instruction: str, *names: str) -> How:
-    """An instruction of float operands, named as in torch's schema."""
+def _floats(instruction: str, *names: str, **usual: float) -> How:
+    """An instruction of float operands, named as in torch's schema, where the last have usual values."""
 
-    def how(to: Writer, result: Tensor, given: Given) -> None:
+    def how(to: Recorder, result: Tensor, given: Given) -> None:
         if result.dtype != torch.float32:
             raise Unknown(f"{instruction} giving {result.dtype}")
-        to.element(instruction, result, *(_number(to, given[name]) for name in names))
+        operands = [given[name] for name in names]
+        operands += [value if given.get(name) is None else given[name] for name, value in usual.items()]
+        to.element(instruction, result, *(_number(to, value) for value in operands))
 
     return how
 
 
 def _compare(instruction: str) -> How:
-    def how(to: Writer, result: Tensor, given: Given) -> None:
+    def how(to: Recorder, result: Tensor, given: Given) -> None:
         to.element(instruction, result, _number(to, given["self"]), _number(to, given["other"]))
 
     return how
 
 
 def _logical(instruction: str) -> How:
-    def how(to: Writer, result: Tensor, given: Given) -> None:
+    def how(to: Recorder, result: Tensor, given: Given) -> None:
         operands = [_truth(given[name]) for name in ("self", "other") if name in given]
         to.element(instruction, result, *operands)
 
     return how
 
 
-def _scaled(instruction: str) -> How:
-    """add, sub, rsub: the second operand times alpha."""
-
-    def how(to: Writer, result: Tensor, given: Given) -> None:
-        if result.dtype != torch.float32:
-            raise Unknown(f"{instruction} giving {result.dtype}")
-        operands = (given["self"], given["other"], given.get("alpha", 1))
-        to.element(instruction, result, *(_number(to, value) for value in operands))
-
-    return how
-
-
-def _div(to: Writer, result: Tensor, given: Given) -> None:
+def _div(to: Recorder, result: Tensor, given: Given) -> None:
     if given.get("rounding_mode") is not None:
         raise Unknown("a rounding division")
     _floats("div", "self", "other")(to, result, given)
 
 
-def _pow(to: Writer, result: Tensor, given: Given) -> None:
+def _pow(to: Recorder, result: Tensor, given: Given) -> None:
     exponent = given["exponent"]
     if not isinstance(exponent, Tensor) and exponent == 2:
         _floats("square", "self")(to, result, given)
@@ -164,7 +150,7 @@ def _pow(to: Writer, result: Tensor, given: Given) -> None:
         _floats("pow", "self", "exponent")(to, result, given)
 
 
-def _copy(to: Writer, result: Tensor, given: Given) -> None:
+def _copy(to: Recorder, result: Tensor, given: Given) -> None:
     source = given["src"] if "src" in given else given["self"]
     if result.dtype == torch.bool:
         to.element("logical_and", result, _truth(source), _truth(source))
@@ -174,30 +160,19 @@ def _copy(to: Writer, result: Tensor, given: Given) -> None:
         to.element("copy", result, _number(to, source))
 
 
-def _where(to: Writer, result: Tensor, given: Given) -> None:
-    if result.dtype != torch.float32:
-        raise Unknown(f"where giving {result.dtype}")
-    to.element("where", result, _truth(given["condition"]), _number(to, given["self"]), _number(to, given["other"]))
+def _chosen(condition: str, there: str, elsewhere: str) -> How:
+    """One of two operands where a condition holds, and the other where it does not."""
+
+    def how(to: Recorder, result: Tensor, given: Given) -> None:
+        if result.dtype != torch.float32:
+            raise Unknown(f"where giving {result.dtype}")
+        operands = (_number(to, given[name]) for name in (there, elsewhere))
+        to.element("where", result, _truth(given[condition]), *operands)
+
+    return how
 
 
-def _masked_fill(to: Writer, result: Tensor, given: Given) -> None:
-    if result.dtype != torch.float32:
-        raise Unknown(f"masked_fill giving {result.dtype}")
-    to.element("where", result, _truth(given["mask"]), _number(to, given["value"]), _number(to, given["self"]))
-
-
-def _clamp(to: Writer, result: Tensor, given: Given) -> None:
-    low, high = given.get("min"), given.get("max")
-    bounds = (-math.inf if low is None else low, math.inf if high is None else high)
-    to.element("clamp", result, _number(to, given["self"]), *(_number(to, bound) for bound in bounds))
-
-
-def _softplus(to: Writer, result: Tensor, given: Given) -> None:
-    operands = (given["self"], given.get("beta", 1), given.get("threshold", 20))
-    to.element("softplus", result, *(_number(to, value) for value in operands))
-
-
-def _softplus_backward(to: Writer, result: Tensor, given: Given) -> None:
+def _softplus_backward(to: Recorder, result: Tensor, given: Given) -> None:
     slope = torch.empty(given["self"].shape)  # beyond the threshold it is 1 within rounding anyway
     to.element("mul", slope, given["self"], _number(to, given["beta"]))
     to.element("sigmoid", slope, slope)
@@ -207,7 +182,7 @@ def _softplus_backward(to: Writer, result: Tensor, given: Given) -> None:
 def _constant(value: float | None = None) -> How:
     """Filled with a number: `value`, or the one given."""
 
-    def how(to: Writer, result: Tensor, given: Given) -> None:
+    def how(to: Recorder, result: Tensor, given: Given) -> None:
         names = ("fill_value", "value", "s")
         number = value if value is not None else next(given[name] for name in names if name in given)
         if isinstance(number, Tensor):
@@ -223,7 +198,7 @@ def _constant(value: float | None = None) -> How:
     return how
 
 
-def _same_always(to: Writer, result: Tensor, given: Given) -> None:
+def _same_always(to: Recorder, result: Tensor, given: Given) -> None:
     """What no input decides: as it is now."""
     to.element("copy", result, result.clone())
 
@@ -245,7 +220,7 @@ def _strides(result: Tensor, source: Tensor, reduced: set[int], keepdim: bool) -
 
 
 def _reduction(instruction: str, mean: bool = False) -> How:
-    def how(to: Writer, result: Tensor, given: Given) -> None:
+    def how(to: Recorder, result: Tensor, given: Given) -> None:
         source = _number(to, given["self"])
         if result.dtype != torch.float32:
             raise Unknown(f"{instruction} giving {result.dtype}")
@@ -265,7 +240,7 @@ def _count(source: Tensor, dims: set[int]) -> int:
 def _spread(root: bool) -> How:
     """Variance or standard deviation: squares of the distances from the mean, in two passes."""
 
-    def how(to: Writer, result: Tensor, given: Given) -> None:
+    def how(to: Recorder, result: Tensor, given: Given) -> None:
         source = _number(to, given["self"])
         if given.get("unbiased") is False or result.dtype != torch.float32:
             raise Unknown("a spread in an old form, or not of float32")
@@ -284,7 +259,7 @@ def _spread(root: bool) -> How:
     return how
 
 
-def _log_sum_exp(to: Writer, result: Tensor, given: Given) -> None:
+def _log_sum_exp(to: Recorder, result: Tensor, given: Given) -> None:
     source = _number(to, given["self"])
     reduced, keepdim = _dims(source, given), bool(given.get("keepdim"))
     highest = torch.empty([1 if dim in reduced else size for dim, size in enumerate(source.shape)])
@@ -301,7 +276,7 @@ def _log_sum_exp(to: Writer, result: Tensor, given: Given) -> None:
     to.element("add", result, result, highest.view(result.shape), _number(to, 1))
 
 
-def _cat(to: Writer, result: Tensor, given: Given) -> None:
+def _cat(to: Recorder, result: Tensor, given: Given) -> None:
     dim, start = given.get("dim", 0), 0
     for tensor in given["tensors"]:
         if tensor.numel() == 0:  # torch lets these be of any shape
@@ -311,17 +286,17 @@ def _cat(to: Writer, result: Tensor, given: Given) -> None:
         start += tensor.shape[dim]
 
 
-def _stack(to: Writer, result: Tensor, given: Given) -> None:
+def _stack(to: Recorder, result: Tensor, given: Given) -> None:
     for position, tensor in enumerate(given["tensors"]):
         _copy(to, result.select(given.get("dim", 0), position), {"src": tensor})
 
 
-def _select_backward(to: Writer, result: Tensor, given: Given) -> None:
+def _select_backward(to: Recorder, result: Tensor, given: Given) -> None:
     _constant(0.0)(to, result, given)
     _copy(to, result.select(given["dim"], given["index"]), {"src": given["grad_output"]})
 
 
-def _slice_backward(to: Writer, result: Tensor, given: Given) -> None:
+def _slice_backward(to: Recorder, result: Tensor, given: Given) -> None:
     _constant(0.0)(to, result, given)
     length = result.shape[given["dim"]]
     where = range(length)[slice(given["start"], given["end"], given["step"])]
@@ -344,20 +319,20 @@ OPERATIONS: dict[str, How] = {
     "bitwise_and": _logical("logical_and"),
     "bitwise_or": _logical("logical_or"),
     "bitwise_not": _logical("logical_not"),
-    **{name: _scaled(name) for name in ("add", "sub", "rsub")},
+    **{name: _floats(name, "self", "other", alpha=1) for name in ("add", "sub", "rsub")},
     "div": _div,
     "pow": _pow,
     "copy": _copy,
     "clone": _copy,
     "_to_copy": _copy,
-    "where": _where,
-    "masked_fill": _masked_fill,
-    **{name: _clamp for name in ("clamp", "clamp_min", "clamp_max")},
+    "where": _chosen("condition", "self", "other"),
+    "masked_fill": _chosen("mask", "value", "self"),
+    **{name: _floats("clamp", "self", min=-math.inf, max=math.inf) for name in ("clamp", "clamp_min", "clamp_max")},
     "lerp": _floats("lerp", "self", "end", "weight"),
     "tanh_backward": _floats("tanh_backward", "grad_output", "output"),
     "sigmoid_backward": _floats("sigmoid_backward", "grad_output", "output"),
     "threshold_backward": _floats("threshold_backward", "grad_output", "self", "threshold"),
-    "softplus": _softplus,
+    "softplus": _floats("softplus", "self", beta=1, threshold=20),
     "softplus_backward": _softplus_backward,
     "sum": _reduction("sum"),
     "mean": _reduction("sum", mean=True),

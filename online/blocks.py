@@ -274,6 +274,10 @@ class Blocks:
             observations = torch.cat([value for value in observations.values() if value.dtype != torch.uint8], -1)
         rows = None if valid is None else valid.view(self.seeds, -1)
         self.moments.update(observations.reshape(self.seeds, -1, observations.shape[-1]), rows)
+        self.use_moments()
+
+    def use_moments(self) -> None:
+        """Let the agents normalise by the statistics as they are now."""
         self.learner.buffers["normalizer.mean"].copy_(self.moments.mean)
         self.learner.buffers["normalizer.scale"].copy_(self.moments.scale())
 
@@ -303,12 +307,9 @@ class Blocks:
 
     def state(self, position: int) -> dict[str, Tensor]:
         """What seed `position` needs to go on: its environments, statistics and sums."""
-        acting = self.acting
-        tensors = {**acting.own("blocks/received", position), "blocks/warm": torch.tensor(self._warm)}
-        tensors["blocks/taken"] = self.taken[position].clone()
-        tensors |= {f"blocks/moments/{name}": value for name, value in self.moments.state(position).items()}
-        tensors |= {f"blocks/{name}": value for name, value in acting.state(position).items()}
-        return tensors | acting.environment_state(position, self.seeds)
+        tensors = self.acting.state(position, "blocks/", "blocks/received")
+        tensors |= {"blocks/warm": torch.tensor(self._warm), "blocks/taken": self.taken[position].clone()}
+        return tensors | {f"blocks/moments/{name}": value for name, value in self.moments.state(position).items()}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], number: int) -> str | None:
         """Go on from what `state` gave before block `number`; None, or a sentence that says what is lost."""

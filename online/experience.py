@@ -91,8 +91,8 @@ class Experience:
         self._returns_to_go = returns_to_go if "returns_to_go" in reads else None
         self._ended = torch.zeros(len(seeds), dtype=torch.bool, device=device)  # in the last step
         self._diverged = torch.zeros((), dtype=torch.int64, device=device)
-        self._bad = torch.full((2,), -1, dtype=torch.int64, device=device)  # step and row of the first bad number
-        self._odd = torch.full((3,), -1.0, dtype=torch.float64, device=device)  # and of the first bad cost, with it
+        self._not_finite = _First(lambda row, number, _: self.acting.not_finite(row, number), device)
+        self._bad_cost = _First(self.acting.bad_cost, device)
         self._begin(0)
 
     def _begin(self, block: int) -> None:
@@ -149,7 +149,7 @@ class Experience:
         if "cost" in done.info:
             batch["costs"] = acting.tensor(done.info["cost"])
             if self._reads_costs:
-                self._check_costs(batch["costs"], valid, number)
+                self._bad_cost.note(bad_costs(batch["costs"], valid), batch["costs"], number)
         elif self._reads_costs:
             raise acting.no_costs("the agent")
         acting.received = received
@@ -229,13 +229,8 @@ class Experience:
             DivergenceError: an observation or reward was not finite.
             EnvironmentMismatchError: so was a cost, or it was negative.
         """
-        if self.device.type != "cpu":
-            step, row = self._bad.tolist()
-            if step >= 0:
-                raise self.acting.not_finite(row, step)
-            step, row, cost = self._odd.tolist()
-            if step >= 0:
-                raise self.acting.bad_cost(int(row), int(step), cost)
+        self._not_finite.check()
+        self._bad_cost.check()
 
     def _normalised(self, observations: Any) -> Any:
         if self.transform is None:
@@ -265,36 +260,19 @@ class Experience:
         for vector in observations.values() if isinstance(observations, Mapping) else (observations,):
             if vector.dtype != torch.uint8:
                 fine = torch.isfinite(vector).all(-1) & fine
-        bad = ~fine if fine.dim() else ~fine.expand(self.buffer.num_envs)
-        if self.device.type == "cpu":
-            if bool(bad.any()):
-                raise self.acting.not_finite(int(bad.nonzero()[0]), number)
-            return
-        first = torch.stack([bad.new_full((), number, dtype=torch.int64), bad.long().argmax()])
-        self._bad = torch.where((self._bad[0] < 0) & bad.any(), first, self._bad)
-
-    def _check_costs(self, costs: Tensor, valid: Tensor | None, number: int) -> None:
-        bad = bad_costs(costs, valid)
-        if self.device.type == "cpu":
-            if bool(bad.any()):
-                row = int(bad.nonzero()[0])
-                raise self.acting.bad_cost(row, number, float(costs[row]))
-            return
-        worst = bad.long().argmax()
-        first = torch.stack([torch.full_like(self._odd[0], number), worst.double(), costs[worst].double()])
-        self._odd = torch.where((self._odd[0] < 0) & bad.any(), first, self._odd)
+        rows = (self.buffer.num_envs,)
+        self._not_finite.note(~fine.expand(rows), rewards.expand(rows), number)
 
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:
         """What seed `position` needs to go on: its rows of the buffer, of the environment and of the sums."""
-        tensors = {f"experience/{name}": value for name, value in self.acting.state(position).items()}
-        tensors |= self.acting.own("experience/observations", position)
+        tensors = self.acting.state(position, "experience/", "experience/observations")
         tensors["experience/diverged"] = self._diverged
         tensors["experience/taken"] = self.taken[position].clone()
         for name, value in self.buffer.state_dict().items():
             tensors[f"replay/{name}"] = self._part(value, position)
-        return tensors | self.acting.environment_state(position, len(self.acting.seeds))
+        return tensors
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], block: int) -> str | None:
         """Go on from what `state` gave, one mapping a seed; None, or a sentence that says what could not be restored.
@@ -329,6 +307,32 @@ class Experience:
         if len(parts) == 1 or value.dim() == 0:
             return value
         return torch.stack([p.view(-1, self.num_envs, *p.shape[1:]) for p in parts], 1).flatten(0, 2)
+
+
+class _First:
+    """The first row where something is wrong: an error at once on a CPU; on a GPU when it is asked for."""
+
+    def __init__(self, error: Callable[[int, int, float], Exception], device: torch.device) -> None:
+        """Raise `error(row, step, number)`."""
+        self.error, self.device = error, device
+        self._found = torch.full((3,), -1.0, dtype=torch.float64, device=device)  # step, row and number
+
+    def note(self, bad: Tensor, numbers: Tensor, step: int) -> None:
+        """Look at which of (rows,) numbers are bad."""
+        if self.device.type == "cpu":
+            if bool(bad.any()):
+                row = int(bad.nonzero()[0])
+                raise self.error(row, step, float(numbers[row]))
+            return
+        worst = bad.long().argmax()
+        first = torch.stack([torch.full_like(self._found[0], step), worst.double(), numbers[worst].double()])
+        self._found = torch.where((self._found[0] < 0) & bad.any(), first, self._found)
+
+    def check(self) -> None:
+        """Raise what `note` on a GPU could not without waiting for it."""
+        step, row, number = self._found.tolist()
+        if step >= 0:
+            raise self.error(int(row), int(step), number)
 
 
 def _true(mask: Any) -> list[int]:

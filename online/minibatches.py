@@ -10,6 +10,7 @@ from torch import Tensor
 from surefoot.core.normalizer import RunningMoments
 from surefoot.core.random import generator
 from surefoot.data.store import Store, Workspace
+from surefoot.envs.acting import under
 from surefoot.online.blocks import Block
 
 
@@ -126,6 +127,6 @@ class RewardScale:
 
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` gave, its names behind "rewards/"."""
-        own = {name.removeprefix("rewards/"): value for name, value in state.items() if name.startswith("rewards/")}
+        own = under(state, "rewards/")
         self.moments.restore(position, own)
         self._sum[position].copy_(own["sum"])

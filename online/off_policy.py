@@ -149,11 +149,11 @@ class OffPolicyLoop:
             return self._with_episodes(result)
         target = self.step + -(-steps // self.num_envs) * self.num_envs
         while self.step < min(target, self.config.initial_steps):
-            self._act()
+            self.act()
         training = self.config.training_steps(target) - self.learner.step
         result = self.learner.run(training, self._act_until_due) if training > 0 else {}
         while self.step < target:
-            self._act()
+            self.act()
         return self._with_episodes(result)
 
     def _run_decisions(self, target: int) -> dict[str, list[float]]:
@@ -163,7 +163,7 @@ class OffPolicyLoop:
         """
         result: dict[str, list[float]] = {}
         while self.step < target:
-            self._act()
+            self.act()
             due = self.config.training_steps(self.decisions) - self.learner.step
             if due > 0:
                 result = self.learner.run(due)
@@ -180,10 +180,10 @@ class OffPolicyLoop:
 
     def _act_until_due(self) -> None:
         while self.config.training_steps(self.step) <= self.learner.step:
-            self._act()
+            self.act()
 
     @torch.no_grad()
-    def _act(self) -> None:
+    def act(self) -> None:
         """One step of every environment."""
         if self.pause is not None:
             self.pause()

@@ -140,14 +140,21 @@ class JoinedWindows(Drawn):
         return torch.where(whole < count, whole.long(), met + count)
 
     def gather(self, indices: Tensor, out: object = None) -> Batch:
-        """The windows that begin at `indices` (...,), looked up in both."""
-        count = len(self.data.store)
-        ours, met = self.data.gather(indices.clamp(max=count - 1)), self.met.gather((indices - count).clamp(min=0))
-        found = {}
-        for key, value in ours.items():
-            of_data = (indices < count).view(*indices.shape, *[1] * (value.dim() - indices.dim()))
-            found[key] = torch.where(of_data, value, met[key])
-        return found
+        """The windows that begin at `indices` (...,)."""
+        return _of_both(indices, len(self.data.store), self.data.gather, self.met.gather)
+
+
+def _of_both(
+    indices: Tensor, count: int, data: Callable[[Tensor], Batch], met: Callable[[Tensor], Batch]
+) -> dict[str, Tensor]:
+    """Rows at `indices` (...,), the first `count` the data's and then the buffer's: looked up in both, without asking
+    on the CPU in which they are."""
+    ours, others = data(indices.clamp(max=count - 1)), met((indices - count).clamp(min=0))
+    found = {}
+    for key, rows in ours.items():
+        of_data = (indices < count).view(*indices.shape, *[1] * (rows.dim() - indices.dim()))
+        found[key] = torch.where(of_data, rows, others[key])
+    return found
 
 
 def joined_windows(stores: Stores, length: int) -> Source:
@@ -262,14 +269,8 @@ class Alternation(_WithData):
         return torch.where(of_data, uniform_rows(uniform, count), self.replay.of_buffer(uniform) + count)
 
     def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
-        """The rows at `indices` (..., rows): looked up in both, without asking on the CPU in which they are."""
-        count = len(self.data)
-        ours = self.data.gather_groups(indices.clamp(max=count - 1))
-        met = self.buffer.gather_groups((indices - count).clamp(min=0))
-        groups = {}
-        for key, rows in ours.items():
-            of_data = (indices < count).view(*indices.shape, *[1] * (rows.dim() - indices.dim()))
-            groups[key] = torch.where(of_data, rows, met[key])
+        """The rows at `indices` (..., rows)."""
+        groups = _of_both(indices, len(self.data), self.data.gather_groups, self.buffer.gather_groups)
         if out is None:
             return self.buffer.split(groups)
         for key, rows in groups.items():

@@ -22,6 +22,7 @@ from surefoot.core import errors
 from surefoot.core.errors import EnvironmentMismatchError, SimulatorError, SurefootError
 from surefoot.core.learner import Learner
 from surefoot.core.spec import mapped
+from surefoot.envs.acting import under
 from surefoot.envs.interface import VectorEnvironment
 
 Tensors = dict[str, Tensor]
@@ -63,11 +64,6 @@ def unpacked(message: bytes) -> tuple[dict[str, Any], Tensors]:
     """What `packed` packed."""
     header = json.loads(message[8 : 8 + int.from_bytes(message[:8], "little")])
     return json.loads(header["__metadata__"]["meta"]), load(message)
-
-
-def under(tensors: Mapping[str, Tensor], stem: str) -> Tensors:
-    """Those whose names begin with `stem`, without it."""
-    return {name.removeprefix(stem): value for name, value in tensors.items() if name.startswith(stem)}
 
 
 def weights(learner: Learner) -> Tensors:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
-from surefoot.core.normalizer import RunningMoments
+from surefoot.envs.acting import under
 from surefoot.online.blocks import COUNTED, Block, Blocks
 from surefoot.online.on_policy_agent import BEHAVIOUR
-from surefoot.online.team import MOMENTS, ROWS, STATE, Elsewhere, Tensors, packed, take_weights, under, weights
+from surefoot.online.team import MOMENTS, ROWS, STATE, Elsewhere, Tensors, packed, take_weights, weights
 
 PARTS = ("count", "mean", "squares")
 WARM = "warm/"
@@ -90,8 +90,7 @@ class TeamBlocks(Blocks):
                 )
                 self.moments.mean[0] += shift * fresh["count"] / total
                 self.moments.count[0] += fresh["count"]
-        self.learner.buffers["normalizer.mean"].copy_(self.moments.mean)
-        self.learner.buffers["normalizer.scale"].copy_(self.moments.scale())
+        self.use_moments()
 
 
 def _taken_from(after: Tensors, base: dict[str, Tensor]) -> Tensors:
@@ -116,7 +115,8 @@ def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[
     take_weights(blocks.learner, tensors)
     given = under(tensors, MOMENTS)
     if blocks.learns_statistics and bool(given["count"].any()):
-        _use(blocks, given)
+        blocks.moments.restore(0, given)
+        blocks.use_moments()
     before = blocks.taken.clone()
     warm = blocks.warm_up() or {}
     block = blocks.fill(int(meta["number"]))
@@ -129,10 +129,3 @@ def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[
     answer |= {f"{STATE}{name}": value for name, value in blocks.state(0).items()}
     taken = int((blocks.taken - before).sum())
     return packed({"number": meta["number"], "taken": taken, "has_costs": has_costs, "told": told}, answer)
-
-
-def _use(blocks: Blocks, given: Tensors) -> None:
-    moments: RunningMoments = blocks.moments
-    moments.restore(0, given)
-    blocks.learner.buffers["normalizer.mean"].copy_(moments.mean)
-    blocks.learner.buffers["normalizer.scale"].copy_(moments.scale())

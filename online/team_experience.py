@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
+from surefoot.envs.acting import under
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import RAW, Experience
-from surefoot.online.team import ROWS, STATE, Team, Tensors, packed, take_weights, under, weights
+from surefoot.online.team import ROWS, STATE, Team, Tensors, packed, take_weights, weights
+
+if TYPE_CHECKING:
+    from surefoot.online.off_policy import OffPolicyLoop
 
 
 def check_agent(agent: OffPolicyAgent) -> None:
@@ -68,32 +72,23 @@ def store(experience: Experience, step: Tensors) -> None:
     experience.store(columns, step[RAW], step.get("steps"), step.get("diverged"), over)
 
 
-def steps_for(
-    experience: Experience,
-    learner: Learner,
-    act: Callable[[int], None],
-    reread: Callable[[], None],
-    meta: dict[str, Any],
-    tensors: Tensors,
-    told: list[str],
-) -> bytes:
+def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
     """A collector's answer to an order: its next steps, and its state.
 
     Args:
-        experience: of the collector.
-        learner: likewise.
-        act: takes vector step k.
-        reread: called when the weights are there.
+        loop: of the collector.
         meta: of the order.
         tensors: likewise.
         told: sentences for the user.
     """
-    take_weights(learner, tensors)
-    reread()
+    experience = loop.experience
+    take_weights(loop.learner, tensors)
+    loop.read_transforms()
     experience.heard = []
     first = int(meta["number"]) * int(meta["steps"])
     for number in range(first, first + int(meta["steps"])):
-        act(number)
+        loop.decisions = number * loop.num_envs
+        loop.act()
     heard, experience.heard = experience.heard, None
     kept = [name for name in heard[0] if name != "returns_to_go"]
     valid = any("valid" in step for step in heard)
@@ -102,19 +97,13 @@ def steps_for(
         every = torch.ones_like(heard[0]["terminations"])
         columns["valid"] = torch.stack([step.get("valid", every) for step in heard])
     answer = {f"{ROWS}{name}": value for name, value in columns.items()}
-    answer |= {f"{STATE}{name}": value for name, value in acting_state(experience).items()}
+    state = experience.acting.state(0, "experience/", "experience/observations")  # what its buffer holds is sent on
+    answer |= {f"{STATE}{name}": value for name, value in state.items()}
     return packed({"number": meta["number"], "told": told}, answer)
 
 
-def acting_state(experience: Experience) -> Tensors:
-    """What a collector needs to go on: its environments and what it observes; no buffer."""
-    acting = experience.acting
-    return {**acting.own("experience/observations", 0), **acting.environment_state(0, 1), "alive": torch.tensor(True),
-            **{f"experience/{name}": value for name, value in acting.state(0).items()}}  # fmt: skip
-
-
 def restore_acting(experience: Experience, state: Mapping[str, Tensor], block: int) -> str | None:
-    """Go on from it; None, or a sentence where the environments' state can't be had: new episodes begin then."""
+    """Go on from a collector's state; None, or a sentence where environments can't give theirs: new episodes begin."""
     lost = experience.acting.restore([state], "experience/", "experience/observations")
     if lost is not None:
         experience.acting.begin(block)

@@ -253,20 +253,17 @@ class Acting(Stepping):
             return {key: self.rows(value) for key, value in values.items()}
         return values.reshape(len(self.seeds), self.num_envs, *values.shape[1:])
 
-    def state(self, position: int) -> State:
-        """What seed `position` needs to go on beside its `received` rows: sums and environments."""
-        tensors = {f"episodes/{name}": value for name, value in self.episodes.state(position).items()}
-        if self.recent is not None:
-            tensors |= {f"recent/{name}": value for name, value in self.recent.state(position).items()}
-        return tensors
-
-    def own(self, name: str, position: int) -> State:
-        """What seed `position` `received`, under a name of a saved state."""
+    def state(self, position: int, stem: str, received: str) -> State:
+        """What seed `position` needs to go on: sums, behind `stem`; what it `received`, by that name; environments."""
         mine = slice(position * self.num_envs, (position + 1) * self.num_envs)
-        return {column: value[mine] for column, value in named(name, self.received).items()}
+        tensors = {column: value[mine] for column, value in named(received, self.received).items()}
+        tensors |= {f"{stem}episodes/{name}": value for name, value in self.episodes.state(position).items()}
+        if self.recent is not None:
+            tensors |= {f"{stem}recent/{name}": value for name, value in self.recent.state(position).items()}
+        return tensors | self.environment_state(position, len(self.seeds))
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], stem: str, received: str) -> str | None:
-        """Go on from what `state` gave behind `stem` and from the rows saved as `received`, one mapping a seed.
+        """Go on from what `state` gave by the same two names, one mapping a seed.
 
         Returns:
             None, or a sentence where the environment's state can't be restored: `begin` new episodes then.

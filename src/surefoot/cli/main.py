@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 import surefoot
@@ -38,34 +38,11 @@ exit codes: 0 done, 2 something in the command or the data is wrong, 130 interru
 """
 
 
-COMMANDS = (
-    "algorithms",
-    "bench",
-    "certify",
-    "compare",
-    "datasets",
-    "doctor",
-    "envs",
-    "evaluate",
-    "execute",
-    "export",
-    "import",
-    "llm",
-    "new",
-    "plan",
-    "reach",
-    "report",
-    "results",
-    "rollout",
-    "select",
-    "train",
-    "tune",
-    "watch",
-)
-
-
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours."""
+
+    commands: Collection[str] = ()
+    """Names of the commands, where it has some."""
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
@@ -105,9 +82,9 @@ def dispatch(arguments: list[str]) -> int:
         from surefoot.cli import bench
 
         arguments = ["bench", *bench.readable(arguments[1:])]
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        raise ConfigError(f"unknown command {arguments[0]!r}: {nearest(arguments[0], COMMANDS)}")
     parser = build_parser()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in parser.commands:
+        raise ConfigError(f"unknown command {arguments[0]!r}: {nearest(arguments[0], parser.commands)}")
     if not arguments:
         parser.print_help()
         return 0
@@ -150,7 +127,7 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)  # those of COMMANDS
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
     commands.add_parser("tune", help="search for options of an algorithm (surefoot tune --help)", add_help=False)
     watch.add_parser(commands)
@@ -170,4 +147,5 @@ def build_parser() -> Parser:
     imports.add_parser(commands)
     algorithms.add_parser(commands)
     llm.add_parsers(commands)
+    parser.commands = commands.choices
     return parser

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from surefoot.cli import output, planning
+from surefoot.cli.rollouts import outcome
 from surefoot.core.errors import ConfigError
 
 
@@ -54,19 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def print_summary(facts: dict[str, Any]) -> None:
     """The same for people."""
-    from surefoot.evaluation.tables import format_bounds
-
     shown: dict[str, Any] = {name: facts[name] for name in ("world", "environment", "planner")}
     shown["objective"] = facts["objective"]
-    shown["episodes"] = f"{facts['episodes']:,} of {facts['length_mean']:.1f} steps on average"
-    score = "" if facts["normalized"] is None else f", normalised score {facts['normalized']:.1f}"
-    shown["return"] = f"{format_bounds(facts['returns'])}{score}"
-    if facts["cost"] is not None:
-        shown["cost"] = format_bounds(facts["cost"], digits=3)
-    if facts["violations"] is not None:
-        found = facts["violations"]
-        shown["violation_rate"] = (
-            f"{found['rate']:.4g} [{found['low']:.4g}, {found['high']:.4g}] of the episodes (Clopper-Pearson, 95 %)"
-        )
+    shown |= outcome(facts)
     shown["speed"] = f"{facts['plans_per_second']:,.0f} plans/s ({facts['plans']:,} in {facts['planning']:.2f} s)"
     output.print_facts(shown)

@@ -168,10 +168,22 @@ def summary(batch: EpisodeBatch, env_id: str) -> dict[str, Any]:
 
 def print_summary(facts: dict[str, Any]) -> None:
     """The same for people."""
+    shown: dict[str, Any] = {key: facts[key] for key in ("policy", "environment", "gap")}
+    shown |= outcome(facts)
+    if facts["margin_min"] is not None:
+        shown["lowest_margin"] = f"{facts['margin_min']:.4g}"
+    left_out = " (not in the return)" if facts["diverged"] else ""
+    shown["diverged_episodes"] = f"{facts['diverged']:,}{left_out}"
+    shown["speed"] = f"{facts['steps_per_second']:,.0f} steps/s ({facts['steps']:,} in {facts['seconds']:.2f} s)"
+    shown["device"] = facts["device"]
+    output.print_facts(shown)
+
+
+def outcome(facts: dict[str, Any]) -> dict[str, str]:
+    """How many episodes there were and what they came to, for people."""
     from surefoot.evaluation.tables import format_bounds
 
-    shown: dict[str, Any] = {key: facts[key] for key in ("policy", "environment", "gap")}
-    shown["episodes"] = f"{facts['episodes']:,} of {facts['length_mean']:.1f} steps on average"
+    shown = {"episodes": f"{facts['episodes']:,} of {facts['length_mean']:.1f} steps on average"}
     if facts["returns"] is not None:
         score = "" if facts["normalized"] is None else f", normalised score {facts['normalized']:.1f}"
         shown["return"] = f"{format_bounds(facts['returns'])}{score}"
@@ -182,13 +194,7 @@ def print_summary(facts: dict[str, Any]) -> None:
         shown["violation_rate"] = (
             f"{found['rate']:.4g} [{found['low']:.4g}, {found['high']:.4g}] of the episodes (Clopper-Pearson, 95 %)"
         )
-    if facts["margin_min"] is not None:
-        shown["lowest_margin"] = f"{facts['margin_min']:.4g}"
-    left_out = " (not in the return)" if facts["diverged"] else ""
-    shown["diverged_episodes"] = f"{facts['diverged']:,}{left_out}"
-    shown["speed"] = f"{facts['steps_per_second']:,.0f} steps/s ({facts['steps']:,} in {facts['seconds']:.2f} s)"
-    shown["device"] = facts["device"]
-    output.print_facts(shown)
+    return shown
 
 
 def certify(arguments: argparse.Namespace) -> int:

@@ -56,11 +56,7 @@ class ActingTrainer(SeedTrainer):
 
     def go_on(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
         """Take up the loop's states; what can't be is said, and recorded among the metrics."""
-        lost = self.loop.restore(states, step)
-        if lost is not None:
-            for seed in self.seeds:
-                self.record(seed, "resumed", {"lost": lost})
-            self.send({"kind": "note", "text": lost})
+        self.say_lost(self.loop.restore(states, step))
 
     def _ready(self, agents: Sequence[Agent]) -> Dataset | None:
         if self.dataset is not None:

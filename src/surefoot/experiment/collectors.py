@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import queue
@@ -27,20 +26,19 @@ from surefoot.core import cluster
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.children import environment
 from surefoot.core.errors import ConfigError, SurefootError
+from surefoot.envs.acting import under
 from surefoot.envs.training import make_training
 from surefoot.experiment import trust
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.stopping import leave_interrupts, signals_wait
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import make_loop
-from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.on_policy import OnPolicyLoop
 from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.team import STATE, Elsewhere, LostError, Team, packed, under, unpacked
+from surefoot.online.team import STATE, Elsewhere, LostError, Team, packed, unpacked
 from surefoot.online.team_blocks import fill_for
 from surefoot.online.team_experience import restore_acting, steps_for
 
-KINDS = ("processes", "ray")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -167,13 +165,7 @@ class Collector:
         loop = self.loop
         if isinstance(loop, OnPolicyLoop):
             return fill_for(loop.blocks, meta, tensors, told)
-        assert isinstance(loop, OffPolicyLoop)
-
-        def act(number: int) -> None:
-            loop.decisions = number * loop.num_envs
-            loop._act()
-
-        return steps_for(loop.experience, loop.learner, act, loop.read_transforms, meta, tensors, told)
+        return steps_for(loop, meta, tensors, told)
 
 
 class ProcessConnection:
@@ -316,11 +308,6 @@ def main() -> None:
         if answer is not None:
             with contextlib.suppress(BrokenPipeError):
                 write_framed(channel, answer)
-
-
-def facts(env: Any) -> dict[str, Any]:
-    """What a result says of a run's collectors."""
-    return json.loads(json.dumps(env.team.facts())) if isinstance(env, Elsewhere) else {}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from surefoot.experiment.run import CONFIG, Run, describe_machine
 from surefoot.experiment.stopping import resumable
 from surefoot.experiment.trainer import seed_trainer
 from surefoot.experiment.trust import demand, refuse_links
-from surefoot.experiment.workers import Listener, names_in
+from surefoot.experiment.workers import Listener, names_in, say
 from surefoot.streaming.agent import StreamingAgent
 
 
@@ -60,8 +60,7 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
             training.read_again(run, notify)
             _check(longer)
             heard = training.with_logger(run, notify)
-        for text in _schedules(run, steps):
-            notify({"kind": "note", "text": text})
+        say(notify, *_schedules(run, steps))
         config = read_json(run.folder / "config.json", CONFIG)
         history = [
             *config.get("extended", []),

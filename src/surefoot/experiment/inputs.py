@@ -22,7 +22,7 @@ from surefoot.experiment.algorithms import check_parts
 from surefoot.experiment.margins import with_margins
 from surefoot.experiment.plan import Plan, agent_class
 from surefoot.experiment.trust import demand, function_of, module_of
-from surefoot.experiment.workers import Listener, at_once, cores
+from surefoot.experiment.workers import Listener, at_once, cores, say
 from surefoot.tools.generate import load
 from surefoot.tools.suites import with_rewards
 
@@ -51,14 +51,11 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
     kind = agent_class(plan.algorithm)
     check_parts(kind, plan.dataset, plan.environment, plan.gap)
     if getattr(kind, "wants_gap", False) and plan.gap is None:
-        notify(
-            {"kind": "note", "text": f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not"}
-        )
+        say(notify, f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not")
     if dataset is not None or plan.dataset is not None:
         dataset = dataset_of(plan, dataset, notify)
         low, high = resolve_bounds(plan, dataset, notify)
-        for text in elsewhere(dataset.env_id, plan.environment, dataset.name):
-            notify({"kind": "note", "text": text})
+        say(notify, *elsewhere(dataset.env_id, plan.environment, dataset.name))
         spec = Spec.of(dataset, low, high)
     else:
         env = make_training(str(plan.environment), 1, gap=plan.gap)
@@ -96,14 +93,12 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
         dataset = load(str(plan.dataset), strict=plan.strict, view=plan.view)
     if agent_class(plan.algorithm).reads_margins:  # made of recorded rewards, so before others take their place
         dataset, notes = with_margins(dataset, plan.environment)
-        for text in notes:
-            notify({"kind": "note", "text": text})
+        say(notify, *notes)
     dataset, notes = with_rewards(dataset, plan.environment)
     if plan.reward is not None:  # in place of the task's too, whose terminations stay
         demand(plan.reward, "the option reward")
         dataset, notes = rewarded(dataset, function_of(plan.reward, "reward"), plan.reward), []
-    for text in notes:
-        notify({"kind": "note", "text": text})
+    say(notify, *notes)
     refuse_without_rewards(agent_class(plan.algorithm), dataset)
     return dataset
 
@@ -148,7 +143,7 @@ def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arra
         text = f"{dataset.name}: {int(outside.sum())} rows with actions outside {low.tolist()} to {high.tolist()}"
         if plan.strict:
             raise DataError(f"{text}; first row {int(outside.argmax())}. Without strict=true they are clipped")
-        notify({"kind": "note", "text": f"{text} (clipped when training)"})
+        say(notify, f"{text} (clipped when training)")
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
 
 

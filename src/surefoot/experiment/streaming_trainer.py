@@ -127,9 +127,7 @@ class StreamingTrainer(SeedTrainer):
                 self.episodes.restore(position, under(state, "streaming/episodes/"))
             return
         self._new_episodes(1 + step)
-        for seed in self.seeds:
-            self.record(seed, "resumed", {"lost": lost})
-        self.send({"kind": "note", "text": lost})
+        self.say_lost(lost)
 
     def close(self) -> None:
         """Close the environments."""

@@ -184,6 +184,13 @@ class SeedTrainer:
                 f"{self.run.folder} starts from init={self.plan.init}, which resuming reads too: {error}; put it back"
             ) from error
 
+    def say_lost(self, lost: str | None) -> None:
+        """Say, and record among the metrics, what could not be taken up; None: nothing."""
+        if lost is not None:
+            for seed in self.seeds:
+                self.record(seed, "resumed", {"lost": lost})
+            self.send({"kind": "note", "text": lost})
+
     def prepared(self, agents: Sequence[Agent], dataset: Dataset) -> Dataset:
         """The dataset as the agents read it; sets their normalisers."""
         return [agent.prepare(dataset) for agent in agents][-1]

@@ -40,7 +40,7 @@ from surefoot.experiment.sharing import check_learners
 from surefoot.experiment.stopping import resumable
 from surefoot.experiment.summary import sum_up
 from surefoot.experiment.trust import allow, demand, refuse_links
-from surefoot.experiment.workers import Event, Listener, in_groups, names_in, work
+from surefoot.experiment.workers import Event, Listener, in_groups, names_in, say, work
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
@@ -192,8 +192,7 @@ def _begin(
     _check_learning(plan, agent)
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
-        for text in start_notes(agent, Run.open(str(plan.init)), plan):
-            notify({"kind": "note", "text": text})
+        say(notify, *start_notes(agent, Run.open(str(plan.init)), plan))
     check_plan(plan, agent)
     check_learners(plan, agent)
     if agent.acts:
@@ -205,17 +204,13 @@ def _begin(
         "dataset": None,
         "logger": logger,
     }
-    for text in _blocks_note(plan, agent):
-        notify({"kind": "note", "text": text})
+    say(notify, *_blocks_note(plan, agent))
     if dataset is not None:
-        for text in [*agent.notes(dataset), *conventions.notes(dataset, plan.config)]:
-            notify({"kind": "note", "text": text})
+        say(notify, *agent.notes(dataset), *conventions.notes(dataset, plan.config))
         if not plan.evaluates and not agent.acts and len(dataset.episode_lengths) < 2:
-            text = f"{dataset.name} is one episode: none is held out, and there are no validation losses"
-            notify({"kind": "note", "text": text})
+            say(notify, f"{dataset.name} is one episode: none is held out, and there are no validation losses")
         for oddity, rows in dataset.warnings.items():
-            text = f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"
-            notify({"kind": "note", "text": text})
+            say(notify, f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)")
         config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)}
     run = Run(folder, plan)
     if dataset is not None:
@@ -300,7 +295,7 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
             if not run.complete:  # nor made so by whoever held it until now
                 return go_on(run, notify, claim)
     remove_lock_of_the_dead(run.folder)
-    notify({"kind": "note", "text": f"{run.folder} is complete already"})
+    say(notify, f"{run.folder} is complete already")
     return run
 
 

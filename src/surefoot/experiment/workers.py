@@ -30,6 +30,12 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that say how many threads libraries use: a worker has one."""
 
 
+def say(notify: Listener, *texts: str) -> None:
+    """Tell a listener sentences for the user."""
+    for text in texts:
+        notify({"kind": "note", "text": text})
+
+
 def cores() -> int:
     """Cores that this process may use: fewer than there are where SUREFOOT_CORES, or whoever began it, says so."""
     try:
@@ -142,7 +148,7 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
 
 def _let_end(alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None]], notify: Listener) -> None:
     """Wait until each worker has written a checkpoint and ended; a second Ctrl-C is raised here."""
-    notify({"kind": "note", "text": "stopping: each seed writes a checkpoint first (Ctrl-C again: end at once)"})
+    say(notify, "stopping: each seed writes a checkpoint first (Ctrl-C again: end at once)")
     for worker in alive:
         worker.ask_to_stop()
     while alive:
