@@ -23,11 +23,11 @@ def side_by_side(by_seed: Mapping[int, Mapping[int, T]]) -> list[tuple[int, list
     """
     if not by_seed:
         return []
-    fewest = sorted(min(by_seed.values(), key=len))
+    fewest = min((sorted(mine) for mine in by_seed.values()), key=len)
     shared = [step for step in fewest if all(step in mine for mine in by_seed.values())]
     if 2 * len(shared) >= len(fewest):
         return [(step, [mine[step] for mine in by_seed.values()]) for step in shared]
-    apart = min(np.diff([0, *fewest] if fewest[0] > 0 else fewest))
+    apart = min(np.diff([0, *fewest] if fewest[0] > 0 else fewest), default=0)
     found = []
     for step in fewest:
         near = [min(mine, key=lambda other: abs(other - step)) for mine in by_seed.values()]

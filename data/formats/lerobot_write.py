@@ -37,8 +37,9 @@ FRAMES_OF_STATISTICS = 100
 def fps_of(dataset: Dataset) -> int:
     """Steps a second that the data say they were recorded at, or `USUAL_FPS` where they don't."""
     told = dataset.attributes.get("fps")
-    known = isinstance(told, int | float) and math.isfinite(told) and told > 0
-    return max(1, round(float(told))) if known else USUAL_FPS
+    if not isinstance(told, int | float) or not math.isfinite(told) or told <= 0:
+        return USUAL_FPS
+    return max(1, round(told))
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:
