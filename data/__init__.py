@@ -6,7 +6,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.download import download, fetch
 from surefoot.data.load import load
 from surefoot.data.report import Verification, info, verify
-from surefoot.data.save import convert, save
+from surefoot.data.save import convert, not_held, save
 
 __all__ = [
     "CATALOGUE",
@@ -20,6 +20,7 @@ __all__ = [
     "info",
     "load",
     "normalized_score",
+    "not_held",
     "reference_scores",
     "save",
     "validate",

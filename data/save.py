@@ -11,6 +11,7 @@ from surefoot.core.errors import ConfigError, nearest
 from surefoot.data import logs
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import csv, d4rl, dppo, lerobot_write, minari, npz, ogbench, parquet, robomimic
+from surefoot.data.formats.flat import OWN_MARK
 from surefoot.data.formats.mapping import SUFFIXES as MAPPINGS
 from surefoot.data.load import MINARI_PREFIX, load
 from surefoot.data.rewards import Reward
@@ -30,6 +31,18 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], Callable[[Dataset, pathlib.Path], None
     "lerobot": (("",), lerobot_write.write),
 }
 """Layouts of other projects -> the endings of their files, and what writes them; a LeRobot dataset is a folder."""
+
+NOT_HELD = {
+    ".csv": ("extras", "attributes"),
+    "ogbench": ("costs", "extras"),
+    "dppo": ("costs", "extras", "attributes"),
+    "robomimic": ("extras", "attributes"),
+    "minari": ("extras", "attributes"),
+}
+"""Ending or layout -> what of a dataset its files have no place for, if not all is held."""
+
+OF_FILES = {"kind", "source", "licence", "env_id", OWN_MARK}
+"""Attributes that say where a file came from, and nothing of its rows."""
 
 
 def save(dataset: Dataset, path: str | os.PathLike[str], layout: str | None = None) -> None:
@@ -67,6 +80,18 @@ def writer_of(path: pathlib.Path, layout: str | None) -> Callable[[Dataset, path
         return WRITERS[suffix]
     hint = ", or a folder by --layout lerobot" if not suffix else ""
     raise ConfigError(f"{path}: the suffix {suffix!r} names no format: {nearest(suffix, list(WRITERS))}{hint}")
+
+
+def not_held(dataset: Dataset, destination: str | os.PathLike[str], layout: str | None = None) -> list[str]:
+    """Names of what the dataset has and a file of this name and layout does not: `costs`, extras, attributes."""
+    text = os.fspath(destination)
+    suffix = pathlib.Path(text).suffix.lower()
+    minari_id = text.startswith(MINARI_PREFIX) and suffix not in WRITERS
+    lacks = NOT_HELD.get("minari" if minari_id else layout or suffix, ())
+    held = {*ogbench.STATES} if layout == "ogbench" else set()
+    found = ["costs"] if "costs" in lacks and dataset.costs is not None else []
+    found += sorted({*dataset.extras} - held) if "extras" in lacks else []
+    return found + (sorted({*dataset.attributes} - OF_FILES) if "attributes" in lacks else [])
 
 
 def convert(

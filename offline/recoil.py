@@ -74,7 +74,7 @@ class ReCOIL(XQL):
             DataError: the column has other numbers than 0 and 1, or all rows to learn from are of one kind.
         """
         ready = prepare(self, dataset, normalization=self.config.normalization)
-        rows = expert_rows(dataset, self.config.fraction, both=not self.rewards_fixed)  # what is held out may have one
+        rows = expert_rows(dataset, self.config.fraction, both=not self.goals_fixed)  # what is held out may have one
         return ready.replace(extras={**ready.extras, EXPERT: rows})
 
     def notes(self, dataset: Dataset) -> list[str]:

@@ -68,6 +68,17 @@ def test_convert_keeps_the_data(small: pathlib.Path, tmp_path: pathlib.Path, cap
     assert "exists already" in capsys.readouterr().err
 
 
+def test_convert_names_what_the_other_layout_has_no_place_for(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    costly, path = tmp_path / "costly.hdf5", tmp_path / "train.npz"
+    data.save(small_dataset().replace(costs=np.ones(400, np.float32)), costly)
+    assert main(["datasets", "convert", str(costly), str(path), "--layout", "ogbench"]) == 0
+    assert f"note: {path} has no place for costs" in capsys.readouterr().err
+    assert main(["datasets", "convert", str(costly), str(tmp_path / "all.npz")]) == 0
+    assert "no place" not in capsys.readouterr().err
+
+
 def test_generate_writes_the_asked_number_of_transitions(tmp_path: pathlib.Path, capsys: Capture) -> None:
     path = tmp_path / "decent.hdf5"
     arguments = ["native/pendulum", "--transitions", "600", "--behaviour", "decent", "--seed", "3", "-o", str(path)]

@@ -128,6 +128,20 @@ def test_the_winner_and_the_default_are_judged_on_test_seeds(tmp_path: pathlib.P
     assert seeds <= set(tuning.test_seeds)
 
 
+def test_a_winner_that_diverges_on_test_seeds_is_named_with_its_values(tmp_path: pathlib.Path) -> None:
+    folder, trainer = tmp_path / "study", Trainer()
+    found = study(folder, trainer)
+
+    def diverging(values: Mapping[str, Any], seeds: Sequence[int], place: pathlib.Path, label: str) -> Run:
+        if label.startswith("incumbent"):
+            raise DivergenceError("critic_loss is not finite at step 7")
+        return trainer(values, seeds, place, label)
+
+    with pytest.raises(DivergenceError, match=r"the incumbent \(.*algo.x.*diverged on test seeds 5.*step 7\. .*trials"):
+        tune.judge(folder, tune.Tuning.read(folder), found, diverging, lambda *_: None)
+    assert not (folder / "tuned.json").exists()
+
+
 def test_seeds_that_meet_and_test_seeds_that_decide_nothing_are_refused() -> None:
     kinds = {"overrides": (), "space": SPACE, "trials": 3}
     with pytest.raises(ConfigError, match=r"seeds \[2\] are in seeds= and in test_seeds="):

@@ -179,6 +179,8 @@ def convert(arguments: argparse.Namespace) -> int:
             fps=arguments.fps,
             files_done=files_done,
         )
+    if lost := data.not_held(dataset, arguments.destination, arguments.layout):
+        output.say(f"note: {arguments.destination} has no place for {', '.join(lost)}", stderr=True)
     report_written(arguments.destination, dataset, arguments.json)
     return 0
 

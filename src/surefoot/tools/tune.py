@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import json
 import math
 import pathlib
 import warnings
@@ -291,6 +292,7 @@ def judge(
 
     Raises:
         ConfigError: all trials diverged.
+        DivergenceError: the incumbent or the default diverged on test seeds; which, and where the trials' scores are.
     """
     scored = [(values, scores) for values, scores in found if scores is not None]
     if not scored:
@@ -305,7 +307,14 @@ def judge(
 
     def train_seeds(arm: Arm, wanted: tuple[int, ...]) -> Run:
         place = folder / "test" / arm.label / f"seeds-{'-'.join(map(str, wanted))}"
-        run = train_run(settings[arm.label], wanted, place, f"{arm.label} ")
+        try:
+            run = train_run(settings[arm.label], wanted, place, f"{arm.label} ")
+        except DivergenceError as error:
+            which = f"the {arm.label} ({json.dumps(settings[arm.label])})"
+            raise DivergenceError(
+                f"{which} diverged on test seeds {', '.join(map(str, wanted))}: {error}. There is no decision; the "
+                f"scores of all trials are in {folder / 'trials'}"
+            ) from error
         runs[arm.label].append(run)
         return run
 
