@@ -8,6 +8,7 @@ import gymnasium
 import neorl2  # noqa: F401  # registers it
 import numpy as np
 from gymnasium.envs.registration import register
+from torch import Tensor
 
 
 class SimglucoseToday(gymnasium.Wrapper):
@@ -30,6 +31,11 @@ class SimglucoseToday(gymnasium.Wrapper):
             truncated,
             {},
         )
+
+
+def glucose_ends(following: Tensor) -> Tensor:
+    """Whether blood glucose, the first of the state, is where NeoRL-2's environment ends: below 40 or above 600."""
+    return (following[..., 0] < 40) | (following[..., 0] > 600)
 
 
 def make() -> gymnasium.Env[Any, Any]:
