@@ -19,7 +19,7 @@ def add_parsers(own: Any) -> None:
         help="native/<system>, native/<system>-<behaviour>, ogbench/<environment>-<behaviour>, ocbench/<environment>, "
         "pointmaze/stitch (default: the main job's)",
     )
-    made.add_argument("-o", "--output", help="a new file (default: the cache, where dataset=NAME finds it)")
+    made.add_argument("-o", "--output", help="a new file (default: the cache; dataset=NAME finds that of --seed 0)")
     made.add_argument("--seed", type=int, default=0, help="of the recording (default 0)")
     made.add_argument("--transitions", type=int, help="rounded up to whole episodes (default: as embedded)")
     made.add_argument("--behaviour", help="of the system (default: the one in the name, else mixed)")
