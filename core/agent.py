@@ -383,7 +383,6 @@ KINDS: dict[str, tuple[type, str]] = {
 }
 """Annotation of a config field -> what its values are, and how an error says it; others say it themselves."""
 
-
 RANGES: dict[str, tuple[float, float, str]] = {
     "discount": (0.0, 1.0, "in [0, 1]"),
     "learning_rate": (0.0, math.inf, ">= 0"),
