@@ -82,12 +82,12 @@ def estimate_lines(run: RunData) -> list[str]:
     ]
     if run.fitted_q is None or run.data_discounted_return is None:
         return found
-    data, drift = run.data_discounted_return, run.fitted_q.get("drift")
+    data, mean, drift = run.data_discounted_return, run.fitted_q["mean"], run.fitted_q.get("drift")
     found.append(
         f"fitted-Q estimate of the discounted return: {_estimate(run)}; the data's: "
         f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g})"
     )
-    if drift is not None and abs(drift) > 0.02 * abs(run.fitted_q["mean"]):
+    if mean is not None and drift is not None and abs(drift) > 0.02 * abs(mean):
         found.append(
             f"  it still moved by {drift:.1f} in the last fifth of its steps: not converged, do not rely on it"
         )

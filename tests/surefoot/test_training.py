@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -224,6 +225,8 @@ def test_losses_and_estimates_that_are_not_finite_are_named_and_the_run_is_compl
     assert learned.fitted_q["mean"] is None
     said = "none: the critics that judge seeds 0, 1 diverged"
     assert f"fitted-Q estimate of the discounted return: {said}; the data's: mean" in estimate_lines(learned)[1]
+    received = dataclasses.replace(learned, fitted_q={**learned.fitted_q, "drift": 1.0})  # of a summary not ours
+    assert estimate_lines(received) == estimate_lines(learned)
     write_report([held, learned], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert f">{said}<" in page
