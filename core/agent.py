@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,6 +16,8 @@ from surefoot.core.features import encoder_of
 from surefoot.core.histories import history_of, widened
 from surefoot.core.memory_actors import HistoryActor
 from surefoot.core.normalizer import Normalizer
+from surefoot.core.options import check_option
+from surefoot.core.options import require as require
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
 from surefoot.core.rates import Adam, Descent
@@ -251,22 +251,14 @@ class Agent(nn.Module):
                 guess = f"did you mean {close[0]!r}? " if close else ""
                 raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
         given = config if config is not None else cls.Config()
-        types = {field.name: str(field.type) for field in dataclasses.fields(cls.Config)}
-        for field, value in {**{name: getattr(given, name) for name in known}, **options}.items():
-            word = types[field].removesuffix(" | None")
-            if word in KINDS and not (value is None and word != types[field]):
-                kind, needed = KINDS[word]
-                right = isinstance(value, kind) and (isinstance(value, bool) == (kind is bool))
-                require(right, cls.name, field, value, needed if word == types[field] else f"{needed} or null")
-            parts = value if isinstance(value, tuple | list) else (value,)
-            fine = field != "log_std_range" or (len(parts) == 2 and parts[0] < parts[1])  # clamp would take the second
-            require(fine, cls.name, field, value, "(lowest, highest)")
-            fine = not any(isinstance(part, float) and not math.isfinite(part) for part in parts)
-            require(fine, cls.name, field, value, "finite")
-            for ending, (low, high, needed) in RANGES.items():
-                if isinstance(value, numbers.Real) and (field == ending or field.endswith(f"_{ending}")):
-                    require(low <= float(value) <= high, cls.name, field, value, needed)
+        for field in dataclasses.fields(cls.Config):
+            check_option(cls.name, field.name, str(field.type), options.get(field.name, getattr(given, field.name)))
         return dataclasses.replace(given, **options)
+
+    @classmethod
+    def data_with(cls, config: Mapping[str, Any]) -> str:
+        """`data` with these options: some decide whether there is anything to learn from a dataset."""
+        return cls.data
 
     def build(self) -> None:
         """Make the networks as attributes."""
@@ -373,27 +365,3 @@ ALGORITHM_OF: dict[type, str] = {}
 def algorithm_of(config: Any) -> str:
     """What errors call the algorithm that a config is of: its name, or the class's where no agent has it."""
     return ALGORITHM_OF.get(type(config), type(config).__name__.removesuffix("Config").lower())
-
-
-KINDS: dict[str, tuple[type, str]] = {
-    "int": (numbers.Integral, "a whole number"),
-    "float": (numbers.Real, "a number"),
-    "bool": (bool, "true or false"),
-    "str": (str, "a word"),
-}
-"""Annotation of a config field -> what its values are, and how an error says it; others say it themselves."""
-
-RANGES: dict[str, tuple[float, float, str]] = {
-    "discount": (0.0, 1.0, "in [0, 1]"),
-    "learning_rate": (0.0, math.inf, ">= 0"),
-    "target_rate": (0.0, 1.0, "in [0, 1]"),
-    "average_rate": (0.0, 1.0, "in [0, 1]"),
-    "log_std_min": (-math.inf, 2.0, "at most 2, where the range ends"),
-}
-"""End of a config field's name -> least and greatest value, and how an error says it; all that have one are checked."""
-
-
-def require(condition: bool, algorithm: str, field: str, value: Any, needed: str) -> None:
-    """Raise a ConfigError that names a config field whose value is out of range."""
-    if not condition:
-        raise ConfigError(f"{algorithm}.{field} is {value!r}, must be {needed}")

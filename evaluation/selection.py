@@ -37,13 +37,21 @@ def rank_correlation(values: Array, estimates: Array) -> float:
 
 
 def regret_at(k: int, values: Array, estimates: Array) -> float:
-    """(max V - max V among the k highest estimates) / (max V - min V), 0 to 1; 0 where all values are equal."""
+    """(max V - max V among the k highest estimates) / (max V - min V), 0 to 1; 0 where all values are equal.
+
+    Where estimates tie for the last of the k places, the mean over all choices among them: the order of the policies is
+    no knowledge.
+    """
     v, e = _pair(values, estimates)
     if not 1 <= k <= len(v):
         raise ConfigError(f"k is {k}; choose from 1 to {len(v)} of {len(v)} policies")
-    chosen = v[np.argsort(-e, kind="stable")[:k]]
+    last = np.sort(e)[-k]
+    sure, tied = v[e > last], np.sort(v[e == last])
+    places = k - len(sure)
+    best = np.maximum(tied, sure.max(initial=-math.inf))  # of the k, where this is the highest of the tied ones taken
+    ways = np.array([math.comb(i, places - 1) for i in range(len(tied))], np.float64)
     spread = float(v.max() - v.min())
-    return float(v.max() - chosen.max()) / spread if spread > 0 else 0.0
+    return float(v.max() - best @ (ways / ways.sum())) / spread if spread > 0 else 0.0
 
 
 def doubly_robust(ratios: Array, rewards: Array, values: Array, q_values: Array, discount: float) -> Array:

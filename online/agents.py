@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -97,6 +97,11 @@ class OffPolicyAgent(Agent):
     def played(self, observations: Tensor, actions: Tensor) -> Tensor:
         """(B, C A) what the environment is given for (B, C A) actions that are stored, of agents that `decides`."""
         return actions
+
+    @classmethod
+    def data_with(cls, config: Mapping[str, Any]) -> str:
+        """`data`, but nothing where rows of the data usually stand in each batch and none are wanted."""
+        return "refused" if config["offline_fraction"] == 0 < cls.Config().offline_fraction else cls.data
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """The replay buffer, or, with an `offline_fraction`, rows of the data and of the buffer in every batch.

@@ -193,7 +193,7 @@ class OffPolicyLoop:
             self._count()
             return
         width = agent.decision_dim if self.in_chunks else agent.spec.action_dim
-        if self.decisions < self.config.initial_steps and self.config.initial_actions == "uniform":
+        if self._random(self.decisions):
             actions = agent.first_actions(self._draw("initial_actions", number, width))
         elif agent.plans:
             actions = self._next_planned(number)
@@ -216,6 +216,10 @@ class OffPolicyLoop:
             self.memory = {name: value.view_as(self.memory[name]) for name, value in begun.items()}
         self._count()
 
+    def _random(self, decisions: int) -> bool:
+        """Whether actions are random ones, of no policy, after so many decisions."""
+        return decisions < self.config.initial_steps and self.config.initial_actions == "uniform"
+
     def _count(self) -> None:
         """A vector step is taken."""
         self.decisions += self.num_envs
@@ -223,6 +227,9 @@ class OffPolicyLoop:
         costs = self.experience.fresh_costs()
         if costs is not None and self.step > self.config.initial_steps:
             self.learner.episodes_ended(*costs)
+        recent, last = self.experience.acting.recent, self.decisions - self.num_envs
+        if recent is not None and self._random(last) and not self._random(self.decisions):
+            recent.forget()
 
     def _next_planned(self, number: int) -> Tensor:
         """(S, N, A) the next actions of the plans, after planning in the rows whose plan is played."""

@@ -130,6 +130,11 @@ class RecentEpisodes:
         """All rows begin an episode."""
         self._running.zero_()
 
+    def forget(self) -> None:
+        """Count neither the episodes so far nor, when they end, those that are running: another policy began them."""
+        self._last.fill_(math.nan)
+        self._running.fill_(math.nan)
+
     def add_block(self, block: Mapping[str, Tensor]) -> None:
         """Take in (S, T, N) costs, terminations, truncations and, where there are, mask and steps of each row."""
         costs, mask = block["costs"].double(), block.get("mask")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -73,6 +74,15 @@ def test_rank_correlation_and_regret() -> None:
     assert rank_correlation(values, estimates) == pytest.approx(0.4)
     assert regret_at(1, values, estimates) == pytest.approx(2 / 9)
     assert regret_at(3, values, estimates) == 0
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
+def test_regret_of_tied_estimates_is_the_mean_over_choices_among_them(k: int) -> None:
+    values, estimates = np.array([3.0, 1.0, 7.0, 5.0, 2.0]), np.array([0.0, 1.0, 0.0, 0.0, 2.0])
+    sure = {1: (4,), 2: (4, 1)}.get(k, (4, 1))
+    choices = [(*sure[:k], *more) for more in itertools.combinations((0, 2, 3), max(k - 2, 0))]
+    mean = np.mean([(7 - max(values[list(chosen)])) / 6 for chosen in choices])
+    assert regret_at(k, values, estimates) == pytest.approx(mean)
     assert rank_correlation(np.array([1.0, 2, 2, 3]), np.array([1.0, 2, 2, 3])) == pytest.approx(1)
 
 

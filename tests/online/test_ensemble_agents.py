@@ -145,6 +145,10 @@ def test_what_a_setting_cannot_be_is_named() -> None:
         REDQ.configure(critics=True)
     with pytest.raises(ConfigError, match=r"redq\.entropy_backup is 1, must be true or false"):
         REDQ.configure(entropy_backup=1)
+    with pytest.raises(ConfigError, match=r"sac\.hidden is 256, must be a list, as \[256, 256\]$"):
+        SAC.configure(hidden=256)
+    with pytest.raises(ConfigError, match=r"redq\.critic_hidden is 256, must be a list, as \[256, 256\] or null"):
+        REDQ.configure(critic_hidden=256)
     with pytest.raises(ConfigError, match=r"wsrl\.initial_actions is 'uniform', must be policy: random actions would"):
         WSRL.configure(initial_actions="uniform")
 

@@ -163,11 +163,25 @@ def test_the_loop_steps_the_multiplier_before_the_policy_by_fresh_episodes() -> 
 def test_off_policy_the_multiplier_moves_once_per_step_in_which_episodes_ended() -> None:
     made = loop("sac_lag", Walk(1), num_envs=1, cost_limit=0.0, initial_steps=1)
     made.run(26)  # episodes of 5
-    assert float(made.agent.multiplier.count) == 5
+    assert float(made.agent.multiplier.count) == 4  # the first began with a random action
     assert float(made.agent.multiplier()) > 0.2
     free = loop("sac_lag", Walk(1), num_envs=1, cost_limit=100.0, initial_steps=1, initial_multiplier=1.0)
     free.run(26)
     assert float(free.agent.multiplier()) < 0.7
+
+
+def test_off_policy_episodes_of_random_actions_are_not_what_the_multiplier_follows() -> None:
+    made = loop("sac_lag", Walk(1), num_envs=1, cost_limit=0.0, initial_steps=12)
+    made.run(12)  # two episodes of 5, and two steps of the third
+    recent = made.experience.acting.recent
+    assert bool(torch.isnan(recent.means()[0]).all())
+    made.run(3)
+    assert bool(torch.isnan(recent.means()[0]).all())
+    made.run(5)
+    cost, length = recent.means()
+    assert float(length) == 5
+    assert float(cost) >= 0
+    assert float(made.agent.multiplier.count) == 1
 
 
 def demonstrations(costs: float | None) -> Dataset:

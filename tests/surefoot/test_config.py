@@ -50,6 +50,14 @@ def test_options_and_fields_are_set_by_overrides() -> None:
     assert (found.fields["seeds"], found.fields["steps"], found.fields["env"]) == ((0, 5), 10_000, "m:Id-v0")
 
 
+def test_an_online_learner_that_keeps_no_data_is_given_none() -> None:
+    said = ["algo=iql_online", "env=native/quadrotor-2d"]
+    assert request(*said).fields["dataset"] == config.DEFAULT_DATASET
+    assert request(*said, "algo.offline_fraction=0").fields["dataset"] is None
+    with pytest.raises(ConfigError, match=r"iql_online takes no dataset with algo\.offline_fraction=0, it learns from"):
+        request(*said, "algo.offline_fraction=0", "dataset=own.hdf5")
+
+
 def test_a_count_of_seeds_means_the_first_ones() -> None:
     assert request("seeds=3").fields["seeds"] == (0, 1, 2)
 

@@ -195,14 +195,14 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     fields = dataclasses.asdict(TrainConfig(**fields))
     if fields["collectors"] is not None and values["envs"] is None and "algo.num_envs" not in said:
         config = _environments_for(int(fields["workers"]), agent, config, {**preset, **options})
-    if fields["dataset"] is None and agent.data == "required":
+    if fields["dataset"] is None and agent.data_with(config) == "required":
         fields["dataset"] = DEFAULT_DATASET
     if not agent.has_policy and fields["env"] is None:
         fields["env"] = "none"  # there is nothing to evaluate
     environment = None if str(fields["env"]).lower() == "none" else fields["env"]
     if agent.acts and fields["dataset"] is not None and fields["env"] is None:
         environment = "the dataset's"
-    check_parts(agent, fields["dataset"], environment, fields["gap"])
+    check_parts(agent, config, fields["dataset"], environment, fields["gap"])
     return Request(name, config, fields)
 
 

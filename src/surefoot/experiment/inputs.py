@@ -49,7 +49,7 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         DataError: actions outside the bounds and `plan.strict`.
     """
     kind = agent_class(plan.algorithm)
-    check_parts(kind, plan.dataset, plan.environment, plan.gap)
+    check_parts(kind, plan.config, plan.dataset, plan.environment, plan.gap)
     if getattr(kind, "wants_gap", False) and plan.gap is None:
         say(notify, f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not")
     if dataset is not None or plan.dataset is not None:

@@ -53,8 +53,9 @@ class Model:
             ConfigError: an unknown option, or nothing to learn from.
         """
         kind = agent_class(self.algorithm)
+        self.config = dataclasses.asdict(kind.configure(**options))
         if problem is not None:
-            if kind.data == "required" or isinstance(problem, Dataset):
+            if kind.data_with(self.config) == "required" or isinstance(problem, Dataset):
                 dataset = problem if dataset is None else dataset
             else:
                 env = str(problem) if env is None else env
@@ -63,7 +64,6 @@ class Model:
         self.env = env if self.dataset is None else environment_of(self.dataset, env)
         if self.dataset is None and self.env is None:
             raise ConfigError(f"{type(self).__name__}() learns from nothing: give an environment's id or a dataset")
-        self.config = dataclasses.asdict(kind.configure(**options))
         self.run: Run | None = None
         """The last training's folder, summary and policies."""
         self._policy: Policy | None = None  # read once: it remembers its episode between calls

@@ -1,0 +1,51 @@
+"""Checks of an algorithm's options: what kind of value an annotation admits, and in what range."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+from surefoot.core.errors import ConfigError
+
+KINDS: dict[str, tuple[Any, str]] = {
+    "int": (numbers.Integral, "a whole number"),
+    "float": (numbers.Real, "a number"),
+    "bool": (bool, "true or false"),
+    "str": (str, "a word"),
+    "tuple": ((tuple, list), "a list, as [256, 256]"),
+}
+"""Annotation of a config field -> what its values are, and how an error says it; others say it themselves."""
+
+RANGES: dict[str, tuple[float, float, str]] = {
+    "discount": (0.0, 1.0, "in [0, 1]"),
+    "learning_rate": (0.0, math.inf, ">= 0"),
+    "target_rate": (0.0, 1.0, "in [0, 1]"),
+    "average_rate": (0.0, 1.0, "in [0, 1]"),
+    "log_std_min": (-math.inf, 2.0, "at most 2, where the range ends"),
+}
+"""End of a config field's name -> least and greatest value, and how an error says it; all that have one are checked."""
+
+
+def require(condition: bool, algorithm: str, field: str, value: Any, needed: str) -> None:
+    """Raise a ConfigError that names a config field whose value is out of range."""
+    if not condition:
+        raise ConfigError(f"{algorithm}.{field} is {value!r}, must be {needed}")
+
+
+def check_option(algorithm: str, field: str, annotation: str, value: Any) -> None:
+    """Raise a ConfigError unless `value` is of its field's kind, finite, and in the range that its name stands for."""
+    said = annotation.removesuffix(" | None")
+    word = "tuple" if said.startswith("tuple[") and said.endswith("]") else said
+    if word in KINDS and not (value is None and said != annotation):
+        kind, needed = KINDS[word]
+        right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        require(right, algorithm, field, value, needed if said == annotation else f"{needed} or null")
+    parts = value if isinstance(value, tuple | list) else (value,)
+    ordered = field != "log_std_range" or (len(parts) == 2 and parts[0] < parts[1])  # clamp would take the second
+    require(ordered, algorithm, field, value, "(lowest, highest)")
+    finite = all(math.isfinite(part) for part in parts if isinstance(part, float))
+    require(finite, algorithm, field, value, "finite")
+    for ending, (low, high, needed) in RANGES.items():
+        if isinstance(value, numbers.Real) and (field == ending or field.endswith(f"_{ending}")):
+            require(low <= float(value) <= high, algorithm, field, value, needed)
