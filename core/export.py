@@ -113,6 +113,12 @@ def _onnx(policy: Policy, module: nn.Module, inputs: dict[str, Any], shapes: dic
     if program is None:
         raise ExportError("torch.onnx.export gave no model for this policy")
     model = program.model_proto
+    fixed = [given.name for given in model.graph.input if not given.type.tensor_type.shape.dim[0].dim_param]
+    if fixed:  # where torch can't leave the batch size free, it falls back to a fixed one in silence
+        raise ExportError(
+            f"the file would take exactly 2 rows of {fixed[0]}: the policy's code turns their number into a python "
+            "number, as len(tensor) does; let it read tensor.shape[0]"
+        )
     for key, value in policy.description().items():
         model.metadata_props.add(key=f"surefoot.{key}", value=json.dumps(value))
     onnx.checker.check_model(model)
