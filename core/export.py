@@ -22,6 +22,9 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.core.policy import Policy
 from surefoot.core.spec import VECTOR
 
+LONGEST = 300
+"""Characters of torch's own words in an `ExportError`."""
+
 
 def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
     """Write a policy as ONNX (.onnx), a `torch.export` program (.pt2) or a C++ header (.hpp); see `Policy.export`."""
@@ -133,8 +136,11 @@ def _as_export_error(path: pathlib.Path) -> Iterator[None]:
     except (SurefootError, OSError):
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        raise ExportError(f"{path}: torch could not export this policy ({type(error).__name__}: {lines[0]})") from error
+        cause: BaseException = error  # torch wraps it, in advice of many lines for its own developers
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        told = " ".join(str(cause).split())[:LONGEST]
+        raise ExportError(f"{path}: torch could not export this policy ({type(cause).__name__}: {told})") from error
 
 
 @contextlib.contextmanager

@@ -197,3 +197,17 @@ def test_a_failure_of_torchs_exporter_is_one_sentence_and_leaves_nothing(tmp_pat
         broken.export(tmp_path / f"policy{ending}")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+class Unknown(DeterministicActor):
+    """A head with an operator that ONNX has not."""
+
+    def act(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.erfinv(self(observations))
+
+
+def test_an_operator_that_onnx_has_not_is_named(tmp_path: pathlib.Path) -> None:
+    tested = Policy.of(Unknown(3, 2, (8,)), Normalizer(3), -torch.ones(2), torch.ones(2))
+    with pytest.raises(ExportError, match=r"No ONNX function found for .*erf_?inv") as caught:
+        tested.export(tmp_path / "p.onnx")
+    assert "\x1b" not in str(caught.value)
