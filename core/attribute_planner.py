@@ -98,14 +98,14 @@ class AttributePlanner(Actor):
 
     def plans(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(B, A) actions and (B, H, O) states, the present one first, of (B, D) noise."""
-        asked = self.asked.expand(len(observations), -1)
+        asked = self.asked.expand(observations.shape[0], -1)  # `len` would fix the rows of exported files
         given = torch.cat([observations, self.wanted * asked, asked], -1)
         free = torch.cat([observations, 0 * asked, 0 * asked], -1)
         weight = self.options["guidance"]
 
         def predict(x: Tensor, step: int) -> Tensor:
             found = self.network(x.repeat(2, 1), torch.cat([given, free]), torch.full_like(x[:1, 0], step))
-            aimed, plain = found.chunk(2)
+            aimed, plain = found.unflatten(0, (2, -1)).unbind()
             return weight * aimed + (1 - weight) * plain  # type: ignore[no-any-return]
 
         drawn = implicit(predict, noise.unsqueeze(-2), self.schedule, self.options["sampler_steps"])

@@ -112,7 +112,7 @@ class _Scores(nn.Module):
 
     def forward(self, windows: Tensor) -> Tensor:
         tokens = self.enter(windows) + self.positions
-        tokens = torch.cat([tokens, self.readout.expand(len(windows), 1, -1)], 1)
+        tokens = torch.cat([tokens, self.readout.expand(windows.shape[0], 1, -1)], 1)
         scores = tokens.new_zeros(1, 1, 1, 1)
         *early, last = self.blocks
         for block in early:

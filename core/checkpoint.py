@@ -72,7 +72,7 @@ def save_together(files: Iterable[tuple[str | os.PathLike[str], Mapping[str, Ten
     """
     with contextlib.ExitStack() as renamed:
         for path, tensors, meta in files:
-            text = json.dumps(dict(meta), sort_keys=True)
+            text = json.dumps(dict(meta))  # in their order: a policy reads arrays in that of its keys
             own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
             temporary = renamed.enter_context(written_aside(path))
             try:

@@ -123,7 +123,7 @@ class _Writer(fx.Interpreter):
             return found if high is None else self._each("clamp_max", found, high)
         if kind in REDUCTIONS:
             return self._reduced(kind, *args, **kwargs)
-        if kind == "pow" and args[1] == 2:
+        if kind == "pow" and isinstance(args[1], int | float) and args[1] == 2:
             return self._each("mul", args[0], args[0])
         if kind in FORMS:
             if (alpha := kwargs.get("alpha", 1)) != 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -148,9 +148,10 @@ class Encoder(nn.Module):
         return {"encoder": self.name, "encoder_features": self.features}
 
 
-def on_vectors(function: Callable[[Tensor], Tensor], observations: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Observations whose vectors a function has changed, all of them joined in order; images are left as they are."""
-    keys = [key for key, value in observations.items() if value.dtype != torch.uint8]
+def on_vectors(
+    function: Callable[[Tensor], Tensor], observations: Mapping[str, Tensor], keys: Sequence[str]
+) -> dict[str, Tensor]:
+    """Observations whose vectors a function has changed, joined in the order of `keys`; images are left as they are."""
     if not keys:
         return dict(observations)
     joined = function(torch.cat([observations[key] for key in keys], -1))

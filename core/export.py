@@ -22,6 +22,9 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.core.policy import Policy
 from surefoot.core.spec import VECTOR
 
+LONGEST = 300
+"""Characters of torch's own words in an `ExportError`."""
+
 
 def export(policy: Policy, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
     """Write a policy as ONNX (.onnx), a `torch.export` program (.pt2) or a C++ header (.hpp); see `Policy.export`."""
@@ -113,6 +116,12 @@ def _onnx(policy: Policy, module: nn.Module, inputs: dict[str, Any], shapes: dic
     if program is None:
         raise ExportError("torch.onnx.export gave no model for this policy")
     model = program.model_proto
+    fixed = [given.name for given in model.graph.input if not given.type.tensor_type.shape.dim[0].dim_param]
+    if fixed:  # where torch can't leave the batch size free, it falls back to a fixed one in silence
+        raise ExportError(
+            f"the file would take exactly 2 rows of {fixed[0]}: the policy's code turns their number into a python "
+            "number, as len(tensor) does; let it read tensor.shape[0]"
+        )
     for key, value in policy.description().items():
         model.metadata_props.add(key=f"surefoot.{key}", value=json.dumps(value))
     onnx.checker.check_model(model)
@@ -127,8 +136,11 @@ def _as_export_error(path: pathlib.Path) -> Iterator[None]:
     except (SurefootError, OSError):
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        raise ExportError(f"{path}: torch could not export this policy ({type(error).__name__}: {lines[0]})") from error
+        cause: BaseException = error  # torch wraps it, in advice of many lines for its own developers
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        told = " ".join(str(cause).split())[:LONGEST]
+        raise ExportError(f"{path}: torch could not export this policy ({type(cause).__name__}: {told})") from error
 
 
 @contextlib.contextmanager

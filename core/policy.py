@@ -94,8 +94,7 @@ class Policy(ControlLoop, nn.Module):
             return self.normalizer(observations)  # type: ignore[no-any-return]
         if not isinstance(observations, Mapping):
             observations = dict.fromkeys(self.encoder.arrays, observations)
-        ordered = {key: observations[key] for key in self.encoder.arrays}
-        return self.encoder(on_vectors(self.normalizer, ordered))  # type: ignore[no-any-return]
+        return self.encoder(on_vectors(self.normalizer, observations, self.encoder.vectors))  # type: ignore[no-any-return]
 
     @property
     def action_dim(self) -> int:

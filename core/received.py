@@ -161,8 +161,9 @@ def read_pair(stem: pathlib.Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     deadline = time.monotonic() + WAIT
     while True:
         tensors, meta = checkpoint.load(beside(stem, ".safetensors"), kind="policy")
-        if read_json(beside(stem, ".json")) == {key: value for key, value in meta.items() if key != "kind"}:
-            return tensors, meta
+        described = read_json(beside(stem, ".json"))
+        if described == {key: value for key, value in meta.items() if key != "kind"}:
+            return tensors, described  # the arrays that it reads in their order, which `meta` of older files has lost
         if time.monotonic() > deadline:
             raise CheckpointError(f"{stem}.json does not describe {stem}.safetensors; restore the pair from a copy")
         time.sleep(0.02)

@@ -65,4 +65,4 @@ class ReturnActor(MLPActor):
 
     def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """What was earned is subtracted; rows that ended begin anew."""
-        return begun_anew({"returns_to_go": memory["returns_to_go"] - rewards}, self.begin(1), ended)
+        return begun_anew({**memory, "returns_to_go": memory["returns_to_go"] - rewards}, self.begin(1), ended)

@@ -126,7 +126,8 @@ def _with_penalty(agent: Agent, loss: Loss, weight: float) -> Loss:
         value, metrics = loss(batch, {name: numbers for name, numbers in noise.items() if name != NOISE})
         rows = batch if "observations" in batch else joined(batch)
         terms = squared_jacobian_estimate(agent.mean_action, rows["observations"], noise[NOISE])
-        penalty = reduce(terms, rows.get("mask"))
+        mask = rows.get("mask")
+        penalty = reduce(terms, mask if mask is not None and mask.dim() == 1 else None)  # of rows, not of their actions
         return value + weight * penalty, {**metrics, "jacobian": penalty}
 
     return both

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
+from surefoot.core.actions import middle_and_half
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.schema import Flag, Many, Number, Record, Table, Text, check
 
@@ -156,8 +156,13 @@ class Spec:
             )
         if self.discrete and (set(low) != {0.0} or set(high) != {1.0}):
             raise ConfigError(f"discrete actions have bounds 0 and 1, not {low} to {high}: use Spec.of_choices")
-        if not all(math.isfinite(a) and math.isfinite(b) and a < b for a, b in zip(low, high, strict=True)):
-            raise ConfigError(f"action bounds {list(low)} to {list(high)} must be finite and low < high")
+        with np.errstate(over="ignore", invalid="ignore"):  # as policies hold them
+            middle, half = middle_and_half(np.array(low, np.float32), np.array(high, np.float32))
+        if not (np.isfinite(middle) & np.isfinite(half) & (half > 0)).all():
+            raise ConfigError(
+                f"action bounds {list(low)} to {list(high)} must be finite and low < high, and their sums and "
+                "differences finite in float32 and not 0: give the range that actions are really taken from"
+            )
 
     @property
     def one_vector(self) -> bool:

@@ -97,9 +97,9 @@ def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
         return dataset
     if how not in {"observations", "stacked"}:
         raise ConfigError(f"normalization={how!r} is not one of none, observations, stacked")
-    rows = _vectors(dataset, "observations")
+    rows = _vectors(dataset, agent, "observations")
     if how == "stacked":
-        rows = np.concatenate([rows, _vectors(dataset, "next_observations")])
+        rows = np.concatenate([rows, _vectors(dataset, agent, "next_observations")])
     agent.normalizer.fit(torch.from_numpy(rows))
     return _normalised(dataset, agent)
 
@@ -107,7 +107,7 @@ def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
 def _normalised(dataset: Dataset, agent: Agent) -> Dataset:
     mean, scale = agent.normalizer.mean.cpu().numpy(), agent.normalizer.scale.cpu().numpy()
     found = {
-        name: ((_vectors(dataset, name) - mean) / scale).astype(np.float32)
+        name: ((_vectors(dataset, agent, name) - mean) / scale).astype(np.float32)
         for name in ("observations", "next_observations")
     }
     if agent.spec.one_vector:
@@ -121,10 +121,11 @@ def _normalised(dataset: Dataset, agent: Agent) -> Dataset:
     return dataset.replace(extras=extras)
 
 
-def _vectors(dataset: Dataset, name: str) -> Array:
-    """(N, V) all float vectors of `observations` or `next_observations`, side by side; images are not normalised."""
+def _vectors(dataset: Dataset, agent: Agent, name: str) -> Array:
+    """(N, V) all float vectors of `observations` or `next_observations`, side by side in the agent's order, which the
+    dataset need not have; images are not normalised."""
     own: Array = getattr(dataset, name)
-    keys = [key for key, array in dataset.arrays.items() if not array.image and key != VECTOR]
+    keys = [key for key in agent.spec.vector_keys if key != VECTOR]
     return np.concatenate([own, *(dataset.extras[f"{name}/{key}"] for key in keys)], 1) if keys else own
 
 

@@ -260,7 +260,7 @@ class Blocks:
     def normalised(self, observations: Any) -> Any:
         """(S, ..., O) raw observations as the agents of each seed see them; images are left as they are."""
         if isinstance(observations, Mapping):
-            return on_vectors(self.normalised, observations)
+            return on_vectors(self.normalised, observations, self.agent.spec.vector_keys)
         shape = (self.seeds, *[1] * (observations.dim() - 2), -1)
         buffers, limit = self.learner.buffers, self.agent.normalizer.limit
         mean, scale = (buffers[f"normalizer.{name}"].view(shape) for name in ("mean", "scale"))
@@ -271,7 +271,7 @@ class Blocks:
         if not self.learns_statistics:
             return
         if isinstance(observations, Mapping):
-            observations = torch.cat([value for value in observations.values() if value.dtype != torch.uint8], -1)
+            observations = torch.cat([observations[key] for key in self.agent.spec.vector_keys], -1)
         rows = None if valid is None else valid.view(self.seeds, -1)
         self.moments.update(observations.reshape(self.seeds, -1, observations.shape[-1]), rows)
         self.use_moments()

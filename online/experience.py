@@ -43,6 +43,7 @@ class Experience:
         device: torch.device,
         returns_to_go: ReturnsToGo | None = None,
         cost_window: int | None = None,
+        vectors: Sequence[str] = (),
     ) -> None:
         """Begin the first episodes.
 
@@ -55,6 +56,7 @@ class Experience:
             device: of the buffer.
             returns_to_go: what that column is made by, where it is read.
             cost_window: episodes of each seed that `recent` looks back on, for agents with a constraint.
+            vectors: keys of the vectors of several arrays, in the order in which the agents normalise them.
 
         Raises:
             ConfigError: a column that an environment can't fill, or rows that can't be shared among the seeds.
@@ -65,7 +67,7 @@ class Experience:
                 raise ConfigError(f"the agent reads {key!r}, which an environment can't give: it gives {COLUMNS}")
         low, high = (bound.to(device) for bound in bounds)
         self.acting = Acting(env, seeds, (low, high), device, cost_window)
-        self.num_envs, self.device = self.acting.num_envs, device
+        self.num_envs, self.device, self.vectors = self.acting.num_envs, device, tuple(vectors)
         sizes = {"actions": tuple(low.shape)}
         if tuple(env.single_action_space.shape or ()) != sizes["actions"]:
             raise EnvironmentMismatchError(
@@ -236,7 +238,7 @@ class Experience:
         if self.transform is None:
             return observations
         if isinstance(observations, Mapping):
-            return on_vectors(self._normalised, observations)
+            return on_vectors(self._normalised, observations, self.vectors)
         mean, scale = self.transform[:2]
         return normalised(self.acting.rows(observations), mean, scale).view_as(observations)
 

@@ -105,6 +105,7 @@ class OffPolicyLoop:
             self.device,
             self.agent.returns_to_go,
             self.agent.cost_window,
+            self.agent.spec.vector_keys,
         )
         data = None if dataset is None else store_from_dataset(dataset, self.agent.reads, self.device)
         self.learner = Learner(

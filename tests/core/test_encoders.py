@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.encoders import Encoder, as_laid_out, channels_first, random_shift
+from surefoot.core.encoders import Encoder, as_laid_out, channels_first, on_vectors, random_shift
 from surefoot.core.errors import ConfigError
 from surefoot.core.spec import Array
 
@@ -132,6 +132,14 @@ def test_a_shift_is_a_part_of_the_padded_image(dtype: torch.dtype) -> None:
 def test_no_shift_leaves_an_image_alone() -> None:
     images = torch.randint(0, 256, (3, 1, 5, 5), dtype=torch.uint8)
     assert torch.equal(random_shift(images, torch.rand(3, 2), 0), images)
+
+
+def test_vectors_are_joined_in_the_order_that_is_asked_for_whatever_order_they_come_in() -> None:
+    camera = torch.zeros(1, 9, 9, 3, dtype=torch.uint8)
+    given = {"state": torch.tensor([[1.0, 2.0]]), "camera": camera, "goal": torch.tensor([[3.0]])}
+    found = on_vectors(lambda joined: joined * torch.tensor([10.0, 100.0, 1000.0]), given, ("goal", "state"))
+    assert {key: found[key].tolist() for key in ("goal", "state")} == {"goal": [[30.0]], "state": [[100.0, 2000.0]]}
+    assert found["camera"] is camera
 
 
 def test_what_can_not_be_an_encoder_is_refused() -> None:

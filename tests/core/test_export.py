@@ -13,7 +13,11 @@ import torch
 from policies import observations, policy
 from small_disk import small_disk
 
+from surefoot.core.actors import DeterministicActor
+from surefoot.core.attribute_planner import AttributePlanner, networks
+from surefoot.core.diffusion import Schedule
 from surefoot.core.errors import ExportError, SurefootError
+from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 
 onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
@@ -150,6 +154,42 @@ def test_exporting_leaves_the_policy_as_it_was(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+def test_a_planner_of_attributes_is_exported_with_a_free_batch(ending: str, tmp_path: pathlib.Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"horizon": 4, "hidden": (8,), "attribute_width": 8, "attribute_members": 1, "candidates": 3,
+             "sampler_steps": 1}  # fmt: skip
+    bounds = {name: torch.zeros(size) for name, size in (("strength_low", 2), ("strength_high", 2))}
+    bounds |= {"state_low": -torch.ones(3), "state_high": torch.ones(3)}
+    parts = networks(3, 2, 2, sizes)
+    head = AttributePlanner(*parts, Schedule.vp(5), 2, bounds, torch.tensor([0.3, 0.9]), sizes)
+    tested = Policy.of(head, Normalizer(3), torch.tensor([-2.0, -1.0]), torch.tensor([2.0, 1.0]))
+    tested.export(tmp_path / f"p{ending}")
+    for batch in (1, 5):
+        rows, noise = torch.randn(batch, 3), torch.randn(batch, tested.noise_dim)
+        if ending == ".pt2":
+            found = torch.export.load(tmp_path / "p.pt2").module()(rows, noise).numpy()
+        else:
+            given = {"observations": rows.numpy(), "noise": noise.numpy()}
+            (found,) = session(tmp_path / "p.onnx").run(None, given)
+        np.testing.assert_allclose(found, tested(rows, noise).numpy(), atol=1e-5)
+
+
+class Counting(DeterministicActor):
+    """A head whose code turns the number of rows into a python number."""
+
+    def act(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+        return self(observations).reshape(len(observations), 2)
+
+
+@pytest.mark.parametrize(("ending", "words"), [(".onnx", "exactly 2 rows of observations"), (".pt2", "could not")])
+def test_a_batch_size_that_can_not_be_free_is_refused(ending: str, words: str, tmp_path: pathlib.Path) -> None:
+    tested = Policy.of(Counting(3, 2, (8,)), Normalizer(3), -torch.ones(2), torch.ones(2))
+    with pytest.raises(ExportError, match=words):
+        tested.export(tmp_path / f"p{ending}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
 def test_a_failure_of_torchs_exporter_is_one_sentence_and_leaves_nothing(tmp_path: pathlib.Path, ending: str) -> None:
     broken = policy("deterministic")
     broken.actor.mlp.activation = "nope"
@@ -157,3 +197,17 @@ def test_a_failure_of_torchs_exporter_is_one_sentence_and_leaves_nothing(tmp_pat
         broken.export(tmp_path / f"policy{ending}")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+class Unknown(DeterministicActor):
+    """A head with an operator that ONNX has not."""
+
+    def act(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.erfinv(self(observations))
+
+
+def test_an_operator_that_onnx_has_not_is_named(tmp_path: pathlib.Path) -> None:
+    tested = Policy.of(Unknown(3, 2, (8,)), Normalizer(3), -torch.ones(2), torch.ones(2))
+    with pytest.raises(ExportError, match=r"No ONNX function found for .*erf_?inv") as caught:
+        tested.export(tmp_path / "p.onnx")
+    assert "\x1b" not in str(caught.value)

@@ -20,6 +20,7 @@ from surefoot.core.memory import DRAWS
 from surefoot.core.memory_actors import ChunkActor, GRUActor, HeldNoiseActor, HistoryActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
+from surefoot.core.return_actor import ReturnActor
 from surefoot.core.transformer import DecisionTransformerActor
 from surefoot.safe.filtered import FilteredPolicy
 
@@ -35,6 +36,7 @@ def transformer() -> Actor:
 HEADS: dict[str, Callable[[], Actor]] = {
     "transformer": transformer,
     "history": lambda: HistoryActor(GaussianActor(12, 2, (16,)), 3, 4),
+    "history of returns": lambda: HistoryActor(ReturnActor(6, 2, (16,)), 3, 2),
     "gru": lambda: GRUActor(DeterministicActor(8, 2, (16,)), 3, 8),
     "chunk": lambda: ChunkActor(DeterministicActor(3, 10, (16,)), 5, 2),
     "history of chunks": lambda: HistoryActor(ChunkActor(DeterministicActor(6, 6, (16,)), 3, 2), 3, 2),

@@ -14,9 +14,11 @@ from policies import KINDS, observations, policy
 
 from surefoot.core import checkpoint
 from surefoot.core.actors import DeterministicActor, TanhGaussianActor
+from surefoot.core.encoders import Encoder
 from surefoot.core.errors import CheckpointError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer, RunningNormalizer
 from surefoot.core.policy import Policy
+from surefoot.core.spec import Array
 
 CONTINUOUS = [kind for kind in KINDS if kind != "categorical"]
 
@@ -279,6 +281,23 @@ def test_files_written_before_actors_described_themselves_still_load(kind: str, 
     loaded = Policy.load(tmp_path / "p")
     assert torch.equal(loaded(rows), tested(rows))
     assert tested.description() == described
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_arrays_are_read_in_the_order_that_the_policy_was_trained_in(older: bool, tmp_path: pathlib.Path) -> None:
+    torch.manual_seed(0)
+    normalizer = Normalizer(3)
+    normalizer.fit(torch.randn(50, 3) * torch.tensor([1.0, 10.0, 100.0]))
+    parts = DeterministicActor(3, 2, (16,)), normalizer, -torch.ones(2), torch.ones(2)
+    tested = Policy.of(*parts, Encoder({"velocity": Array((1,)), "angles": Array((2,))}))
+    tested.save(tmp_path / "p")
+    if older:  # files whose tensors came with the keys sorted
+        tensors, meta = checkpoint.load(tmp_path / "p.safetensors")
+        checkpoint.save(tmp_path / "p.safetensors", tensors, json.loads(json.dumps(meta, sort_keys=True)))
+    loaded = Policy.load(tmp_path / "p")
+    seen = {"angles": torch.randn(5, 2), "velocity": torch.randn(5, 1)}
+    assert list(loaded.arrays) == ["velocity", "angles"]
+    assert torch.equal(loaded(seen), tested(seen))
 
 
 def test_a_deterministic_policy_reads_no_noise_and_others_a_number_for_each_action_dimension() -> None:

@@ -21,7 +21,7 @@ from surefoot.core.smoothness import (
     squared_jacobian,
     squared_jacobian_estimate,
 )
-from surefoot.offline import BC
+from surefoot.offline import BC, ReBRAC
 
 WIDTH, ACTIONS = 4, 3
 
@@ -162,3 +162,13 @@ def test_rows_that_a_mask_leaves_out_are_not_penalised() -> None:
     noise = {"jacobian": torch.randn(6, 2)}
     kept = squared_jacobian_estimate(agent.actor.act, batch["observations"], noise["jacobian"])[[0, 1, 3]].mean()
     assert torch.allclose(after.loss(batch, noise)[1]["jacobian"], kept)
+
+
+def test_a_mask_of_the_actions_of_chunks_leaves_no_observation_out() -> None:
+    agent = ReBRAC(Spec(2, 1, (-1.0,), (1.0,)), hidden=(4,))
+    (after,) = (u for u in penalised(agent, agent.updates(), 1.0) if "actor" in u.trains)
+    batch = {"observations": torch.randn(6, 2), "actions": torch.rand(6, 1)}
+    batch["mask"] = torch.tensor([[1.0], [1], [0], [1], [0], [0]])
+    noise = {"jacobian": torch.randn(6, 2)}
+    every = squared_jacobian_estimate(agent.actor.act, batch["observations"], noise["jacobian"]).mean()
+    assert torch.allclose(after.loss(batch, noise)[1]["jacobian"], every)

@@ -19,6 +19,8 @@ from surefoot.core.spec import Array, Spec
         ((3, 1, (2.0,), (-2.0,)), "low < high"),
         ((3, 1, (float("-inf"),), (1.0,)), "must be finite"),
         ((3, 1, (-1.0,), (float("nan"),)), "must be finite"),
+        ((3, 1, (-2e38,), (2e38,)), "finite in float32"),
+        ((3, 1, (1.0,), (1.0 + 1e-9,)), "finite in float32"),
         ((3, 2, (-1.0,), (1.0,)), "have 1 and 1 numbers; action_dim is 2"),
         ((3, 1, (-1.0, -1.0), (1.0,)), "have 2 and 1 numbers"),
         ((0, 1, (-1.0,), (1.0,)), "observation_dim is 0"),

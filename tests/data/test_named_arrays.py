@@ -137,6 +137,20 @@ def test_vectors_are_normalised_key_by_key_and_images_are_not() -> None:
     np.testing.assert_allclose(agent.normalizer.mean.numpy(), expected, rtol=1e-5)
 
 
+def test_the_order_of_a_datasets_arrays_does_not_matter_to_what_an_agent_learns() -> None:
+    goals = np.linspace(100.0, 200.0, ROWS, dtype=np.float32)[:, None]
+    given = dataset()
+    extras = {**given.extras, "observations/goal": goals, "next_observations/goal": goals}
+    turned = {key: extras[key] for key in reversed(extras)}  # as a file gives them that sorts names
+    agent = BC(Spec.of(given.replace(extras=extras)), encoder="small")
+    assert agent.spec.vector_keys == ("state", "goal")
+    found = agent.prepare(given.replace(extras=turned))
+    for key in agent.spec.vector_keys:
+        np.testing.assert_allclose(found.extras[f"observations/{key}"].mean(0), 0, atol=1e-5)
+    expected = [*extras["observations/state"].mean(0), 150.0]
+    np.testing.assert_allclose(agent.normalizer.mean.numpy(), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", [BC, IQL])
 def test_agents_learn_from_a_dataset_of_an_image_and_a_vector(kind: Any) -> None:
     given = dataset()

@@ -141,5 +141,9 @@ def test_equations_are_written_once_and_constants_are_computed() -> None:
 
     text = cpp_function("step", step, [2])
     assert text.count("std::sin(a0[0])") == 1
+    powers = cpp_function("step", lambda x: torch.cat([2.0**x, x.abs() ** x, x**2], 1), [2])
+    for expression in ("std::pow(2.0, a0[1])", "std::fabs(a0[0])", "a0[1] * a0[1]"):
+        assert powers.count(expression) == 1
+    assert powers.count("std::pow") == 4
     assert "exp" not in text
     assert "sqrt" not in text

@@ -56,6 +56,15 @@ def test_what_follows_a_network_starts_equal_to_it_where_the_source_has_none(sta
     assert equal(agent.target_critic, mirror.critic)
 
 
+def test_an_agent_that_joins_the_same_vectors_in_another_order_is_no_start(start: Any) -> None:
+    parts = {"state": Array((3,)), "goal": Array((2,))}
+    turned = {key: parts[key] for key in reversed(parts)}
+    before, after = (BC(Spec(arrays, 1, (-1.0,), (1.0,)), **SMALL) for arrays in (parts, turned))
+    assert "actor" in start(BC(before.spec, **SMALL), before)
+    with pytest.raises(ConfigError, match=r"observes state \(3,\) and goal .* this problem goal \(2,\) and state"):
+        start(after, before)
+
+
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(streaming.ALGORITHMS)))
 def test_what_follows_a_network_is_equal_to_it_from_the_beginning(algorithm: str) -> None:
     agent = ALGORITHMS[algorithm](SPEC)

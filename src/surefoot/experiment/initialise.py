@@ -42,7 +42,8 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
     if isinstance(agent, StreamingAgent) or isinstance(source, StreamingAgent):
         return _stream_from(agent, source, run, position)
     there, here = source.spec, agent.spec
-    if (there.observations, there.action_dim) != (here.observations, here.action_dim):
+    orders = list(there.observations.items()), list(here.observations.items())  # features are joined in it
+    if orders[0] != orders[1] or there.action_dim != here.action_dim:
         raise ConfigError(
             f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} here: it observes "
             f"{there.described()} and has {there.action_dim} actions, this problem {here.described()} and "
