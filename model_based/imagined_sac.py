@@ -27,11 +27,12 @@ from surefoot.model_based.signals import imagined_signals, value_signals
 from surefoot.world_models.dynamics import Dynamics, Outcome
 from surefoot.world_models.imagine import imagine, rollout_noise
 from surefoot.world_models.learning import (
+    WEIGHTS,
     BestSoFar,
     EnsembleConfig,
     ensemble_of,
-    known_notes,
     learn_model,
+    model_notes,
     model_sources,
     prepare_model,
 )
@@ -114,11 +115,8 @@ class ImaginedSAC(Agent):
         self.temperature = Temperature(c.temperature)
         self.register_buffer("limits", torch.zeros(5))  # lowest and highest value, best; lowest and highest reward
         if self.learned:
-            self.model = ensemble_of(self.spec, c)
+            self.model = ensemble_of(self.spec, c, units=lambda states: self.normalizer.inverse(states))
             self.model_best = BestSoFar(self.model)
-            ends = self.model.terminates
-            if ends is not None and c.normalization != "none":
-                self.model.terminates = lambda following: ends(self.normalizer.inverse(following))
 
     def world(self) -> Dynamics:
         """Where rows are imagined, in the units in which the agent reads observations: the model."""
@@ -154,8 +152,8 @@ class ImaginedSAC(Agent):
         return ready
 
     def notes(self, dataset: Dataset) -> list[str]:
-        """Where no termination function is known."""
-        return known_notes(self.config, self.spec.environment) if self.learned else []
+        """Where no termination function is known, and how many rows the model's weights leave."""
+        return model_notes(dataset, self.config, self.spec.environment) if self.learned else []
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """States to begin from; and the batches of SAC, the data's rows beside imagined ones."""
@@ -181,7 +179,8 @@ class ImaginedSAC(Agent):
         """Rows of the present policy in the world, from states of the data."""
         c = self.config
         found = imagine(self.world(), self.actor.act, batch["observations"], noise, c.rollout_length, self.judge)
-        return {MAIN: found.rows()}, imagined_signals(found, self.limits[3:], c.real_ratio)  # type: ignore[dict-item]
+        rows = {**found.rows(), WEIGHTS: torch.ones_like(found.rewards).flatten()}  # which no model is trained on
+        return {MAIN: rows}, imagined_signals(found, self.limits[3:], c.real_ratio)  # type: ignore[dict-item]
 
     # -- SAC ----------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from surefoot.online.replay import Replay
 from surefoot.online.sac import SACConfig, of_sac
 from surefoot.world_models.ensemble import gaussian_loss
 from surefoot.world_models.imagine import imagine, rollout_noise
-from surefoot.world_models.learning import EnsembleConfig, ensemble_of, known_notes
+from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
 from surefoot.world_models.renormalise import renormalised, statistics_of
 
 MODEL, HOLDOUT, FRESH, STARTS = "model", "model_holdout", "model_fresh", "starts"
@@ -34,7 +34,7 @@ HELD_EVERY = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class MBPOConfig(SACConfig, EnsembleConfig, AlarmConfig):
+class MBPOConfig(SACConfig, ModelConfig, AlarmConfig):
     """Settings of MBPO; the defaults are the official ones for Hopper, but for rollouts and the model's epochs."""
 
     initial_steps: int = 5_000
@@ -51,7 +51,7 @@ class MBPOConfig(SACConfig, EnsembleConfig, AlarmConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         SACConfig.__post_init__(self)
-        EnsembleConfig.__post_init__(self)
+        ModelConfig.__post_init__(self)
         AlarmConfig.__post_init__(self)
         name = algorithm_of(self)
         for field in ("rollouts", "imagine_every", "imagined_kept", "model_updates", "model_every"):
@@ -103,7 +103,7 @@ class MBPO(OffPolicyAgent):
     def build(self) -> None:
         """SAC's networks, the model, what rewards allow, and how often rows were imagined."""
         of_sac.build(self)
-        self.model = ensemble_of(self.spec, self.config)
+        self.model = ensemble_of(self.spec, self.config, units=lambda states: self.normalizer.inverse(states))
         self.register_buffer("limits", torch.zeros(5))
         self.register_buffer("held", torch.zeros(()))  # the holdout's loss
         self.register_buffer("imaginations", torch.zeros((), dtype=torch.int64))

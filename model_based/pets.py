@@ -15,7 +15,7 @@ from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.model_replay import Members, Split
 from surefoot.online.replay import Replay
 from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
-from surefoot.world_models.learning import EnsembleConfig, ensemble_of, known_notes
+from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
 from surefoot.world_models.renormalise import renormalised, statistics_of
 from surefoot.world_models.terminations import AUTO
 
@@ -26,7 +26,7 @@ DECAYS = (2.5e-5, 5e-5, 7.5e-5, 1e-4)
 
 
 @dataclasses.dataclass(frozen=True)
-class PETSConfig(OffPolicyConfig, EnsembleConfig):
+class PETSConfig(OffPolicyConfig, ModelConfig):
     """Settings of PETS; the defaults are mbrl-lib's for a cart-pole."""
 
     initial_steps: int = 200  # environment steps with random actions: one episode there
@@ -50,7 +50,7 @@ class PETSConfig(OffPolicyConfig, EnsembleConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range; the planner checks its own."""
         OffPolicyConfig.__post_init__(self)
-        EnsembleConfig.__post_init__(self)
+        ModelConfig.__post_init__(self)
         require(self.measure_every >= 1, algorithm_of(self), "measure_every", self.measure_every, ">= 1")
         only = "0: it learns from what it meets alone"
         require(self.offline_fraction == 0, algorithm_of(self), "offline_fraction", self.offline_fraction, only)

@@ -13,7 +13,6 @@ from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.sources import MAIN, Stores
-from surefoot.core.spec import Spec
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based import ALGORITHMS
 from surefoot.model_based.combo import COMBO
@@ -334,18 +333,6 @@ def test_a_model_that_comes_from_a_run_reads_observations_as_they_are() -> None:
     plain.model.input_mean.fill_(7.0)
     plain.prepare(plane_data(50))
     assert set(plain.model.input_mean.tolist()) == {7.0}
-
-
-def test_ends_are_told_by_observations_in_the_environments_units() -> None:
-    """Walker2d ends at a height outside of (0.8, 2); the model sees heights less 1.25, in tenths."""
-    spec = Spec.of(plane_data(50)).posed_by("Walker2d-v5")
-    seen = torch.tensor([[0.0, 0.0], [-4.0, 0.0], [-5.0, 0.0]])
-    for normalization, wanted in (("observations", [False, False, True]), ("none", [True, True, True])):
-        agent = MOPO(spec, **SMALL, normalization=normalization)
-        agent.normalizer.mean.copy_(torch.tensor([1.25, 0.0]))
-        agent.normalizer.scale.copy_(torch.tensor([0.1, 0.1]))
-        assert agent.model.terminates is not None
-        assert agent.model.terminates(seen).tolist() == wanted
 
 
 @pytest.mark.parametrize(
