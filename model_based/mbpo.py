@@ -22,7 +22,7 @@ from surefoot.online.sac import SACConfig, of_sac
 from surefoot.world_models.ensemble import gaussian_loss
 from surefoot.world_models.imagine import imagine, rollout_noise
 from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
-from surefoot.world_models.renormalise import renormalised, statistics_of
+from surefoot.world_models.renormalise import measured
 
 MODEL, HOLDOUT, FRESH, STARTS = "model", "model_holdout", "model_fresh", "starts"
 FRESH_ROWS = 250
@@ -131,7 +131,7 @@ class MBPO(OffPolicyAgent):
         return self.model.loss(batch)
 
     def refresh(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The model's statistics and the limits of values, of rows of the buffer."""
+        """The model's statistics and the limits of values, of rows of the buffer; what it predicts stays as it is."""
         low, high = batch["rewards"].min(), batch["rewards"].max()
         horizon = 1 / max(1 - self.config.discount, 1e-9)
         zero = torch.zeros_like(low)
@@ -142,12 +142,7 @@ class MBPO(OffPolicyAgent):
             low,
             high,
         ]
-        return {**statistics_of(self.model, batch), "limits": torch.stack(limits)}, {}
-
-    def renew(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The same of a model that was trained: what it predicts stays as it is."""
-        found = self.refresh(batch, noise)[0]
-        return {**renormalised(self.model, found), "limits": found["limits"]}, {}
+        return {**measured(self.model, batch), "limits": torch.stack(limits)}, {}
 
     def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The elites, by the holdout; and what the holdout's likelihood is."""
@@ -195,6 +190,6 @@ class MBPO(OffPolicyAgent):
             Update(self.model_loss, ("model",), Adam(c.model_learning_rate), MODEL, c.model_every, rows=c.model_rows),
             *(dataclasses.replace(rule, after=first, until=first + 1) for rule in asked),
             *(dataclasses.replace(rule, after=first + 1, every=c.imagine_every) for rule in asked),
-            Rule(self.renew, after=first + 1, every=c.imagine_every, **whole),
+            Rule(self.refresh, after=first + 1, every=c.imagine_every, **whole),
             *(dataclasses.replace(entry, after=first) for entry in of_sac.updates(self)),
         ]

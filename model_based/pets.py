@@ -16,7 +16,7 @@ from surefoot.online.model_replay import Members, Split
 from surefoot.online.replay import Replay
 from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
 from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
-from surefoot.world_models.renormalise import renormalised, statistics_of
+from surefoot.world_models.renormalise import measured
 from surefoot.world_models.terminations import AUTO
 
 MODEL, HOLDOUT, ALL = "model", "model_holdout", "all"
@@ -123,12 +123,8 @@ class PETS(OffPolicyAgent):
         return known_notes(self.config, self.spec.environment)
 
     def statistics(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """Means and deviations of the model's inputs and targets, of rows of the buffer."""
-        return statistics_of(self.model, batch), {}
-
-    def renormalise(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The same of a model that was trained: what it predicts stays as it is."""
-        return renormalised(self.model, statistics_of(self.model, batch)), {}
+        """Means and deviations of the model's inputs and targets, of rows of the buffer; what it predicts stays."""
+        return measured(self.model, batch), {}
 
     def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The elites, by the holdout."""
@@ -146,5 +142,5 @@ class PETS(OffPolicyAgent):
             Rule(self.statistics, ("model",), source=ALL, rows=4 * c.model_rows, until=1),
             Update(self.model_loss, ("model",), Adam(c.model_learning_rate), MODEL, rows=c.model_rows),
             Rule(self.choose, ("model",), source=HOLDOUT, rows=c.model_holdout_limit, every=c.measure_every),
-            Rule(self.renormalise, ("model",), source=ALL, rows=4 * c.model_rows, every=c.measure_every),
+            Rule(self.statistics, ("model",), source=ALL, rows=4 * c.model_rows, every=c.measure_every),
         ]

@@ -75,3 +75,25 @@ def test_rows_are_weighed_in_the_model_of_an_algorithm_as_in_a_model_alone() -> 
 def test_a_model_that_is_learned_while_acting_has_no_options_of_learning_from_a_dataset(name: str, option: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} has no option '{option}'"):
         ALGORITHMS[name].configure(**{option: 3})
+
+
+@pytest.mark.parametrize("name", ["mbpo", "pets"])
+def test_a_model_that_comes_from_a_run_predicts_the_same_after_the_first_rows(name: str) -> None:
+    data = plane_data(60)
+    learned = ALGORITHMS["dynamics"](data, **MODELS, model_normalize_targets=True).fresh(0)
+    learned.prepare(data)
+    agent = ALGORITHMS[name](data, **MODELS, model_normalize_targets=True).fresh(1)
+    columns = ("observations", "actions", "rewards", "next_observations")
+    rows = {column: torch.from_numpy(getattr(data, column)) * 3 + 1 for column in columns}
+    first = agent.updates()[0].change
+
+    fresh = dict(first(rows, {})[0])
+    assert "model.network.weights.0" not in fresh  # networks are as they were drawn
+    torch.testing.assert_close(fresh["model.input_mean"][:2], rows["observations"].mean(0))
+
+    agent.model.load_state_dict(learned.model.state_dict())  # as init= does
+    wanted = agent.model.predict_all(rows["observations"], rows["actions"])
+    agent.load_state_dict({**agent.state_dict(), **first(rows, {})[0]})
+    assert not torch.equal(agent.model.input_mean, learned.model.input_mean)
+    for one, other in zip(agent.model.predict_all(rows["observations"], rows["actions"]), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
