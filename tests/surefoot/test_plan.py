@@ -7,12 +7,15 @@ import pathlib
 from typing import Any
 
 import pytest
+import torch
 
 from surefoot.cli import output, rollouts
 from surefoot.cli.main import main
 from surefoot.evaluation import certificate
-from surefoot.experiment.run import Run
-from surefoot.tools.plan import world_for
+from surefoot.experiment.run import Run, load_agent
+from surefoot.tools.plan import planning_policy, world_for
+from surefoot.world_models.futures import Objective
+from surefoot.world_models.planners import make_planner
 from surefoot.world_models.terminations import never
 
 
@@ -77,6 +80,7 @@ def learned(folder: pathlib.Path, algo: str, env: str = "none", more: str = "") 
         "dynamics": "algo.model_hidden=[16,16] algo.model_decays=[] algo.model_members=3 algo.model_elites=2",
         "bc": "algo.hidden=[8,8]",
     }
+    small["mopo"] = f"{small['dynamics']} algo.model_updates=20 algo.rollouts=20 {small['bc']}"
     words = f"train algo={algo} dataset={data} env={env} steps=30 seeds=1 {small[algo]} {more} out={folder / 'run'}"
     assert main(words.split()) == 0
     return folder / "run"
@@ -103,6 +107,18 @@ def test_a_learned_model_is_planned_in_with_futures_and_risk(
     assert "name it with --env" in capsys.readouterr().err
     assert main(["plan", str(run), "--env", "native/quadrotor-2d"]) == 2
     assert "has 1 actions, and native/quadrotor-2d 2" in capsys.readouterr().err
+
+
+def test_a_model_of_normalised_observations_is_planned_in_from_normalised_ones(tmp_path: pathlib.Path) -> None:
+    run = learned(tmp_path, "mopo", more="algo.normalization=observations")
+    world = world_for(str(run), "native/pendulum")
+    normalizer = load_agent(Run.open(run)).normalizer
+    planner, seen = make_planner("cem", samples=10, iterations=1, horizon=2), torch.tensor([[1.0, 0.0, 4.0]])
+    policy = planning_policy(world, planner, Objective())
+    first = policy.act(seen, policy.begin(1))[0] / policy.high
+    assert float((normalizer(seen) - seen).abs().max()) > 1
+    wanted = planner.plan(world.dynamics, normalizer(seen), planner.begin(1, 1))[0][:, 0]
+    torch.testing.assert_close(first, wanted)
 
 
 def test_a_model_learns_with_an_environment_and_plans_tell_how_far_they_are(
