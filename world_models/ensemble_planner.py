@@ -15,7 +15,7 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.world_models import rewards, terminations
 from surefoot.world_models.dynamics import check_costs
 from surefoot.world_models.ensemble import GaussianEnsemble
-from surefoot.world_models.futures import Objective
+from surefoot.world_models.futures import Objective, check_futures
 from surefoot.world_models.planners.base import PLAN
 from surefoot.world_models.planners.cem import CEM
 from surefoot.world_models.rewards import LEARNED
@@ -80,6 +80,7 @@ class EnsemblePlanner(Actor):
             o["futures"], propagation=o["propagation"], risk=parse_risk(o["risk"]), cost_limit=o["cost_limit"]
         )
         check_costs(model, self.objective.cost_limit)
+        check_futures(model, self.objective)
 
     @property
     def noise_dim(self) -> int:

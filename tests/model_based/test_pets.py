@@ -146,6 +146,7 @@ def test_settings_out_of_range_are_named() -> None:
     for options, said in (
         ({"horizon": 0}, "horizon is 0"),
         ({"risk": "median"}, "no risk measure"),
+        ({"risk": "worst", "futures": 1}, "of 1 future, which is the mean outcome"),
         ({"offline_fraction": 0.5}, "learns from what it meets alone"),
         ({"measure_every": 0}, "measure_every"),
     ):
