@@ -13,7 +13,6 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.errors import ConfigError
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores, Uniform
@@ -129,17 +128,7 @@ class ImaginedSAC(Agent):
         return -float(self.spec.action_dim) if wanted is None else wanted
 
     def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions, normalise observations; note what the data's rewards allow values to be.
-
-        Raises:
-            ConfigError: observations are to be normalised, and a model that came with `init=` reads them as they are.
-        """
-        foreign = self.learned and bool(self.model.fitted) and not self.normalizer.fixed
-        if foreign and self.config.normalization != "none":
-            raise ConfigError(
-                f"{self.name}: the model that init= gives reads observations in the environment's units: set "
-                "algo.normalization=none, or leave out init="
-            )
+        """Scale actions, normalise observations; note what the data's rewards allow values to be."""
         ready = prepare(self, dataset, normalization=self.config.normalization)
         if self.learned:
             ready = prepare_model(self, ready)

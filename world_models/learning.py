@@ -30,6 +30,7 @@ from surefoot.world_models import rewards, terminations
 from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, Prediction, gaussian_loss, squared_error
 from surefoot.world_models.mismatch import WEIGHTS as ROW_WEIGHTS
 from surefoot.world_models.mismatch import effective_sample_size
+from surefoot.world_models.renormalise import check_units
 from surefoot.world_models.rewards import LEARNED
 from surefoot.world_models.terminations import AUTO, named
 
@@ -41,8 +42,6 @@ READS = ("observations", "actions", "rewards", "next_observations")
 """Columns that a model learns from; `costs` too where it predicts them."""
 NEVER = 1e30
 """Holdout error of a member that was not measured yet: finite, as all that a checkpoint holds."""
-
-
 JUDGES: dict[str, Judge] = {"error": squared_error, "likelihood": gaussian_loss}
 """How members are compared on the holdout."""
 
@@ -376,8 +375,7 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
 
     Args:
         agent: with `model` and a `BestSoFar`.
-        dataset: with actions in [-1, 1] and observations in the environment's units, as `data.prepare` leaves them
-            without a normalisation.
+        dataset: with actions in [-1, 1], as `data.prepare` leaves it.
         best: name of the `BestSoFar`.
 
     Returns:
@@ -385,8 +383,10 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
 
     Raises:
         DataError: costs are to be predicted and the data has none, or a value is not finite.
+        ConfigError: observations were normalised, and a model that came with `init=` reads them as they are.
     """
     model: GaussianEnsemble = agent.model  # type: ignore[assignment]
+    check_units(agent, model)
     c, valid = agent.config, np.flatnonzero(dataset.valid)
     train = valid[split_rows(len(valid), c.model_holdout, c.model_holdout_limit)[0]]
     names = (*READS, "costs") if model.costs else READS

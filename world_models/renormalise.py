@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError
 from surefoot.world_models.ensemble import GaussianEnsemble
 
 
@@ -25,6 +27,21 @@ def statistics_of(model: GaussianEnsemble, batch: Mapping[str, Tensor]) -> dict[
         found[f"model.{name}_mean"] = rows.mean(0)
         found[f"model.{name}_scale"] = torch.where(scale < 1e-6, torch.ones_like(scale), scale)
     return found
+
+
+def check_units(agent: Agent, model: GaussianEnsemble) -> None:
+    """Refuse a model that was trained on observations as they are in an agent that has just normalised its own.
+
+    Raises:
+        ConfigError: such a model, from a run of a model alone (`init=`).
+    """
+    given = agent.normalizer
+    changed = bool((given.mean != 0).any() or (given.scale != 1).any())
+    if bool(model.fitted) and changed and not given.fixed:
+        raise ConfigError(
+            f"{agent.name}: the model that init= gives reads observations in the environment's units: set "
+            "algo.normalization=none, or leave out init="
+        )
 
 
 def measured(model: GaussianEnsemble, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from surefoot.core.spec import Spec
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based import ALGORITHMS
 from surefoot.model_based.rambo import RAMBO
+from surefoot.world_models.futures import Objective
 from surefoot.world_models.learning import MODEL, WEIGHTS
 from surefoot.world_models.mismatch import near_best
 
@@ -97,3 +98,29 @@ def test_a_model_that_comes_from_a_run_predicts_the_same_after_the_first_rows(na
     assert not torch.equal(agent.model.input_mean, learned.model.input_mean)
     for one, other in zip(agent.model.predict_all(rows["observations"], rows["actions"]), wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mopo", "mbrcsl", "pets", "cocoa_iql"])
+def test_a_model_predicts_the_same_in_an_agent_that_would_have_learned_it_in_other_units(name: str) -> None:
+    data = plane_data(60)
+    learned = ALGORITHMS["dynamics"](data, **MODELS, model_normalize_targets=True).fresh(0)
+    learned.prepare(data)
+    agent = ALGORITHMS[name](data, **MODELS, model_normalize_targets=False).fresh(1)
+    agent.model.load_state_dict(learned.model.state_dict())  # as init= does
+    states, actions = torch.randn(2, 5, 2), torch.rand(5, 3, 4, 2)
+    for one, other in zip(*(m.predict_all(*states) for m in (agent.model, learned.model)), strict=True):
+        assert torch.equal(one, other)
+    draws = torch.zeros(5, 2, dtype=torch.int64)
+    found, wanted = (m.sums_of(states[0], actions, draws, Objective(6))[0] for m in (agent.model, learned.model))
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["mopo", "mbrcsl", "cocoa_iql"])
+def test_a_model_of_observations_as_they_are_is_refused_where_they_are_normalised(name: str) -> None:
+    data, kind = plane_data(50), ALGORITHMS[name]
+    agent = kind(data, **MODELS, normalization="observations")
+    agent.model.fitted.fill_(True)  # as init= leaves it
+    with pytest.raises(ConfigError, match=r"set algo\.normalization=none, or leave out init="):
+        agent.prepare(data)
+    agent.normalizer.fixed = True  # a run with a policy: its model reads what it was normalised by
+    agent.prepare(data)

@@ -324,10 +324,6 @@ def test_seeds_stacked_equal_each_alone_in_float64(kind: type[ImaginedSAC]) -> N
 
 
 def test_a_model_that_comes_from_a_run_reads_observations_as_they_are() -> None:
-    agent = MOPO(plane_data(50), **SMALL, normalization="observations")
-    agent.model.fitted.fill_(True)  # as init= leaves it
-    with pytest.raises(ConfigError, match=r"set algo\.normalization=none, or leave out init="):
-        agent.prepare(plane_data(50))
     plain = MOPO(plane_data(50), **SMALL)
     plain.model.fitted.fill_(True)
     plain.model.input_mean.fill_(7.0)
