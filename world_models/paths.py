@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.errors import DataError
 from surefoot.core.random import Noise
+from surefoot.data.dataset import Dataset
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 
 
@@ -90,6 +91,17 @@ def step_by_step(
     parts = (noise[name].unflatten(-1, (horizon, -1)).unbind(1) for name in NAMES)
     for to_act, member, outcome in zip(*parts, strict=True):
         yield to_act, StepNoise(members(member.squeeze(-1)), outcome)
+
+
+def length_notes(horizon: int, dataset: Dataset) -> list[str]:
+    """What to say where paths of `horizon` steps are longer or shorter than the episodes that they are to beat."""
+    longest = int(dataset.episode_lengths.max())
+    if abs(horizon - longest) <= 0.05 * longest:
+        return []
+    return [
+        f"paths have {horizon:,} steps, and the data's longest episode {longest:,}: the sums of rewards that are "
+        f"compared are of unequal lengths; give algo.horizon={longest} unless that is meant"
+    ]
 
 
 def nothing_kept(name: str, tried: int, threshold: float, best: float) -> DataError:

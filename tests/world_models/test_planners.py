@@ -296,6 +296,15 @@ def test_settings_out_of_range_are_named() -> None:
     assert dataclasses.asdict(make_planner("mppi", samples=None, horizon=7))["horizon"] == 7
 
 
+@pytest.mark.parametrize("name", ["cem", "icem", "mppi", "shooting"])
+def test_noise_that_is_given_is_not_changed(name: str) -> None:
+    planner = make_planner(name, horizon=3, iterations=2, **({} if name == "cem" else {"colour": 0.0}))
+    noise = torch.randn(1, 2048, 3, 1, dtype=torch.float64)
+    kept = noise.clone()
+    planner.plan(scalar(), torch.ones(1, 1, dtype=torch.float64), planner.begin(1, 1), noise=noise)
+    assert torch.equal(noise, kept)
+
+
 def test_cem_balances_the_continuous_cart_pole_with_exact_dynamics() -> None:
     world = NativeDynamics("native/cartpole-balance")
     policy = PlannerPolicy(CEM(samples=350, iterations=5, horizon=15), world, world.low, world.high)

@@ -11,7 +11,7 @@ from torch import Tensor
 from surefoot.core.memory import DRAWS, Memory
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score, sums_of
-from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, sampled, shifted
+from surefoot.world_models.planners.base import PLAN, BasePlanner, around, counted_on, sampled, shifted
 from surefoot.world_models.planners.cem import Best
 from surefoot.world_models.planners.derivatives import smooth
 from surefoot.world_models.risk import cost_at_risk
@@ -47,8 +47,7 @@ class GradientShooting(BasePlanner):
         """As `Planner.plan`; `noise` is of `starts` candidates."""
         world, draws, mean = smooth(dynamics), memory[DRAWS], memory[PLAN].to(states.dtype)
         white = sampled(noise, draws, 0, self.starts, mean, self.colour)
-        white[:, 0] = 0
-        actions = (mean.unsqueeze(1) + self.sigma * white).clamp(-1, 1)
+        actions = around(mean, self.sigma, white)
         first, second, best = torch.zeros_like(actions), torch.zeros_like(actions), Best(mean)
         for step in range(1, self.iterations + 1):
             best.see(actions, score(world, states, actions, draws, objective))
