@@ -13,7 +13,7 @@ from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score, sums_of
 from surefoot.world_models.planners.base import PLAN, BasePlanner, around, counted_on, sampled, shifted
 from surefoot.world_models.planners.cem import Best
-from surefoot.world_models.planners.derivatives import smooth
+from surefoot.world_models.planners.derivatives import slope_of, smooth
 from surefoot.world_models.risk import cost_at_risk
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
@@ -69,4 +69,4 @@ class GradientShooting(BasePlanner):
                 above = cost_at_risk(costs, objective.risk) - objective.cost_limit
                 value = value - self.cost_weight * above.clamp(min=0)
             finite = value[value.isfinite()]
-            return torch.autograd.grad(finite.sum(), point)[0] if len(finite) else torch.zeros_like(point)
+            return slope_of(world, finite.sum(), point) if len(finite) else torch.zeros_like(point)
