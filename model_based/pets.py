@@ -119,8 +119,8 @@ class PETS(OffPolicyAgent):
         }
 
     def notes(self, dataset: Any) -> list[str]:
-        """Where no termination function is known, or no reward."""
-        return known_notes(self.config, self.spec.environment)
+        """Where no termination function is known, or no reward; not how to give one, which no policy holds."""
+        return [note.partition(";")[0] for note in known_notes(self.config, self.spec.environment)]
 
     def statistics(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """Means and deviations of the model's inputs and targets, of rows of the buffer; what it predicts stays."""
