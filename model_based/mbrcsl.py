@@ -26,7 +26,7 @@ from surefoot.world_models import learning
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.ensemble import DECAYS
 from surefoot.world_models.learning import BestSoFar, EnsembleConfig, ensemble_of, learn_model, prepare_model
-from surefoot.world_models.paths import Paths, follow, length_notes, nothing_kept, path_noise, step_by_step
+from surefoot.world_models.paths import Paths, follow, nothing_kept, path_noise, path_notes, step_by_step
 
 STARTS, KEPT = "starts", "kept"
 
@@ -157,7 +157,7 @@ class MBRCSL(RCSL):
         first, best = self.phases[-1] + 1, best_return(dataset)
         kept = f"mbrcsl: keeps paths that return more than {best:.1f} in the model"
         own = f"{kept}; its policy learns from training step {first:,} on, and its scores mean nothing before"
-        return [own, *length_notes(self.config.horizon, dataset), *learning.weight_notes(dataset, self.config)]
+        return [own, *path_notes(self.config.horizon, dataset), *learning.weight_notes(dataset, self.config)]
 
     @property
     def phases(self) -> tuple[int, int, int]:

@@ -93,15 +93,19 @@ def step_by_step(
         yield to_act, StepNoise(members(member.squeeze(-1)), outcome)
 
 
-def length_notes(horizon: int, dataset: Dataset) -> list[str]:
-    """What to say where paths of `horizon` steps are longer or shorter than the episodes that they are to beat."""
-    longest = int(dataset.episode_lengths.max())
-    if abs(horizon - longest) <= 0.05 * longest:
-        return []
-    return [
-        f"paths have {horizon:,} steps, and the data's longest episode {longest:,}: the sums of rewards that are "
-        f"compared are of unequal lengths; give algo.horizon={longest} unless that is meant"
-    ]
+def path_notes(horizon: int, dataset: Dataset) -> list[str]:
+    """What to say where returns of paths of `horizon` steps are no fair match for those of episodes."""
+    found, longest = [], int(dataset.episode_lengths.max())
+    if abs(horizon - longest) > 0.05 * longest:
+        found.append(
+            f"paths have {horizon:,} steps, and the data's longest episode {longest:,}: the sums of rewards that are "
+            f"compared are of unequal lengths; give algo.horizon={longest} unless that is meant"
+        )
+    if dataset.terminations.any():
+        found.append(
+            "episodes of the data end by termination, and paths go on: in the model they may earn what no episode could"
+        )
+    return found
 
 
 def nothing_kept(name: str, tried: int, threshold: float, best: float) -> DataError:
