@@ -78,6 +78,9 @@ class ImaginedSACConfig(EnsembleConfig, AlarmConfig):
         require(0 <= self.real_ratio <= 1, name, "real_ratio", self.real_ratio, "in [0, 1]")
         known = self.normalization in {"none", "observations"}
         require(known, name, "normalization", self.normalization, "none or observations")
+        bounds = self.reward_range
+        fine = bounds is None or (len(bounds) == 2 and bounds[0] <= bounds[1])
+        require(fine, name, "reward_range", bounds, "(lowest, highest) or null")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
 
 

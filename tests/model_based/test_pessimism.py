@@ -343,6 +343,8 @@ def test_a_model_that_comes_from_a_run_reads_observations_as_they_are() -> None:
         ("morel", {"threshold_divisor": 0.0}, r"morel\.threshold_divisor"),
         ("rambo", {"adversary_every": 0}, r"rambo\.adversary_every"),
         ("imagined_sac", {"real_ratio": 1.5}, r"real_ratio is 1\.5"),
+        ("ravl", {"reward_range": (1.0, 0.0)}, r"ravl\.reward_range is \(1\.0, 0\.0\)"),
+        ("mopo", {"reward_range": (1.0,)}, r"mopo\.reward_range"),
         ("imagined_sac", {"rollout_length": 0}, r"rollout_length is 0"),
         ("imagined_sac", {"alarm_patience": 0}, r"alarm_patience is 0"),
     ],
