@@ -42,6 +42,23 @@ def masked_mean(values: Tensor, mask: Tensor | None = None, dim: int | None = No
     return masked_sum(values, mask, dim, keepdim) / torch.where(count > 0, count, 1)
 
 
+def masked_quantile(values: Tensor, mask: Tensor, level: float) -> Tensor:
+    """() the `level` quantile over the units that the mask keeps, at least one, linear between order statistics.
+
+    Args:
+        values: any shape.
+        mask: of zeros and ones, broadcastable to `values`.
+        level: in [0, 1].
+    """
+    ordered = keep(values, mask, torch.inf).flatten().sort().values
+    last = masked_count(values, mask) - 1
+    position = level * last
+    below = position.floor()
+    pair = torch.stack([below, torch.minimum(below + 1, last)]).long()
+    low, high = ordered.gather(0, pair).unbind(0)
+    return torch.lerp(low, high, position - below)
+
+
 def masked_variance(values: Tensor, mask: Tensor | None = None, correction: int = 1) -> Tensor:
     """Variance over the units that the mask keeps, 0 where they are no more than `correction`.
 

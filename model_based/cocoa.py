@@ -28,6 +28,7 @@ from surefoot.world_models.learning import (
     learn_model,
     model_sources,
     prepare_model,
+    weight_notes,
 )
 
 BACKWARDS, SEEKING = "backwards", "seeking"
@@ -90,7 +91,7 @@ class COCOA:
         self.inner.build(self)
         c, spec = self.config, self.spec
         if not hasattr(self, "model"):
-            self.model = ensemble_of(spec, c)
+            self.model = ensemble_of(spec, c, units=lambda states: self.normalizer.inverse(states))
             self.model_best = BestSoFar(self.model)
         self.reverse = ensemble_of(spec, dataclasses.replace(c, termination="none", reward_function="learned"))
         self.reverse.elites = torch.arange(self.reverse.members)
@@ -139,7 +140,9 @@ class COCOA:
         """How much of the run is the algorithm's."""
         c = self.config
         first = c.model_updates + c.seeker_updates
-        return [*self.inner.notes(self, dataset), f"{self.name}: the policy is trained from step {first + 1:,} on"]
+        weights = [] if self._has_model else weight_notes(dataset, c)
+        own = [f"{self.name}: the policy is trained from step {first + 1:,} on", *weights]
+        return [*self.inner.notes(self, dataset), *own]
 
     def sources(self: Any, stores: Stores) -> Mapping[str, Source]:
         """The algorithm's, the models', and the steps back towards the data."""

@@ -13,14 +13,13 @@ from torch import Tensor
 from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.distributions import gaussian_entropy, gaussian_log_density
 from surefoot.core.features import EncoderConfig
-from surefoot.core.masked import masked_mean
+from surefoot.core.masked import masked_mean, masked_quantile
 from surefoot.core.memory import Memory
 from surefoot.core.random import Noise
 from surefoot.core.rates import LaProp
 from surefoot.core.returns import lambda_returns
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.spec import VECTOR
-from surefoot.core.value_learning import linear_quantile
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import ReplayWindows
 from surefoot.world_models.recurrent import Numbers, RecurrentModel, window_of
@@ -170,11 +169,14 @@ class Dreamer(OffPolicyAgent):
         found = {"reconstruction": picture, "reward_loss": reward, "continuation_loss": continuation, "kl": kl}
         return loss, states, found
 
-    def behaviour_loss(self, states: Tensor, alive: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Metrics]:
+    def behaviour_loss(
+        self, states: Tensor, there: Tensor, alive: Tensor, noise: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor, Metrics]:
         """Losses of policy and values in imagination, and the returns of the states where it began.
 
         Args:
             states: (N, S) without gradient.
+            there: (N,) 0 on padding: not in the returns' range either.
             alive: (N,) how much each of them counts: 0 on padding and where the episode has terminated.
             noise: of the update.
         """
@@ -189,7 +191,7 @@ class Dreamer(OffPolicyAgent):
             reach = torch.cat([torch.ones_like(continues[:1]), (c.discount * continues[:-1]).cumprod(0)])
             weights = reach * alive
             weights = weights / (len(weights) * alive.sum().clamp(min=1))
-            spread = linear_quantile(returns.flatten(), 0.95) - linear_quantile(returns.flatten(), 0.05)
+            spread = masked_quantile(returns, there, 0.95) - masked_quantile(returns, there, 0.05)
             advantage = (returns - values[:-1]) / self.r_range.clamp(min=1)
         flat = seen[:-1].flatten(0, 1)
         mean, std = self.behaviour(flat)
@@ -225,8 +227,8 @@ class Dreamer(OffPolicyAgent):
         world, states, found = self.world_loss(batch, noise)
         mask = torch.cat([torch.ones_like(batch["mask"][:, :1]), batch["mask"]], 1)
         over = torch.cat([torch.zeros_like(mask[:, :1]), batch["terminations"]], 1)
-        alive = (mask * (1 - over)).flatten()
-        behaviour, ahead, more = self.behaviour_loss(states.joint.detach().flatten(0, 1), alive, noise)
+        there, alive = mask.flatten(), (mask * (1 - over)).flatten()
+        behaviour, ahead, more = self.behaviour_loss(states.joint.detach().flatten(0, 1), there, alive, noise)
         along = self.replay_value_loss(states.joint, batch, ahead.view_as(mask))
         return world + behaviour + self.config.replay_value_weight * along, {**found, **more, "replay_value": along}
 

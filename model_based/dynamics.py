@@ -20,7 +20,6 @@ from surefoot.world_models.learning import (
     model_notes,
     model_sources,
     prepare_model,
-    reads_of,
 )
 
 
@@ -51,7 +50,7 @@ class LearnedDynamics(Agent):
         costs = self.config.model_costs
         self.model = ensemble_of(self.spec, self.config, costs)
         self.model_best = BestSoFar(self.model)
-        self.reads = reads_of(self.config, costs)  # type: ignore[misc, assignment]
+        self.reads = (*READS, "costs") if costs else READS  # type: ignore[misc, assignment]
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Actions into [-1, 1]; observations and rewards stay in the environment's units."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from surefoot.core import ensembles
 from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.errors import ConfigError
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores, Uniform
@@ -27,11 +26,12 @@ from surefoot.model_based.signals import imagined_signals, value_signals
 from surefoot.world_models.dynamics import Dynamics, Outcome
 from surefoot.world_models.imagine import imagine, rollout_noise
 from surefoot.world_models.learning import (
+    WEIGHTS,
     BestSoFar,
     EnsembleConfig,
     ensemble_of,
-    known_notes,
     learn_model,
+    model_notes,
     model_sources,
     prepare_model,
 )
@@ -78,6 +78,9 @@ class ImaginedSACConfig(EnsembleConfig, AlarmConfig):
         require(0 <= self.real_ratio <= 1, name, "real_ratio", self.real_ratio, "in [0, 1]")
         known = self.normalization in {"none", "observations"}
         require(known, name, "normalization", self.normalization, "none or observations")
+        bounds = self.reward_range
+        fine = bounds is None or (len(bounds) == 2 and bounds[0] <= bounds[1])
+        require(fine, name, "reward_range", bounds, "(lowest, highest) or null")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
 
 
@@ -114,11 +117,8 @@ class ImaginedSAC(Agent):
         self.temperature = Temperature(c.temperature)
         self.register_buffer("limits", torch.zeros(5))  # lowest and highest value, best; lowest and highest reward
         if self.learned:
-            self.model = ensemble_of(self.spec, c)
+            self.model = ensemble_of(self.spec, c, units=lambda states: self.normalizer.inverse(states))
             self.model_best = BestSoFar(self.model)
-            ends = self.model.terminates
-            if ends is not None and c.normalization != "none":
-                self.model.terminates = lambda following: ends(self.normalizer.inverse(following))
 
     def world(self) -> Dynamics:
         """Where rows are imagined, in the units in which the agent reads observations: the model."""
@@ -131,17 +131,7 @@ class ImaginedSAC(Agent):
         return -float(self.spec.action_dim) if wanted is None else wanted
 
     def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions, normalise observations; note what the data's rewards allow values to be.
-
-        Raises:
-            ConfigError: observations are to be normalised, and a model that came with `init=` reads them as they are.
-        """
-        foreign = self.learned and bool(self.model.fitted) and not self.normalizer.fixed
-        if foreign and self.config.normalization != "none":
-            raise ConfigError(
-                f"{self.name}: the model that init= gives reads observations in the environment's units: set "
-                "algo.normalization=none, or leave out init="
-            )
+        """Scale actions, normalise observations; note what the data's rewards allow values to be."""
         ready = prepare(self, dataset, normalization=self.config.normalization)
         if self.learned:
             ready = prepare_model(self, ready)
@@ -154,8 +144,8 @@ class ImaginedSAC(Agent):
         return ready
 
     def notes(self, dataset: Dataset) -> list[str]:
-        """Where no termination function is known."""
-        return known_notes(self.config, self.spec.environment) if self.learned else []
+        """Where no termination function is known, and how many rows the model's weights leave."""
+        return model_notes(dataset, self.config, self.spec.environment) if self.learned else []
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """States to begin from; and the batches of SAC, the data's rows beside imagined ones."""
@@ -181,7 +171,8 @@ class ImaginedSAC(Agent):
         """Rows of the present policy in the world, from states of the data."""
         c = self.config
         found = imagine(self.world(), self.actor.act, batch["observations"], noise, c.rollout_length, self.judge)
-        return {MAIN: found.rows()}, imagined_signals(found, self.limits[3:], c.real_ratio)  # type: ignore[dict-item]
+        rows = {**found.rows(), WEIGHTS: torch.ones_like(found.rewards).flatten()}  # which no model is trained on
+        return {MAIN: rows}, imagined_signals(found, self.limits[3:], c.real_ratio)  # type: ignore[dict-item]
 
     # -- SAC ----------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from surefoot.core.returns import lambda_returns
 from surefoot.core.velocity import PlainVelocity
 from surefoot.data.dataset import Dataset
 from surefoot.model_based.alarm import AlarmConfig, Limits
-from surefoot.model_based.signals import value_signals
+from surefoot.model_based.signals import reward_excess, value_signals
 from surefoot.offline import chunked
 from surefoot.world_models.chunk_model import ChunkModel
 from surefoot.world_models.dynamics import Dynamics, StepNoise
@@ -178,11 +178,12 @@ class MAC(Agent):
         states, rewards, returns, there = self.imagine(batch["observations"], noise["imagined"])
         value = self.value(states.flatten(0, 1)).view_as(returns)
         loss = (there * (value - returns).square()).sum() / there.sum()
-        lowest, highest = self.limits[3:] * ((1 - c.discount**c.chunk) / (1 - c.discount))  # of a chunk
+        least, most = self.limits[3:] * ((1 - c.discount**c.chunk) / (1 - c.discount))  # of a chunk; some end in it
+        lowest, highest = torch.minimum(least, self.limits[3]), torch.maximum(most, self.limits[4])
         reward = (there * rewards).sum() / there.sum()
         metrics = value_signals(value.flatten().unsqueeze(0), self.limits, c.discount, torch.zeros_like(reward), 1)
         metrics["imagined_reward"] = reward
-        metrics["reward_excess"] = (reward - highest) / (highest - lowest).clamp(min=1e-6)
+        metrics["reward_excess"] = reward_excess(reward, lowest, highest)
         return loss, metrics
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:

@@ -21,8 +21,8 @@ from surefoot.online.replay import Replay
 from surefoot.online.sac import SACConfig, of_sac
 from surefoot.world_models.ensemble import gaussian_loss
 from surefoot.world_models.imagine import imagine, rollout_noise
-from surefoot.world_models.learning import EnsembleConfig, ensemble_of, known_notes
-from surefoot.world_models.renormalise import renormalised, statistics_of
+from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
+from surefoot.world_models.renormalise import measured
 
 MODEL, HOLDOUT, FRESH, STARTS = "model", "model_holdout", "model_fresh", "starts"
 FRESH_ROWS = 250
@@ -34,7 +34,7 @@ HELD_EVERY = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class MBPOConfig(SACConfig, EnsembleConfig, AlarmConfig):
+class MBPOConfig(SACConfig, ModelConfig, AlarmConfig):
     """Settings of MBPO; the defaults are the official ones for Hopper, but for rollouts and the model's epochs."""
 
     initial_steps: int = 5_000
@@ -51,7 +51,7 @@ class MBPOConfig(SACConfig, EnsembleConfig, AlarmConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         SACConfig.__post_init__(self)
-        EnsembleConfig.__post_init__(self)
+        ModelConfig.__post_init__(self)
         AlarmConfig.__post_init__(self)
         name = algorithm_of(self)
         for field in ("rollouts", "imagine_every", "imagined_kept", "model_updates", "model_every"):
@@ -103,7 +103,7 @@ class MBPO(OffPolicyAgent):
     def build(self) -> None:
         """SAC's networks, the model, what rewards allow, and how often rows were imagined."""
         of_sac.build(self)
-        self.model = ensemble_of(self.spec, self.config)
+        self.model = ensemble_of(self.spec, self.config, units=lambda states: self.normalizer.inverse(states))
         self.register_buffer("limits", torch.zeros(5))
         self.register_buffer("held", torch.zeros(()))  # the holdout's loss
         self.register_buffer("imaginations", torch.zeros((), dtype=torch.int64))
@@ -131,7 +131,7 @@ class MBPO(OffPolicyAgent):
         return self.model.loss(batch)
 
     def refresh(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The model's statistics and the limits of values, of rows of the buffer."""
+        """The model's statistics and the limits of values, of rows of the buffer; what it predicts stays as it is."""
         low, high = batch["rewards"].min(), batch["rewards"].max()
         horizon = 1 / max(1 - self.config.discount, 1e-9)
         zero = torch.zeros_like(low)
@@ -142,12 +142,7 @@ class MBPO(OffPolicyAgent):
             low,
             high,
         ]
-        return {**statistics_of(self.model, batch), "limits": torch.stack(limits)}, {}
-
-    def renew(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The same of a model that was trained: what it predicts stays as it is."""
-        found = self.refresh(batch, noise)[0]
-        return {**renormalised(self.model, found), "limits": found["limits"]}, {}
+        return {**measured(self.model, batch), "limits": torch.stack(limits)}, {}
 
     def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The elites, by the holdout; and what the holdout's likelihood is."""
@@ -195,6 +190,6 @@ class MBPO(OffPolicyAgent):
             Update(self.model_loss, ("model",), Adam(c.model_learning_rate), MODEL, c.model_every, rows=c.model_rows),
             *(dataclasses.replace(rule, after=first, until=first + 1) for rule in asked),
             *(dataclasses.replace(rule, after=first + 1, every=c.imagine_every) for rule in asked),
-            Rule(self.renew, after=first + 1, every=c.imagine_every, **whole),
+            Rule(self.refresh, after=first + 1, every=c.imagine_every, **whole),
             *(dataclasses.replace(entry, after=first) for entry in of_sac.updates(self)),
         ]

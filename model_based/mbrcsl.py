@@ -22,11 +22,11 @@ from surefoot.data.prepare import best_return
 from surefoot.data.sources import Added
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.offline.rcsl import RCSL, RCSLConfig
+from surefoot.world_models import learning
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.ensemble import DECAYS
 from surefoot.world_models.learning import BestSoFar, EnsembleConfig, ensemble_of, learn_model, prepare_model
-from surefoot.world_models.learning import model_sources as rows_of_model
-from surefoot.world_models.paths import Paths, follow, nothing_kept, path_noise, step_by_step
+from surefoot.world_models.paths import Paths, follow, nothing_kept, path_noise, path_notes, step_by_step
 
 STARTS, KEPT = "starts", "kept"
 
@@ -126,7 +126,7 @@ class MBRCSL(RCSL):
         """Policy, model, and clone."""
         super().build()
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
-        self.model = ensemble_of(self.spec, c)
+        self.model = ensemble_of(self.spec, c, units=lambda states: self.normalizer.inverse(states))
         self.model_best = BestSoFar(self.model)
         self.noise_schedule = Schedule.cosine(c.diffusion_steps)
         network = UNetNoise if c.behaviour_network == "mlp_unet" else PlainNoise
@@ -154,10 +154,10 @@ class MBRCSL(RCSL):
 
     def notes(self, dataset: Dataset) -> list[str]:
         """What paths must beat, and when the policy's training begins."""
-        return [
-            f"mbrcsl: keeps paths that return more than {best_return(dataset):.1f} in the model; its policy learns "
-            f"from training step {self.phases[-1] + 1:,} on, and its scores mean nothing before"
-        ]
+        first, best = self.phases[-1] + 1, best_return(dataset)
+        kept = f"mbrcsl: keeps paths that return more than {best:.1f} in the model"
+        own = f"{kept}; its policy learns from training step {first:,} on, and its scores mean nothing before"
+        return [own, *path_notes(self.config.horizon, dataset), *learning.weight_notes(dataset, self.config)]
 
     @property
     def phases(self) -> tuple[int, int, int]:
@@ -175,7 +175,7 @@ class MBRCSL(RCSL):
         kept.dtype = stores.data["rewards"].dtype
         return {
             MAIN: Uniform(stores.data),
-            **rows_of_model(stores, c),
+            **learning.model_sources(stores, c),
             STARTS: Uniform(lambda rows: {"observations": first[rows]}, len(first), STARTS),
             KEPT: kept,
         }

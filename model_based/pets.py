@@ -15,8 +15,8 @@ from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.model_replay import Members, Split
 from surefoot.online.replay import Replay
 from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
-from surefoot.world_models.learning import EnsembleConfig, ensemble_of, known_notes
-from surefoot.world_models.renormalise import renormalised, statistics_of
+from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
+from surefoot.world_models.renormalise import measured
 from surefoot.world_models.terminations import AUTO
 
 MODEL, HOLDOUT, ALL = "model", "model_holdout", "all"
@@ -26,7 +26,7 @@ DECAYS = (2.5e-5, 5e-5, 7.5e-5, 1e-4)
 
 
 @dataclasses.dataclass(frozen=True)
-class PETSConfig(OffPolicyConfig, EnsembleConfig):
+class PETSConfig(OffPolicyConfig, ModelConfig):
     """Settings of PETS; the defaults are mbrl-lib's for a cart-pole."""
 
     initial_steps: int = 200  # environment steps with random actions: one episode there
@@ -50,7 +50,7 @@ class PETSConfig(OffPolicyConfig, EnsembleConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range; the planner checks its own."""
         OffPolicyConfig.__post_init__(self)
-        EnsembleConfig.__post_init__(self)
+        ModelConfig.__post_init__(self)
         require(self.measure_every >= 1, algorithm_of(self), "measure_every", self.measure_every, ">= 1")
         only = "0: it learns from what it meets alone"
         require(self.offline_fraction == 0, algorithm_of(self), "offline_fraction", self.offline_fraction, only)
@@ -119,16 +119,12 @@ class PETS(OffPolicyAgent):
         }
 
     def notes(self, dataset: Any) -> list[str]:
-        """Where no termination function is known, or no reward."""
-        return known_notes(self.config, self.spec.environment)
+        """Where no termination function is known, or no reward; not how to give one, which no policy holds."""
+        return [note.partition(";")[0] for note in known_notes(self.config, self.spec.environment)]
 
     def statistics(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """Means and deviations of the model's inputs and targets, of rows of the buffer."""
-        return statistics_of(self.model, batch), {}
-
-    def renormalise(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The same of a model that was trained: what it predicts stays as it is."""
-        return renormalised(self.model, statistics_of(self.model, batch)), {}
+        """Means and deviations of the model's inputs and targets, of rows of the buffer; what it predicts stays."""
+        return measured(self.model, batch), {}
 
     def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The elites, by the holdout."""
@@ -146,5 +142,5 @@ class PETS(OffPolicyAgent):
             Rule(self.statistics, ("model",), source=ALL, rows=4 * c.model_rows, until=1),
             Update(self.model_loss, ("model",), Adam(c.model_learning_rate), MODEL, rows=c.model_rows),
             Rule(self.choose, ("model",), source=HOLDOUT, rows=c.model_holdout_limit, every=c.measure_every),
-            Rule(self.renormalise, ("model",), source=ALL, rows=4 * c.model_rows, every=c.measure_every),
+            Rule(self.statistics, ("model",), source=ALL, rows=4 * c.model_rows, every=c.measure_every),
         ]

@@ -15,7 +15,7 @@ from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.learning import MODEL
+from surefoot.world_models.learning import MODEL, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RAMBO(ImaginedSAC):
     def adversary_loss(self, parts: dict[str, Batch], noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """The model's own loss, and the likelihood of outcomes that are better than expected."""
         model, states = self.model, parts[MAIN]["observations"]
-        fitted, metrics = model.loss(parts[MODEL])
+        fitted, metrics = model.loss(parts[MODEL], parts[MODEL].get(WEIGHTS))
         rows, size = len(states), self.spec.action_dim
         to_act, to_follow, to_step = noise["adversary"][:rows].split([size, size, model.noise_dim], -1)
         with torch.no_grad():

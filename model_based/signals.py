@@ -33,6 +33,15 @@ def value_signals(q: Tensor, limits: Tensor, discount: float, temperature: Tenso
     }
 
 
+def reward_excess(reward: Tensor, lowest: Tensor, highest: Tensor) -> Tensor:
+    """() how far a mean reward is above the highest, in units of their range, or of a tenth of their size if more.
+
+    Constant rewards have no range.
+    """
+    scale = torch.maximum(highest - lowest, 0.1 * torch.maximum(lowest.abs(), highest.abs()))
+    return (reward - highest) / scale.clamp(min=1e-6)
+
+
 def imagined_signals(found: Rollouts, rewards: Tensor, real_ratio: float) -> Metrics:
     """What is told of imagined rows.
 
@@ -42,13 +51,12 @@ def imagined_signals(found: Rollouts, rewards: Tensor, real_ratio: float) -> Met
         real_ratio: share of a batch's rows that are not imagined.
     """
     lowest, highest = rewards
-    scale = torch.maximum(highest - lowest, 0.1 * torch.maximum(lowest.abs(), highest.abs()))  # of constant ones too
     valid = found.valid.to(found.states.dtype)
     goes_on = found.valid & (found.terminations == 0)  # an end that a method makes has a reward of its own
     reward = torch.where(goes_on, found.rewards, 0).sum() / goes_on.sum().clamp(min=1)
     return {
         "imagined_reward": reward,
         "imagined_steps": valid.sum(0).mean(),
-        "reward_excess": (reward - highest) / scale.clamp(min=1e-6),
+        "reward_excess": reward_excess(reward, lowest, highest),
         "edge_share": (1 - real_ratio) * edge_share(found),
     }

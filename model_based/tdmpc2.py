@@ -71,6 +71,7 @@ class TDMPC2Config(OffPolicyConfig):
         require(0 < low <= high, "tdmpc2", "std_range", self.std_range, "two deviations above 0, the smaller one first")
         require(0 <= self.dropout < 1, "tdmpc2", "dropout", self.dropout, "in [0, 1)")
         require(0 <= self.scale_rate <= 1, "tdmpc2", "scale_rate", self.scale_rate, "in [0, 1]")
+        require(self.encoder_factor >= 0, "tdmpc2", "encoder_factor", self.encoder_factor, ">= 0")
         require(0 < self.step_decay <= 1, "tdmpc2", "step_decay", self.step_decay, "in (0, 1]")
         for name in ("consistency", "reward", "value", "termination", "entropy"):
             value = getattr(self, f"{name}_weight")
@@ -134,6 +135,7 @@ class TDMPC2(OffPolicyAgent):
         self.representation, self.model, self.critic, self.prior = parts
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.register_buffer("q_range", torch.ones(()))
+        self.actor  # noqa: B018  # refuses a search that is none
 
     @property
     def discount(self) -> float:
@@ -145,7 +147,8 @@ class TDMPC2(OffPolicyAgent):
         """What acts: a search from the last plan."""
         c = self.config
         known = 6 + 2 * (self.spec.action_dim >= 20)
-        found = {**dataclasses.asdict(c), "discount": self.discount, "iterations": c.iterations or known}
+        iterations = known if c.iterations is None else c.iterations
+        found = {**dataclasses.asdict(c), "discount": self.discount, "iterations": iterations}
         return LatentPlanner(self.representation, self.model, self.critic, self.prior, found)
 
     @property

@@ -130,7 +130,8 @@ class GaussianEnsemble(nn.Module):
             hidden: widths of the hidden layers, with SiLU between them.
             decays: weight decay of each layer, the last included; () for none.
             learned_bounds: learn the bounds of the log-variance (PETS); False: they stay where they start.
-            normalize_targets: divide targets by their deviations over the data.
+            normalize_targets: divide targets by their deviations over the data, which `fit_statistics` finds. What a
+                trained model was divided by counts in any case, such as where `init=` loads one.
             costs: predict costs too.
             terminates: where episodes end; None: nowhere.
 
@@ -206,8 +207,7 @@ class GaussianEnsemble(nn.Module):
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """(..., D) what the networks are trained on."""
-        raw = self.raw_targets(batch)
-        return (raw - self.target_mean) / self.target_scale if self.normalize_targets else raw
+        return (self.raw_targets(batch) - self.target_mean) / self.target_scale
 
     def inputs(self, states: Tensor, actions: Tensor) -> Tensor:
         """(..., S + A) what the networks read."""
@@ -285,8 +285,6 @@ class GaussianEnsemble(nn.Module):
     def in_units(self, prediction: Prediction) -> Prediction:
         """A prediction in the environment's units, the exact inverse of `targets`, with recalibrated variances."""
         log_variance = prediction.log_variance + self.temperature.log()
-        if not self.normalize_targets:
-            return Prediction(prediction.mean, log_variance)
         mean = prediction.mean * self.target_scale + self.target_mean
         return Prediction(mean, log_variance + 2 * self.target_scale.log())
 

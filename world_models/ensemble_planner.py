@@ -15,7 +15,7 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.world_models import rewards, terminations
 from surefoot.world_models.dynamics import check_costs
 from surefoot.world_models.ensemble import GaussianEnsemble
-from surefoot.world_models.futures import Objective
+from surefoot.world_models.futures import Objective, check_futures
 from surefoot.world_models.planners.base import PLAN
 from surefoot.world_models.planners.cem import CEM
 from surefoot.world_models.rewards import LEARNED
@@ -39,6 +39,21 @@ MODEL: dict[str, Any] = {"members": 5, "asked": 5, "model_hidden": (200, 200, 20
 WORDS = {"termination": (AUTO, NONE), "reward_function": (AUTO, LEARNED)}
 """Options of the model that name functions, and what a policy file may say of them."""
 _2_TO_32 = 4_294_967_296
+
+
+def without_code(words: dict[str, str]) -> dict[str, str]:
+    """The words as they are, of `WORDS`.
+
+    Raises:
+        ConfigError: one names a function of the user's own, which would be code in a policy's file.
+    """
+    for option, word in words.items():
+        if word not in WORDS[option]:
+            raise ConfigError(
+                f"{option}={word} is code, which no policy file holds: use {' or '.join(WORDS[option])}, or plan in a "
+                "model alone that has the function (algo=dynamics, then surefoot plan RUN)"
+            )
+    return words
 
 
 class EnsemblePlanner(Actor):
@@ -67,10 +82,13 @@ class EnsemblePlanner(Actor):
             termination: by which the model's function was found, for the description.
             environment: likewise, its id.
             reward_function: as `termination`.
+
+        Raises:
+            ConfigError: a function of the user's own, which is refused here so that no run ends at its policy's file.
         """
         super().__init__()
         self.model, self.options = model, {name: options[name] for name in SEARCH}
-        self.words = {"termination": termination, "reward_function": reward_function}
+        self.words = without_code({"termination": termination, "reward_function": reward_function})
         self.environment = environment
         o = self.options
         self.planner = CEM(
@@ -80,6 +98,7 @@ class EnsemblePlanner(Actor):
             o["futures"], propagation=o["propagation"], risk=parse_risk(o["risk"]), cost_limit=o["cost_limit"]
         )
         check_costs(model, self.objective.cost_limit)
+        check_futures(model, self.objective)
 
     @property
     def noise_dim(self) -> int:
@@ -106,13 +125,7 @@ class EnsemblePlanner(Actor):
         return self.step(observations, self.begin(len(observations)), noise)[0]
 
     def description(self) -> dict[str, Any]:
-        """Options of the model and of the search; a function of the user's own can't be in a file."""
-        for option, word in self.words.items():
-            if word not in WORDS[option]:
-                raise ConfigError(
-                    f"{option}={word} is code, which no policy file holds: use {' or '.join(WORDS[option])} for a "
-                    "policy that leaves as a file"
-                )
+        """Options of the model and of the search."""
         model = {
             "members": self.model.members,
             "asked": len(self.model.elites),
@@ -126,9 +139,7 @@ class EnsemblePlanner(Actor):
         """As `Actor.from_description`."""
         environment = options["environment"]
         words = {"reward_function": LEARNED, **{name: options[name] for name in WORDS if name in options}}
-        for option, word in words.items():
-            if word not in WORDS[option]:
-                raise ConfigError(f"{option}={word!r}: a policy file says {' or '.join(WORDS[option])}")
+        words = without_code(words)  # before any module is imported
         model = GaussianEnsemble(
             observation_dim,
             action_dim,

@@ -67,12 +67,9 @@ def sums_in_ensemble(
 def _networks(model: GaussianEnsemble, random: bool) -> _Networks:
     width = model.noise_dim
     weights, biases = ([*group] for group in (model.network.weights, model.network.biases))
-    scale, shift = torch.ones_like(biases[-1][0, :width]), torch.zeros_like(biases[-1][0, :width])
-    if model.normalize_targets:
-        scale, shift = model.target_scale, model.target_mean
-    units = torch.ones_like(scale)
+    units = torch.ones_like(model.target_scale)
     units[: model.state_dim] = model.input_scale[: model.state_dim]
-    scale, shift = scale / units, shift / units
+    scale, shift = model.target_scale / units, model.target_mean / units
     means = (weights[-1][:, :width] * scale[:, None], biases[-1][:, :width] * scale + shift)
     if random:
         means = (

@@ -91,6 +91,28 @@ def future_member(dynamics: Dynamics, objective: Objective, draws: Tensor, t: in
     return asked[place]  # type: ignore[no-any-return]
 
 
+def check_futures(dynamics: Dynamics, objective: Objective) -> None:
+    """Refuse futures that are all the same, and a risk of a single one, whatever a plan would make of them.
+
+    Raises:
+        ConfigError: such an objective in this world.
+    """
+    if objective.futures == 1:
+        if not isinstance(objective.risk, Mean):
+            raise ConfigError(
+                f"the risk is {objective.risk} of 1 future, which is the mean outcome: give more futures, such as 50"
+            )
+        return
+    asked = len(getattr(dynamics, "elites", range(dynamics.members)))
+    several = asked > 1 and objective.spread in ("both", "epistemic")
+    if not several and not noisy_futures(dynamics, objective):
+        raise ConfigError(
+            f"{objective.futures} futures of {type(dynamics).__name__} with spread {objective.spread!r} are all the "
+            "same: nothing in it is random, or the spread leaves that out; leave futures and risk out, or plan in "
+            "several worlds or in a model that a run learned"
+        )
+
+
 def noisy_futures(dynamics: Dynamics, objective: Objective) -> bool:
     """Whether the futures differ by the world's own noise."""
     return objective.futures > 1 and objective.spread in ("both", "aleatoric") and dynamics.noise_dim > 0

@@ -103,6 +103,8 @@ class LatentPlanner(Actor):
             )
         if min(o["horizon"], o["iterations"]) < 1:
             raise ConfigError(f"horizon is {o['horizon']} and iterations {o['iterations']}: both must be at least 1")
+        if o["temperature"] < 0:
+            raise ConfigError(f"temperature is {o['temperature']}, must be >= 0: below 0 the worst elites count most")
 
     # -- noise and memory ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from surefoot.world_models import rewards, terminations
 from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, Prediction, gaussian_loss, squared_error
 from surefoot.world_models.mismatch import WEIGHTS as ROW_WEIGHTS
 from surefoot.world_models.mismatch import effective_sample_size
+from surefoot.world_models.renormalise import check_units
 from surefoot.world_models.rewards import LEARNED
 from surefoot.world_models.terminations import AUTO, named
 
@@ -41,15 +42,13 @@ READS = ("observations", "actions", "rewards", "next_observations")
 """Columns that a model learns from; `costs` too where it predicts them."""
 NEVER = 1e30
 """Holdout error of a member that was not measured yet: finite, as all that a checkpoint holds."""
-
-
 JUDGES: dict[str, Judge] = {"error": squared_error, "likelihood": gaussian_loss}
 """How members are compared on the holdout."""
 
 
 @dataclasses.dataclass(frozen=True)
-class EnsembleConfig:
-    """How a model is built and learned; the defaults are those of MBPO and its offline kin."""
+class ModelConfig:
+    """How a model is built; the defaults are those of MBPO and its offline kin."""
 
     model_members: int = 7
     model_elites: int = 5  # how many of them are asked
@@ -59,38 +58,61 @@ class EnsembleConfig:
     model_rows: int = 256  # of each member in a training step
     model_normalize_targets: bool = False  # divide what is predicted by its deviations
     model_learned_bounds: bool = True  # of the log-variance; false: they stay at -10 and 0.5
-    model_holdout: float = 0.2  # share of the rows that no member is trained on
-    model_holdout_limit: int = 1000  # and no more rows than this
-    model_epoch: int = 0  # training steps between measurements of the holdout; 0: one pass over the training rows
-    model_patience: int = 5  # epochs without any member improving until the model's training stops
-    model_improvement: float = 0.01  # relative, that counts as one
-    model_weights: str = "uniform"  # of rows in the model's loss: uniform, recent, or near_best (the best episode)
+    model_holdout_limit: int = 1000  # rows that no member is trained on, at most
     termination: str = AUTO  # where episodes end in the model: auto (by the environment's id), none or module:function
     reward_function: str = LEARNED  # what a step earns: learned, auto (by the environment's id) or module:function
-    model_judged_by: str = "error"  # on the holdout: error (squared, of the means: MBPO) or likelihood
-    model_recalibrated: bool = False  # scale variances, a number a dimension, to what the holdout likes best
 
     def __post_init__(self) -> None:
         """Refuse values out of range; `GaussianEnsemble` checks the sizes."""
         name, c = "the model", self
         require(c.model_members >= 1, name, "model_members", c.model_members, "at least 1")
         require(c.model_rows >= 1, name, "model_rows", c.model_rows, "at least 1")
-        require(0 < c.model_holdout < 1, name, "model_holdout", c.model_holdout, "in (0, 1)")
         require(c.model_holdout_limit >= 1, name, "model_holdout_limit", c.model_holdout_limit, "at least 1")
+        require(all(w >= 0 for w in c.model_decays), name, "model_decays", c.model_decays, "0 or more each")
+
+
+@dataclasses.dataclass(frozen=True)
+class EnsembleConfig(ModelConfig):
+    """How a model is built and learned from a dataset, until a holdout of it improves no more."""
+
+    model_holdout: float = 0.2  # share of the rows that no member is trained on
+    model_epoch: int = 0  # training steps between measurements of the holdout; 0: one pass over the training rows
+    model_patience: int = 5  # epochs without any member improving until the model's training stops
+    model_improvement: float = 0.01  # relative, that counts as one
+    model_weights: str = "uniform"  # of rows in the model's loss: uniform, recent, near_best or value_gradient
+    model_judged_by: str = "error"  # on the holdout: error (squared, of the means: MBPO) or likelihood
+    model_recalibrated: bool = False  # scale variances, a number a dimension, to what the holdout likes best
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        ModelConfig.__post_init__(self)
+        name, c = "the model", self
+        require(0 < c.model_holdout < 1, name, "model_holdout", c.model_holdout, "in (0, 1)")
         require(c.model_epoch >= 0, name, "model_epoch", c.model_epoch, "0 or more training steps")
         require(c.model_patience >= 1, name, "model_patience", c.model_patience, "at least 1")
         require(0 <= c.model_improvement < 1, name, "model_improvement", c.model_improvement, "in [0, 1)")
         require(c.model_weights in ROW_WEIGHTS, name, "model_weights", c.model_weights, " or ".join(ROW_WEIGHTS))
         require(c.model_judged_by in JUDGES, name, "model_judged_by", c.model_judged_by, " or ".join(JUDGES))
-        require(all(w >= 0 for w in c.model_decays), name, "model_decays", c.model_decays, "0 or more each")
 
 
-def ensemble_of(spec: Spec, config: EnsembleConfig, costs: bool = False) -> GaussianEnsemble:
+def ensemble_of(
+    spec: Spec, config: ModelConfig, costs: bool = False, units: Callable[[Tensor], Tensor] | None = None
+) -> GaussianEnsemble:
     """The model that a config describes, of a problem of one vector.
+
+    Args:
+        spec: the problem.
+        config: of the model.
+        costs: predict costs too.
+        units: (..., S) states as the model reads them -> the environment's units, which are what functions of ends and
+            rewards read; None: they are the same.
 
     Raises:
         ConfigError: sizes that don't go together, or a termination function that can't be imported.
     """
+    ends, earned = named(config.termination, spec.environment), rewards.named(config.reward_function, spec.environment)
+    if units is not None:
+        ends, earned = terminations.behind(ends, units), rewards.behind(earned, units)
     model = GaussianEnsemble(
         spec.observation_dim,
         spec.action_dim,
@@ -101,9 +123,9 @@ def ensemble_of(spec: Spec, config: EnsembleConfig, costs: bool = False) -> Gaus
         learned_bounds=config.model_learned_bounds,
         normalize_targets=config.model_normalize_targets,
         costs=costs,
-        terminates=named(config.termination, spec.environment),
+        terminates=ends,
     )
-    model.rewards_of = rewards.named(config.reward_function, spec.environment)
+    model.rewards_of = earned
     return model
 
 
@@ -326,29 +348,24 @@ def model_sources(stores: Stores, config: EnsembleConfig) -> dict[str, Source]:
     return {MODEL: Bootstrap(stores.data, train, config.model_members), HOLDOUT: Fixed(stores.data, held)}
 
 
-def known_notes(config: EnsembleConfig, environment: str | None) -> list[str]:
+def known_notes(config: ModelConfig, environment: str | None) -> list[str]:
     """What a user should hear where it is not known how episodes end, or what a step earns."""
-    return [
-        *terminations.notes(config.termination, environment),
-        *rewards.notes(config.reward_function, environment),
-    ]
+    ends = terminations.notes(config.termination, environment)
+    return [*ends, *rewards.notes(config.reward_function, environment)]
 
 
 def model_notes(dataset: Dataset, config: EnsembleConfig, environment: str | None) -> list[str]:
     """What a user should hear of a model: are ends and rewards known, and how many rows do its weights leave."""
-    found = known_notes(config, environment)
-    if config.model_weights != "uniform":
-        size = effective_sample_size(ROW_WEIGHTS[config.model_weights](dataset))
-        share = 100 * size / len(dataset)
-        found.append(
-            f"the model's rows are weighed ({config.model_weights}): as {size:,.0f} of equal weight, {share:.0f} %"
-        )
-    return found
+    return [*known_notes(config, environment), *weight_notes(dataset, config)]
 
 
-def reads_of(config: EnsembleConfig, costs: bool = False) -> tuple[str, ...]:
-    """Columns that a model as configured learns from."""
-    return (*READS, *(["costs"] if costs else []), *([WEIGHTS] if config.model_weights != "uniform" else []))
+def weight_notes(dataset: Dataset, config: EnsembleConfig) -> list[str]:
+    """How many rows the model's weights leave, where rows are weighed."""
+    if config.model_weights == "uniform":
+        return []
+    size = effective_sample_size(ROW_WEIGHTS[config.model_weights](dataset))
+    share = 100 * size / len(dataset)
+    return [f"the model's rows are weighed ({config.model_weights}): as {size:,.0f} of equal weight, {share:.0f} %"]
 
 
 def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> Dataset:
@@ -356,17 +373,18 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
 
     Args:
         agent: with `model` and a `BestSoFar`.
-        dataset: with actions in [-1, 1] and observations in the environment's units, as `data.prepare` leaves them
-            without a normalisation.
+        dataset: with actions in [-1, 1], as `data.prepare` leaves it.
         best: name of the `BestSoFar`.
 
     Returns:
-        The dataset, with the column `WEIGHTS` where rows are weighed.
+        The dataset; where rows are weighed, with the column `WEIGHTS`, which the agent then `reads`.
 
     Raises:
         DataError: costs are to be predicted and the data has none, or a value is not finite.
+        ConfigError: observations were normalised, and a model that came with `init=` reads them as they are.
     """
     model: GaussianEnsemble = agent.model  # type: ignore[assignment]
+    check_units(agent, model)
     c, valid = agent.config, np.flatnonzero(dataset.valid)
     train = valid[split_rows(len(valid), c.model_holdout, c.model_holdout_limit)[0]]
     names = (*READS, "costs") if model.costs else READS
@@ -374,6 +392,7 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
         raise DataError(f"{dataset.name}: has no costs, and {agent.name} is to predict them")
     model.fit_statistics({name: getattr(dataset, name)[train] for name in names})
     if c.model_weights != "uniform":
+        agent.reads = (*(name for name in agent.reads if name != WEIGHTS), WEIGHTS)  # type: ignore[misc]
         dataset = dataset.replace(extras={**dataset.extras, WEIGHTS: ROW_WEIGHTS[c.model_weights](dataset)})
     getattr(agent, best).epoch = c.model_epoch or max(1, math.ceil(len(train) / c.model_rows))
     return dataset

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.errors import DataError
 from surefoot.core.random import Noise
+from surefoot.data.dataset import Dataset
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 
 
@@ -90,6 +91,21 @@ def step_by_step(
     parts = (noise[name].unflatten(-1, (horizon, -1)).unbind(1) for name in NAMES)
     for to_act, member, outcome in zip(*parts, strict=True):
         yield to_act, StepNoise(members(member.squeeze(-1)), outcome)
+
+
+def path_notes(horizon: int, dataset: Dataset) -> list[str]:
+    """What to say where returns of paths of `horizon` steps are no fair match for those of episodes."""
+    found, longest = [], int(dataset.episode_lengths.max())
+    if abs(horizon - longest) > 0.05 * longest:
+        found.append(
+            f"paths have {horizon:,} steps, and the data's longest episode {longest:,}: the sums of rewards that are "
+            f"compared are of unequal lengths; give algo.horizon={longest} unless that is meant"
+        )
+    if dataset.terminations.any():
+        found.append(
+            "episodes of the data end by termination, and paths go on: in the model they may earn what no episode could"
+        )
+    return found
 
 
 def nothing_kept(name: str, tried: int, threshold: float, best: float) -> DataError:

@@ -7,13 +7,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError
 from surefoot.world_models.ensemble import GaussianEnsemble
 
 
 @torch.no_grad()
 def statistics_of(model: GaussianEnsemble, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Means and deviations of the inputs of (B, ...) rows, and of their targets where these are normalised, by name."""
-    found = {}
+    """Means and deviations of the inputs of (B, ...) rows, and of their targets where these are normalised, by name.
+
+    With `model.fitted`, which says from then on that the model has any.
+    """
+    found = {"model.fitted": torch.ones_like(model.fitted)}
     values = {"input": torch.cat([batch["observations"], batch["actions"]], -1)}
     if model.normalize_targets:
         values["target"] = model.raw_targets(batch)
@@ -22,6 +27,30 @@ def statistics_of(model: GaussianEnsemble, batch: Mapping[str, Tensor]) -> dict[
         found[f"model.{name}_mean"] = rows.mean(0)
         found[f"model.{name}_scale"] = torch.where(scale < 1e-6, torch.ones_like(scale), scale)
     return found
+
+
+def check_units(agent: Agent, model: GaussianEnsemble) -> None:
+    """Refuse a model that was trained on observations as they are in an agent that has just normalised its own.
+
+    Raises:
+        ConfigError: such a model, from a run of a model alone (`init=`).
+    """
+    given = agent.normalizer
+    changed = bool((given.mean != 0).any() or (given.scale != 1).any())
+    if bool(model.fitted) and changed and not given.fixed:
+        raise ConfigError(
+            f"{agent.name}: the model that init= gives reads observations in the environment's units: set "
+            "algo.normalization=none, or leave out init="
+        )
+
+
+def measured(model: GaussianEnsemble, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`statistics_of` rows for a model that has none yet; for one that has, `renormalised` ones.
+
+    A model that comes from another run (`init=`) has been trained by its own before the first rows are met.
+    """
+    found = statistics_of(model, batch)
+    return renormalised(model, found) if bool(model.fitted) else found
 
 
 @torch.no_grad()

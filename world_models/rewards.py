@@ -9,6 +9,8 @@ Sources: the systems' own files (envs/systems), and gymnasium's envs/classic_con
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -122,6 +124,11 @@ def named(word: str, env_id: str | None) -> RewardsOf | None:
         return reward_of(env_id)
     function = imported(OPTION, word, (LEARNED, AUTO))
     return checked(function, OPTION, word, "floating-point", Tensor.is_floating_point)
+
+
+def behind(function: RewardsOf | None, units: Callable[[Tensor], Tensor]) -> RewardsOf | None:
+    """The same of states in other units, which `units` takes to the environment's."""
+    return None if function is None else lambda now, actions, after: function(units(now), actions, units(after))
 
 
 def notes(word: str, env_id: str | None) -> list[str]:

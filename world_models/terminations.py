@@ -171,6 +171,11 @@ def named(word: str, env_id: str | None) -> Terminates | None:
     return checked(function, "termination", word, "bool", lambda found: found.dtype == torch.bool)
 
 
+def behind(function: Terminates | None, units: Callable[[Tensor], Tensor]) -> Terminates | None:
+    """The same of states in other units, which `units` takes to the environment's."""
+    return None if function is None else lambda following: function(units(following))
+
+
 def imported(option: str, word: str, others: Sequence[str]) -> Callable[..., Tensor]:
     """The function `module:function` that an option names, which has `others` for values too.
 

@@ -78,7 +78,7 @@ class TokenTransformer(nn.Module):
             ConfigError: sizes below 1, heads that do not divide the width, or no such place.
         """
         super().__init__()
-        if min(places, steps, layers, heads) < 1 or width % heads:
+        if min(places, steps, layers, width, heads) < 1 or width % heads:
             raise ConfigError(
                 f"{places} places of {steps} steps in {layers} layers of {width} with {heads} heads: each must be at "
                 "least 1, and the heads a divisor of the width"

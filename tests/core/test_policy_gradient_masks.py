@@ -14,7 +14,7 @@ from torch import Tensor
 from surefoot.core import distributions as d
 from surefoot.core import policy_gradient as pg
 from surefoot.core.errors import ConfigError
-from surefoot.core.masked import normalise, reduce, sequence_mask
+from surefoot.core.masked import masked_quantile, normalise, reduce, sequence_mask
 
 # -- groups ------------------------------------------------------------------------------------------------
 
@@ -252,3 +252,11 @@ def test_unknown_words_and_sizes_are_named() -> None:
         reduce(ADVANTAGES, mode="avg")
     with pytest.raises(ConfigError, match="needs length above 0"):
         reduce(ADVANTAGES, mode="fixed_length")
+
+
+@pytest.mark.parametrize("level", [0.0, 0.05, 0.5, 0.95, 1.0])
+@pytest.mark.parametrize("rubbish", [math.nan, -1e9, math.inf])
+def test_a_masked_quantile_is_that_of_what_is_kept(level: float, rubbish: float) -> None:
+    values, mask = torch.randn(7, 11, dtype=torch.float64), (torch.arange(11) % 3 > 0).double()
+    found = masked_quantile(torch.where(mask > 0, values, rubbish), mask, level)
+    torch.testing.assert_close(found, torch.quantile(values[:, mask > 0], level))

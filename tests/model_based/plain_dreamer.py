@@ -166,7 +166,7 @@ def behaviour(
                     mixed = (1 - c.trace) * values[t + 1] + c.trace * returns[0]
                     returns.insert(0, rewards[t + 1] + c.discount * goes_on[t + 1] * mixed)
             ahead[row, start] = returns[0]
-            everything += returns[:-1]
+            everything += returns[:-1] if start == 0 or batch["mask"][row, start - 1] else []
             weight = alive
             for t in range(c.imagined):
                 average, free = mlp(w, "behaviour.mlp", seen[t]).chunk(2, -1)

@@ -90,6 +90,16 @@ def test_the_loss_equals_the_second_implementation(options: dict[str, Any]) -> N
     assert float(metrics["r_range"]) == pytest.approx(float(spread), rel=1e-8)
 
 
+def test_what_is_imagined_from_padding_is_not_in_the_range_of_returns() -> None:
+    made, noise = agent(), noise_of(learner([agent()]))
+    before = made.loss(windows(), noise)[1]["r_range"]
+    drawn = noise["imagined"].unflatten(-1, (4, -1))
+    drawn[2, 2:] += 3  # the last two of four states of the third window are padding
+    assert torch.equal(made.loss(windows(), noise)[1]["r_range"], before)
+    drawn[2, 1] += 3
+    assert not torch.equal(made.loss(windows(), noise)[1]["r_range"], before)
+
+
 @pytest.mark.parametrize("options", [{}, {"states": "gaussian", "clip": 1e-3, "epsilon": 1e-3, "blocks": 3}])
 def test_an_update_equals_the_second_implementation(options: dict[str, Any]) -> None:
     weights, trained = copied(agent(**options)), learner([agent(**options)])

@@ -20,6 +20,7 @@ from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.policy import Policy
 from surefoot.core.sources import Uniform
 from surefoot.model_based import MAC
+from surefoot.model_based.alarm import AlarmConfig
 from surefoot.world_models.dynamics import Outcome, StepNoise
 
 SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
@@ -166,3 +167,19 @@ def test_settings_out_of_range_are_named() -> None:
     for options in wrong:
         with pytest.raises(ConfigError, match=rf"mac\.{next(iter(options))} is"):
             MAC.configure(**options)
+
+
+@pytest.mark.parametrize(
+    ("of_data", "of_chunks", "rings"), [(1.0, 1.902, False), (1.0, 2.3, True), (-1.0, -1.0, False)]
+)
+def test_rewards_that_are_all_the_same_ring_no_alarm_for_a_small_error(
+    of_data: float, of_chunks: float, rings: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk of two rewards of 1 has 1 + 0.9, and one that ends at its first step a single one."""
+    data = random_data(of_data)
+    agent = MAC(Spec.of(data), **SMALL, discount=0.9).fresh(0)
+    agent.prepare(data)
+    states, rewards = torch.zeros(3, 4, 3), torch.full((3, 4), of_chunks)
+    monkeypatch.setattr(MAC, "imagine", lambda *unused: (states, rewards, rewards, torch.ones_like(rewards)))
+    _, metrics = agent.value_loss({"observations": states[0]}, {"imagined": states})
+    assert (float(metrics["reward_excess"]) > AlarmConfig().alarm_reward_excess) is rings

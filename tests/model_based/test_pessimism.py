@@ -13,7 +13,6 @@ from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.sources import MAIN, Stores
-from surefoot.core.spec import Spec
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based import ALGORITHMS
 from surefoot.model_based.combo import COMBO
@@ -325,27 +324,11 @@ def test_seeds_stacked_equal_each_alone_in_float64(kind: type[ImaginedSAC]) -> N
 
 
 def test_a_model_that_comes_from_a_run_reads_observations_as_they_are() -> None:
-    agent = MOPO(plane_data(50), **SMALL, normalization="observations")
-    agent.model.fitted.fill_(True)  # as init= leaves it
-    with pytest.raises(ConfigError, match=r"set algo\.normalization=none, or leave out init="):
-        agent.prepare(plane_data(50))
     plain = MOPO(plane_data(50), **SMALL)
     plain.model.fitted.fill_(True)
     plain.model.input_mean.fill_(7.0)
     plain.prepare(plane_data(50))
     assert set(plain.model.input_mean.tolist()) == {7.0}
-
-
-def test_ends_are_told_by_observations_in_the_environments_units() -> None:
-    """Walker2d ends at a height outside of (0.8, 2); the model sees heights less 1.25, in tenths."""
-    spec = Spec.of(plane_data(50)).posed_by("Walker2d-v5")
-    seen = torch.tensor([[0.0, 0.0], [-4.0, 0.0], [-5.0, 0.0]])
-    for normalization, wanted in (("observations", [False, False, True]), ("none", [True, True, True])):
-        agent = MOPO(spec, **SMALL, normalization=normalization)
-        agent.normalizer.mean.copy_(torch.tensor([1.25, 0.0]))
-        agent.normalizer.scale.copy_(torch.tensor([0.1, 0.1]))
-        assert agent.model.terminates is not None
-        assert agent.model.terminates(seen).tolist() == wanted
 
 
 @pytest.mark.parametrize(
@@ -360,6 +343,8 @@ def test_ends_are_told_by_observations_in_the_environments_units() -> None:
         ("morel", {"threshold_divisor": 0.0}, r"morel\.threshold_divisor"),
         ("rambo", {"adversary_every": 0}, r"rambo\.adversary_every"),
         ("imagined_sac", {"real_ratio": 1.5}, r"real_ratio is 1\.5"),
+        ("ravl", {"reward_range": (1.0, 0.0)}, r"ravl\.reward_range is \(1\.0, 0\.0\)"),
+        ("mopo", {"reward_range": (1.0,)}, r"mopo\.reward_range"),
         ("imagined_sac", {"rollout_length": 0}, r"rollout_length is 0"),
         ("imagined_sac", {"alarm_patience": 0}, r"alarm_patience is 0"),
     ],

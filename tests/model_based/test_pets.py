@@ -20,6 +20,7 @@ from surefoot.evaluation import evaluate
 from surefoot.model_based import PETS
 from surefoot.online import spec_of
 from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.world_models.ensemble_planner import EnsemblePlanner
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import CEM
 from surefoot.world_models.planners.base import PLAN
@@ -122,7 +123,13 @@ def test_a_policy_is_saved_and_its_file_holds_no_code(tmp_path: pathlib.Path) ->
     }
     for option, word in own.items():
         with pytest.raises(ConfigError, match=f"{option}=.* is code, which no policy file holds"):
-            PETS(problem, **{**SMALL, option: word}).fresh(0).policy().save(tmp_path / "own")
+            PETS(problem, **{**SMALL, option: word})  # not at its end, when a run's policy is saved
+    notes = PETS(dataclasses.replace(problem, environment="Mine-v0"), **SMALL).notes(None)
+    assert [note for note in notes if "is not known: " in note] == notes != []
+    assert not any("module:function" in note for note in notes)
+    options = {**policy.actor.description(), "termination": "os:system"}
+    with pytest.raises(ConfigError, match="termination=os:system is code"):
+        EnsemblePlanner.from_description(4, 1, options)
 
 
 def test_it_plans_by_the_tasks_own_reward_also_from_a_file(tmp_path: pathlib.Path) -> None:
@@ -146,6 +153,7 @@ def test_settings_out_of_range_are_named() -> None:
     for options, said in (
         ({"horizon": 0}, "horizon is 0"),
         ({"risk": "median"}, "no risk measure"),
+        ({"risk": "worst", "futures": 1}, "of 1 future, which is the mean outcome"),
         ({"offline_fraction": 0.5}, "learns from what it meets alone"),
         ({"measure_every": 0}, "measure_every"),
     ):

@@ -194,6 +194,9 @@ def test_many_actions_are_searched_for_longer(size: int, iterations: int) -> Non
         ({"episode_length": 0}, "tdmpc2.episode_length"),
         ({"step_decay": 0.0}, "tdmpc2.step_decay"),
         ({"critics": 1}, "critics is 1"),
+        ({"iterations": 0}, "iterations 0"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"encoder_factor": -1.0}, "tdmpc2.encoder_factor"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

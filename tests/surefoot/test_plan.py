@@ -7,12 +7,15 @@ import pathlib
 from typing import Any
 
 import pytest
+import torch
 
 from surefoot.cli import output, rollouts
 from surefoot.cli.main import main
 from surefoot.evaluation import certificate
-from surefoot.experiment.run import Run
-from surefoot.tools.plan import world_for
+from surefoot.experiment.run import Run, load_agent
+from surefoot.tools.plan import planning_policy, world_for
+from surefoot.world_models.futures import Objective
+from surefoot.world_models.planners import make_planner
 from surefoot.world_models.terminations import never
 
 
@@ -45,14 +48,17 @@ def test_a_cost_limit_keeps_the_cart_on_its_track(capsys: pytest.CaptureFixture[
         ("native/pendulum --risk cvar:2", "share of CVaR is 2.0"),
         ("native/pendulum --risk median", "no risk measure 'median'"),
         ("native/pendulum --planner ilqr --samples 5", "ilqr has no setting 'samples'"),
-        ("native/pendulum --planner ilqr --futures 5", "ilqr plans with the mean outcome"),
+        ("native/pendulum --planner ilqr --cost-limit 5", "ilqr plans with the mean outcome"),
         ("native/pendulum --futures 0", "futures is 0"),
         ("native/pendulum --cost-limit -1", "cost_limit is -1.0"),
         ("native/pendulum --horizon 0", "horizon is 0"),
         ("native/pendulum --envs 0", "--envs is 0"),
         ("native/pendulum --env native/bicycle", "leave --env out"),
         ("native/pendulum --policy-seed 3", "an exact world has none"),
-        ("native/pendulum --spread all", "spread is 'all'"),
+        ("native/pendulum --futures 2 --spread all", "spread is 'all'"),
+        ("native/pendulum --spread epistemic", "--spread is of several futures: add --futures"),
+        ("native/pendulum --risk cvar:0.1", "the risk is CVaR(beta=0.1) of 1 future"),
+        ("native/pendulum --futures 9 --risk cvar:0.1", "9 futures of NativeDynamics with spread 'both' are all the"),
     ],
 )
 def test_what_cant_be_is_one_sentence(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,6 +83,7 @@ def learned(folder: pathlib.Path, algo: str, env: str = "none", more: str = "") 
         "dynamics": "algo.model_hidden=[16,16] algo.model_decays=[] algo.model_members=3 algo.model_elites=2",
         "bc": "algo.hidden=[8,8]",
     }
+    small["mopo"] = f"{small['dynamics']} algo.model_updates=20 algo.rollouts=20 {small['bc']}"
     words = f"train algo={algo} dataset={data} env={env} steps=30 seeds=1 {small[algo]} {more} out={folder / 'run'}"
     assert main(words.split()) == 0
     return folder / "run"
@@ -103,6 +110,18 @@ def test_a_learned_model_is_planned_in_with_futures_and_risk(
     assert "name it with --env" in capsys.readouterr().err
     assert main(["plan", str(run), "--env", "native/quadrotor-2d"]) == 2
     assert "has 1 actions, and native/quadrotor-2d 2" in capsys.readouterr().err
+
+
+def test_a_model_of_normalised_observations_is_planned_in_from_normalised_ones(tmp_path: pathlib.Path) -> None:
+    run = learned(tmp_path, "mopo", more="algo.normalization=observations")
+    world = world_for(str(run), "native/pendulum")
+    normalizer = load_agent(Run.open(run)).normalizer
+    planner, seen = make_planner("cem", samples=10, iterations=1, horizon=2), torch.tensor([[1.0, 0.0, 4.0]])
+    policy = planning_policy(world, planner, Objective())
+    first = policy.act(seen, policy.begin(1))[0] / policy.high
+    assert float((normalizer(seen) - seen).abs().max()) > 1
+    wanted = planner.plan(world.dynamics, normalizer(seen), planner.begin(1, 1))[0][:, 0]
+    torch.testing.assert_close(first, wanted)
 
 
 def test_a_model_learns_with_an_environment_and_plans_tell_how_far_they_are(
@@ -193,6 +212,7 @@ def test_each_episode_draws_its_own_constants_and_the_planner_has_worlds_of_the_
         ("native/pendulum --cost-limit 0", "--cost-limit is of plans: add --planner"),
         ("native/pendulum --worlds 5", "--worlds are those that a planner plans in"),
         ("native/pendulum --planner mppi --worlds 5", "--vary gives the ranges"),
+        ("native/pendulum --planner mppi --vary mass=1:2 --worlds 5", "add --futures 5 or more"),
         ("--planner mppi --policy expert --env native/pendulum", "say where --planner plans"),
         ("native/pendulum --planner mppi --envs 0", "--envs is 0"),
         ("native/pendulum --planner mpi", "did you mean 'mppi'"),

@@ -23,6 +23,7 @@ from surefoot.world_models.planners.cem import truncated
 from surefoot.world_models.planners.derivatives import expand
 from surefoot.world_models.planners.ilqr import box_newton
 from surefoot.world_models.risk import CVaR, Mean
+from surefoot.world_models.token_dynamics import TokenDynamics
 
 SMALL: dict[str, Any] = {
     "cem": CEM(horizon=6, samples=40, iterations=3),
@@ -294,6 +295,25 @@ def test_settings_out_of_range_are_named() -> None:
     with pytest.raises(ConfigError, match="plans with the mean outcome"):
         planner.plan(scalar(), torch.zeros(1, 1), planner.begin(1, 1), Objective(futures=5))
     assert dataclasses.asdict(make_planner("mppi", samples=None, horizon=7))["horizon"] == 7
+
+
+@pytest.mark.parametrize("name", ["ilqr", "shooting"])
+def test_worlds_without_derivatives_are_refused_by_planners_that_follow_them(name: str) -> None:
+    planner = make_planner(name, horizon=2, iterations=1)
+    tokens = TokenDynamics(2, 1, bins=4, width=8, layers=1, heads=1)
+    for world in (NativeDynamics("native/cartpole-balance"), tokens):  # a reward of 1; bins
+        states = torch.zeros(1, world.state_dim)
+        with pytest.raises(ConfigError, match=f"{type(world).__name__} has no derivatives .* plan with cem"):
+            planner.plan(world, states, planner.begin(1, 1))
+
+
+@pytest.mark.parametrize("name", ["cem", "icem", "mppi", "shooting"])
+def test_noise_that_is_given_is_not_changed(name: str) -> None:
+    planner = make_planner(name, horizon=3, iterations=2, **({} if name == "cem" else {"colour": 0.0}))
+    noise = torch.randn(1, 2048, 3, 1, dtype=torch.float64)
+    kept = noise.clone()
+    planner.plan(scalar(), torch.ones(1, 1, dtype=torch.float64), planner.begin(1, 1), noise=noise)
+    assert torch.equal(noise, kept)
 
 
 def test_cem_balances_the_continuous_cart_pole_with_exact_dynamics() -> None:

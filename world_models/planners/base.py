@@ -101,6 +101,12 @@ def sampled(noise: Tensor | None, draws: Tensor, first: int, count: int, plan: T
     return coloured(white, colour)
 
 
+def around(plan: Tensor, sigma: float, white: Tensor) -> Tensor:
+    """(B, N, H, A) plans with (B, N, H, A) noise around (B, H, A) ones, in [-1, 1]; the first is the plan itself."""
+    noise = torch.cat([torch.zeros_like(white[:, :1]), white[:, 1:]], 1)
+    return (plan.unsqueeze(1) + sigma * noise).clamp(-1, 1)
+
+
 def check_settings(planner: object, name: str) -> None:
     """Raise ConfigError where a planner's settings are out of range, by the names that planners share."""
     least = {"horizon": 1, "samples": 2, "iterations": 1, "starts": 1}

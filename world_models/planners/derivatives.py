@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from surefoot.core.errors import ConfigError
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 
 
@@ -29,10 +30,30 @@ def smooth(dynamics: Dynamics) -> Dynamics:
     return dynamics if made is None else made()  # type: ignore[no-any-return]
 
 
+def slope_of(world: Dynamics, total: Tensor, point: Tensor, create_graph: bool = False) -> Tensor:
+    """Derivatives of a sum of rewards or next states of a world by the states and actions that it was asked for.
+
+    Raises:
+        ConfigError: there are none: MuJoCo's worlds, tokens, and tasks whose rewards are constant or steps.
+    """
+    found = None
+    if total.requires_grad:
+        found = torch.autograd.grad(total, point, retain_graph=True, create_graph=create_graph, allow_unused=True)[0]
+    if found is None:
+        raise ConfigError(
+            f"{type(world).__name__} has no derivatives of rewards by actions, which ilqr and shooting follow: plan "
+            "with cem, icem or mppi"
+        )
+    return found
+
+
 def expand(world: Dynamics, states: Tensor, actions: Tensor, discount: float = 1.0) -> Expansion:
     """Derivatives at (B, H, S) states and (B, H, A) actions, of discounted rewards; 0 after an end.
 
     Each output is differentiated in a copy of the rows, so that two backward passes give all of it.
+
+    Raises:
+        ConfigError: a world without derivatives.
     """
     size, width = states.shape[-1], actions.shape[-1]
     both = torch.cat([states, actions], -1).detach()
@@ -42,10 +63,8 @@ def expand(world: Dynamics, states: Tensor, actions: Tensor, discount: float = 1
         step = world.step(point[..., :size], point[..., size:], StepNoise())
         alive = 1 - torch.cummax(step.ended[0].to(states), 1).values
         outputs = step.states[:size].diagonal(dim1=0, dim2=-1).sum()  # copy i gives output i
-        jacobian = torch.autograd.grad(outputs, point, retain_graph=True)[0][:size]
-        slope = torch.autograd.grad(step.rewards.sum(), point, create_graph=True, allow_unused=True)[0]
-        if slope is None:
-            slope = torch.zeros_like(point)
+        jacobian = slope_of(world, outputs, point)[:size]
+        slope = slope_of(world, step.rewards.sum(), point, create_graph=True)
         curved = slope.diagonal(dim1=0, dim2=-1).sum()
         hessian = torch.autograd.grad(curved, point, allow_unused=True)[0] if curved.requires_grad else None
     if hessian is None:

@@ -60,7 +60,7 @@ class ILQR(BasePlanner):
         """As `Planner.plan`, without noise.
 
         Raises:
-            ConfigError: an objective with several futures, risk or costs.
+            ConfigError: an objective with several futures, risk or costs; a world without derivatives.
         """
         if not objective.plain:
             raise ConfigError(

@@ -13,7 +13,7 @@ from surefoot.core.memory import DRAWS, Memory
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score
-from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, sampled, shifted
+from surefoot.world_models.planners.base import PLAN, BasePlanner, around, counted_on, sampled, shifted
 from surefoot.world_models.planners.native import native_plan
 
 
@@ -57,8 +57,7 @@ class MPPI(BasePlanner):
         mean = memory[PLAN].to(states.dtype)
         for iteration in range(self.iterations):
             white = sampled(noise, draws, iteration * self.samples, self.samples, mean, self.colour)
-            white[:, 0] = 0
-            actions = (mean.unsqueeze(1) + self.sigma * white).clamp(-1, 1)
+            actions = around(mean, self.sigma, white)
             mean = self.average(mean, actions, score(dynamics, states, actions, draws, objective).fitness())
         return mean, {PLAN: shifted(mean), DRAWS: counted_on(draws)}
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from surefoot.core.memory import DRAWS, Memory
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score, sums_of
-from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, sampled, shifted
+from surefoot.world_models.planners.base import PLAN, BasePlanner, around, counted_on, sampled, shifted
 from surefoot.world_models.planners.cem import Best
-from surefoot.world_models.planners.derivatives import smooth
+from surefoot.world_models.planners.derivatives import slope_of, smooth
 from surefoot.world_models.risk import cost_at_risk
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
@@ -47,8 +47,7 @@ class GradientShooting(BasePlanner):
         """As `Planner.plan`; `noise` is of `starts` candidates."""
         world, draws, mean = smooth(dynamics), memory[DRAWS], memory[PLAN].to(states.dtype)
         white = sampled(noise, draws, 0, self.starts, mean, self.colour)
-        white[:, 0] = 0
-        actions = (mean.unsqueeze(1) + self.sigma * white).clamp(-1, 1)
+        actions = around(mean, self.sigma, white)
         first, second, best = torch.zeros_like(actions), torch.zeros_like(actions), Best(mean)
         for step in range(1, self.iterations + 1):
             best.see(actions, score(world, states, actions, draws, objective))
@@ -70,4 +69,4 @@ class GradientShooting(BasePlanner):
                 above = cost_at_risk(costs, objective.risk) - objective.cost_limit
                 value = value - self.cost_weight * above.clamp(min=0)
             finite = value[value.isfinite()]
-            return torch.autograd.grad(finite.sum(), point)[0] if len(finite) else torch.zeros_like(point)
+            return slope_of(world, finite.sum(), point) if len(finite) else torch.zeros_like(point)

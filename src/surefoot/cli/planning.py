@@ -62,6 +62,9 @@ def objective_of(arguments: argparse.Namespace) -> Objective:
 
     names = [name.replace("-", "_") for name in AIMS]
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    for name in ("spread", "propagation"):
+        if name in given and given.get("futures", 1) == 1:
+            raise ConfigError(f"--{name} is of several futures: add --futures, or leave it out")
     if "risk" in given:
         given["risk"] = parse_risk(given["risk"])
     return Objective(**given)

@@ -94,6 +94,11 @@ def _planning_actor(arguments: argparse.Namespace, notify: Callable[[str], None]
         raise ConfigError(
             f"--worlds is {worlds}: it is 1 or more, and --vary gives the ranges that they are drawn from"
         )
+    if worlds is not None and worlds > 1 and (arguments.futures or 1) == 1:
+        raise ConfigError(
+            f"--worlds is {worlds}, and one future is that of their mean: add --futures {worlds} or more, or leave "
+            "--worlds out"
+        )
     _check_numbers(arguments)
     allow(arguments.env)
     constants = None if worlds is None else drawn(ranges_of(arguments.vary, name), worlds, arguments.seed)

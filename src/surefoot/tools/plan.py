@@ -39,6 +39,8 @@ class World:
     env_id: str
     label: str
     """For people: `native/pendulum itself`, `dynamics, seed 0 of RUN`."""
+    states_of: Callable[[Tensor], Tensor] | None = None
+    """(B, O) observations -> (B, S) states, of a run's model as its algorithm normalises them; None: the world says."""
 
 
 def world_for(
@@ -99,7 +101,8 @@ def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
         )
     if seed is not None and seed not in run.plan.seeds:
         raise ConfigError(f"{path}: has no seed {seed}; it has {list(run.plan.seeds)}")
-    model = getattr(load_agent(run, seed, trust), "model", None)
+    agent = load_agent(run, seed, trust)
+    model = getattr(agent, "model", None)
     if model is None or not all(hasattr(model, part) for part in ("step", "state_dim", "members")):
         raise ConfigError(
             f"{path}: its algorithm, {run.plan.algorithm}, learns no model of the world; train one with algo=dynamics"
@@ -109,9 +112,8 @@ def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
             f"{path}: the model of {run.plan.algorithm} is of states of its own, not of observations, and its policy "
             "plans in it already: run that with surefoot rollout or evaluate"
         )
-    return World(
-        model, env_id, f"model of {run.plan.algorithm}, seed {run.plan.seeds[0] if seed is None else seed} of {path}"
-    )
+    label = f"model of {run.plan.algorithm}, seed {run.plan.seeds[0] if seed is None else seed} of {path}"
+    return World(model, env_id, label, agent.normalizer)
 
 
 class Timed(PlannerPolicy):
@@ -151,7 +153,7 @@ def planning_policy(world: World, planner: Planner, objective: Objective) -> Tim
             f"{world.label} has {world.dynamics.action_dim} actions, and {world.env_id} {len(low)}: name the "
             "environment that its data are of with --env"
         )
-    return Timed(planner, world.dynamics, low, high, objective)
+    return Timed(planner, world.dynamics, low, high, objective, world.states_of)
 
 
 def planning_actor(
