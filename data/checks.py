@@ -34,7 +34,8 @@ def require_keys(name: str, arrays: Mapping[str, Array], required: Iterable[str]
     for key in required:
         if key in arrays:
             continue
-        close = difflib.get_close_matches(key, present, n=3, cutoff=0.6)
+        unread = [one for one in present if one not in arrays]
+        close = difflib.get_close_matches(key, unread, n=3, cutoff=0.6)
         hint = f"; {' or '.join(map(repr, close))} looks like it: rename it" if close else ""
         held = ", ".join(present[:12]) + (", ..." if len(present) > 12 else "") if present else "nothing"
         raise DataError(f"{name}: the key {key!r} is missing{hint} (the file holds: {held}){MAPPING}")

@@ -85,8 +85,10 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
         ]
         iqm = statistics.interquartile_mean(scores[label][:, None]) if len(scores[label]) else None
         cells.append("-" if iqm is None else f"{iqm:.{digits}f}")
-        cells += [_bounds(100 * np.array(list(pooled(runs, field).values())), 0) for field in shares]
-        cells.append(_bounds(np.array(list(pooled(runs, "per_seed_costs").values()))))
+        percent = [100 * np.array(list(pooled(runs, field).values())) for field in shares]
+        cells += [_bounds(values, 0, (0.0, 100.0)) for values in percent]
+        costs = np.array(list(pooled(runs, "per_seed_costs").values()))
+        cells.append(_bounds(costs, bounds=(0.0 if np.all(costs >= 0) else -math.inf, math.inf)))
         if data is not None:
             cells.append(_reached(runs, float(data)))
         body.append((cells, False))
@@ -164,10 +166,10 @@ def _reached(runs: Sequence[RunData], threshold: float) -> str:
     return f"{'-' if math.isnan(middle) else f'{middle:,.0f}'} ({count} of {len(found)} got there)"
 
 
-def _bounds(values: Array, digits: int = 1) -> str:
+def _bounds(values: Array, digits: int = 1, bounds: tuple[float, float] = (-math.inf, math.inf)) -> str:
     if len(values) == 0:
         return "-"
-    interval = statistics.hierarchical_interval([np.array([v]) for v in values], shared_episodes=False)
+    interval = statistics.hierarchical_interval([np.array([v]) for v in values], shared_episodes=False, bounds=bounds)
     return tables.format_bounds(interval.to_json(), digits)
 
 

@@ -82,13 +82,18 @@ def learning_curves(
 
 
 def _legend(figure: Figure) -> None:
-    """What lines are: beside the axes, or above them where a name would leave them no width."""
-    longest = max((len(name) for axes in figure.axes for name in axes.get_legend_handles_labels()[1]), default=0)
-    figure.legend(frameon=False, loc="outside right upper" if longest <= LONG_NAME else "outside upper left")
+    """What lines are: beside the axes, or above them where a name would leave them no width; all in the figure."""
+    names = [name for axes in figure.axes for name in axes.get_legend_handles_labels()[1]]
+    beside = max(map(len, names), default=0) <= LONG_NAME
+    figure.legend(frameon=False, loc="outside right upper" if beside else "outside upper left")
+    needed = LINE * len(names) + (0.3 if beside else LEAST_AXES)
+    figure.set_figheight(max(figure.get_figheight(), needed))
 
 
 LONG_NAME = 36
 """Characters of a name above which a legend stands above the axes."""
+LINE, LEAST_AXES = 0.22, 2.6
+"""Inches of a legend's line, and of axes with their labels below a legend."""
 
 
 def interval_plot(

@@ -44,7 +44,7 @@ def test_a_misnamed_key_is_refused_with_the_name_that_looks_like_it(tmp_path: pa
 
 
 def test_a_missing_key_is_refused_with_what_the_file_holds(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(DataError, match=r"'actions' is missing.*holds: .*observations.*by a mapping"):
+    with pytest.raises(DataError, match=r"'actions' is missing \(the file holds: .*observations.*by a mapping"):
         load(write_hdf5(tmp_path / "a.hdf5", without(random_walk(), "actions")))
 
 

@@ -48,6 +48,16 @@ def test_a_name_of_any_length_leaves_the_axes_their_width(name: str) -> None:
     assert not legend.overlaps(figure.axes[0].get_window_extent())
 
 
+@pytest.mark.parametrize("name", ["iql", "mobile (model_hidden=[32,32], model_decays=[], model_updates=80, 3 more)"])
+def test_a_legend_of_many_lines_is_all_in_the_picture_and_beside_the_axes(name: str) -> None:
+    figure = plots.learning_curves({f"{name} {i}": CURVE for i in range(25)}, "halfcheetah")
+    figure.canvas.draw()
+    axes, legend = figure.axes[0], figure.legends[0].get_window_extent()
+    assert axes.get_position().height * figure.get_figheight() > 1.5
+    assert not legend.overlaps(axes.get_tightbbox())
+    assert legend.y0 >= 0
+
+
 def test_an_empty_learning_curve_is_refused() -> None:
     with pytest.raises(ConfigError, match="no evaluation"):
         plots.learning_curves({"iql": []})

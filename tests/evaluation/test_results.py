@@ -145,6 +145,13 @@ def test_the_page_has_all_settings_and_says_what_is_left_out(make_run: MakeRun, 
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
+def test_intervals_of_shares_and_costs_end_where_they_can(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    make_run("run", per_seed_success=[1.0, 1.0, 0.7], per_seed_costs=[0.0, 0.1, 5.0])
+    page = render(collect([tmp_path])).replace("<span>", "").replace("</span>", "")
+    assert "90 [47, 100]" in page  # of 90 +- 4.303 * 17.32 / sqrt(3)
+    assert "1.7 [0.0, 8.8]" in page  # of 1.7 +- 4.303 * 2.858 / sqrt(3)
+
+
 def test_what_holds_no_run_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="is not a folder"):
         collect([tmp_path / "absent"])

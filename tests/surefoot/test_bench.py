@@ -107,6 +107,11 @@ def test_a_file_that_is_no_suite_is_named(tmp_path: pathlib.Path, capsys: Any) -
     assert main(["bench", str(path)]) == 2
     assert "odd.yaml" in (said := capsys.readouterr().err)
     assert "version" in said
+    path.write_text(SUITE.replace("steps:", "stepz:"))
+    assert main(["bench", str(path), "-o", str(tmp_path / "out")]) == 2
+    assert "odd-v3, task" in (said := capsys.readouterr().err)
+    assert "unknown option 'stepz': did you mean 'steps'" in said
+    assert not (tmp_path / "out").exists()
     for words in (["run", "offline-smal"], ["offline-smal"]):
         assert main(["bench", *words]) == 2
         assert "did you mean 'offline-small'" in capsys.readouterr().err

@@ -15,9 +15,7 @@ from surefoot.offline import ALGORITHMS
 
 
 def request(*overrides: str) -> config.Request:
-    ready = grammar.readable(overrides)
-    config.check_overrides(ready, multirun=False)
-    return config.compose(ready)
+    return config.compose(grammar.readable(overrides))
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

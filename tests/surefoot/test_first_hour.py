@@ -6,6 +6,7 @@ import importlib.util
 import json
 import pathlib
 import re
+import shutil
 import sys
 from typing import Any
 
@@ -105,6 +106,11 @@ def test_curves_of_runs_grow_and_a_page_reloads_until_they_are_complete(
     assert main(["watch", str(tmp_path), "-o", str(page), "--once"]) == 0
     assert "step 10 of 20" in page.read_text(encoding="utf-8")
     assert "actor_loss 0.5" in page.read_text(encoding="utf-8")
+    for name in ("one", "other"):
+        shutil.copytree(finished_run, tmp_path / name / "0")
+    assert main(["watch", str(tmp_path / "one"), str(tmp_path / "other"), "-o", str(page), "--once"]) == 0
+    for name in ("one", "other"):  # in the table, and a curve of each
+        assert page.read_text(encoding="utf-8").count(str(tmp_path / name / "0")) == 2
     assert main(["watch", str(finished_run), "--curves", "-o", str(page)]) == 0  # ends by itself: it is complete
     assert "refresh" not in page.read_text(encoding="utf-8")
     assert main(["watch", str(begun), "-o", str(tmp_path / "x.mp4")]) == 2

@@ -16,7 +16,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.data import Dataset, save
-from surefoot.evaluation import Bandit
+from surefoot.evaluation import Bandit, plots
 from surefoot.offline import least_squares_q
 from surefoot.tools import select as selecting
 from surefoot.tools import select_model
@@ -276,6 +276,11 @@ def test_the_command_judges_by_a_model(
     assert "The model gave the recorded actions" in shown
     assert "Returns of whole episodes" in shown
     assert "doubly_robust" not in shown
+    drawn: list[str] = []
+    monkeypatch.setattr(plots, "save_png", lambda figure, path: drawn.append(figure.axes[0].get_xlabel()))
+    assert main([*arguments, "-o", str(tmp_path / "picture.png")]) == 0
+    assert drawn == ["return of whole episodes, 95 % interval"]
+    capsys.readouterr()
     assert main([*arguments, "--json", "--discount", "0.9"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["method"] == "model"

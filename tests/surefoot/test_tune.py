@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from surefoot.core.errors import ConfigError, DivergenceError
 from surefoot.core.files import read_json, write_json
 from surefoot.evaluation.results import collect
 from surefoot.experiment.run import Run
+from surefoot.offline.iql import IQLConfig
 from surefoot.tools import tune
 
 Capture = pytest.CaptureFixture[str]
@@ -209,6 +212,31 @@ def test_the_command_checks_all_before_it_writes_and_prints_the_budget(
     assert json.loads(capsys.readouterr().out)["budget"]["runs"] == 6
     assert trainer.trained == before
     assert main([*common, "out=study"]) == 2
+
+
+def test_what_a_study_cannot_train_is_told_before_it_is_begun(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    space = pathlib.Path("space.yaml")
+    common = ["tune", "algo=iql", "--trials", "3", "--space", "space.yaml", "env=native/pendulum"]
+    space.write_text("algo.actor_learning_rate: {low: 1e-5, high: 1e-3}\n")
+    assert main([*common, "dataset=native/pendulum-mixed"]) == 2
+    said = capsys.readouterr().err
+    assert "space.yaml: iql has no option 'algo.actor_learning_rate': did you mean 'algo.learning_rate'" in said
+    space.write_text("batch_size: [64, 256]\n")
+    assert main([*common, "dataset=none.hdf5"]) == 2
+    assert "none.hdf5: no such file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["space.yaml"]
+
+
+@pytest.mark.parametrize("source", ["docs/deciding.md", "usage"])
+def test_the_space_that_is_shown_is_one_of_iqls(source: str, tmp_path: pathlib.Path) -> None:
+    text = command.USAGE if source == "usage" else (pathlib.Path(__file__).parents[2] / source).read_text()
+    lines = re.findall(r"^ *((?:algo\.\w+|batch_size): [{\[].*)$", text, re.MULTILINE)
+    (tmp_path / "space.yaml").write_text("\n".join(lines))
+    options = {field.name for field in dataclasses.fields(IQLConfig)}
+    assert {name.removeprefix("algo.") for name in tune.read_space(tmp_path / "space.yaml")} - options == {"batch_size"}
 
 
 def test_a_studys_file_names_no_module_without_trust(tmp_path: pathlib.Path, capsys: Capture) -> None:

@@ -81,7 +81,6 @@ def compose(overrides: Sequence[str], multirun: bool = False) -> tuple[Request, 
             others.append(text)
     portfolio = tuple(part.strip() for part in own.get("portfolio", ",".join(PORTFOLIO)).strip("[]").split(","))
     mine = [f"algo={CLONE}", *others]
-    config.check_overrides(mine, False)
     request = config.compose(mine)
     if "budget" in own:
         steps = _steps(own["budget"], len(portfolio) * len(request.fields["seeds"]))

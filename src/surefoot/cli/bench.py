@@ -228,7 +228,10 @@ def _refuse_another(home: pathlib.Path, facts: Mapping[str, Any]) -> None:
 def _request(suite: Suite, task: str, overrides: Sequence[str]) -> Any:
     from surefoot.cli import config
 
-    return config.compose([*suite.overrides(task), *overrides])
+    try:
+        return config.compose([*suite.overrides(task), *overrides])
+    except ConfigError as error:
+        raise ConfigError(f"{suite.label}, task {task}: {error}") from error
 
 
 def _train(

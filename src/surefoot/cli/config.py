@@ -148,7 +148,7 @@ def compose(overrides: Sequence[str], trust: bool = False) -> Request:
     from hydra.core.global_hydra import GlobalHydra
 
     register()
-    register_algorithms(algorithms_in(parse(overrides)))
+    check_overrides(overrides, False)
     with hydra_errors():
         before = GlobalHydra.instance().hydra
         GlobalHydra.instance().clear()  # also works inside a user's own Hydra application

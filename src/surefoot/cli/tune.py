@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output, received
@@ -27,7 +27,7 @@ Tries N settings of an algorithm out on the tuning seeds (seeds=3), then trains 
 seeds, which share none with them, and says whether it is better. Values are those of surefoot train. FILE is YAML:
 
   algo.expectile: {low: 0.6, high: 0.95}
-  algo.actor_learning_rate: {low: 1e-5, high: 1e-3, log: true}
+  algo.learning_rate: {low: 1e-5, high: 1e-3, log: true}
   batch_size: [64, 256, 1024]
 
   --trials N        settings to try
@@ -40,6 +40,8 @@ seeds, which share none with them, and says whether it is better. Values are tho
   --json            the result as JSON
 """
 TEST_SEEDS = 10
+
+Loader = Callable[[], "Dataset | None"]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -61,11 +63,13 @@ def run(arguments: Sequence[str]) -> int:
         tuning = Tuning.read(folder)
         received.check(tuning.overrides, folder / TUNING, known.trust)  # a file says them, and not who resumes
         with claim_begun(folder) as claim:
-            return _carry_out(tuning, claim.folder, style, known)
+            later = functools.cache(lambda: _dataset(tuning, style, known.trust))
+            return _carry_out(tuning, claim.folder, style, known, later)
     tuning, out = _asked(known)
+    dataset = _dataset(tuning, style, known.trust)  # a file that can't be read is told before a study is begun
     with claim_named("tune") if out is None else claim_new(out) as claim:
         write_json(claim.folder / TUNING, tuning.to_json())
-        return _carry_out(tuning, claim.folder, style, known)
+        return _carry_out(tuning, claim.folder, style, known, lambda: dataset)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,7 +100,6 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
     tested = [text for text in known.overrides if text.startswith("test_seeds=")]
     mine = [text for text in known.overrides if text not in tested]
     overrides = grammar.readable(mine, False)
-    config.check_overrides(overrides, False)
     out, overrides = sweep_out(overrides)
     request = config.compose(overrides, known.trust)
     seeds = request.fields["seeds"]
@@ -114,7 +117,10 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
         if (name := next(iter(values))) in names:
             raise ConfigError(f"{name}: is set on the command line and varies in {known.space}; leave out one of them")
         received.check(texts(values), known.space, known.trust)
-        config.compose([*overrides, *texts(values)], known.trust)
+        try:
+            config.compose([*overrides, *texts(values)], known.trust)
+        except ConfigError as error:
+            raise ConfigError(f"{known.space}: {error}") from error
     return tuning, out
 
 
@@ -132,13 +138,12 @@ def texts(values: Mapping[str, Any]) -> list[str]:
     return [f"{name}={text(value)}" for name, value in values.items()]
 
 
-def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argparse.Namespace) -> int:
+def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argparse.Namespace, loaded: Loader) -> int:
     from surefoot.experiment.stopping import terminable
     from surefoot.tools import tune as tuner
 
     counts = f"{tuning.trials} trials of {len(tuning.seeds)} seeds, then {len(tuning.test_seeds)} test seeds"
     style.say(f"study: {output.short(folder)}; {counts}")
-    loaded = functools.cache(lambda: _dataset(tuning, style, known.trust))
 
     def train_run(values: Mapping[str, Any], seeds: Sequence[int], place: pathlib.Path, label: str) -> Run:
         received.check(texts(values), folder, known.trust)  # of its files, or of the space's
@@ -168,7 +173,7 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
 
 def _train(
     tuning: Tuning, values: Mapping[str, Any], seeds: Sequence[int], place: pathlib.Path, label: str, style: Style,
-    trust: bool, loaded: Any,
+    trust: bool, loaded: Loader,
 ) -> Run:  # fmt: skip
     """The run of some values: finished already, gone on with, or trained now."""
     from surefoot.cli import config

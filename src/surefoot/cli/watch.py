@@ -173,16 +173,21 @@ def table_of(states: Sequence[dict[str, Any]], width: int = 120) -> Table:
         right: Any = "right" if heading in ("step", "last") else "left"
         table.add_column(heading, justify=right, overflow="fold", no_wrap=heading not in ("run", "algorithm"))
     most = 12 if width < 100 else MOST_POINTS
-    for state in states:
+    for state, name in zip(states, names_of(states), strict=True):
         values = [value for _, value in state["returns"]]
         last = state.get("last") or (f"{values[-1]:,.1f}" if values else "-")
         if not values and state["losses"]:
-            name, value = next(iter(state["losses"].items()))
-            last = f"{name} {value:.3g}"
+            loss, value = next(iter(state["losses"].items()))
+            last = f"{loss} {value:.3g}"
         far = "done" if state["complete"] else f"{100 * state['step'] / state['steps']:.0f} %"
-        name = pathlib.Path(state["name"]).name
         table.add_row(escape(name), escape(state["label"]), far, curve(values, most), last)
     return table
+
+
+def names_of(states: Sequence[dict[str, Any]]) -> list[str]:
+    """What runs are called: their folders' names, and the whole paths of those that share one."""
+    names = [pathlib.Path(state["name"]).name for state in states]
+    return [name if names.count(name) == 1 else str(state["name"]) for name, state in zip(names, states, strict=True)]
 
 
 def curve(values: Sequence[float], most: int = MOST_POINTS) -> str:
@@ -210,21 +215,21 @@ def _write_page(states: Sequence[dict[str, Any]], path: pathlib.Path, every: flo
     from surefoot.evaluation.report import STYLE, table
 
     reload = "" if every is None else f'<meta http-equiv="refresh" content="{max(1, round(every))}">'
-    rows = []
-    for state in states:
+    names, rows = names_of(states), []
+    for name, state in zip(names, states, strict=True):
         far = "complete" if state["complete"] else f"step {state['step']:,} of {state['steps']:,}"
-        losses = ", ".join(f"{name} {value:.4g}" for name, value in list(state["losses"].items())[:3])
+        losses = ", ".join(f"{loss} {value:.4g}" for loss, value in list(state["losses"].items())[:3])
         last = state.get("last") or (f"{state['returns'][-1][1]:,.1f}" if state["returns"] else "-")
-        rows.append(([pathlib.Path(state["name"]).name, state["label"], far, last, losses or "-"], False))
+        rows.append(([name, state["label"], far, last, losses or "-"], False))
     head = [("run", "left"), ("algorithm", "left"), ("progress", "left"), ("last return", "right"), ("losses", "left")]
     figures = []
     tasks = dict.fromkeys(state["task"] for state in states)
     for task in tasks:
         curves = {
-            f"{pathlib.Path(state['name']).name}: {state['label']}": [
+            f"{name}: {state['label']}": [
                 CurvePoint(step, value, float("nan"), float("nan")) for step, value in state["returns"]
             ]
-            for state in states
+            for name, state in zip(names, states, strict=True)
             if state["task"] == task and state["returns"]
         }
         if curves:

@@ -31,8 +31,8 @@ def picture(found: Selection, name: str) -> Figure:
     left.axvline(found.best_in_data, color=plots.GREY, linestyle=":", linewidth=1, label="best episode of the data")
     left.set_yticks(range(len(shown)), [one.label for one in shown], fontsize=7)
     left.set_ylim(len(shown) - 0.4, -0.7)
-    left.set_xlabel(f"discounted return ({found.discount:g}), 95 % interval")
-    left.legend(frameon=False, fontsize=7)
+    value = "return of whole episodes" if found.discount == 1 else f"discounted return ({found.discount:g})"
+    left.set_xlabel(f"{value}, 95 % interval")
     if known:
         right = axes[1]
         right.plot([one.mean for one in shown], [one.truth or 0.0 for one in shown], "o", color=plots.COLOURS[0])
@@ -40,5 +40,5 @@ def picture(found: Selection, name: str) -> Figure:
         right.set_xlabel("estimate")
         right.set_ylabel("mean return in the simulator")
         right.grid(alpha=0.25)
-        right.legend(frameon=False, fontsize=7)
+    figure.legend(frameon=False, fontsize=7, loc="outside lower center", ncols=3)
     return figure
