@@ -101,7 +101,8 @@ class OffPolicyAgent(Agent):
     @classmethod
     def data_with(cls, config: Mapping[str, Any]) -> str:
         """`data`, but nothing where rows of the data usually stand in each batch and none are wanted."""
-        return "refused" if config["offline_fraction"] == 0 < cls.Config().offline_fraction else cls.data
+        usual = cls.Config().offline_fraction
+        return "refused" if config.get("offline_fraction", usual) == 0 < usual else cls.data
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """The replay buffer, or, with an `offline_fraction`, rows of the data and of the buffer in every batch.
