@@ -64,6 +64,7 @@ def load(
     text = os.fspath(source)
     path = pathlib.Path(text)
     known = Source(name=text, max_episode_steps=max_episode_steps)
+    require_there(text)
     if mapping is not None and _exists(path):
         dataset = logs.read(pathlib.Path(mapping), known, view, log=path, keep=keep, done=files_done)
     elif _exists(path) and path.suffix.lower() in SUFFIXES:
@@ -72,10 +73,8 @@ def load(
         dataset = _load_path(path, known, view)
     elif text in CATALOGUE:
         dataset = _load_d4rl(text, view, max_episode_steps, progress)
-    elif text.startswith(MINARI_PREFIX):
-        dataset = minari.read_id(text.removeprefix(MINARI_PREFIX), Source(name=text), view)
     else:
-        raise ConfigError(_unknown(text))
+        dataset = minari.read_id(text.removeprefix(MINARI_PREFIX), Source(name=text), view)
     if reward is not None:
         dataset = rewarded(dataset, reward, name_of(reward))
     if strict and dataset.warnings:
@@ -140,6 +139,16 @@ def _load_d4rl(name: str, view: str, max_episode_steps: int | None, progress: Pr
         attributes={"d4rl_env_id": entry.d4rl_env_id, "source": entry.url},
     )
     return _load_path(path, source, view)
+
+
+def require_there(text: str) -> None:
+    """Refuse a name that is neither a path nor of the catalogue nor, perhaps, of Minari's.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not (_exists(pathlib.Path(text)) or text in CATALOGUE or text.startswith(MINARI_PREFIX)):
+        raise ConfigError(_unknown(text))
 
 
 def _unknown(text: str) -> str:

@@ -137,6 +137,7 @@ def test_a_killed_portfolio_goes_on_with_what_is_missing(
         (["algo.portfolio=[bc,iqll]"], "did you mean"),
         (["algo.expectile=0.9"], "auto has no option 'algo.expectile'"),
         (["algo.judge=oracle"], "algo.judge=oracle"),
+        (["algo.budget=600", "steps=5"], "leave out one"),
         (["algo.budget=3"], "at least one for each of 12 runs"),
         (["preset=antmaze"], "preset= is of one algorithm"),
         (["-m"], "leave out -m"),

@@ -67,6 +67,14 @@ def test_a_task_may_have_steps_of_its_own(suite: str, dataset_path: pathlib.Path
     assert {line["task"]: line["steps"] for line in board("runs/bench-tiny-v3")} == {"swing": 4, "longer": 6}
 
 
+def test_data_that_are_not_there_are_refused_before_a_folder_is_begun(suite: str, capsys: Any) -> None:
+    path = pathlib.Path(suite)
+    path.write_text(path.read_text().replace("algorithms:", LONGER.replace("PATH", "gone.hdf5") + "algorithms:"))
+    assert main(["bench", suite, "-q"]) == 2
+    assert "gone.hdf5: no such file" in capsys.readouterr().err
+    assert not pathlib.Path("runs").exists()
+
+
 def entry(name: str, scores: list[float]) -> dict[str, Any]:
     return {"entry": name, "scores": scores}
 

@@ -211,6 +211,8 @@ def test_the_command_ranks_policy_files_and_draws(tmp_path: pathlib.Path, capsys
     ):
         assert main([*arguments, *wrong]) == 2
         assert words in capsys.readouterr().err
+    assert main(["select", files[0], *arguments[1:]]) == 2
+    assert "is named twice" in capsys.readouterr().err
     few = tmp_path / "few.hdf5"
     save(regulator(3), few)
     assert main(["select", *files, "--dataset", str(few)]) == 2

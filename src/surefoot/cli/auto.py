@@ -83,6 +83,8 @@ def compose(overrides: Sequence[str], multirun: bool = False) -> tuple[Request, 
     mine = [f"algo={CLONE}", *others]
     request = config.compose(mine)
     if "budget" in own:
+        if any(text.startswith("steps=") for text in others):
+            raise ConfigError("steps= are those of each run and algo.budget= of all of them together: leave out one")
         steps = _steps(own["budget"], len(portfolio) * len(request.fields["seeds"]))
         request = dataclasses.replace(request, fields={**request.fields, "steps": steps})
     return request, portfolio, own.get("judge", "critics")

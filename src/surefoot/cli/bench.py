@@ -114,6 +114,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from surefoot.experiment.folders import Claim, claim_begun, claim_new
     from surefoot.experiment.stopping import terminable
     from surefoot.tools import leaderboard
+    from surefoot.tools.generate import require_known
 
     suite = leaderboard.suite(arguments.suite)
     tasks = _tasks(suite, arguments.tasks)
@@ -123,7 +124,9 @@ def _run(arguments: argparse.Namespace) -> int:
     entries = _entries(suite, arguments)
     for overrides in entries.values():
         for task in tasks:
-            _request(suite, task, overrides["overrides"])
+            name = _request(suite, task, overrides["overrides"]).fields["dataset"]
+            if name is not None:
+                require_known(name)
     style = Style(arguments.quiet, arguments.json)
     place = pathlib.Path(arguments.output or f"runs/bench-{suite.label}")
     begun = (place / leaderboard.RUNS).is_dir()

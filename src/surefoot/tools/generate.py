@@ -15,7 +15,7 @@ from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.data import Dataset, reference_scores, save
 from surefoot.data.catalogue import CATALOGUE, NATIVE_MEASURES
 from surefoot.data.files import cache_folder
-from surefoot.data.load import Progress
+from surefoot.data.load import Progress, require_there
 from surefoot.data.load import load as load_source
 from surefoot.data.rewards import Reward, name_of, rewarded
 from surefoot.envs.names import PIXELS, PREFIX
@@ -176,9 +176,21 @@ def load(
             raise ConfigError(f"{text}: its columns are known; a mapping is of logs of your own")
         found = _load_cached(text, strict, view) if text in embedded() else suites.load(text, strict, view)
         return found if reward is None else rewarded(found, reward, name_of(reward))
-    looks_like_path = not text.startswith(("d4rl/", PREFIX)) and ("/" in text or "." in text)
-    if exists(text) or text in CATALOGUE or looks_like_path:  # minari/<id> too
-        return load_source(source, strict=strict, view=view, progress=progress, mapping=mapping, reward=reward)
+    require_known(text)
+    return load_source(source, strict=strict, view=view, progress=progress, mapping=mapping, reward=reward)
+
+
+def require_known(text: str) -> None:
+    """Refuse a dataset that is no path and of no known name, without loading it; minari/<any id> may be one.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if exists(text) or text in embedded() or is_benchmark(text) or text in CATALOGUE:
+        return
+    if not text.startswith(("d4rl/", PREFIX)) and ("/" in text or "." in text):
+        require_there(text)
+        return
     close = difflib.get_close_matches(text, [*embedded(), *CATALOGUE], n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     raise ConfigError(

@@ -176,11 +176,16 @@ def candidates(paths: Sequence[str]) -> list[Candidate]:
 
     Raises:
         CheckpointError: not a finished run and not a policy.
-        ConfigError: a policy that remembers, reads images or gives numbers of choices; bounds that differ.
+        ConfigError: a path twice; a policy that remembers, reads images or gives numbers of choices; bounds that
+            differ.
     """
     found: list[Candidate] = []
+    known: set[pathlib.Path] = set()
     for text in paths:
         path = pathlib.Path(text)
+        if path.resolve() in known:
+            raise ConfigError(f"{text}: is named twice; each run or policy is judged once")
+        known.add(path.resolve())
         if path.is_dir():
             run = Run.open(path)
             for seed, policy in run.policies().items():
