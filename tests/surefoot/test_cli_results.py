@@ -39,6 +39,25 @@ def test_evaluate_prints_the_mean_of_each_seed(finished_run: pathlib.Path, capsy
     assert "seed 5: mean return" in text
 
 
+def test_evaluate_takes_a_policy_file_as_it_takes_the_run(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    file = tmp_path / "alone.safetensors"
+    assert main(["export", str(finished_run), "-o", str(file), "--policy-seed", "5"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(finished_run), "--episodes", "3", "--json"]) == 0
+    of_run = json.loads(capsys.readouterr().out)
+    arguments = ["evaluate", str(file), "--env", of_run["rows"][0]["environment"], "--episodes", "3"]
+    assert main([*arguments, "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["episodes"]["0"] == of_run["episodes"]["5"]
+    assert (alone["rows"][0]["algorithm"], alone["rows"][0]["steps"]) == ("alone.safetensors", None)
+    assert main(arguments) == 0
+    assert "alone.safetensors: mean return" in capsys.readouterr().out
+    assert main(["evaluate", str(file)]) == 2
+    assert "say where it acts with --env" in capsys.readouterr().err
+
+
 def stepped(policy: Policy) -> Callable[[np.ndarray], np.ndarray]:
     """A policy as a function, which no native loop knows."""
     return lambda observations: policy.act(torch.from_numpy(observations), policy.begin(len(observations)))[0].numpy()

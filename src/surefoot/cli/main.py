@@ -107,6 +107,7 @@ def build_parser() -> Parser:
         datasets,
         doctor,
         envs,
+        evaluate,
         execute,
         gather,
         imports,
@@ -133,6 +134,7 @@ def build_parser() -> Parser:
     watch.add_parser(commands)
     new.add_parser(commands)
     doctor.add_parser(commands)
+    evaluate.add_parser(commands)
     results.add_parsers(commands)
     compare.add_parser(commands)
     select.add_parser(commands)

@@ -79,7 +79,8 @@ class Run:
         """
         folder = pathlib.Path(folder)
         if not (folder / "config.json").is_file():
-            raise CheckpointError(f"{folder}: not a run folder (there is no config.json in it)")
+            found = "there is no config.json in it" if folder.is_dir() else "there is no such folder"
+            raise CheckpointError(f"{folder}: not a run folder ({found})")
         if is_language(folder):
             raise CheckpointError(
                 f"{folder}: is a run of a language model: surefoot report, results and watch show it, surefoot llm "
