@@ -183,6 +183,10 @@ def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> 
         assert frames.info["duration"] == 100
     with pytest.raises(ConfigError, match="draws nothing"):
         film.rendered_episodes(policy, "SurefootBlank-v0", 1)
+    plain = type("Plain", (Drawn,), {"__init__": lambda self: Drawn.__init__(self), "metadata": {"render_modes": []}})
+    gymnasium.register("SurefootUndrawn-v0", plain)
+    with pytest.raises(ConfigError, match=r"lists the render_modes .*--curves"):
+        film.rendered_episodes(policy, "SurefootUndrawn-v0", 1)
 
 
 def test_the_demonstration_keeps_its_constraint_behind_the_filter(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,12 +121,29 @@ def rendered_episodes(policy: Policy, env_id: str, count: int, seed: int = 2) ->
         ConfigError: the environment draws nothing.
         EnvironmentMismatchError: it fails while it draws, as MuJoCo does without a display.
     """
-    env = make_env(env_id, render_mode="rgb_array")
+    env = _drawing(env_id)
     try:
         frames_a_second = env.metadata.get("render_fps") or FRAMES_PER_SECOND
         return [_rendered(env, policy, int(s), frames_a_second, env_id) for s in episode_seeds(seed, 0, count)]
     finally:
         env.close()
+
+
+def _drawing(env_id: str) -> gymnasium.Env[Any, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # gymnasium's, of render modes that a class does not list
+            return make_env(env_id, render_mode="rgb_array")
+    except SurefootError as error:
+        plain = make_env(env_id)
+        modes = list(plain.metadata.get("render_modes") or [])
+        plain.close()
+        if "rgb_array" in modes:
+            raise
+        raise ConfigError(
+            f"{env_id} can't be made with render_mode='rgb_array', and its class lists the render_modes {modes}: watch "
+            "its learning curves with --curves"
+        ) from error
 
 
 def _rendered(env: gymnasium.Env[Any, Any], policy: Policy, seed: int, rate: float, env_id: str) -> Episode:
