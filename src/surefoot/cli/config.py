@@ -305,6 +305,8 @@ def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
     for name in names:
         known = [f"algo.{option}" for option in ("preset", *option_names(agent_class(name)))]
         if key.startswith("algo.") and key not in known:
+            if (plain := key.removeprefix("algo.")) in FIELDS:
+                raise ConfigError(f"{name} has no option {key!r}: {plain} is of the run; write {plain}= without algo.")
             raise ConfigError(f"{name} has no option {key!r}: {nearest(key, known)}")
     if not key.startswith("algo."):
         options = [f"algo.{option}" for name in names for option in option_names(agent_class(name))]
