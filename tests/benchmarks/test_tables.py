@@ -54,6 +54,17 @@ def test_all_settings_normalise_observations_where_the_page_says_so(
         assert found in ("observations", "stacked"), f"{label}: {found}"
 
 
+def test_every_method_of_the_ogbench_study_can_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    study = importlib.import_module("ogbench_order")
+    for task in study.TASKS.values():
+        for method in study.PUBLISHED:
+            name, options = study.settings(method, task)
+            made = agent_class(name).configure(**options)
+            assert getattr(made, "deviations", 0.0) == 0, "the page says targets of the mean"
+            assert getattr(made, "aggregate", "mean") == "mean"
+
+
 def test_a_page_of_other_cells_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import study
