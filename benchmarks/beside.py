@@ -82,6 +82,7 @@ def compare(
     repeats: int,
     rows: Mapping[str, Callable[[int], Mapping[str, Sequence[str]]]],
     unit: str = "Updates",
+    peer: str = "",
 ) -> None:
     """Run ours and theirs in turn, `repeats` times each, and write results/FILE.json and .md.
 
@@ -92,6 +93,7 @@ def compare(
         repeats: of each row.
         rows: name -> for a seed, our command and the peer's by their names.
         unit: of what is counted under "updates".
+        peer: a sentence on what stands beside ours.
     """
     lines: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row, commands in rows.items():
@@ -105,7 +107,7 @@ def compare(
         f"# {title}",
         "",
         f"{unit} per second of CPU time, one thread on one core, in turn; medians (lowest to highest) of "
-        f"{repeats} repeats. `{command}`.",
+        f"{repeats} repeats. {f'{peer} ' if peer else ''}`{command}`.",
         "",
         f"| update | {' | '.join(names)} | ratio of medians |",
         "|---|---|---|---|",

@@ -26,6 +26,7 @@ STEPS, CLONING, EPISODES, SEEDS = 300_000, 30_000, 50, (0, 1)
 CLONE: dict[str, Any] = {"chunk": 4, "flow_steps": 4, "hidden": (256, 256, 256)}
 REINFLOW: dict[str, Any] = {
     "preset": "hopper",
+    "critic_warmup": 2,
     "num_envs": 8,
     "horizon": 64,
     "minibatches": 4,

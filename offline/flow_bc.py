@@ -32,6 +32,8 @@ from surefoot.core.velocity import network_of, velocity_class
 from surefoot.offline import chunked
 
 OBJECTIVES = ("rectified", "shortcut", "mean_flow")
+SHORTCUTS = tuple(2**k for k in range(7))
+"""Numbers of steps whose sizes a shortcut model is trained for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,8 @@ class FlowBCConfig(HistoryConfig):
         require(0 <= self.average_rate <= 1, name, "average_rate", self.average_rate, "in [0, 1]")
         for field in ("chunk", "flow_steps"):
             require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
+        fine = self.objective != "shortcut" or self.flow_steps in SHORTCUTS
+        require(fine, name, "flow_steps", self.flow_steps, f"one of {SHORTCUTS}, whose sizes a shortcut learns")
         sized = velocity_class(self.network).sized
         needed = "one that reads the step's size, as shortcut does" if self.objective != "rectified" else ""
         require(sized or not needed, name, "network", self.network, f"{needed} for the objective {self.objective}")

@@ -29,6 +29,7 @@ class DSRLConfig(FlowOptions, SACConfig):
     updates_per_step: float = 20.0  # training steps per decision
     discount: float = 0.99  # of a decision
     target_entropy: float | None = 0.0
+    clip_each: bool | None = None  # clip what the flow draws after each of its steps; null: as the clone, else not
     hidden: tuple[int, ...] = (128, 128, 128)
 
     def __post_init__(self) -> None:
@@ -73,7 +74,8 @@ class DSRL(OffPolicyAgent):
         """SAC's networks for noise, and the flow."""
         of_sac.build(self)
         c, size = self.config, self.decision_dim
-        self.base = FlowActor(velocity_network(c, self.features, size), size, c.flow_steps or STEPS)
+        network = velocity_network(c, self.features, size)
+        self.base = FlowActor(network, size, c.flow_steps or STEPS, clip_each=bool(c.clip_each))
         self.base.requires_grad_(False)
 
     settle = classmethod(settle)

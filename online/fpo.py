@@ -38,6 +38,7 @@ class FPOConfig(FlowOptions, EpochsConfig):
     clip: float = 0.01  # the ratio is held within 1 - clip and 1 + clip
     largest_error: float | None = None  # errors are cut to it, their gradient is kept; null: not
     largest_log_ratio: float | None = None  # likewise, of both signs
+    clip_each: bool | None = None  # clip what the flow draws after each of its steps; null: as the clone, else not
     value_coefficient: float = 0.5  # of half the squared error
     learning_rate: float = 3e-4
     value_learning_rate: float = 1e-3
@@ -90,7 +91,8 @@ class FPO(OnPolicyAgent):
         c = self.config
         require(not self.spec.discrete, "fpo", "env", "one with choices", "one with continuous actions")
         network = velocity_network(c, self.features, self.decision_dim)
-        self.actor = FlowActor(network, self.decision_dim, c.flow_steps or STEPS)
+        steps = c.flow_steps or STEPS
+        self.actor = FlowActor(network, self.decision_dim, steps, clip_each=bool(c.clip_each))
         needed = ">= 2, as at the time 0 there is no error; or set fpo.times, where the network reads no stretches"
         require(self.grid >= 2, "fpo", "flow_steps", self.actor.steps, needed)
 

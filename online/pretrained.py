@@ -24,8 +24,9 @@ SETTLED = (
     "velocity_activation",
     "time_embedding",
     "condition_hidden",
+    "clip_each",
 )
-"""Options of `FlowOptions`."""
+"""Options of `FlowOptions`, and of algorithms that play a clone as it is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,11 +90,20 @@ def settle(cls: type[Agent], config: Mapping[str, Any], source: Agent) -> dict[s
     """Options of `FlowOptions` that a config leaves open, as the source's flow has them: `Agent.settle` of such agents.
 
     Returns:
-        The clone's chunk, steps and network, by option.
+        The clone's chunk, steps and network, and how it clips where the algorithm leaves that open, by option.
     """
     flow, chunk = flow_of(source, cls.name)
-    found = {"chunk": chunk, "flow_steps": flow.steps, **flow.description()}
-    return {option: found[option] for option in SETTLED if config.get(option) is None and option in found}
+    found = {"chunk": chunk, "flow_steps": flow.steps, "clip_each": flow.clip_each, **flow.description()}
+    known = {field.name for field in dataclasses.fields(cls.Config)}
+    open_ones = [option for option in SETTLED if option in known and config.get(option) is None]
+    return {option: found[option] for option in open_ones if option in found}
+
+
+def chosen_of(source: Agent) -> int:
+    """How many draws of its flow an agent's policy chooses the best of; 1 where it plays the only one."""
+    actor = source.policy().actor
+    head = actor.inner if isinstance(actor, ChunkActor) else actor
+    return head.samples if isinstance(head, FlowActor) else 1
 
 
 def take_clone(agent: Any, source: Agent, network: nn.Module, steps: int) -> None:

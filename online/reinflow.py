@@ -32,13 +32,15 @@ from surefoot.online.pretrained import (
 
 TRANSITIONS = ("reinflow", "flow_sde", "consistency")
 NORMALISATIONS = ("mean", "joint")
+DENSE: dict[str, Any] = {"noise": "learn_decay", "entropy_coefficient": 0.03, "critic_warmup": 0}
+"""Of the authors' locomotion tasks."""
 FAR = 0.2
 """Distance from 1: the metric `ratio_far` is the share of chains whose ratio is further."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ReinFlowConfig(FlowOptions, EpochsConfig):
-    """Settings of ReinFlow; those that the paper varies are its locomotion tasks'."""
+    """Settings of ReinFlow: rates, bounds and clip of its locomotion tasks, whose other options are `locomotion`'s."""
 
     transition: str = "reinflow"  # or flow_sde (noise that keeps the flow's marginals), consistency (RLCM)
     noise: str = "learn"  # of reinflow: learn, learn_decay (its bound shrinks from a third of the run on) or const
@@ -109,8 +111,8 @@ class ReinFlow(OnPolicyAgent):
     name = "reinflow"
     Config: ClassVar[type] = ReinFlowConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "locomotion": {},
-        "hopper": {"noise": "learn_decay", "noise_low": 0.1, "noise_high": 0.24, "entropy_coefficient": 0.03},
+        "locomotion": DENSE,
+        "hopper": {**DENSE, "noise_low": 0.1, "noise_high": 0.24},
         "manipulation": {"target_kl": 0.01, "noise_high": 0.14, "discount": 0.999},
         "pi_rl": {"normalisation": "joint", "clip": 0.2},
         "consistency": {"transition": "consistency"},

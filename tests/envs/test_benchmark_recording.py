@@ -129,6 +129,9 @@ def test_parts_of_another_seed_and_damaged_parts_are_refused(tmp_path: pathlib.P
 def test_what_cannot_be_recorded_is_named_with_what_can() -> None:
     with pytest.raises(ConfigError, match="no scripted behaviour records 'ogbench/antmaze-large-navigate'"):
         collect.check_recordable("ogbench/antmaze-large-navigate")
+    for size in ("medium", "large", "giant", "teleport"):  # whose recorder walks to far goals, as navigate does
+        with pytest.raises(ConfigError, match=f"did you mean 'ogbench/pointmaze-{size}-navigate'"):
+            collect.check_recordable(f"ogbench/pointmaze-{size}-stitch")
     with pytest.raises(ConfigError, match="did you mean 'ogbench/scene-noisy'"):
         collect.check_recordable("ogbench/scene-navigate")
     with pytest.raises(ConfigError, match=r"names a task.*record ogbench/scene-play"):

@@ -12,10 +12,12 @@ import torch
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError
+from surefoot.core.flow_actor import FlowActor
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.initialise import initialise_from, settled
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import Run
+from surefoot.online.pretrained import chosen_of
 
 SPEC = Spec(3, 2, (-2.0, -1.0), (2.0, 1.0))
 FLOW = ALGORITHMS["flow_bc"]
@@ -64,6 +66,29 @@ def test_the_policy_before_the_first_update_is_the_clone_s(begin: Any) -> None:
     now, then = (of.policy().actor.inner.flow(observations, noise) for of in (agent, source))
     assert float(then.abs().max()) < 0.9
     torch.testing.assert_close(now, then, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["fpo", "dsrl", "dsrl_na"])
+def test_a_flow_that_is_clipped_on_its_way_stays_so(algorithm: str, begin: Any) -> None:
+    source = ALGORITHMS["reinflow"](SPEC, chunk=2, velocity_hidden=(16, 16)).fresh(3)
+    with torch.no_grad():
+        for weights in source.actor.network.parameters():
+            weights.mul_(4.0)  # places far outside of [-1, 1]
+    agent, _, plan = begin(algorithm, source)
+    head = agent.base if algorithm.startswith("dsrl") else agent.actor
+    observations, noise = torch.randn(6, 3), torch.randn(6, 4)
+    then = source.policy().actor.inner.flow(observations, noise)
+    torch.testing.assert_close(head.flow(observations, noise), then)
+    assert plan.config["clip_each"] is True
+    assert not torch.allclose(FlowActor(head.network, 4, head.steps).flow(observations, noise), then)
+    assert begin(algorithm, FLOW(SPEC, **CLONE).fresh(1))[2].config["clip_each"] is False
+
+
+def test_how_many_draws_a_policy_chooses_from() -> None:
+    chosen = ALGORITHMS["qc"](SPEC, chunk=2, samples=8, hidden=(8, 8)).fresh(1)
+    assert chosen_of(chosen) == 8
+    assert chosen_of(FLOW(SPEC, **CLONE).fresh(1)) == 1
+    assert chosen_of(ALGORITHMS["bc"](SPEC, hidden=(8, 8))) == 1
 
 
 def test_other_chunks_actions_and_policies_are_refused_in_one_sentence(begin: Any) -> None:

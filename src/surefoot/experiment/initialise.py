@@ -19,6 +19,7 @@ from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.experiment.inputs import elsewhere
 from surefoot.experiment.plan import TRAINING_EVALUATION_SEED, Plan, agent_class
 from surefoot.experiment.run import Run, load_agent, load_state
+from surefoot.online.pretrained import FlowOptions, chosen_of
 from surefoot.streaming.agent import StreamingAgent
 
 
@@ -216,6 +217,11 @@ def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:
         + (f"; new: {', '.join(new)}" if new else "")
         + (f"; Adam goes on in {', '.join(moving)}" if moving else "")
     ]
+    if isinstance(agent.config, FlowOptions) and (count := chosen_of(run.agent())) > 1:
+        notes.append(
+            f"init: the policy of {run.folder.name} plays the best of {count} draws of its flow; {agent.name} begins "
+            "with one draw of that flow, and its first returns are those"
+        )
     if agent.acts and agent_class(run.plan.algorithm).has_policy:
         notes += elsewhere(run.plan.environment, plan.environment, f"the policy of {run.folder.name}")
         notes += advice(run, plan)
