@@ -81,13 +81,19 @@ def adjoints(
 def pulled(function: Callable[[Tensor], Tensor], at: Tensor, cotangent: Tensor | None = None) -> Tensor:
     """(B, D) cotangent' d function / d at, row by row and without gradient; of ones where there is no cotangent.
 
-    Outside the native kernels, whose functions `torch.func` can't differentiate.
+    By autograd where a Learner's native kernels are at work, and by `torch.func` elsewhere: it differentiates stacked
+    seeds too, but not the native module's functions.
     """
-    with kernels.use(None):
-        given: Any = torch.func.vjp(function, at.detach())
-        outputs, pull = given
-        found: Tensor = pull(torch.ones_like(outputs) if cotangent is None else cotangent)[0]
-    return found.detach()
+    if kernels.active() is not None:
+        with torch.enable_grad(), kernels.use(kernels.Slots()):  # the Learner's own are for the loss's backward
+            place = at.detach().requires_grad_()
+            outputs = function(place)
+            given = torch.ones_like(outputs) if cotangent is None else cotangent
+            return torch.autograd.grad(outputs, place, given)[0]
+    found: Any = torch.func.vjp(function, at.detach())
+    outputs, pull = found
+    pulled_back: Tensor = pull(torch.ones_like(outputs) if cotangent is None else cotangent)[0]
+    return pulled_back.detach()
 
 
 def matching_loss(improved: Field, cloned: Field, path: Sequence[Tensor], adjoint: Sequence[Tensor]) -> Tensor:

@@ -28,7 +28,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "famo2o_cql": ("famo2o_cql", {"coefficients": (0.5, 9.5)}),  # gradients that rounding is small beside
     "rebrac-fql": ("rebrac", {"preset": "fql", "chunk": 2, "critics": 3, "aggregate": "mean", "deviations": 0.5}),
     "flow_bc-chunk": ("flow_bc", {"chunk": 3, "network": "embedded", "hidden": (8, 8, 8)}),
-    "flow_bc-shortcut": ("flow_bc", {"preset": "shortcut", "hidden": (8, 8, 8), "chunk": 2}),
+    "flow_bc-shortcut": ("flow_bc", {"preset": "shortcut", "hidden": (8, 8, 8), "chunk": 2, "flow_steps": 4}),
     "flow_bc-one_step": ("flow_bc", {"preset": "one_step", "hidden": (8, 8, 8)}),
     "fql-chunk": ("fql", {"chunk": 3, "aggregate": "min", "normalize_q": True}),
     "ifql-chunk": ("ifql", {"chunk": 2, "critics": 3, "aggregate": "mean", "deviations": 0.5}),
