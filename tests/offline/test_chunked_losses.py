@@ -10,8 +10,9 @@ from problems import spec
 from torch import Tensor, nn
 
 from surefoot.core.agent import Agent
+from surefoot.core.errors import ConfigError
 from surefoot.core.flow import flow_matching_loss, interpolate
-from surefoot.offline import FQL, IDQL, IFQL, QC, AWRFlow, DiffusionBC, RAFTFlow, ReBRAC
+from surefoot.offline import FQL, IDQL, IFQL, QC, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
 
 
 class Told(nn.Module):
@@ -255,3 +256,11 @@ def test_diffusion_clonings_loss_is_summed_over_numbers_in_the_data() -> None:
     drawn = {"step": [[0.0], [0.9]], "noise": [[0.0, 0.5], [1.0, 1.0]]}
     batch = rows(actions=[[0.0, 0.0]] * 2, mask=[[1.0, 1.0], [0.0, 1.0]])
     assert loss(agent, "noise_loss", batch, **drawn) == exactly((0.25 + 0.25) / 2)
+
+
+def test_a_shortcut_model_acts_by_steps_whose_size_it_learned() -> None:
+    for steps in (1, 2, 64):
+        assert FlowBC.configure(preset="shortcut", flow_steps=steps).flow_steps == steps
+    with pytest.raises(ConfigError, match=r"flow_bc\.flow_steps is 10, must be one of \(1, 2, 4"):
+        FlowBC.configure(preset="shortcut", flow_steps=10)
+    assert FlowBC.configure(flow_steps=10).flow_steps == 10

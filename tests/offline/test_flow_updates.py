@@ -396,11 +396,3 @@ def test_full_updates_equal_the_second_implementation(case: str) -> None:
     for name, module in networks(agent).items():
         for own, before in zip(module.parameters(), start[name], strict=True):
             assert relative(own.detach(), before) > 1e-6, f"{name} was not trained"
-
-
-def test_a_shortcut_model_acts_by_steps_whose_size_it_learned() -> None:
-    for steps in (1, 2, 64):
-        assert FlowBC.configure(preset="shortcut", flow_steps=steps).flow_steps == steps
-    with pytest.raises(ConfigError, match=r"flow_bc\.flow_steps is 10, must be one of \(1, 2, 4"):
-        FlowBC.configure(preset="shortcut", flow_steps=10)
-    assert FlowBC.configure(flow_steps=10).flow_steps == 10
