@@ -103,20 +103,22 @@ def compare(
                 print(row, name, lines[row][name][-1], flush=True)
     write_json(RESULTS / f"{file}.json", lines)
     names = list(next(iter(lines.values())))
+    ratios = ["ratio of medians"] if len(names) == 2 else [f"times {name}" for name in names[1:]]
     text = [
         f"# {title}",
         "",
         f"{unit} per second of CPU time, one thread on one core, in turn; medians (lowest to highest) of "
         f"{repeats} repeats. {f'{peer} ' if peer else ''}`{command}`.",
         "",
-        f"| update | {' | '.join(names)} | ratio of medians |",
-        "|---|---|---|---|",
+        f"| update | {' | '.join([*names, *ratios])} |",
+        "|---" * (1 + len(names) + len(ratios)) + "|",
     ]
     for row, both in lines.items():
         rates = [[one["updates"] / one["cpu_seconds"] for one in both[name]] for name in names]
         medians = [statistics.median(values) for values in rates]
         shown = [f"{m:.2f} ({min(r):.2f} to {max(r):.2f})" for m, r in zip(medians, rates, strict=True)]
-        text.append(f"| {row} | {' | '.join(shown)} | {medians[0] / medians[1]:.2f} |")
+        shown += [f"{medians[0] / peer_median:.2f}" for peer_median in medians[1:]]
+        text.append(f"| {row} | {' | '.join(shown)} |")
     path = RESULTS / f"{file}.md"
     path.write_text("\n".join([*text, ""]), encoding="utf-8")
     print(path.read_text(encoding="utf-8"))
