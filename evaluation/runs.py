@@ -19,7 +19,7 @@ from surefoot.envs.acting import short_name
 from surefoot.evaluation.model_calibration import MODEL, MOST, refuse_uneven
 from surefoot.evaluation.names import labelled
 from surefoot.evaluation.safety import Safety, with_limit
-from surefoot.evaluation.side_by_side import side_by_side
+from surefoot.evaluation.side_by_side import grouped, side_by_side
 from surefoot.evaluation.statistics import hierarchical_interval
 
 Json = Mapping[str, Any]
@@ -298,15 +298,18 @@ class RunData:
         return self._curve("pass_k_mean", "passes", (0.0, 1.0))
 
     def training_curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Name of each loss and metric -> (step, mean over the seeds that have it) along training."""
-        found: dict[str, dict[int, list[float]]] = {}
+        """Name of each loss and metric -> (step, mean over the seeds that have it) along training.
+
+        Of seeds that count steps of their own, the mean of what stands side by side.
+        """
+        found: dict[str, dict[int, dict[int, float]]] = {}
         for line in self.metrics:
             if line["kind"] == "train":
                 for name, value in line["values"].items():
                     if isinstance(value, int | float) and np.isfinite(value):
-                        found.setdefault(name, {}).setdefault(int(line["step"]), []).append(float(value))
-        return {name: [(step, float(np.mean(values))) for step, values in sorted(by.items())]
-                for name, by in found.items()}  # fmt: skip
+                        found.setdefault(name, {}).setdefault(int(line["seed"]), {})[int(line["step"])] = float(value)
+        return {name: [(step, float(np.mean(values))) for step, values in grouped(by_seed)]
+                for name, by_seed in found.items()}  # fmt: skip
 
     def _curve(self, mean: str, episodes: str, bounds: tuple[float, float]) -> list[CurvePoint]:
         by_seed: dict[int, dict[int, Json]] = {}

@@ -35,3 +35,19 @@ def side_by_side(by_seed: Mapping[int, Mapping[int, T]]) -> list[tuple[int, list
             values = [mine[at] for mine, at in zip(by_seed.values(), near, strict=True)]
             found.append((round(sum(near) / len(near)), values))
     return found
+
+
+def grouped(by_seed: Mapping[int, Mapping[int, T]]) -> list[tuple[int, list[T]]]:
+    """(step, what the seeds that have something then had), in the order of steps; else as `side_by_side`.
+
+    Where at least half of the steps of the seed that has fewest are shared, a seed that lacks a step is left out of it.
+
+    Args:
+        by_seed: seed -> step -> what was measured.
+    """
+    steps = [set(mine) for mine in by_seed.values()]
+    if steps and 2 * len(set.intersection(*steps)) < min(map(len, steps)):
+        return side_by_side(by_seed)
+    return [
+        (step, [mine[step] for mine in by_seed.values() if step in mine]) for step in sorted(set[int]().union(*steps))
+    ]

@@ -10,7 +10,7 @@ import pytest
 from surefoot.core import schema
 from surefoot.core.errors import CheckpointError
 from surefoot.evaluation import RunData, load_runs
-from surefoot.evaluation.side_by_side import side_by_side
+from surefoot.evaluation.side_by_side import grouped, side_by_side
 
 MakeRun = Callable[..., pathlib.Path]
 
@@ -147,3 +147,9 @@ def test_what_is_too_far_apart_does_not_stand_beside_each_other() -> None:
     assert side_by_side({0: {100: "a", 200: "b"}, 1: {160: "c", 195: "d"}}) == [(198, ["b", "d"])]
     assert side_by_side({0: {100: "a", 200: "b"}, 1: {100: "c", 210: "d"}}) == [(100, ["a", "c"])]  # shared ones alone
     assert side_by_side({0: {100: "a"}, 1: {900: "b"}}) == side_by_side({}) == []
+
+
+def test_metrics_are_means_of_the_seeds_that_have_them_or_of_what_stands_side_by_side() -> None:
+    assert grouped({0: {100: 1, 200: 2}, 1: {100: 3}}) == [(100, [1, 3]), (200, [2])]
+    assert grouped({0: {100: 1, 200: 2}, 1: {104: 3, 206: 4}}) == [(102, [1, 3]), (203, [2, 4])]
+    assert grouped({}) == []
