@@ -45,6 +45,7 @@ def test_another_than_the_clone_is_handed_over_only_with_confidence() -> None:
     name, compared = chosen(*clones, *beyond)
     assert name == "bc"
     assert "not believed" not in auto.in_words(name, compared, {})
+    assert "judged on data that they were trained on" in auto.in_words("iql", compared, {})
     failed = [dataclasses.replace(one, impossible=True) for one in clones]
     assert chosen(*failed, *better)[0] == "bc", "critics that fail on the clone say nothing of what is better"
     doubtful = [*clones, *[dataclasses.replace(one, impossible=True) for one in better]]
@@ -76,6 +77,7 @@ def test_what_is_not_believed_is_named_with_where_its_estimate_lies(group: str, 
     told = auto.in_words(name, compared, auto.doubted(found, groups))
     assert told.startswith("the clone (bc) is handed over: by this data no other is better with confidence (iql +3 ")
     assert words in told
+    assert told.endswith("judged on data that they were trained on, which flatter them")
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Options of the portfolio's algorithms where they are not the usual ones: all see normalised observations."""
 JUDGES = {"critics": "its discounted return is", "model": "its return in a model learned from them is"}
 """How policies are judged (docs/choosing.md), and what an answer then calls the value."""
+FLATTERED = "All were judged on data that they were trained on, which flatter them"
 FILE, ANSWER, PICTURE = "auto.json", "selection.json", "selection.png"
 RUNS = "portfolio"
 AUTO = Record(
@@ -235,12 +236,13 @@ def in_words(
     because += f". Not believed: {'; '.join(places)}" if places else ""
     if chosen == CLONE:
         return (
-            f"the clone ({CLONE}) is handed over: by this data no other is better with confidence ({others}){because}"
+            f"the clone ({CLONE}) is handed over: by this data no other is better with confidence ({others}){because}. "
+            f"{FLATTERED}"
         )
     rest = f"; the others: {others}" if others else ""
     return (
         f"{chosen} is handed over: by this data {JUDGES[judge]} {shown[chosen]} against the clone's{rest}{because}. "
-        "This is an estimate; a few real episodes of both are worth more"
+        f"{FLATTERED}; a few real episodes of both are worth more than this estimate"
     )
 
 
