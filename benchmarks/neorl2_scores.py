@@ -222,7 +222,7 @@ def _of_glucose(check: dict[str, Any]) -> list[str]:
         f"deviation of rewards {check['reward_scale']:.3g}). {check['full_length']} of {check['episodes']} episodes "
         f"({check['full_length'] / check['episodes']:.0%}) have all {STEPS} steps, the others terminate. The simulator "
         f"ends them by the glucose itself, below 40 or above 600: of {check['terminations']} terminations "
-        f"{check['terminations_not_read']} have a reading between these; readings beyond these after which an episode goes "
+        f"{check['terminations_not_read']} have a reading between these; after readings beyond these episodes go "
         f"on: {check['read_without_termination']}. How the glucose moves is checked by BC beside the data alone.",
         "",
         "The wrapper (`benchmarks/peers/shims/simglucose_today.py`) changes nothing of the task: it hands the action "
