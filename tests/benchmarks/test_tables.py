@@ -13,6 +13,7 @@ import pytest
 
 from surefoot.evaluation import plots
 from surefoot.experiment.plan import agent_class
+from surefoot.offline import ALGORITHMS
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 STUDIES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "    study_main(" in path.read_text(encoding="utf-8"))
@@ -53,6 +54,12 @@ def test_all_settings_normalise_observations_where_the_page_says_so(
         name, options = setting if isinstance(setting, tuple) else (label, setting)
         found = agent_class(name).configure(**options).normalization
         assert found in ("observations", "stacked"), f"{label}: {found}"
+
+
+def test_the_study_of_breadth_has_all_algorithms_that_learn_returns_from_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    study = importlib.import_module("offline_breadth")
+    assert {name for name, _ in study.ALGORITHMS.values()} == ALGORITHMS.keys() - {"aligndiff"}
 
 
 def test_every_method_of_the_ogbench_study_can_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
