@@ -168,8 +168,12 @@ class Critics:
     def values(self, observations: Array, actions: Array) -> Array:
         """(draws x resamples, n) of (n, d) observations and (n, A) actions, in the data's units."""
         points = self.judge._points(observations, actions)
-        parts = [self.judge._features(points, k) @ weights.T for k, weights in enumerate(self.weights)]
-        return np.concatenate(parts, 1).T
+        found = np.empty((len(points), self.weights.shape[0] * self.weights.shape[1]))
+        for begin in range(0, len(points), PART):
+            rows = slice(begin, begin + PART)
+            parts = [self.judge._features(points[rows], k) @ weights.T for k, weights in enumerate(self.weights)]
+            found[rows] = np.concatenate(parts, 1)
+        return found.T
 
     def value(self, first_actions: Array) -> Array:
         """Each member's mean from the first states, (draws x resamples,), where the policy does `first_actions`."""
