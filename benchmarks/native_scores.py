@@ -23,7 +23,7 @@ from surefoot.tools.generate import embedded, generate
 EPISODES = 10_000
 SEED = 0
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
-MEASURES = ("tq", "saco", "unique_cells", "projected_coverage", "limits_of")
+MEASURES = ("tq", "saco", "unique_cells", "projected_coverage", "saco_of", "limits_of")
 
 
 def episodes(system: System, behaviour: str, count: int) -> EpisodeBatch:

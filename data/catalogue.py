@@ -28,7 +28,7 @@ Written by benchmarks/native_scores.py.
 NATIVE_MEASURES: dict[str, dict[str, Any]] = json.loads(
     pathlib.Path(__file__).with_name("native_measures.json").read_text(encoding="utf-8")
 )
-"""Name of an embedded dataset -> its `data.measures`, by the same script; `limits_of` is the reference of its SACo."""
+"""Name of an embedded dataset -> its measures among its task's, by the same script; `saco_of`: SACo's reference."""
 D4RL_URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
 MUJOCO = ("halfcheetah", "hopper", "walker2d", "ant")
 ADROIT = ("pen", "hammer", "door", "relocate")

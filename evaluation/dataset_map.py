@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
+TOGETHER = "all of these"
+"""Whose range the edges divide where no reference is given: that of a task's datasets together."""
 CORNERS = (
     ((5, -3), "left", "top"),
     ((-5, 3), "right", "bottom"),
@@ -26,7 +28,7 @@ CORNERS = (
 
 
 def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> list[dict[str, Any]]:
-    """The measures of each dataset, against a reference of its task.
+    """The measures of each dataset: `saco_of` is its SACo's reference, `limits_of` what the edges divide the range of.
 
     Args:
         datasets: of one task or of several, told apart by environment and sizes.
@@ -62,7 +64,8 @@ def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> lis
                 "cells_of_rows": rows,
                 "cells_saturated": counts[id(one)].saturated,
                 "edges": measures.EDGES,
-                "limits_of": against.name,
+                "saco_of": against.name,
+                "limits_of": TOGETHER if reference is None else reference.name,
                 "projected_coverage": measures.projected_coverage(one, bounds, rows),
             }
     return [found[id(dataset)] for dataset in datasets]

@@ -23,6 +23,8 @@ from surefoot.data.dataset import Array, Dataset
 
 PART = 8_192
 """Rows whose features are made at once."""
+LEAST_EPISODES = 10
+"""Of data that policies can be judged on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class LeastSquaresQConfig:
     blocks: int = 20
     width: float = 1.0  # of the kernel, in medians of the distance between rows
     ridge: float = 1e-3  # relative to the mean square of a feature
-    rows: int = 30_000  # of the data at most, in whole episodes
+    rows: int = 30_000  # of the data at most, in whole episodes; of long ones as many as it takes for `LEAST_EPISODES`
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -166,8 +168,12 @@ class Critics:
     def values(self, observations: Array, actions: Array) -> Array:
         """(draws x resamples, n) of (n, d) observations and (n, A) actions, in the data's units."""
         points = self.judge._points(observations, actions)
-        parts = [self.judge._features(points, k) @ weights.T for k, weights in enumerate(self.weights)]
-        return np.concatenate(parts, 1).T
+        found = np.empty((len(points), self.weights.shape[0] * self.weights.shape[1]))
+        for begin in range(0, len(points), PART):
+            rows = slice(begin, begin + PART)
+            parts = [self.judge._features(points[rows], k) @ weights.T for k, weights in enumerate(self.weights)]
+            found[rows] = np.concatenate(parts, 1)
+        return found.T
 
     def value(self, first_actions: Array) -> Array:
         """Each member's mean from the first states, (draws x resamples,), where the policy does `first_actions`."""
@@ -177,9 +183,9 @@ class Critics:
 
 
 def thinned(dataset: Dataset, rows: int, seed: int) -> Dataset:
-    """The dataset, or whole episodes of it drawn at random that have about this many rows."""
+    """The dataset, or whole episodes of it drawn at random, `LEAST_EPISODES` and more up to about this many rows."""
     if len(dataset) <= rows:
         return dataset
     order = generator(seed, "episodes").permutation(len(dataset.episode_lengths))
-    kept = order[: max(2, int(np.searchsorted(np.cumsum(dataset.episode_lengths[order]), rows, side="right")))]
-    return dataset.select_episodes(np.sort(kept))
+    fitting = int(np.searchsorted(np.cumsum(dataset.episode_lengths[order]), rows, side="right"))
+    return dataset.select_episodes(np.sort(order[: max(LEAST_EPISODES, fitting)]))

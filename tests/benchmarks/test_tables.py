@@ -8,10 +8,12 @@ import runpy
 import shutil
 import sys
 
+import numpy as np
 import pytest
 
 from surefoot.evaluation import plots
 from surefoot.experiment.plan import agent_class
+from surefoot.offline import ALGORITHMS
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 STUDIES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "    study_main(" in path.read_text(encoding="utf-8"))
@@ -54,6 +56,12 @@ def test_all_settings_normalise_observations_where_the_page_says_so(
         assert found in ("observations", "stacked"), f"{label}: {found}"
 
 
+def test_the_study_of_breadth_has_all_algorithms_that_learn_returns_from_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    study = importlib.import_module("offline_breadth")
+    assert {name for name, _ in study.ALGORITHMS.values()} == ALGORITHMS.keys() - {"aligndiff"}
+
+
 def test_every_method_of_the_ogbench_study_can_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     study = importlib.import_module("ogbench_order")
@@ -63,6 +71,16 @@ def test_every_method_of_the_ogbench_study_can_be_configured(monkeypatch: pytest
             made = agent_class(name).configure(**options)
             assert getattr(made, "deviations", 0.0) == 0, "the page says targets of the mean"
             assert getattr(made, "aggregate", "mean") == "mean"
+
+
+def test_rewards_of_simglucose_are_those_of_its_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The risk is 0 at 112.517 mg/dl and 7.7293 at 180."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    study = importlib.import_module("neorl2_scores")
+    found = study.glucose_rewards(
+        np.array([112.517, 180, 112.517, 50, 590]), np.array([180, 112.517, 112.517, 40, 600])
+    )
+    assert found == pytest.approx([0.922707, 1.077293, 1, -15, 0], abs=1e-5)
 
 
 def test_a_page_of_other_cells_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

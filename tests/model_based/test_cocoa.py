@@ -12,7 +12,7 @@ from plain_layers import layers
 from plane import plane_data
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent, Spec
+from surefoot.core.agent import Agent, Spec, Update
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
@@ -204,11 +204,25 @@ def rewarded() -> Dataset:
     return data.replace(rewards=-distance, terminations=np.ones(2000, bool))
 
 
-def test_iql_within_it_moves_to_the_rewarded_actions() -> None:
+RATES = {"actor_learning_rate": 3e-3, "critic_learning_rate": 3e-3, "temperature_learning_rate": 3e-3}
+IMAGINED = {
+    **RATES, "temperature": 0.1, "penalty": 0.1, "discount": 0.5, "real_ratio": 0.5, "rollouts": 200,
+    "rollout_length": 1, "imagine_every": 50, "model_updates": 150, "model_learning_rate": 1e-2, "model_rows": 64,
+}  # fmt: skip
+LEARNING: dict[str, dict[str, Any]] = {
+    "cocoa_iql": {"temperature": 10.0, "rewards": "none", "learning_rate": 3e-3},
+    "cocoa_cql": {**RATES, "cql_weight": 0.1, "sampled_actions": 2},
+    "cocoa_mopo": IMAGINED,
+    "cocoa_mobile": {**IMAGINED, "samples": 2},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_algorithm_within_it_moves_to_the_rewarded_actions(name: str) -> None:
     data = rewarded()
     options = {"model_updates": 60, "seeker_updates": 60, "reverse_starts": 500, "model_hidden": (16,)}
-    more = {"hidden": (32, 32), "transducer": (16, 16), "temperature": 10.0, "rewards": "none", "target_rate": 0.05}
-    agent: Agent = COCOAIQL(data, **{**SMALL, **options, **more, "learning_rate": 3e-3}).fresh(0)
+    more = {"hidden": (32, 32), "transducer": (16, 16), "target_rate": 0.05}
+    agent: Agent = ALGORITHMS[name](data, **{**SMALL, **options, **more, **LEARNING[name]}).fresh(0)
     ready = agent.prepare(data)
     store = store_from_dataset(ready, agent.reads, "cpu")
     sources = agent.sources(Stores(ready, store))
@@ -281,6 +295,16 @@ def test_one_update_of_iqls_value_and_of_the_seeker_equals_plain_torch_in_float6
         for linear, weight in zip(linears, getattr(agent.value.mlp, name).weights, strict=True):
             torch.testing.assert_close(weight, linear.weight, rtol=1e-9, atol=1e-12)
     cloned, _ = agent.seeker_loss(batch, {})
-    assert float(cloned.detach()) == pytest.approx(
-        float((torch.tanh(seeker(batch["observations"])) - batch["actions"]).square().mean()), rel=1e-12
-    )
+    error = (torch.tanh(seeker(batch["observations"])) - batch["actions"]).square().mean()
+    assert float(cloned.detach()) == pytest.approx(float(error.detach()), rel=1e-12)
+    (update,) = [one for one in agent.updates() if isinstance(one, Update) and one.trains == ("seeker",)]
+    own = torch.optim.Adam(agent.seeker.parameters(), lr=update.optimizer.learning_rate)
+    other = torch.optim.Adam(seeker.parameters(), lr=1e-3)
+    cloned.backward()
+    error.backward()
+    own.step()
+    other.step()
+    linears = [module for module in seeker if isinstance(module, nn.Linear)]
+    for linear, weight, bias in zip(linears, agent.seeker.weights, agent.seeker.biases, strict=True):
+        torch.testing.assert_close(weight, linear.weight, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(bias, linear.bias, rtol=1e-9, atol=1e-12)

@@ -8,7 +8,7 @@ import pytest
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
-from surefoot.offline.least_squares_q import LeastSquaresJudge, LeastSquaresQConfig, thinned
+from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, thinned
 
 LOW, HIGH = np.array([-1.0]), np.array([1.0])
 
@@ -87,6 +87,7 @@ def test_large_data_are_thinned_to_whole_episodes_and_images_are_refused() -> No
     assert len(some) == 100
     assert len(some.episode_lengths) == 50
     assert thinned(data, 5_000, seed=0) is data
+    assert len(thinned(data, 3, seed=0).episode_lengths) == LEAST_EPISODES, "however long the episodes are"
     frames = {"observations/image": np.zeros((len(data), 3, 4, 4), np.uint8)}
     seen = data.replace(observations=np.zeros((len(data), 0), np.float32), extras=frames)
     with pytest.raises(DataError, match="learns from one vector"):

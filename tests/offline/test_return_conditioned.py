@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
 from surefoot.core.return_actor import ReturnActor
-from surefoot.core.sources import Stores
+from surefoot.core.sources import Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import BEST_RETURN
 from surefoot.data.store import store_from_dataset
@@ -195,6 +196,77 @@ def test_the_loss_of_dt_is_the_mean_over_the_steps_that_are_there() -> None:
     later["actions"][:, -1] += 1  # the present action is not seen by what predicts it
     there = batch["mask"] > 0
     torch.testing.assert_close(agent.actor(later)[0][there], mean[there])
+
+
+def plain_dt(weights: dict[str, Tensor], batch: dict[str, Tensor], row: int, heads: int) -> list[tuple[int, Tensor]]:
+    """Step and mean action of each step that is there, one token after the other, padding left out."""
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    there = [k for k in range(batch["mask"].shape[1]) if batch["mask"][row, k] > 0]
+    tokens = []
+    for k in there:
+        angles = [float(batch["timesteps"][row, k]) / 10_000 ** (i / 7) for i in range(8)]
+        clock = [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+        time = linear("of_time", torch.tensor(clock, dtype=torch.float64))
+        tokens.append(linear("of_return", batch["returns_to_go"][row, k : k + 1] / weights["return_scale"]) + time)
+        tokens.append(linear("of_observation", batch["observations"][row, k]) + time)
+        tokens.append(linear("of_action", batch["actions"][row, k]) + time)
+    x = norm("enter", torch.stack(tokens))
+    for layer in range(2):
+        block, width = f"blocks.{layer}", x.shape[1]
+        query, key, value = linear(f"{block}.attention", norm(f"{block}.before", x)).split(width, 1)
+        mixed = torch.zeros_like(x)
+        for h in range(heads):
+            part = slice(h * width // heads, (h + 1) * width // heads)
+            for i in range(len(x)):
+                scores = torch.stack([query[i, part] @ key[j, part] for j in range(i + 1)]) / math.sqrt(width / heads)
+                shares = scores.exp() / scores.exp().sum()
+                mixed[i, part] = sum(shares[j] * value[j, part] for j in range(i + 1))
+        x = x + linear(f"{block}.out", mixed)
+        wide = linear(f"{block}.widen", norm(f"{block}.between", x))
+        x = x + linear(f"{block}.narrow", wide * (1 + torch.erf(wide / math.sqrt(2))) / 2)
+    actions = linear("action_head", norm("leave", x))[:, :2]
+    return [(k, actions[3 * place + 1]) for place, k in enumerate(there)]  # given by the observation's token
+
+
+def test_one_update_of_dt_equals_a_transformer_written_out_in_float64() -> None:
+    torch.manual_seed(5)
+    agent = DT(SPEC, width=8, heads=2, layers=2, context=4, dropout=0.0, weight_decay=0.1, learning_rate=1e-3).double()
+    with torch.no_grad():
+        for parameter in agent.actor.parameters():
+            parameter.normal_(std=0.5)
+        agent.actor.return_scale.fill_(3.0)
+    batch = {
+        "observations": torch.randn(3, 4, 3, dtype=torch.float64),
+        "actions": torch.rand(3, 4, 2, dtype=torch.float64) * 2 - 1,
+        "returns_to_go": 3 * torch.randn(3, 4, dtype=torch.float64),
+        "timesteps": torch.tensor([[7.0, 8, 9, 10], [0, 0, 0, 1], [0, 0, 0, 0]], dtype=torch.float64),
+        "mask": torch.tensor([[1.0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]], dtype=torch.float64),
+    }
+    weights = {name: value.detach().clone() for name, value in agent.actor.state_dict().items()}
+    trained = [weights[name].requires_grad_() for name, _ in agent.actor.named_parameters()]
+    learner = Learner([agent], [0], Uniform(lambda _: batch, 100), batch_size=3, dtype=torch.float64)
+    learner.run(1)
+    errors = [
+        (action - batch["actions"][row, k]).square().mean()
+        for row in range(3)
+        for k, action in plain_dt(weights, batch, row, 2)
+    ]
+    loss = torch.stack(errors).mean()
+    assert len(errors) == 7
+    loss.backward()
+    assert float(agent.actor_loss(batch, {})[0].detach()) < float(loss.detach())
+    assert float(nn.utils.clip_grad_norm_(trained, 0.25)) > 0.25, "so that the clip matters"
+    torch.optim.AdamW(trained, lr=1e-3, weight_decay=0.1).step()
+    for name, value in agent.actor.named_parameters():
+        torch.testing.assert_close(value, weights[name], rtol=1e-9, atol=1e-11, msg=name)
 
 
 @pytest.mark.parametrize(

@@ -44,17 +44,40 @@ def test_another_than_the_clone_is_handed_over_only_with_confidence() -> None:
     beyond = [estimate("iql", seed, 130, implausible=True) for seed in (0, 1)]
     name, compared = chosen(*clones, *beyond)
     assert name == "bc"
-    told = auto.in_words(name, compared, ["iql"])
-    assert "no other is better with confidence (iql +12" in told
-    assert "not believed). Not believed: an estimate is beyond what the data's rewards allow" in told
-    assert "not believed" not in auto.in_words(name, compared, [])
-    assert auto.in_words(name, compared, ["bc"]).endswith("so nothing can be told")
+    assert "not believed" not in auto.in_words(name, compared, {})
+    assert "judged on data that they were trained on" in auto.in_words("iql", compared, {})
     failed = [dataclasses.replace(one, impossible=True) for one in clones]
     assert chosen(*failed, *better)[0] == "bc", "critics that fail on the clone say nothing of what is better"
     doubtful = [*clones, *[dataclasses.replace(one, impossible=True) for one in better]]
     assert chosen(*doubtful)[0] == "bc"
-    found = Selection(doubtful, 0.0, 0.0, 1.0, 100.0, 0.99, 24)
-    assert auto.doubted(found, {"bc": "bc", "iql": "iql"}) == ["iql"]
+
+    high = [dataclasses.replace(one, implausible=True) for one in clones]
+    assert chosen(*high, *better)[0] == "bc", "nor do those that put the clone above all that the data hold"
+
+
+@pytest.mark.parametrize(
+    ("group", "field", "words"),
+    [
+        (
+            "iql",
+            "implausible",
+            "not believed). Not believed: iql, whose estimate lies above the best return in the data",
+        ),
+        ("iql", "impossible", "Not believed: iql, whose estimate lies below the least that the data's rewards allow"),
+        ("bc", "implausible", "clone's own estimate lies above the best return in the data, so nothing can be told"),
+        ("bc", "impossible", "lies below the least that the data's rewards allow, so nothing can be told"),
+    ],
+)
+def test_what_is_not_believed_is_named_with_where_its_estimate_lies(group: str, field: str, words: str) -> None:
+    estimates = [estimate("bc", 0, 10), estimate("iql", 0, 13)]
+    estimates = [dataclasses.replace(one, **{field: one.group == group}) for one in estimates]
+    found = Selection(estimates, 0.0, 0.0, 1.0, 100.0, 0.99, 24)
+    groups = {"bc": "bc", "iql": "iql"}
+    name, compared = auto.choose(found, groups)
+    told = auto.in_words(name, compared, auto.doubted(found, groups))
+    assert told.startswith("the clone (bc) is handed over: by this data no other is better with confidence (iql +3 ")
+    assert words in told
+    assert told.endswith("judged on data that they were trained on, which flatter them")
 
 
 @pytest.fixture(autouse=True)

@@ -201,6 +201,11 @@ def test_info_measures_and_the_map_draws(small: pathlib.Path, tmp_path: pathlib.
     found = shown(capsys, "map", str(half), str(small), "-o", str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert max(row["saco"] for row in found["rows"]) == 1
+    assert {row["limits_of"] for row in found["rows"]} == {"all of these"}, "the edges divide the range of both"
+    (widest,) = {row["saco_of"] for row in found["rows"]}
+    assert widest in [row["dataset"] for row in found["rows"] if row["saco"] == 1]
+    found = shown(capsys, "map", str(half), "--reference", str(small), "-o", str(picture))
+    assert (found["rows"][0]["limits_of"], found["rows"][0]["saco_of"]) == (str(small), str(small))
     assert main(["datasets", "map", str(half), "-o", str(tmp_path / "map.svg")]) == 2
     assert "drawn as a .png" in capsys.readouterr().err
 

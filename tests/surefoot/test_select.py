@@ -20,6 +20,7 @@ from surefoot.evaluation import Bandit, plots
 from surefoot.offline import least_squares_q
 from surefoot.tools import select as selecting
 from surefoot.tools import select_model
+from surefoot.tools.select_behaviour import KNOWN_DENSITY
 from surefoot.tools.select_model import ModelJudge, ModelJudgeConfig, notes, select_by_model
 
 Capture = pytest.CaptureFixture[str]
@@ -97,6 +98,52 @@ def test_an_estimate_above_all_that_the_data_hold_is_not_supported() -> None:
     assert "none is supported" in selecting.dataclasses.replace(estimates, estimates=above).sentence()
 
 
+def test_what_is_set_aside_is_named_and_the_best_is_one_of_the_others() -> None:
+    found = selecting.select(chosen(), regulator(), SMALL)
+    good, fair, none, wrong = found.estimates
+    above = selecting.dataclasses.replace(fair, members=good.members + 50, implausible=True)
+    three = selecting.dataclasses.replace(found, estimates=[good, none, above])
+    reason = "; set aside, since they lie above the best return in the data: fair"
+    assert three.tied == []
+    assert three.sentence() == (
+        f"good is the best of those that the data support by its estimate, and its interval excludes the others{reason}"
+    )
+    two = selecting.dataclasses.replace(found, estimates=[good, above])
+    assert two.sentence() == f"good is the only one that the data support{reason}"
+    twin = selecting.dataclasses.replace(good, label="twin")
+    even = selecting.dataclasses.replace(found, estimates=[good, twin, wrong, above])
+    assert "good has the highest lower bound of those that the data support, but 1 of 3 others" in even.sentence()
+    assert even.sentence().endswith(f"(twin){reason}")
+
+
+@pytest.mark.parametrize("shift", [100.0, -100.0])
+def test_bounds_are_of_all_data_and_not_of_the_part_that_is_judged_on(
+    monkeypatch: pytest.MonkeyPatch, shift: float
+) -> None:
+    data = regulator(200)
+    config = dataclasses.replace(SMALL, rows=240)  # twelve episodes
+    seen = {float(one) for one in least_squares_q.thinned(data, config.rows, 0).observations[:, 0]}
+    unseen = [number for number in range(200) if float(data.observations[20 * number, 0]) not in seen]
+    rewards = data.rewards.copy()
+    rewards[data.episode_ids == unseen[0]] = np.sign(shift) * 50
+    fit, calls = least_squares_q.LeastSquaresJudge.fit, 0
+
+    def elsewhere(judge: least_squares_q.LeastSquaresJudge, following: np.ndarray) -> least_squares_q.Critics:
+        nonlocal calls
+        critics, calls = fit(judge, following), calls + 1
+        critics.weights[..., -1] += shift * (calls % 2 == 0)  # the policy's, after the data's own
+        return critics
+
+    monkeypatch.setattr(least_squares_q.LeastSquaresJudge, "fit", elsewhere)
+    without = selecting.select(chosen()[:1], data, config)
+    assert (without.best.implausible, without.best.impossible) == (shift > 0, shift < 0)
+    found = selecting.select(chosen()[:1], data.replace(rewards=rewards), config)
+    assert found.best.believable
+    assert found.best.mean == without.best.mean, "the part is the same"
+    if shift > 0:
+        assert found.best_in_data > 50 * (1 - 0.9**20) / (1 - 0.9) - 5
+
+
 def test_where_critics_fall_below_what_rewards_allow_they_have_failed_and_nothing_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -161,7 +208,7 @@ def test_a_known_density_is_of_actions_in_their_own_units(unit: float) -> None:
         actions=(unit * a).astype(np.float32),
         truncations=np.append(np.diff(ids) != 0, True),
         episode_ids=ids,
-        extras={selecting.KNOWN_DENSITY: told[:, 0].astype(np.float32)},
+        extras={KNOWN_DENSITY: told[:, 0].astype(np.float32)},
     )
     policy = gain(0.4)
     policy.action_low.mul_(unit)

@@ -34,7 +34,10 @@ class SimglucoseToday(gymnasium.Wrapper):
 
 
 def glucose_ends(following: Tensor) -> Tensor:
-    """Whether blood glucose, the first of the state, is where NeoRL-2's environment ends: below 40 or above 600."""
+    """Whether the sensor's reading, the first of the state, is below 40 or above 600: NeoRL-2's rule for models.
+
+    The environment ends where the glucose itself is there, which no state holds.
+    """
     return (following[..., 0] < 40) | (following[..., 0] > 600)
 
 

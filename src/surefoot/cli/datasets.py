@@ -119,9 +119,9 @@ def draw_map(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json({"output": arguments.output, "rows": rows})
         return 0
-    shown = [{**row, "dataset": pathlib.Path(row["dataset"]).name, "limits_of": pathlib.Path(row["limits_of"]).name}
-             for row in rows]  # fmt: skip
-    columns = ["dataset", "environment", "tq", "saco", "unique_cells", "projected_coverage", "limits_of"]
+    names = ("dataset", "saco_of", "limits_of")
+    shown = [{**row, **{name: pathlib.Path(row[name]).name for name in names}} for row in rows]
+    columns = ["dataset", "environment", "tq", "saco", "saco_of", "unique_cells", "projected_coverage", "limits_of"]
     output.print_rows(shown, columns)
     if any(row["cells_saturated"] for row in rows):
         output.say("Where nine rows of ten are in cells of their own, SACo says little: see projected coverage.")

@@ -126,6 +126,7 @@ def _json(found: Selection, dataset: Dataset, tried: Bandit | None) -> dict[str,
         "answer": found.sentence(),
         "can_tell": not found.tied and found.best.believable,
         "not_separated": [one.label for one in found.tied],
+        "set_aside": [one.label for one in found.set_aside],
         "truth": found.against_truth(),
         "episodes": None,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Options of the portfolio's algorithms where they are not the usual ones: all see normalised observations."""
 JUDGES = {"critics": "its discounted return is", "model": "its return in a model learned from them is"}
 """How policies are judged (docs/choosing.md), and what an answer then calls the value."""
+FLATTERED = "All were judged on data that they were trained on, which flatter them"
 FILE, ANSWER, PICTURE = "auto.json", "selection.json", "selection.png"
 RUNS = "portfolio"
 AUTO = Record(
@@ -179,7 +180,7 @@ def choose(found: Selection, groups: dict[str, str]) -> tuple[str, dict[str, tup
     """The algorithm to hand over, and each one's advantage over the clone with its interval.
 
     The interval has the spread of the critics' members, seeds averaged, and that between training seeds. Where the
-    critics fail on the clone (`Estimate.impossible`), nothing is better than it with confidence.
+    clone's own estimate is not believable, nothing is better than it with confidence.
 
     Args:
         found: estimates of all policies.
@@ -187,16 +188,23 @@ def choose(found: Selection, groups: dict[str, str]) -> tuple[str, dict[str, tup
     """
     of = {name: [one for one in found.estimates if one.group == group] for name, group in groups.items()}
     compared = {name: _advantage(of[name], of[CLONE], found.factor) for name in groups if name != CLONE}
-    judged = not any(one.impossible for one in of[CLONE])
+    judged = all(one.believable for one in of[CLONE])
     sound = [n for n in compared if judged and all(one.believable for one in of[n]) and compared[n][1] > 0]
     return max(sound, key=lambda name: compared[name][1], default=CLONE), compared
 
 
-def doubted(found: Selection, groups: dict[str, str]) -> list[str]:
-    """The algorithms of which an estimate is one that the data's rewards rule out: their advantage is not believed."""
-    return [
-        n for n, group in groups.items() if not all(one.believable for one in found.estimates if one.group == group)
-    ]
+def doubted(found: Selection, groups: dict[str, str]) -> dict[str, str]:
+    """Where the estimates lie of algorithms that are not believed, since one is beyond what the data allow."""
+    beyond = {
+        "above the best return in the data": lambda one: one.implausible,
+        "below the least that the data's rewards allow": lambda one: one.impossible,
+    }
+    told = {
+        name: [words for words, is_so in beyond.items() if any(map(is_so, of))]
+        for name, group in groups.items()
+        if (of := [one for one in found.estimates if one.group == group])
+    }
+    return {name: " or ".join(places) for name, places in told.items() if places}
 
 
 def _advantage(first: Sequence[Estimate], clone: Sequence[Estimate], factor: float) -> tuple[float, float, float]:
@@ -214,26 +222,27 @@ def _advantage(first: Sequence[Estimate], clone: Sequence[Estimate], factor: flo
 
 
 def in_words(
-    chosen: str, compared: dict[str, tuple[float, float, float]], unbelieved: Sequence[str], judge: str = "critics"
+    chosen: str, compared: dict[str, tuple[float, float, float]], unbelieved: Mapping[str, str], judge: str = "critics"
 ) -> str:
-    """What was handed over, and why."""
+    """What was handed over, and why; `unbelieved` as `doubted` has them."""
     shown = {name: f"{mean:+.4g} [{low:.4g}, {high:.4g}]" for name, (mean, low, high) in compared.items()}
     others = ", ".join(
         f"{name} {shown[name]}{', not believed' * (name in unbelieved)}" for name in compared if name != chosen
     )
     because = ""
     if CLONE in unbelieved:
-        because = ". The estimate of the clone itself is beyond what the data's rewards allow, so nothing can be told"
-    elif any(name in unbelieved for name in compared if name != chosen):
-        because = ". Not believed: an estimate is beyond what the data's rewards allow"
+        because = f". The clone's own estimate lies {unbelieved[CLONE]}, so nothing can be told"
+    places = [f"{name}, whose estimate lies {place}" for name, place in unbelieved.items() if name != CLONE]
+    because += f". Not believed: {'; '.join(places)}" if places else ""
     if chosen == CLONE:
         return (
-            f"the clone ({CLONE}) is handed over: by this data no other is better with confidence ({others}){because}"
+            f"the clone ({CLONE}) is handed over: by this data no other is better with confidence ({others}){because}. "
+            f"{FLATTERED}"
         )
     rest = f"; the others: {others}" if others else ""
     return (
         f"{chosen} is handed over: by this data {JUDGES[judge]} {shown[chosen]} against the clone's{rest}{because}. "
-        "This is an estimate; a few real episodes of both are worth more"
+        f"{FLATTERED}; a few real episodes of both are worth more than this estimate"
     )
 
 

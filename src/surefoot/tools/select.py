@@ -27,16 +27,12 @@ from surefoot.core.policy import Policy
 from surefoot.core.spec import in_words
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import discounted_returns
-from surefoot.evaluation import off_policy
 from surefoot.evaluation.selection import rank_correlation, regret_at
 from surefoot.experiment.run import Run
 from surefoot.experiment.summary import RESULT
-from surefoot.offline.least_squares_q import Critics, LeastSquaresJudge, LeastSquaresQConfig
+from surefoot.offline.least_squares_q import LEAST_EPISODES, Critics, LeastSquaresJudge, LeastSquaresQConfig
+from surefoot.tools.select_behaviour import Behaviour
 
-KNOWN_DENSITY = "behaviour_log_density"
-"""Name of the extra column of the log-density of each recorded action, in the units of actions, where it is known."""
-LEAST_EPISODES = 10
-"""Of data that can be judged on."""
 LEAST_EFFECTIVE = 5.0
 """Episodes that importance sampling must rest on to be worth reading."""
 
@@ -107,6 +103,11 @@ class Selection:
         return interval(first.members - second.members, self.factor)
 
     @property
+    def set_aside(self) -> list[Estimate]:
+        """Those that nothing in the data supports, whatever their estimates."""
+        return [one for one in self.estimates if one.implausible]
+
+    @property
     def tied(self) -> list[Estimate]:
         """Those that can't be told from the best; one that the critics fail on may be as good as any."""
         rest = [one for one in self.estimates[1:] if not one.implausible]
@@ -123,14 +124,19 @@ class Selection:
             )
         if len(self.estimates) == 1:
             return f"{self.best.label} is the only policy: the table says what the data hold of it, and no more"
+        aside = f"; set aside, since they lie above the best return in the data: {few(self.set_aside)}"
+        aside = aside if self.set_aside else ""
+        if len(self.set_aside) == len(self.estimates) - 1:
+            return f"{self.best.label} is the only one that the data support{aside}"
         if not self.tied:
-            return f"{self.best.label} is the best of these by its estimate, and its interval excludes the others"
-        names = ", ".join(one.label for one in self.tied[:5]) + (", ..." if len(self.tied) > 5 else "")
+            of = "those that the data support" if aside else "these"
+            return f"{self.best.label} is the best of {of} by its estimate, and its interval excludes the others{aside}"
         ahead = "is ranked first" if self.method == "model" else "has the highest lower bound"
+        ahead += " of those that the data support" if aside else ""
         fails = f"; the critics fail on {failed} of these: below what the data's rewards allow" if failed else ""
         return (
-            f"cannot tell: {self.best.label} {ahead}, but {len(self.tied)} of "
-            f"{len(self.estimates) - 1} others are not separated from it ({names}){fails}"
+            f"cannot tell: {self.best.label} {ahead}, but {len(self.tied)} of {len(self.estimates) - 1} others are not "
+            f"separated from it ({few(self.tied)}){fails}{aside}"
         )
 
     def against_truth(self) -> dict[str, float] | None:
@@ -148,6 +154,11 @@ class Selection:
             found[f"rank_correlation_{name}"] = rank_correlation(truth, values)
             found[f"regret_at_1_{name}"] = regret_at(1, truth, values)
         return {key: value for key, value in found.items() if np.isfinite(value)}
+
+
+def few(some: Sequence[Estimate]) -> str:
+    """The names of up to five."""
+    return ", ".join(one.label for one in some[:5]) + (", ..." if len(some) > 5 else "")
 
 
 def interval(members: Array, factor: float, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -244,24 +255,26 @@ def select(
     judge = LeastSquaresJudge(dataset, *bounds_of(chosen), seed, config)
     data, discount = judge.dataset, judge.config.discount
     own = judge.data()
-    tails = own.values(data.next_observations[data.episode_starts[1:] - 1], data.actions[data.episode_starts[1:] - 1])
-    tails = np.where(data.terminations[data.episode_starts[1:] - 1], 0.0, tails.mean(0))
-    returns = discounted_returns(data, discount) + discount**data.episode_lengths * tails
-    told = judge.sampled(returns)
+    told = judge.sampled(whole_returns(data, own))
     said = own.value(data.actions[data.episode_starts[:-1]])
     gap = told - said
     factor = widening(gap)
-    behaviour = _Behaviour(judge)
-    allowed = least_value(data, discount), float(returns.max())
+    behaviour = Behaviour(judge)
+    allowed = least_value(dataset, discount), float(whole_returns(dataset, own).max())  # of all data, judged on or not
     estimates = []
     for number, one in enumerate(chosen):
         estimates.append(_estimate(one, judge, behaviour, gap, factor, allowed, truth))
         if progress is not None:
             progress(number + 1, len(chosen))
     estimates.sort(key=lambda one: (not one.believable, -one.low))
-    return Selection(
-        estimates, float(told.mean()), float(said.mean()), factor, float(returns.max()), discount, len(gap)
-    )
+    return Selection(estimates, float(told.mean()), float(said.mean()), factor, allowed[1], discount, len(gap))
+
+
+def whole_returns(data: Dataset, own: Critics) -> Array:
+    """(E,) discounted returns, with the value that the behaviour's critics give to what was cut off."""
+    last, discount = data.episode_starts[1:] - 1, own.judge.config.discount
+    tails = np.where(data.terminations[last], 0.0, own.values(data.next_observations[last], data.actions[last]).mean(0))
+    return discounted_returns(data, discount) + discount**data.episode_lengths * tails
 
 
 def check(chosen: Sequence[Candidate], dataset: Dataset, truth: bool) -> None:
@@ -315,7 +328,7 @@ def least_value(data: Dataset, discount: float) -> float:
 def _estimate(
     one: Candidate,
     judge: LeastSquaresJudge,
-    behaviour: _Behaviour,
+    behaviour: Behaviour,
     gap: Array,
     factor: float,
     allowed: tuple[float, float],
@@ -348,45 +361,3 @@ def actions_of(policy: Policy, observations: Array) -> Array:
     """(N, A) what a policy does at (N, d) observations, each as at the first step of an episode."""
     actions, _ = policy.act(torch.from_numpy(np.ascontiguousarray(observations)), policy.begin(len(observations)))
     return np.asarray(actions.numpy(), np.float64)
-
-
-class _Behaviour:
-    """Density of the recorded actions: known, or of a clone with Gaussian errors, ridge regression on the features."""
-
-    def __init__(self, judge: LeastSquaresJudge) -> None:
-        self.judge, self.data = judge, judge.dataset
-        self.actions = np.clip(to_agent(self.data.actions, judge.low, judge.high), -1, 1).astype(np.float64)
-        mean = judge.cloned(self.actions)
-        self.deviation = np.maximum((self.actions - mean).std(0), 0.02)
-        known = self.data.extras.get(KNOWN_DENSITY)
-        if known is None:
-            self.log_density = self._density(mean)
-        else:  # of actions in their own units, where those of the ratios are half the range
-            half = (np.asarray(judge.high, np.float64) - judge.low) / 2
-            self.log_density = np.asarray(known, np.float64).reshape(-1) + np.log(half).sum()
-
-    def _density(self, mean: Array) -> Array:
-        """(N,) log-density of the recorded actions under Gaussians of the behaviour's width around `mean`."""
-        errors = ((self.actions - mean) / self.deviation) ** 2
-        return np.asarray(-(0.5 * errors + np.log(self.deviation) + 0.5 * np.log(2 * np.pi)).sum(1))
-
-    def estimates(self, critics: Critics, here: Array, after: Array) -> tuple[float, float, float]:
-        """Doubly robust and per-decision estimate of a policy with the behaviour's noise, and episodes behind them."""
-        data, discount = self.data, self.judge.config.discount
-        scaled = np.clip(to_agent(here, self.judge.low, self.judge.high), -1, 1)
-        ratios = np.exp(np.clip(self._density(scaled) - self.log_density, -20, 20))
-        cut = np.flatnonzero(data.truncations)  # what would have followed is the critics' to say
-        rewards = data.rewards.astype(np.float64)
-        rewards[cut] += discount * critics.values(data.next_observations[cut], after[cut]).mean(0)
-        columns = {
-            "rewards": rewards,
-            "values": critics.values(data.observations, here).mean(0),
-            "q_values": critics.values(data.observations, data.actions).mean(0),
-        }
-        table, mask = off_policy.padded(ratios, data.episode_starts, 1.0)
-        parts = {name: off_policy.padded(column, data.episode_starts)[0] for name, column in columns.items()}
-        robust = off_policy.doubly_robust_value(
-            table, parts["rewards"], mask, parts["values"], parts["q_values"], discount
-        )
-        importance = off_policy.per_decision(table, parts["rewards"], mask, discount)
-        return robust, importance, off_policy.effective_episodes(table, mask)
