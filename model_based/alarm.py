@@ -47,6 +47,8 @@ class Signal:
     """Whether the alarm rings above the threshold; else below."""
     meaning: str
     """What has happened then, in words."""
+    once: bool = False
+    """Whether a whole phase is measured, so that there is one number to hear and patience would wait for ever."""
 
 
 SIGNALS = (
@@ -54,7 +56,13 @@ SIGNALS = (
     Signal("value_growth", "alarm_value_growth", True, "values grow as an exponential does, above the data's best"),
     Signal("edge_share", "alarm_edge_share", True, "targets bootstrap from states that are never trained"),
     Signal("reward_excess", "alarm_reward_excess", True, "the model promises rewards that the data never saw"),
-    Signal("model_return_over_best", "alarm_return_over_best", True, "returns in the model are far above the best"),
+    Signal(
+        "model_return_over_best",
+        "alarm_return_over_best",
+        True,
+        "returns in the model are far above the best",
+        once=True,
+    ),
     Signal("acceptance", "alarm_acceptance", False, "next to no imagined episode passes the filter"),
     Signal("calibration_drift", "alarm_calibration_drift", True, "the model fits fresh rows worse than its holdout"),
 )
@@ -145,7 +153,8 @@ class Alarm:
             assert value is not None
             self._beyond[signal.metric] = self._beyond.get(signal.metric, 0) + 1
             rang = any(ring.signal == signal.metric for ring in self.rings)
-            if self._beyond[signal.metric] >= self.config.alarm_patience and not rang:
+            patience = 1 if signal.once else self.config.alarm_patience
+            if self._beyond[signal.metric] >= patience and not rang:
                 fresh.append(Ring(step, signal.metric, value, threshold, signal.meaning))
         self.rings += fresh
         return fresh

@@ -109,3 +109,10 @@ def test_a_number_that_is_only_logged_again_is_not_heard_again_but_that_nothing_
     assert not any(alarm.hear(step, {"calibration_drift": 5.0}) for step in range(9))
     assert [len(alarm.hear(step, {"calibration_drift": 5.0 + step})) for step in (10, 11)] == [0, 1]
     assert [len(alarm.hear(step, {"acceptance": 0.0})) for step in range(3)] == [0, 0, 1]
+
+
+def test_what_a_whole_phase_measured_rings_at_its_first_number_which_is_the_only_one() -> None:
+    alarm = Alarm(USUAL)
+    assert [len(alarm.hear(step, {"model_return_over_best": 5.0})) for step in range(4)] == [1, 0, 0, 0]
+    assert alarm.rings[0].step == 0
+    assert not Alarm(USUAL).hear(0, {"model_return_over_best": 2.9})
