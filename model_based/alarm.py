@@ -67,6 +67,8 @@ SIGNALS = (
     Signal("calibration_drift", "alarm_calibration_drift", True, "the model fits fresh rows worse than its holdout"),
 )
 
+GROWTH = {"q", "value_over_best"}
+"""Metrics that the growth of values is measured by."""
 WINDOW = 10
 """Numbers over which the growth of values is measured."""
 Line = tuple[int, Mapping[str, float]]
@@ -100,7 +102,7 @@ def value_growth(lines: Sequence[Line]) -> float | None:
     None where there are fewer, or where some value is not above the data's best (`value_over_best` at most 1): values
     that rise from 0 to what the data have seen are no sign of anything.
     """
-    last = [(step, line) for step, line in lines[-WINDOW:] if "q" in line and "value_over_best" in line]
+    last = [(step, line) for step, line in lines[-WINDOW:] if line.keys() >= GROWTH]
     if len(last) < WINDOW or any(line["value_over_best"] <= 1 or line["q"] <= 0 for _, line in last):
         return None
     steps = np.array([step for step, _ in last], dtype=np.float64) / 1000
@@ -126,9 +128,15 @@ class Alarm:
         self.config = AlarmConfig(**{name: getattr(config, name, getattr(usual, name)) for name in fields})
         self.rings: list[Ring] = []
         """In the order in which they rang."""
+        self._watched: set[str] = set()
         self._lines: list[Line] = []
         self._beyond: dict[str, int] = {}
         self._heard: dict[str, float] = {}
+
+    @property
+    def watched(self) -> list[str]:
+        """The signals that were heard and have a threshold, by their metrics; the alarm is silent about all others."""
+        return [signal.metric for signal in SIGNALS if signal.metric in self._watched]
 
     def hear(self, step: int, values: Mapping[str, float]) -> list[Ring]:
         """Take the metrics that were logged at a training step.
@@ -142,6 +150,9 @@ class Alarm:
         for signal in SIGNALS:
             threshold = getattr(self.config, signal.option)
             value = found.get(signal.metric)
+            known = values.keys() >= GROWTH if signal.metric == "value_growth" else value is not None
+            if known and threshold is not None:
+                self._watched.add(signal.metric)
             again = signal.above and value is not None and value == self._heard.get(signal.metric)
             if value is not None:
                 self._heard[signal.metric] = value

@@ -116,3 +116,13 @@ def test_what_a_whole_phase_measured_rings_at_its_first_number_which_is_the_only
     assert [len(alarm.hear(step, {"model_return_over_best": 5.0})) for step in range(4)] == [1, 0, 0, 0]
     assert alarm.rings[0].step == 0
     assert not Alarm(USUAL).hear(0, {"model_return_over_best": 2.9})
+
+
+def test_it_knows_which_signals_it_was_given_and_can_ring_for() -> None:
+    alarm = Alarm(AlarmConfig(alarm_edge_share=None))
+    assert alarm.watched == []
+    alarm.hear(1, {"loss": 1.0, "edge_share": 0.5, "q": 1.0})
+    assert alarm.watched == []
+    alarm.hear(2, {"reward_excess": -1.0, "q": 1.0, "value_over_best": 0.1, "value_excess": -0.9})
+    alarm.hear(3, {"loss": 1.0})
+    assert alarm.watched == ["value_excess", "value_growth", "reward_excess"]

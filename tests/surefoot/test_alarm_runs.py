@@ -23,7 +23,8 @@ SMALL = {
     "model_updates": 10, "rollouts": 20, "rollout_length": 2, "imagine_every": 40,
 }  # fmt: skip
 RINGS = {"alarm_value_excess": -1e6, "alarm_patience": 2}
-SILENT = dict.fromkeys(("alarm_edge_share", "alarm_reward_excess", "alarm_value_excess", "alarm_value_growth"))
+SIGNALS = ["value_excess", "value_growth", "edge_share", "reward_excess"]
+SILENT = {f"alarm_{signal}": 1e9 for signal in SIGNALS}
 
 
 def run_of(tmp_path: pathlib.Path, name: str, **options: object) -> tuple[pathlib.Path, dict]:
@@ -61,12 +62,21 @@ def test_a_run_whose_alarm_rings_says_so_and_keeps_the_policy_from_before(
 
 def test_a_silent_alarm_leaves_no_second_policy_and_the_page_says_so(tmp_path: pathlib.Path) -> None:
     folder, summary = run_of(tmp_path, "data")
-    assert summary["alarm"] == {"rings": [], "supported": []}
+    assert summary["alarm"] == {"rings": [], "supported": [], "watched": SIGNALS}
     assert [file.name for file in sorted((folder / "policy").iterdir())] == ["seed0.json", "seed0.safetensors"]
     data = RunData.load(folder)
     assert alarm_lines(data) == []
     write_report([data], tmp_path / "page.html")
-    assert "Nothing rang in data" in (tmp_path / "page.html").read_text()
+    assert f"Nothing rang in data (watched: {', '.join(SIGNALS)})" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_of_which_no_signal_can_ring_is_not_told_to_be_silent(tmp_path: pathlib.Path) -> None:
+    folder, summary = run_of(tmp_path, "data", **dict.fromkeys(SILENT))
+    assert summary["alarm"] == {"rings": [], "supported": [], "watched": []}
+    write_report([RunData.load(folder)], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Not watched, as no signal with a threshold was given: data." in page
+    assert "Nothing rang" not in page
 
 
 def test_without_a_checkpoint_before_it_there_is_no_policy_and_the_lines_say_why(tmp_path: pathlib.Path) -> None:

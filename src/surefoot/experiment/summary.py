@@ -38,7 +38,8 @@ ALARM_OF_SEED = Record(
     {
         "supported": Maybe(
             Record({"policy": Text()}, {"returns": Many(Number()), "fitted_q": Maybe(Many(Number()))}, others=True)
-        )
+        ),
+        "watched": Many(Text()),
     },
 )
 """What rang, and what the policy from before is worth (`experiment.watch`)."""
@@ -174,7 +175,10 @@ def _alarm(seeds: Sequence[int], results: Sequence[dict[str, Any]]) -> dict[str,
             mean = None if worth is None else float(np.mean(worth))
             of = "returns" if "returns" in kept else "fitted-Q estimates"
             supported.append({"seed": seed, "policy": kept["policy"], "step": kept.get("step"), "mean": mean, "of": of})
-    return {"rings": rings, "supported": supported}
+    found: dict[str, Any] = {"rings": rings, "supported": supported}
+    if all("watched" in result["alarm"] for result in results):  # not in results of before it was told
+        found["watched"] = list(dict.fromkeys(name for result in results for name in result["alarm"]["watched"]))
+    return found
 
 
 def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:
