@@ -10,7 +10,7 @@ import torch
 
 from surefoot.core.errors import ConfigError
 from surefoot.model_based.alarm import SIGNALS, WINDOW, Alarm, AlarmConfig, Limits, value_growth
-from surefoot.model_based.signals import imagined_signals, value_signals
+from surefoot.model_based.signals import imagined_signals, met_limits, met_signals, value_signals
 from surefoot.world_models.imagine import Rollouts
 
 USUAL = AlarmConfig()
@@ -102,6 +102,25 @@ def test_values_may_hold_as_much_entropy_as_actions_can_have() -> None:
     high = 10 + 10 * 0.5 * 2 * math.log(2)
     assert float(told["value_excess"]) == pytest.approx((13 - high) / high, rel=1e-5)
     assert float(told["value_over_best"]) == pytest.approx(13 / 5, rel=1e-5)
+
+
+def test_an_agent_that_acts_is_judged_by_the_rewards_that_it_has_met() -> None:
+    rewards = torch.tensor([-1.0, 3.0])
+    assert met_limits(*rewards, 0.9).tolist() == pytest.approx([-10, 30, 30, -1, 3])
+    assert met_limits(*-rewards.flip(0), 0.9).tolist() == pytest.approx([-30, 10, 10, -3, 1])
+    assert met_limits(torch.tensor(2.0), torch.tensor(3.0), 0.9).tolist() == pytest.approx([0, 30, 30, 2, 3])
+    told = met_signals(torch.tensor([[32.0, 36.0]]), rewards, (torch.tensor(-2.0), torch.tensor(0.0)), 0.9)
+    assert (float(told["lowest_reward"]), float(told["highest_reward"])) == (-2, 3)
+    assert float(told["value_excess"]) == pytest.approx((34 - 30) / 50)
+    assert float(told["value_over_best"]) == pytest.approx(54 / 50)
+
+
+def test_values_of_rewards_that_were_all_0_have_nothing_to_be_compared_with() -> None:
+    nothing = torch.zeros(())
+    told = met_signals(torch.full((1, 2), 1e-3), torch.zeros(2), (nothing, nothing), 0.9)
+    assert math.isnan(told["value_excess"])
+    assert math.isnan(told["value_over_best"])
+    assert not Alarm(AlarmConfig(alarm_patience=1)).hear(1, {"value_excess": float(told["value_excess"])})
 
 
 def test_a_number_that_is_only_logged_again_is_not_heard_again_but_that_nothing_was_accepted_is() -> None:

@@ -11,10 +11,11 @@ from small_runs import metrics, small_dataset
 from test_training import FAST, same, weights
 
 from surefoot import fit
+from surefoot.core.agent import Spec
 from surefoot.core.policy import Policy
 from surefoot.evaluation import RunData, write_report
 from surefoot.evaluation.alarms import alarm_lines
-from surefoot.model_based import ImaginedSAC
+from surefoot.model_based import TDMPC2, ImaginedSAC
 from surefoot.offline import BC
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -99,3 +100,12 @@ def test_the_alarm_changes_no_bit_of_training_and_is_silent_where_no_model_is_le
     plain = fit(BC(data, hidden=(8, 8)), data, steps=20, seeds=1, out=tmp_path / "bc", progress=False, **FAST)
     assert plain.summary["alarm"] is None
     assert alarm_lines(RunData.load(plain.folder)) == []
+
+
+def test_notes_of_an_agent_that_is_given_no_data_are_said(tmp_path: pathlib.Path) -> None:
+    agent = TDMPC2(Spec(3, 1, (-2.0,), (2.0,)), preset="tiny", initial_steps=18, samples=9, iterations=1)
+    options = {"steps": 20, "seeds": 1, "episodes": 1, "evaluate_every": 20, "evaluate_episodes": 1}
+    run = fit(agent, env="native/pendulum", out=tmp_path / "run", progress=False, **options)
+    assert run.summary["alarm"] == {"rings": [], "supported": [], "watched": ["value_excess", "value_growth"]}
+    notes = json.loads((run.folder / "config.json").read_text())["notes"]
+    assert any("algo.episode_length=200" in note for note in notes)
