@@ -68,7 +68,9 @@ ALARM = Record(
         ),
         "supported": Many(
             Record(
-                {"seed": _COUNT, "policy": Text(), "step": Maybe(_COUNT), "mean": _BOUND, "of": Text(100)}, others=True
+                {"seed": _COUNT, "policy": Text(), "step": Maybe(_COUNT), "mean": _BOUND, "of": Text(100)},
+                {"last": _BOUND, "data": _BOUND},
+                others=True,
             )
         ),
     },

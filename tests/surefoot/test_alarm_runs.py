@@ -14,7 +14,7 @@ from surefoot import fit
 from surefoot.core.agent import Spec
 from surefoot.core.policy import Policy
 from surefoot.evaluation import RunData, write_report
-from surefoot.evaluation.alarms import alarm_lines
+from surefoot.evaluation.alarms import alarm_lines, worth
 from surefoot.model_based import TDMPC2, ImaginedSAC
 from surefoot.offline import BC
 
@@ -45,7 +45,10 @@ def test_a_run_whose_alarm_rings_says_so_and_keeps_the_policy_from_before(
     assert [(ring["signal"], ring["step"], ring["seed"]) for ring in rings] == [("value_excess", 100, 0)]
     assert (kept["seed"], kept["step"], kept["policy"]) == (0, 50, "seed0_before_alarm.safetensors")
     assert kept["of"] == ("returns" if name == "acting" else "fitted-Q estimates")
+    worth_last = summary["per_seed_returns"][0] if name == "acting" else summary["fitted_q"]["mean"]
     assert isinstance(kept["mean"], float)
+    assert kept["last"] == pytest.approx(worth_last)
+    assert kept["data"] == (None if name == "acting" else summary["data_discounted_return"]["mean"])
     before, last = (Policy.load(folder / "policy" / f"seed0{end}.safetensors") for end in ("_before_alarm", ""))
     seen = torch.randn(5, 3)
     assert not torch.equal(before(seen), last(seen))
@@ -55,10 +58,22 @@ def test_a_run_whose_alarm_rings_says_so_and_keeps_the_policy_from_before(
     lines = alarm_lines(data)
     assert "ALARM, seed 0, step 100: values are above what rewards allow" in lines[0]
     assert "the policy of step 50, from before the alarm" in lines[1]
+    assert f"(of the last policy's {worth_last:.1f})" in lines[1]
+    assert ("support" in lines[1]) == (name == "data")
     write_report([data], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert '<p class="alarm">' in page
     assert "ALARM, seed 0, step 100" in page
+
+
+def test_an_estimate_supports_a_policy_that_it_puts_at_the_datas_mean_or_above() -> None:
+    kept = {"mean": 10.0, "of": "fitted-Q estimates", "last": 12.0, "data": 10.0}
+    assert worth(kept) == (
+        ", mean of its fitted-Q estimates 10.0 (of the last policy's 12.0), at least the data's mean, 10.0: "
+        "the estimate supports it"
+    )
+    assert worth({**kept, "data": 10.5}).endswith("below the data's mean, 10.5: the estimate does not support it")
+    assert worth({"mean": 10.0, "of": "returns"}) == ", mean of its returns 10.0"  # of an older run
 
 
 def test_a_silent_alarm_leaves_no_second_policy_and_the_page_says_so(tmp_path: pathlib.Path) -> None:
