@@ -38,10 +38,10 @@ GOAL, WIDTH, REACH, LENGTH, DISCOUNT = 0.5, 20.0, 1.0, 5, 0.99
 UPDATES, SEEDS, EVERY = 6_000, 10, 250
 NARROW = (
     "A reward of exp(-|s - (0.5, 0.5)|^2), of which doing nothing has 44.4 % and random actions 9.8 %, was tried on "
-    "seeds 100 and 101 with the same settings. Nothing diverges there and no alarm rings: the goal holds the policy, so "
-    "that no state beyond reach was met among those asked for. The base has 0.999 and 0.998 (highest values 71 and 71), "
-    "the patched base the same to the last digit, and RAVL, which has nothing to protect from, 0.996 and 0.818 (37 and "
-    "22), on its way as low as 0.968 and 0.566."
+    "seeds 100 and 101 with the same settings. Nothing diverges there and no alarm rings: the goal holds the policy, "
+    "so that no state beyond reach was met among those asked for. The base has 0.999 and 0.998 (highest values 71 and "
+    "71), the patched base the same to the last digit, and RAVL, which has nothing to protect from, 0.996 and 0.818 "
+    "(37 and 22), on its way as low as 0.968 and 0.566."
 )
 """What was seen where scores tell who finds the goal; no cells."""
 DIVERGED = 1000.0
