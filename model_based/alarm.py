@@ -1,4 +1,4 @@
-"""The alarm: every model-based run watches whether its model is being exploited, and says so when it is.
+"""The alarm: model-based runs watch whether their model is being exploited, and say so when it is.
 
 Algorithms give the signals as metrics, by the names in `SIGNALS`; who has no such number is not watched for it.
 Sources: "The Edge-of-Reach Problem in Offline Model-Based RL" (Sims, Lu, Foerster and Teh, NeurIPS 2024) for values
