@@ -118,13 +118,22 @@ def _alarms(runs: Sequence[RunData]) -> list[str]:
     rang = [
         f'<p class="alarm">{html.escape(f"{run.name}: {line}")}</p>' for run in watched for line in alarm_lines(run)
     ]
-    silent = [run.name for run in watched if not alarm_lines(run)]
+    quiet = [run for run in watched if not alarm_lines(run)]
+    deaf = [run.name for run in quiet if run.alarm is not None and run.alarm.get("watched") == []]
+    silent = [_named(run) for run in quiet if run.name not in deaf]
     note = f"Nothing rang in {', '.join(silent)}. " if silent else ""
+    note += f"Not watched, as no signal with a threshold was given: {', '.join(deaf)}. " if deaf else ""
     note += (
         "The alarm watches whether the policy exploits its model; the policy of the last checkpoint before it rang is "
         "beside the last one. Its signals and their thresholds: docs/world_models.md."
     )
     return ["<h2>Alarm</h2>", *rang, f'<p class="note">{html.escape(note)}</p>']
+
+
+def _named(run: RunData) -> str:
+    """A run's name, with the signals that it was watched by where they are known."""
+    signals = (run.alarm or {}).get("watched")
+    return f"{run.name} (watched: {', '.join(signals)})" if signals else run.name
 
 
 def _certificates(runs: Sequence[RunData]) -> list[str]:

@@ -68,12 +68,15 @@ ALARM = Record(
         ),
         "supported": Many(
             Record(
-                {"seed": _COUNT, "policy": Text(), "step": Maybe(_COUNT), "mean": _BOUND, "of": Text(100)}, others=True
+                {"seed": _COUNT, "policy": Text(), "step": Maybe(_COUNT), "mean": _BOUND, "of": Text(100)},
+                {"last": _BOUND, "data": _BOUND},
+                others=True,
             )
         ),
-    }
+    },
+    {"watched": Many(Text(100))},
 )
-"""Of a run that learned a model: what rang, and the policies from before."""
+"""Of a run that learned a model: what rang, the policies from before, and the signals that could ring."""
 SHARES = Record({"greedy": INTERVAL, "pass_1": INTERVAL, "pass_k": INTERVAL})
 PASSES = Record({"samples": Number(1, whole=True), "before": SHARES, "after": SHARES, "change": SHARES})
 """Of a language model: shares of right answers on prompts that were held out; `samples` is k."""

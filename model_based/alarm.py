@@ -1,4 +1,4 @@
-"""The alarm: every model-based run watches whether its model is being exploited, and says so when it is.
+"""The alarm: model-based runs watch whether their model is being exploited, and say so when it is.
 
 Algorithms give the signals as metrics, by the names in `SIGNALS`; who has no such number is not watched for it.
 Sources: "The Edge-of-Reach Problem in Offline Model-Based RL" (Sims, Lu, Foerster and Teh, NeurIPS 2024) for values
@@ -47,6 +47,8 @@ class Signal:
     """Whether the alarm rings above the threshold; else below."""
     meaning: str
     """What has happened then, in words."""
+    once: bool = False
+    """Whether a whole phase is measured, so that there is one number to hear and patience would wait for ever."""
 
 
 SIGNALS = (
@@ -54,11 +56,19 @@ SIGNALS = (
     Signal("value_growth", "alarm_value_growth", True, "values grow as an exponential does, above the data's best"),
     Signal("edge_share", "alarm_edge_share", True, "targets bootstrap from states that are never trained"),
     Signal("reward_excess", "alarm_reward_excess", True, "the model promises rewards that the data never saw"),
-    Signal("model_return_over_best", "alarm_return_over_best", True, "returns in the model are far above the best"),
+    Signal(
+        "model_return_over_best",
+        "alarm_return_over_best",
+        True,
+        "returns in the model are far above the best",
+        once=True,
+    ),
     Signal("acceptance", "alarm_acceptance", False, "next to no imagined episode passes the filter"),
     Signal("calibration_drift", "alarm_calibration_drift", True, "the model fits fresh rows worse than its holdout"),
 )
 
+GROWTH = {"q", "value_over_best"}
+"""Metrics that the growth of values is measured by."""
 WINDOW = 10
 """Numbers over which the growth of values is measured."""
 Line = tuple[int, Mapping[str, float]]
@@ -92,7 +102,7 @@ def value_growth(lines: Sequence[Line]) -> float | None:
     None where there are fewer, or where some value is not above the data's best (`value_over_best` at most 1): values
     that rise from 0 to what the data have seen are no sign of anything.
     """
-    last = [(step, line) for step, line in lines[-WINDOW:] if "q" in line and "value_over_best" in line]
+    last = [(step, line) for step, line in lines[-WINDOW:] if line.keys() >= GROWTH]
     if len(last) < WINDOW or any(line["value_over_best"] <= 1 or line["q"] <= 0 for _, line in last):
         return None
     steps = np.array([step for step, _ in last], dtype=np.float64) / 1000
@@ -118,9 +128,15 @@ class Alarm:
         self.config = AlarmConfig(**{name: getattr(config, name, getattr(usual, name)) for name in fields})
         self.rings: list[Ring] = []
         """In the order in which they rang."""
+        self._watched: set[str] = set()
         self._lines: list[Line] = []
         self._beyond: dict[str, int] = {}
         self._heard: dict[str, float] = {}
+
+    @property
+    def watched(self) -> list[str]:
+        """The signals that were heard and have a threshold, by their metrics; the alarm is silent about all others."""
+        return [signal.metric for signal in SIGNALS if signal.metric in self._watched]
 
     def hear(self, step: int, values: Mapping[str, float]) -> list[Ring]:
         """Take the metrics that were logged at a training step.
@@ -134,6 +150,9 @@ class Alarm:
         for signal in SIGNALS:
             threshold = getattr(self.config, signal.option)
             value = found.get(signal.metric)
+            known = values.keys() >= GROWTH if signal.metric == "value_growth" else value is not None
+            if known and threshold is not None:
+                self._watched.add(signal.metric)
             again = signal.above and value is not None and value == self._heard.get(signal.metric)
             if value is not None:
                 self._heard[signal.metric] = value
@@ -145,7 +164,8 @@ class Alarm:
             assert value is not None
             self._beyond[signal.metric] = self._beyond.get(signal.metric, 0) + 1
             rang = any(ring.signal == signal.metric for ring in self.rings)
-            if self._beyond[signal.metric] >= self.config.alarm_patience and not rang:
+            patience = 1 if signal.once else self.config.alarm_patience
+            if self._beyond[signal.metric] >= patience and not rang:
                 fresh.append(Ring(step, signal.metric, value, threshold, signal.meaning))
         self.rings += fresh
         return fresh

@@ -19,7 +19,7 @@ class MORELConfig(ImaginedSACConfig):
     """Settings of MOReL; the model's are the official code's."""
 
     threshold_divisor: float = 3.0  # the threshold is the largest disagreement on the data over this
-    halt_reward: float | None = None  # of the step that ends so, kappa; None: as the lowest reward for ever
+    halt_reward: float | None = None  # of the step that ends so, -kappa; None: as the lowest reward, or 0, for ever
     rollout_length: int = 20  # the paper's run to the end of the episode
     rollouts: int = 2_500
     model_members: int = 4
@@ -40,11 +40,12 @@ class MOReL(ImaginedSAC):
 
     .. math::
         U(s, a) = \max_{i, j} \lVert \mu_i(s, a) - \mu_j(s, a) \rVert_2, \quad
-        U(s, a) > \max_D U / c \;\Rightarrow\; r = \kappa,\; d = 1
+        U(s, a) > \max_D U / c \;\Rightarrow\; r = -\kappa,\; d = 1
 
     The paper plans in it by natural policy gradients from a clone, over whole episodes; any planner may be used, says
     its theory, and here it is that of its neighbours, so that they differ in their pessimism alone. The threshold is
-    measured on `rollouts` rows of the data when the model has been fitted.
+    measured on `rollouts` rows of the data when the model has been fitted. -kappa is by default the lowest value that
+    rewards allow: min(r, 0) / (1 - discount) of the data's lowest r, so that an end is never better than to go on.
     """
 
     name = "morel"
@@ -72,7 +73,7 @@ class MOReL(ImaginedSAC):
     def judge(self, states: Tensor, actions: Tensor, outcome: Outcome) -> Outcome:
         """The outcome, ended at the worst where the members disagree."""
         halted = self.disagreement(states, actions) > self.threshold
-        worst = self.limits[3] / max(1 - self.config.discount, 1e-9)
+        worst = self.limits[0]
         reward = worst if self.config.halt_reward is None else torch.full_like(worst, self.config.halt_reward)
         rewards = torch.where(halted, reward, outcome.rewards)
         return outcome._replace(rewards=rewards, ended=outcome.ended | halted)

@@ -6,27 +6,28 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.memory import Memory
 from surefoot.core.sources import Source, Stores
+from surefoot.model_based.alarm import AlarmConfig
+from surefoot.model_based.mbpo import FRESH, FRESH_ROWS, HELD_EVERY, HOLDOUT, MODEL, of_mbpo
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.model_replay import Members, Split
+from surefoot.online.model_replay import Members, Newest, Split
 from surefoot.online.replay import Replay
 from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
 from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
 from surefoot.world_models.renormalise import measured
 from surefoot.world_models.terminations import AUTO
 
-MODEL, HOLDOUT, ALL = "model", "model_holdout", "all"
-HELD_EVERY = 10
-"""One vector step in so many is held out from the model."""
+ALL = "all"
 DECAYS = (2.5e-5, 5e-5, 7.5e-5, 1e-4)
 
 
 @dataclasses.dataclass(frozen=True)
-class PETSConfig(OffPolicyConfig, ModelConfig):
+class PETSConfig(OffPolicyConfig, ModelConfig, AlarmConfig):
     """Settings of PETS; the defaults are mbrl-lib's for a cart-pole."""
 
     initial_steps: int = 200  # environment steps with random actions: one episode there
@@ -51,6 +52,7 @@ class PETSConfig(OffPolicyConfig, ModelConfig):
         """Refuse values out of range; the planner checks its own."""
         OffPolicyConfig.__post_init__(self)
         ModelConfig.__post_init__(self)
+        AlarmConfig.__post_init__(self)
         require(self.measure_every >= 1, algorithm_of(self), "measure_every", self.measure_every, ">= 1")
         only = "0: it learns from what it meets alone"
         require(self.offline_fraction == 0, algorithm_of(self), "offline_fraction", self.offline_fraction, only)
@@ -66,8 +68,8 @@ class PETS(OffPolicyAgent):
 
     by CEM from the last plan, with truncated normals, at every step. r is the task's own where `reward_function` knows
     it, as in the paper, and learned elsewhere. The paper trains the ensemble after each episode; here it goes on being
-    trained all the time, on rows of which one step in ten is held out. Other risk measures than the mean are this
-    library's.
+    trained all the time, on rows of which one step in ten is held out; the elites, and how much worse the model is on
+    the newest rows than on its holdout, are found as in MBPO. Other risk measures than the mean are this library's.
     """
 
     name = "pets"
@@ -87,10 +89,13 @@ class PETS(OffPolicyAgent):
     rows_each = 64
     inherits: ClassVar[tuple[str, ...]] = ("model",)
     config: PETSConfig
+    choose, drift = of_mbpo.choose, of_mbpo.drift
+    held: Tensor
 
     def build(self) -> None:
         """The ensemble; its planner is made when it is asked, which refuses settings that are none."""
         self.model = ensemble_of(self.spec, self.config)
+        self.register_buffer("held", torch.zeros(()))  # the holdout's loss
         self.actor  # noqa: B018
 
     @property
@@ -110,11 +115,12 @@ class PETS(OffPolicyAgent):
         return self.actor.step(observations, memory, noise)
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Rows for each member, its holdout, and any rows."""
+        """Rows for each member, its holdout, the newest, and any rows."""
         buffer = stores.replay
         return {
             MODEL: Members(buffer, HELD_EVERY, self.config.model_members, MODEL),
             HOLDOUT: Split(buffer, HELD_EVERY, True, HOLDOUT),
+            FRESH: Newest(buffer, FRESH),
             ALL: Replay(buffer, ALL),
         }
 
@@ -126,11 +132,6 @@ class PETS(OffPolicyAgent):
         """Means and deviations of the model's inputs and targets, of rows of the buffer; what it predicts stays."""
         return measured(self.model, batch), {}
 
-    def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The elites, by the holdout."""
-        errors = self.model.holdout_errors(batch)
-        return {"model.elites": errors.argsort(stable=True)[: len(self.model.elites)]}, {"model_error": errors.mean()}
-
     def model_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Gaussian log-likelihood of the rows of each member."""
         return self.model.loss(batch)
@@ -141,6 +142,7 @@ class PETS(OffPolicyAgent):
         return [
             Rule(self.statistics, ("model",), source=ALL, rows=4 * c.model_rows, until=1),
             Update(self.model_loss, ("model",), Adam(c.model_learning_rate), MODEL, rows=c.model_rows),
-            Rule(self.choose, ("model",), source=HOLDOUT, rows=c.model_holdout_limit, every=c.measure_every),
+            Rule(self.choose, ("model", "held"), source=HOLDOUT, rows=c.model_holdout_limit, every=c.measure_every),
+            Rule(self.drift, source=FRESH, rows=FRESH_ROWS, every=c.measure_every),
             Rule(self.statistics, ("model",), source=ALL, rows=4 * c.model_rows, every=c.measure_every),
         ]

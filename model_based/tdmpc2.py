@@ -18,15 +18,18 @@ from surefoot.core.memory import Memory
 from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import linear_quantile, td_target
+from surefoot.model_based.alarm import AlarmConfig
+from surefoot.model_based.signals import MET, met_signals
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import ReplayWindows
 from surefoot.world_models.elites import shifted
-from surefoot.world_models.latent import discount_of, kept_units
+from surefoot.world_models.latent import discount_notes, discount_of, dropped_units, step_weights
 from surefoot.world_models.latent_planner import NETWORKS, LatentPlanner, networks
+from surefoot.world_models.terminations import end_notes
 
 
 @dataclasses.dataclass(frozen=True)
-class TDMPC2Config(OffPolicyConfig):
+class TDMPC2Config(OffPolicyConfig, AlarmConfig):
     """Settings of TD-MPC2; the defaults are the official ones of the 5-million-parameter agent on single tasks."""
 
     initial_steps: int = 1_000  # environment steps with random actions; officially five episodes, if these are more
@@ -64,18 +67,18 @@ class TDMPC2Config(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        super().__post_init__()
+        OffPolicyConfig.__post_init__(self)
+        AlarmConfig.__post_init__(self)
         for name in ("episode_length", "horizon", "latent_dim"):
             require(getattr(self, name) >= 1, "tdmpc2", name, getattr(self, name), ">= 1")
         low, high = self.std_range
         require(0 < low <= high, "tdmpc2", "std_range", self.std_range, "two deviations above 0, the smaller one first")
         require(0 <= self.dropout < 1, "tdmpc2", "dropout", self.dropout, "in [0, 1)")
         require(0 <= self.scale_rate <= 1, "tdmpc2", "scale_rate", self.scale_rate, "in [0, 1]")
-        require(self.encoder_factor >= 0, "tdmpc2", "encoder_factor", self.encoder_factor, ">= 0")
         require(0 < self.step_decay <= 1, "tdmpc2", "step_decay", self.step_decay, "in (0, 1]")
-        for name in ("consistency", "reward", "value", "termination", "entropy"):
-            value = getattr(self, f"{name}_weight")
-            require(value >= 0, "tdmpc2", f"{name}_weight", value, ">= 0")
+        weights = (f"{name}_weight" for name in ("consistency", "reward", "value", "termination", "entropy"))
+        for name in ("encoder_factor", *weights):
+            require(getattr(self, name) >= 0, "tdmpc2", name, getattr(self, name), ">= 0")
         only = "0: it learns from what it meets alone"
         require(self.offline_fraction == 0, "tdmpc2", "offline_fraction", self.offline_fraction, only)
 
@@ -127,6 +130,8 @@ class TDMPC2(OffPolicyAgent):
     inherits: ClassVar[tuple[str, ...]] = ("representation", "model", "critic", "prior", "normalizer")
     config: TDMPC2Config
     q_range: Tensor
+    lowest_reward: Tensor
+    highest_reward: Tensor
 
     def build(self) -> None:
         """Encoder, model, critics with their targets, prior."""
@@ -135,6 +140,8 @@ class TDMPC2(OffPolicyAgent):
         self.representation, self.model, self.critic, self.prior = parts
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.register_buffer("q_range", torch.ones(()))
+        for name in MET:
+            self.register_buffer(name, torch.zeros(()))
         self.actor  # noqa: B018  # refuses a search that is none
 
     @property
@@ -166,17 +173,17 @@ class TDMPC2(OffPolicyAgent):
         """Windows of H steps."""
         return {MAIN: ReplayWindows(stores.replay, self.config.horizon)}
 
+    def notes(self, dataset: Any) -> list[str]:
+        """Where the environment's episodes end, and how long they are, if that is not what is learned."""
+        c, env_id = self.config, self.spec.environment
+        return [*end_notes(env_id, c.terminates), *discount_notes(env_id, c.episode_length, c.discount)]
+
     def rollout(self, batch: Batch) -> Tensor:
         """(B, H + 1, V) latent states from each window's first observation by its actions."""
         states = [self.representation(batch["observations"][:, 0])]
         for time in range(self.config.horizon):
             states.append(self.model.following(states[-1], batch["actions"][:, time]))
         return torch.stack(states, 1)
-
-    def step_weights(self, mask: Tensor) -> Tensor:
-        """(B, T) rho^t / T, each step's shared by the rows that reach it, for a (B, T) mask."""
-        decay = self.config.step_decay ** torch.arange(mask.shape[1], device=mask.device, dtype=mask.dtype)
-        return decay / mask.shape[1] * mask / mask.sum(0).clamp(min=1)
 
     def targets(self, batch: Batch, following: Tensor, noise: dict[str, Tensor]) -> Tensor:
         """(B, H) reward and the lower of two values of a next action."""
@@ -185,32 +192,23 @@ class TDMPC2(OffPolicyAgent):
         next_q = self.target_critic.values(pairs, ensembles.subset(noise["target_subset"], 2)).amin(0)
         return td_target(batch["rewards"], batch["terminations"], next_q.view_as(batch["rewards"]), self.discount)
 
-    def dropped(self, mask: Tensor, members: int, steps: int) -> Tensor:
-        """(M, B T, W) dropout masks out of one of (B, W)."""
-        masks = kept_units(mask, members * steps).unflatten(0, (members, steps))
-        return masks.transpose(1, 2).flatten(1, 2)
-
     def model_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Consistency, reward and value of the steps of a window, and terminations where they are learned."""
         c = self.config
         with torch.no_grad():
             following = self.representation(batch["next_observations"])
             target = self.targets(batch, following, noise)
-        states, weights = self.rollout(batch), self.step_weights(batch["mask"])
+        states, weights = self.rollout(batch), step_weights(batch["mask"], c.step_decay)
         pairs = torch.cat([states[:, :-1], batch["actions"]], -1).flatten(0, 1)
         distance = (states[:, 1:] - following).square().mean(-1)
         reward = self.model.bins.loss(self.model.reward(pairs), batch["rewards"].flatten()).view_as(distance)
-        logits = self.critic(pairs, None, self.dropped(noise["keep"], c.critics, c.horizon))
+        logits = self.critic(pairs, None, dropped_units(noise["keep"], c.critics, c.horizon))
         value = self.critic.bins.loss(logits, target.flatten()).mean(0).view_as(distance)
         consistency, reward, value = ((weights * part).sum() for part in (distance, reward, value))
         loss = c.consistency_weight * consistency + c.reward_weight * reward + c.value_weight * value
         found = {"consistency": consistency, "reward_loss": reward, "value_loss": value, "q_target": target}
         if c.terminates:
-            log_odds = self.model.termination_logits(states[:, 1:])
-            ended = torch.nn.functional.binary_cross_entropy_with_logits(
-                log_odds, batch["terminations"], reduction="none"
-            )
-            found["termination_loss"] = (ended * batch["mask"]).sum() / batch["mask"].sum()
+            found["termination_loss"] = self.model.termination_loss(states[:, 1:], batch["terminations"], batch["mask"])
             loss = loss + c.termination_weight * found["termination_loss"]
         return loss, found
 
@@ -223,13 +221,14 @@ class TDMPC2(OffPolicyAgent):
         unsquashed = mean + log_std.exp() * noise["action"].unflatten(-1, (steps, -1))
         entropy = -self.spec.action_dim * gaussian_log_density(unsquashed, mean, log_std)
         pairs = torch.cat([states, torch.tanh(unsquashed)], -1).flatten(0, 1)
-        chosen, masks = ensembles.subset(noise["subset"], 2), self.dropped(noise["keep"], 2, steps)
+        chosen, masks = ensembles.subset(noise["subset"], 2), dropped_units(noise["keep"], 2, steps)
         q = self.critic.values(pairs, chosen, masks).mean(0).view_as(entropy)
         mask = torch.cat([torch.ones_like(batch["mask"][:, :1]), batch["mask"]], 1)
-        loss = -(self.step_weights(mask) * (q / self.q_range + c.entropy_weight * entropy)).sum()
+        loss = -(step_weights(mask, c.step_decay) * (q / self.q_range + c.entropy_weight * entropy)).sum()
         first = q[:, 0].detach()
         spread = (linear_quantile(first, 0.95) - linear_quantile(first, 0.05)).clamp(min=1)
-        return loss, {"q": q, "entropy": entropy, "q_range": spread}
+        signals = met_signals(q, batch["rewards"], (self.lowest_reward, self.highest_reward), self.discount)
+        return loss, {**signals, "entropy": entropy, "q_range": spread}
 
     def updates(self) -> list[Update | Rule]:
         """Model and critics, the critics' average; then the prior."""
@@ -245,6 +244,6 @@ class TDMPC2(OffPolicyAgent):
             ),
             Update(
                 self.prior_loss, ("prior",), dataclasses.replace(adam, epsilon=1e-5), noise={**own, "keep": keep},
-                follows={"q_range": ("q_range", c.scale_rate)},
+                follows={"q_range": ("q_range", c.scale_rate), **{name: (name, 1.0) for name in MET}},
             ),
         ]  # fmt: skip

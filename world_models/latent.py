@@ -23,6 +23,7 @@ from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.networks import MLP
 from surefoot.core.simplices import simplicial_norm
 from surefoot.core.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
+from surefoot.envs import describe
 from surefoot.world_models.dynamics import Outcome, StepNoise
 
 DEVIATION = 0.02
@@ -126,6 +127,12 @@ class LatentModel(nn.Module):
         assert self.termination is not None
         return self.termination(states).squeeze(-1)  # type: ignore[no-any-return]
 
+    def termination_loss(self, states: Tensor, terminations: Tensor, mask: Tensor) -> Tensor:
+        """() cross-entropy of (B, T) terminations where (B, T, V) states were reached, a mean over the mask."""
+        log_odds = self.termination_logits(states)
+        ended = nn.functional.binary_cross_entropy_with_logits(log_odds, terminations, reduction="none")
+        return (ended * mask).sum() / mask.sum()
+
     def step(self, states: Tensor, actions: Tensor, noise: StepNoise) -> Outcome:
         """As `Dynamics.step`: (..., V) states, (..., A) actions; nothing is random, and costs are 0."""
         pairs = torch.cat([states, actions], -1)
@@ -214,7 +221,28 @@ def kept_units(mask: Tensor, copies: int) -> Tensor:
     return torch.stack([mask.roll(turn, 0) for turn in range(copies)])
 
 
+def dropped_units(mask: Tensor, members: int, steps: int) -> Tensor:
+    """(members, B steps, W) dropout masks out of one of (B, W), of windows whose rows and steps are flattened."""
+    masks = kept_units(mask, members * steps).unflatten(0, (members, steps))
+    return masks.transpose(1, 2).flatten(1, 2)
+
+
+def step_weights(mask: Tensor, decay: float) -> Tensor:
+    """(B, T) decay^t / T, each step's shared by the rows that reach it, for a (B, T) mask."""
+    factors = decay ** torch.arange(mask.shape[1], device=mask.device, dtype=mask.dtype)
+    return factors / mask.shape[1] * mask / mask.sum(0).clamp(min=1)
+
+
 def discount_of(episode_length: int) -> float:
     """TD-MPC2's clip((T/5 - 1) / (T/5), 0.95, 0.995): 0.95 up to 100 steps, 0.99 at 500, 0.995 from 1,000 on."""
     fifth = episode_length / 5
     return min(max((fifth - 1) / fifth, 0.95), 0.995)
+
+
+def discount_notes(env_id: str | None, episode_length: int, discount: float | None) -> list[str]:
+    """What a user should hear where no discount is given, and the environment's time limit asks for another one."""
+    limit = None if env_id is None or discount is not None else describe(env_id).max_episode_steps
+    if limit is None or discount_of(limit) == discount_of(episode_length):
+        return []
+    used = f"the discount, {discount_of(episode_length):g}, is that of episodes of {episode_length} steps"
+    return [f"{used}, and those of {env_id} have {limit}: algo.episode_length={limit} is for them"]

@@ -211,6 +211,14 @@ def checked(
     return looked_at
 
 
+def end_notes(env_id: str | None, learned: bool) -> list[str]:
+    """What a user should hear of a model that learns no ends: that episodes of the environment have some."""
+    ends = termination_of(env_id)
+    if learned or ends is None or ends is never:
+        return []
+    return [f"episodes of {env_id} can end, and the model learns no ends: algo.terminates=true is for them"]
+
+
 def notes(word: str, env_id: str | None) -> list[str]:
     """What a user should hear: that nothing ends in the model because the environment is not known."""
     if word != AUTO or termination_of(env_id) is not None:

@@ -10,7 +10,7 @@ import torch
 
 from surefoot.core.errors import ConfigError
 from surefoot.model_based.alarm import SIGNALS, WINDOW, Alarm, AlarmConfig, Limits, value_growth
-from surefoot.model_based.signals import imagined_signals, value_signals
+from surefoot.model_based.signals import imagined_signals, met_limits, met_signals, value_signals
 from surefoot.world_models.imagine import Rollouts
 
 USUAL = AlarmConfig()
@@ -104,8 +104,44 @@ def test_values_may_hold_as_much_entropy_as_actions_can_have() -> None:
     assert float(told["value_over_best"]) == pytest.approx(13 / 5, rel=1e-5)
 
 
+def test_an_agent_that_acts_is_judged_by_the_rewards_that_it_has_met() -> None:
+    rewards = torch.tensor([-1.0, 3.0])
+    assert met_limits(*rewards, 0.9).tolist() == pytest.approx([-10, 30, 30, -1, 3])
+    assert met_limits(*-rewards.flip(0), 0.9).tolist() == pytest.approx([-30, 10, 10, -3, 1])
+    assert met_limits(torch.tensor(2.0), torch.tensor(3.0), 0.9).tolist() == pytest.approx([0, 30, 30, 2, 3])
+    told = met_signals(torch.tensor([[32.0, 36.0]]), rewards, (torch.tensor(-2.0), torch.tensor(0.0)), 0.9)
+    assert (float(told["lowest_reward"]), float(told["highest_reward"])) == (-2, 3)
+    assert float(told["value_excess"]) == pytest.approx((34 - 30) / 50)
+    assert float(told["value_over_best"]) == pytest.approx(54 / 50)
+
+
+def test_values_of_rewards_that_were_all_0_have_nothing_to_be_compared_with() -> None:
+    nothing = torch.zeros(())
+    told = met_signals(torch.full((1, 2), 1e-3), torch.zeros(2), (nothing, nothing), 0.9)
+    assert math.isnan(told["value_excess"])
+    assert math.isnan(told["value_over_best"])
+    assert not Alarm(AlarmConfig(alarm_patience=1)).hear(1, {"value_excess": float(told["value_excess"])})
+
+
 def test_a_number_that_is_only_logged_again_is_not_heard_again_but_that_nothing_was_accepted_is() -> None:
     alarm = Alarm(USUAL)
     assert not any(alarm.hear(step, {"calibration_drift": 5.0}) for step in range(9))
     assert [len(alarm.hear(step, {"calibration_drift": 5.0 + step})) for step in (10, 11)] == [0, 1]
     assert [len(alarm.hear(step, {"acceptance": 0.0})) for step in range(3)] == [0, 0, 1]
+
+
+def test_what_a_whole_phase_measured_rings_at_its_first_number_which_is_the_only_one() -> None:
+    alarm = Alarm(USUAL)
+    assert [len(alarm.hear(step, {"model_return_over_best": 5.0})) for step in range(4)] == [1, 0, 0, 0]
+    assert alarm.rings[0].step == 0
+    assert not Alarm(USUAL).hear(0, {"model_return_over_best": 2.9})
+
+
+def test_it_knows_which_signals_it_was_given_and_can_ring_for() -> None:
+    alarm = Alarm(AlarmConfig(alarm_edge_share=None))
+    assert alarm.watched == []
+    alarm.hear(1, {"loss": 1.0, "edge_share": 0.5, "q": 1.0})
+    assert alarm.watched == []
+    alarm.hear(2, {"reward_excess": -1.0, "q": 1.0, "value_over_best": 0.1, "value_excess": -0.9})
+    alarm.hear(3, {"loss": 1.0})
+    assert alarm.watched == ["value_excess", "value_growth", "reward_excess"]

@@ -11,6 +11,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.sources import MAIN
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs import make_vec
+from surefoot.model_based.alarm import Alarm
 from surefoot.model_based.mbpo import MBPO, rollout_length
 from surefoot.online import spec_of
 from surefoot.online.loop import make_loop
@@ -88,7 +89,9 @@ def test_rows_are_imagined_at_the_lengths_of_the_schedule_and_old_ones_are_left_
     elites = loop.learner.buffers["model.elites"][0].tolist()
     assert len(set(elites)) == 2
     assert last["model_error"][0] < first["model_error"][0]
-    assert "calibration_drift" in last
+    alarm = Alarm(loop.learner.agent.config)
+    alarm.hear(80, {name: values[0] for name, values in last.items()})
+    assert alarm.watched == ["value_excess", "value_growth", "edge_share", "reward_excess", "calibration_drift"]
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() -> None:
@@ -135,5 +138,6 @@ def test_statistics_found_anew_leave_what_the_model_predicts() -> None:
     (scale, limits, mean, std), (other_scale, other_limits, other_mean, other_std) = seen
     assert (other_scale > 5 * scale).all()
     assert (other_limits[[1, 4]] > 5 * limits[[1, 4]]).all()
+    assert limits[2] == limits[1]  # growth above what the rewards met allow is a sign
     torch.testing.assert_close(other_mean, mean, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(other_std, std, rtol=1e-9, atol=1e-9)

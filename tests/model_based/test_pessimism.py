@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from plane import plane_data
@@ -252,12 +254,24 @@ def test_morel_ends_rollouts_at_the_worst_where_members_disagree_more_than_on_th
     found = agent.judge(batch["observations"], batch["actions"], outcome)
     beyond = apart > apart.median()
     assert torch.equal(found.ended, beyond)
-    lowest = float(plane_data(120).rewards.min())
-    assert found.rewards[beyond].tolist() == pytest.approx([100 * lowest] * int(beyond.sum()))
+    assert found.rewards[beyond].tolist() == [0.0] * int(beyond.sum())  # the plane's rewards are all above 0
     assert torch.equal(found.rewards[~beyond], batch["rewards"][~beyond])
     own = agent_of(MOReL, halt_reward=-7.0)
     own.threshold.fill_(-1.0)
     assert set(own.judge(batch["observations"], batch["actions"], outcome).rewards.tolist()) == {-7.0}  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("reward", "halt"), [(1.0, 0.0), (-1.0, -100.0)])
+def test_a_halt_of_morel_is_never_better_than_to_go_on(reward: float, halt: float) -> None:
+    """Of data of one reward: a value of 100 where the task pays 1 for every step would be the best there is."""
+    data = dataclasses.replace(plane_data(120), rewards=np.full(120, reward, np.float32))
+    agent = MOReL(data, **SMALL).fresh(3)
+    agent.prepare(data)
+    agent.threshold.fill_(-1.0)
+    batch = {name: value.float() for name, value in rows().items()}
+    outcome = Outcome(batch["next_observations"], batch["rewards"], batch["rewards"] * 0, batch["rewards"] > 9)
+    found = agent.judge(batch["observations"], batch["actions"], outcome).rewards
+    assert found.tolist() == pytest.approx([halt] * 20)
 
 
 def test_rambos_adversary_is_that_of_a_second_implementation() -> None:

@@ -18,6 +18,7 @@ from surefoot.core.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.model_based import PETS
+from surefoot.model_based.alarm import Alarm
 from surefoot.online import spec_of
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.world_models.ensemble_planner import EnsemblePlanner
@@ -101,6 +102,15 @@ def test_plans_are_remembered_and_a_killed_run_goes_on_bit_for_bit() -> None:
     other.run(20)
     for name, value in whole.state(0).items():
         assert torch.equal(value, other.state(0)[name]), name
+
+
+def test_the_alarm_hears_how_well_the_newest_rows_are_predicted() -> None:
+    made = loop()
+    told = {name: values[0] for name, values in made.run(80).items()}
+    alarm = Alarm(made.learner.agent.config)
+    alarm.hear(80, told)
+    assert alarm.watched == ["calibration_drift"]
+    assert float(made.learner.buffers["held"][0]) == pytest.approx(told["model_held"])
 
 
 def test_seeds_that_act_together_act_as_each_alone() -> None:

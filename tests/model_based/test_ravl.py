@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from plane import PlaneBase, PlaneRAVL, plane_data
@@ -11,9 +12,14 @@ from surefoot.core import ensembles
 from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.networks import Critic
-from surefoot.core.sources import Stores
+from surefoot.core.sources import MAIN, Stores
+from surefoot.data.dataset import Dataset
+from surefoot.data.sources import BesideAdded
 from surefoot.data.store import store_from_dataset
+from surefoot.model_based.imagined_sac import ImaginedSAC
+from surefoot.world_models.dynamics import Dynamics, Outcome, StepNoise
 
+GAMMA = 0.9
 SMALL = {"rollouts": 20, "rollout_length": 3, "imagine_every": 4, "hidden": (8, 6)}
 
 
@@ -129,6 +135,61 @@ def test_a_single_critic_has_no_diversity() -> None:
         PlaneRAVL(plane_data(10), critics=1)
 
 
+class Chain(Dynamics):
+    """0, 1, 2, ... whatever is done, for a reward of 0; an episode ends at `last`, if there is one."""
+
+    state_dim = action_dim = 1
+    noise_dim = 0
+    members = 1
+
+    def __init__(self, last: int | None) -> None:
+        self.last = last
+
+    def step(self, states: Tensor, actions: Tensor, noise: StepNoise) -> Outcome:
+        reward, following = torch.zeros_like(states[..., 0]), states + 1
+        return Outcome(following, reward, reward, following[..., 0] == (-1 if self.last is None else self.last))
+
+
+class ChainBase(ImaginedSAC):
+    name = "test_chain_base"
+    learned = False
+    last: int | None = None
+
+    def world(self) -> Dynamics:
+        return Chain(self.last)
+
+
+class Table(torch.nn.Module):
+    """(N, B) values of (B, 2) pairs: those of the state, which is the number of a column."""
+
+    def __init__(self, q: Tensor) -> None:
+        super().__init__()
+        self.q = q
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        return self.q[:, pairs[:, 0].long()]
+
+
+def fitted(q: Tensor, length: int, last: int | None) -> Tensor:
+    """(N, S) values after as many fits of a table as rollouts from state 0 have steps, each on all imagined rows."""
+    none, every, zeros = np.zeros(4, bool), np.ones(4, bool), np.zeros((4, 1), np.float32)
+    data = Dataset(zeros, zeros, zeros[:, 0], zeros + 1, none, every, np.arange(4), every, name="chain")
+    options = {**SMALL, "rollout_length": length, "critics": len(q), "discount": GAMMA, "real_ratio": 0.0}
+    agent = ChainBase(data, deterministic_backup=True, **options)
+    agent.last = last
+    agent.target_critic = Table(q)
+    source = agent.sources(Stores(data, store_from_dataset(agent.prepare(data), agent.reads)))[MAIN]
+    assert isinstance(source, BesideAdded)
+    source.bind([0], 16, torch.device("cpu"))
+    noise = {"imagined": torch.randn(4, length)}
+    added, _ = agent.imagine({"observations": torch.zeros(4, 1)}, noise)
+    source.add({name: value.unsqueeze(0) for name, value in added[MAIN].items()})
+    batch = source.gather(source.offset + torch.arange(source.added))
+    for _ in range(length):
+        q[:, batch["observations"][:, 0].long()] = agent.targets(batch, {"next_action": torch.randn(source.added, 1)})
+    return q
+
+
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("length", [1, 4])
 def test_values_beyond_reach_stay_what_they_were_and_others_are_its_discounted_image(members: int, length: int) -> None:
@@ -136,16 +197,13 @@ def test_values_beyond_reach_stay_what_they_were_and_others_are_its_discounted_i
 
     Q(k) is asked for and never trained; Q(j) = gamma^(k - j) min c_i once fitted: an error that nothing corrects.
     """
-    gamma, start = 0.9, torch.tensor([7.0, 3.0, 5.0])[:members]
-    q = start.unsqueeze(1).repeat(1, length + 2)
-    for _ in range(length):
-        target = gamma * ensembles.minimum(q)[1 : length + 1] if members > 1 else gamma * q[0, 1 : length + 1]
-        q[:, :length] = target  # rows begin at 0 .. k - 1
-    least = float(start.min())
-    wanted = [gamma ** (length - j) * least for j in range(length)]
-    assert q[0, :length].tolist() == pytest.approx(wanted)
-    assert torch.equal(q[:, length], start)  # never trained
-    q[:, length] = 0  # longer data, or an end there
-    for _ in range(length):
-        q[:, :length] = gamma * q[:, 1 : length + 1].amin(0)
-    assert q[:, :length].abs().max() == 0
+    start = torch.tensor([7.0, 3.0, 5.0])[:members]
+    before = start.unsqueeze(1).repeat(1, length + 2)
+    q = fitted(before.clone(), length, None)
+    wanted = [GAMMA ** (length - j) * float(start.min()) for j in range(length)]
+    for row in q:
+        assert row[:length].tolist() == pytest.approx(wanted)
+    assert torch.equal(q[:, length:], before[:, length:])  # never trained
+    ended = fitted(before.clone(), length, length)  # nothing is asked for beyond an end
+    assert float(ended[:, :length].abs().max()) == 0
+    assert torch.equal(ended[:, length:], before[:, length:])

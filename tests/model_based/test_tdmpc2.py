@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from surefoot.core.sources import Batch, Uniform
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.model_based import TDMPC2
+from surefoot.model_based.alarm import Alarm
 from surefoot.online import spec_of
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.world_models.latent import discount_of
@@ -230,6 +232,33 @@ def test_plans_are_remembered_and_begin_anew_with_an_episode() -> None:
     assert not made.memory["plan"][..., -1, :].any()
     made.run(10)  # the second episode's end
     assert not made.memory["plan"].any()
+
+
+def test_values_are_compared_with_what_the_rewards_met_allow_and_nothing_else_is_watched() -> None:
+    made = loop()
+    told = {name: values[0] for name, values in made.run(60).items()}
+    alarm = Alarm(made.learner.agent.config)
+    alarm.hear(60, told)
+    assert alarm.watched == ["value_excess", "value_growth"]
+    assert told["lowest_reward"] < told["highest_reward"] == 0
+    assert float(made.learner.buffers["lowest_reward"][0]) == pytest.approx(told["lowest_reward"])
+    assert told["value_excess"] == pytest.approx(told["q"] / -told["lowest_reward"] * (1 - 0.99), rel=1e-3)
+
+
+def test_what_is_not_learned_of_an_environment_is_said() -> None:
+    def notes(env_id: str | None, **options: Any) -> list[str]:
+        known = spec_of(make_vec(env_id or "native/pendulum", 1))
+        return TDMPC2(dataclasses.replace(known, environment=env_id), **{**SIZES, **options}).notes(None)
+
+    assert notes(None) == notes("native/pendulum", episode_length=200) == []
+    assert notes("native/pendulum") == [
+        "the discount, 0.99, is that of episodes of 500 steps, and those of native/pendulum have 200: "
+        "algo.episode_length=200 is for them"
+    ]
+    assert notes("native/pendulum", discount=0.99) == []
+    (ends,) = notes("native/cartpole-balance", episode_length=500)
+    assert "algo.terminates=true" in ends
+    assert notes("native/cartpole-balance", episode_length=500, terminates=True) == []
 
 
 def test_a_killed_run_goes_on_bit_for_bit() -> None:

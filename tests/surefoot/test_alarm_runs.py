@@ -11,10 +11,11 @@ from small_runs import metrics, small_dataset
 from test_training import FAST, same, weights
 
 from surefoot import fit
+from surefoot.core.agent import Spec
 from surefoot.core.policy import Policy
 from surefoot.evaluation import RunData, write_report
-from surefoot.evaluation.alarms import alarm_lines
-from surefoot.model_based import ImaginedSAC
+from surefoot.evaluation.alarms import alarm_lines, worth
+from surefoot.model_based import TDMPC2, ImaginedSAC
 from surefoot.offline import BC
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -23,7 +24,8 @@ SMALL = {
     "model_updates": 10, "rollouts": 20, "rollout_length": 2, "imagine_every": 40,
 }  # fmt: skip
 RINGS = {"alarm_value_excess": -1e6, "alarm_patience": 2}
-SILENT = dict.fromkeys(("alarm_edge_share", "alarm_reward_excess", "alarm_value_excess", "alarm_value_growth"))
+SIGNALS = ["value_excess", "value_growth", "edge_share", "reward_excess"]
+SILENT = {f"alarm_{signal}": 1e9 for signal in SIGNALS}
 
 
 def run_of(tmp_path: pathlib.Path, name: str, **options: object) -> tuple[pathlib.Path, dict]:
@@ -43,7 +45,10 @@ def test_a_run_whose_alarm_rings_says_so_and_keeps_the_policy_from_before(
     assert [(ring["signal"], ring["step"], ring["seed"]) for ring in rings] == [("value_excess", 100, 0)]
     assert (kept["seed"], kept["step"], kept["policy"]) == (0, 50, "seed0_before_alarm.safetensors")
     assert kept["of"] == ("returns" if name == "acting" else "fitted-Q estimates")
+    worth_last = summary["per_seed_returns"][0] if name == "acting" else summary["fitted_q"]["mean"]
     assert isinstance(kept["mean"], float)
+    assert kept["last"] == pytest.approx(worth_last)
+    assert kept["data"] == (None if name == "acting" else summary["data_discounted_return"]["mean"])
     before, last = (Policy.load(folder / "policy" / f"seed0{end}.safetensors") for end in ("_before_alarm", ""))
     seen = torch.randn(5, 3)
     assert not torch.equal(before(seen), last(seen))
@@ -53,20 +58,41 @@ def test_a_run_whose_alarm_rings_says_so_and_keeps_the_policy_from_before(
     lines = alarm_lines(data)
     assert "ALARM, seed 0, step 100: values are above what rewards allow" in lines[0]
     assert "the policy of step 50, from before the alarm" in lines[1]
+    assert f"(of the last policy's {worth_last:.1f})" in lines[1]
+    assert ("support" in lines[1]) == (name == "data")
     write_report([data], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert '<p class="alarm">' in page
     assert "ALARM, seed 0, step 100" in page
 
 
+def test_an_estimate_supports_a_policy_that_it_puts_at_the_datas_mean_or_above() -> None:
+    kept = {"mean": 10.0, "of": "fitted-Q estimates", "last": 12.0, "data": 10.0}
+    assert worth(kept) == (
+        ", mean of its fitted-Q estimates 10.0 (of the last policy's 12.0), at least the data's mean, 10.0: "
+        "the estimate supports it"
+    )
+    assert worth({**kept, "data": 10.5}).endswith("below the data's mean, 10.5: the estimate does not support it")
+    assert worth({"mean": 10.0, "of": "returns"}) == ", mean of its returns 10.0"  # of an older run
+
+
 def test_a_silent_alarm_leaves_no_second_policy_and_the_page_says_so(tmp_path: pathlib.Path) -> None:
     folder, summary = run_of(tmp_path, "data")
-    assert summary["alarm"] == {"rings": [], "supported": []}
+    assert summary["alarm"] == {"rings": [], "supported": [], "watched": SIGNALS}
     assert [file.name for file in sorted((folder / "policy").iterdir())] == ["seed0.json", "seed0.safetensors"]
     data = RunData.load(folder)
     assert alarm_lines(data) == []
     write_report([data], tmp_path / "page.html")
-    assert "Nothing rang in data" in (tmp_path / "page.html").read_text()
+    assert f"Nothing rang in data (watched: {', '.join(SIGNALS)})" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_of_which_no_signal_can_ring_is_not_told_to_be_silent(tmp_path: pathlib.Path) -> None:
+    folder, summary = run_of(tmp_path, "data", **dict.fromkeys(SILENT))
+    assert summary["alarm"] == {"rings": [], "supported": [], "watched": []}
+    write_report([RunData.load(folder)], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Not watched, as no signal with a threshold was given: data." in page
+    assert "Nothing rang" not in page
 
 
 def test_without_a_checkpoint_before_it_there_is_no_policy_and_the_lines_say_why(tmp_path: pathlib.Path) -> None:
@@ -89,3 +115,12 @@ def test_the_alarm_changes_no_bit_of_training_and_is_silent_where_no_model_is_le
     plain = fit(BC(data, hidden=(8, 8)), data, steps=20, seeds=1, out=tmp_path / "bc", progress=False, **FAST)
     assert plain.summary["alarm"] is None
     assert alarm_lines(RunData.load(plain.folder)) == []
+
+
+def test_notes_of_an_agent_that_is_given_no_data_are_said(tmp_path: pathlib.Path) -> None:
+    agent = TDMPC2(Spec(3, 1, (-2.0,), (2.0,)), preset="tiny", initial_steps=18, samples=9, iterations=1)
+    options = {"steps": 20, "seeds": 1, "episodes": 1, "evaluate_every": 20, "evaluate_episodes": 1}
+    run = fit(agent, env="native/pendulum", out=tmp_path / "run", progress=False, **options)
+    assert run.summary["alarm"] == {"rings": [], "supported": [], "watched": ["value_excess", "value_growth"]}
+    notes = json.loads((run.folder / "config.json").read_text())["notes"]
+    assert any("algo.episode_length=200" in note for note in notes)

@@ -176,6 +176,26 @@ def test_images_of_another_size_are_refused() -> None:
         ImageDecoder(5, Array((3, 32, 32), "uint8"), 2)
 
 
+@KINDS
+def test_what_it_predicts_15_steps_behind_the_last_observation_is_finite(random: Categories | Normals) -> None:
+    """Also of weights that are larger than they begin, from states that were observed and by the largest actions."""
+    torch.manual_seed(2)
+    made = RecurrentModel({"observations": Array((3,))}, None, 2, random, 8, 8, 8, 1, blocks=2).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(3 * parameter + normal(*parameter.shape))
+        first, seen = torch.zeros(4, 6).double(), 100 * normal(4, 6, 3)
+        actions, noise = normal(4, 6, 2, seed=1).sign(), normal(4, 6, made.noise_dim, seed=2)
+        states = made.rssm.observe(made.embed(seen), actions, first, noise).joint[:, -1]
+        for step in range(15):
+            drawn = StepNoise(normal=normal(4, made.noise_dim, seed=10 + step))
+            outcome = made.step(states, normal(4, 2, seed=50 + step).sign(), drawn)
+            assert not torch.equal(outcome.states, states)
+            states = outcome.states
+            expected = made.reconstruction(states[:, None], {"observations": seen[:, :1]}, torch.ones(4, 1).double())
+            assert all(bool(value.isfinite().all()) for value in (states, outcome.rewards, expected))
+
+
 def test_the_model_steps_as_planners_ask() -> None:
     made = RecurrentModel({"observations": Array((3,))}, None, 2, Categories(3, 4), 7, 8, 8, 1, blocks=7)
     states, actions = torch.zeros(4, made.state_dim), torch.zeros(6, 4, 2)

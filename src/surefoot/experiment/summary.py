@@ -38,7 +38,8 @@ ALARM_OF_SEED = Record(
     {
         "supported": Maybe(
             Record({"policy": Text()}, {"returns": Many(Number()), "fitted_q": Maybe(Many(Number()))}, others=True)
-        )
+        ),
+        "watched": Many(Text()),
     },
 )
 """What rang, and what the policy from before is worth (`experiment.watch`)."""
@@ -120,7 +121,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "engine": results[0].get("engine"),
         "versions": read_json(run.folder / "environment.json", MACHINE)["versions"],
         "date": describe_machine()["date"],
-        "alarm": _alarm(plan.seeds, results),
+        "alarm": None,
     }
     jacobians = [result.get("jacobian") for result in results]  # not in results of before it was measured
     if plan.evaluates:
@@ -143,6 +144,7 @@ def sum_up(run: Run) -> dict[str, Any]:
     elif dataset is not None:
         summary["smoothness"] = smoothness(None, jacobians)
         _without_simulator(summary, results, dataset)
+    summary["alarm"] = _alarm(plan.seeds, results, summary.get("data_discounted_return"))
     models = [result["model"] for result in results if "model" in result]
     if models:
         summary["models"] = models
@@ -161,8 +163,13 @@ def sum_up(run: Run) -> dict[str, Any]:
     return summary
 
 
-def _alarm(seeds: Sequence[int], results: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """What rang in which seed, and what the policies kept from before are worth; None where no model is learned."""
+def _alarm(
+    seeds: Sequence[int], results: Sequence[dict[str, Any]], data: dict[str, float] | None
+) -> dict[str, Any] | None:
+    """What rang in which seed, and what the policies kept from before are worth; None where no model is learned.
+
+    Beside the mean of such a policy stands that of the last one, and of estimates the data's own discounted return.
+    """
     if any("alarm" not in result for result in results):
         return None
     rings, supported = [], []
@@ -170,11 +177,20 @@ def _alarm(seeds: Sequence[int], results: Sequence[dict[str, Any]]) -> dict[str,
         rings += [{"seed": seed, **ring} for ring in result["alarm"]["rings"]]
         kept = result["alarm"]["supported"]
         if kept is not None:
-            worth = kept.get("returns") or kept.get("fitted_q")
-            mean = None if worth is None else float(np.mean(worth))
-            of = "returns" if "returns" in kept else "fitted-Q estimates"
-            supported.append({"seed": seed, "policy": kept["policy"], "step": kept.get("step"), "mean": mean, "of": of})
-    return {"rings": rings, "supported": supported}
+            estimated = "returns" not in kept
+            mean = _mean(kept.get("fitted_q") if estimated else kept["returns"])
+            last = _mean(result.get("fitted_q") if estimated else (result["evaluation"] or {}).get("returns"))
+            worth = {"mean": mean, "of": "fitted-Q estimates" if estimated else "returns", "last": last}
+            own = data["mean"] if estimated and data is not None else None
+            supported.append({"seed": seed, "policy": kept["policy"], "step": kept.get("step"), **worth, "data": own})
+    found: dict[str, Any] = {"rings": rings, "supported": supported}
+    if all("watched" in result["alarm"] for result in results):  # not in results of before it was told
+        found["watched"] = list(dict.fromkeys(name for result in results for name in result["alarm"]["watched"]))
+    return found
+
+
+def _mean(values: Sequence[float] | None) -> float | None:
+    return None if not values else float(np.mean(values))
 
 
 def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:

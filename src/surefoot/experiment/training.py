@@ -205,6 +205,8 @@ def _begin(
         "logger": logger,
     }
     say(notify, *_blocks_note(plan, agent))
+    if agent.data == "refused":
+        say(notify, *agent.notes(dataset))
     if dataset is not None:
         say(notify, *agent.notes(dataset), *conventions.notes(dataset, plan.config))
         if not plan.evaluates and not agent.acts and len(dataset.episode_lengths) < 2:

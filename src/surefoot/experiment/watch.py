@@ -52,19 +52,20 @@ class Watch:
     def result(self, seed: int, judged: Judged) -> dict[str, Any]:
         """Of a seed's result: what rang, and what the policy kept is worth; nothing where no model is learned.
 
-        A policy kept that is the last one, since nothing rang, is removed.
+        `watched` are the signals that the algorithm gave: without any the alarm could not ring. A policy kept that is
+        the last one, since nothing rang, is removed.
         """
         if seed not in self.alarms:
             return {}
-        path, rings = self.run.supported_path(seed), self.alarms[seed].rings
+        path, rings, watched = self.run.supported_path(seed), self.alarms[seed].rings, self.alarms[seed].watched
         if not rings:
             for file in (path, path.with_suffix(".json")):
                 file.unlink(missing_ok=True)
-            return {"alarm": {"rings": [], "supported": None}}
+            return {"alarm": {"rings": [], "supported": None, "watched": watched}}
         supported = None
         if path.is_file():
             try:
                 supported = {"policy": path.name, "step": self.kept.get(seed), **judged(Policy.load(path), seed)}
             except CheckpointError:  # a power cut between its two files
                 supported = None
-        return {"alarm": {"rings": [ring.to_json() for ring in rings], "supported": supported}}
+        return {"alarm": {"rings": [ring.to_json() for ring in rings], "supported": supported, "watched": watched}}

@@ -110,7 +110,7 @@ def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
     if model.state_dim != run.spec.observation_dim:
         raise ConfigError(
             f"{path}: the model of {run.plan.algorithm} is of states of its own, not of observations, and its policy "
-            "plans in it already: run that with surefoot rollout or evaluate"
+            "acts by it already: run that with surefoot rollout or evaluate"
         )
     label = f"model of {run.plan.algorithm}, seed {run.plan.seeds[0] if seed is None else seed} of {path}"
     return World(model, env_id, label, agent.normalizer)
