@@ -67,10 +67,11 @@ class DreamerConfig(OffPolicyConfig, EncoderConfig):
         super().__post_init__()
         for name in ("windows", "length", "imagined", "deterministic", "recurrent_hidden", "units", "count", "depth"):
             require(getattr(self, name) >= 1, "dreamer", name, getattr(self, name), ">= 1")
-        require(0 <= self.trace <= 1, "dreamer", "trace", self.trace, "in [0, 1]")
-        require(0 <= self.scale_rate <= 1, "dreamer", "scale_rate", self.scale_rate, "in [0, 1]")
-        only = "0: it learns from what it meets alone"
-        require(self.offline_fraction == 0, "dreamer", "offline_fraction", self.offline_fraction, only)
+        for name in ("trace", "scale_rate"):
+            require(0 <= getattr(self, name) <= 1, "dreamer", name, getattr(self, name), "in [0, 1]")
+        for name in (f"{of}_weight" for of in ("dynamics", "representation", "entropy", "replay_value", "slow")):
+            require(getattr(self, name) >= 0, "dreamer", name, getattr(self, name), ">= 0")
+        require(self.offline_fraction == 0, "dreamer", "offline_fraction", self.offline_fraction, "0: it has no data")
 
 
 class Dreamer(OffPolicyAgent):

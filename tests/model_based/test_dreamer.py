@@ -149,6 +149,7 @@ def test_what_lies_behind_an_episodes_end_changes_no_loss() -> None:
     [
         ({"length": 0}, "dreamer.length is 0"),
         ({"trace": 1.5}, "dreamer.trace is 1.5"),
+        ({"slow_weight": -1.0}, "dreamer.slow_weight is -1.0"),
         ({"states": "discrete"}, "states are 'discrete'"),
         ({"classes": 1}, "2 groups of 1"),
         ({"blocks": 4}, "a deterministic state of 6 has no 4 blocks"),
