@@ -4,10 +4,13 @@ Import this module before torch, jax or d3rlpy: thread counts are read when thos
 """
 
 import argparse
+import hashlib
 import json
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
@@ -63,5 +66,23 @@ def report_speed(peer: str, run: Callable[[int], None], updates: int) -> None:
         "updates": updates,
         "seconds": round(seconds, 4),
         "cpu_seconds": round(cpu_seconds, 4),
+    }
+    print(json.dumps(line), flush=True)
+
+
+def report_official(
+    peer: str, run: Callable[[int], None], updates: int, warm_up: int, source: Path, **versions: Any
+) -> None:
+    """Warm up, time `run(updates)` of an official code, and print a line that names its file by SHA-256."""
+    run(warm_up)
+    start, cpu_start = time.perf_counter(), time.process_time()
+    run(updates)
+    line = {
+        "peer": peer,
+        "updates": updates,
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu_start,
+        **versions,
+        "source_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
     }
     print(json.dumps(line), flush=True)

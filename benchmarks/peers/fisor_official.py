@@ -8,11 +8,8 @@ name and frozen parameters. `small` is the same code with its plain network and 
 preset of that size. One thread.
 """
 
-import hashlib
-import json
 import os
 import sys
-import time
 import types
 from pathlib import Path
 from typing import Any
@@ -105,18 +102,8 @@ def main() -> None:
         if not np.isfinite(float(info["actor_loss"])):
             raise SystemExit("the official code's actor loss is not finite")
 
-    run(options.warm_up)
-    start, cpu_start = time.perf_counter(), time.process_time()
-    run(options.updates)
-    line = {
-        "peer": f"FISOR official JAX, {options.size}",
-        "updates": options.updates,
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - cpu_start,
-        "jax": jax.__version__,
-        "source_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-    }
-    print(json.dumps(line), flush=True)
+    peer = f"FISOR official JAX, {options.size}"
+    common.report_official(peer, run, options.updates, options.warm_up, source, jax=jax.__version__)
 
 
 if __name__ == "__main__":

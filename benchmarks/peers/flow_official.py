@@ -15,10 +15,7 @@ import common
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-import hashlib
-import json
 import sys
-import time
 import types
 from pathlib import Path
 from typing import Any
@@ -87,18 +84,8 @@ def main() -> None:
         if not np.isfinite(float(info["critic/critic_loss"])):
             raise SystemExit("the official code's critic loss is not finite")
 
-    run(2)
-    start, cpu_start = time.perf_counter(), time.process_time()
-    run(options.updates)
-    line = {
-        "peer": f"{options.algorithm}, official JAX",
-        "updates": options.updates,
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - cpu_start,
-        "jax": jax.__version__,
-        "source_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-    }
-    print(json.dumps(line), flush=True)
+    peer = f"{options.algorithm}, official JAX"
+    common.report_official(peer, run, options.updates, 2, source, jax=jax.__version__)
 
 
 if __name__ == "__main__":
