@@ -48,7 +48,7 @@ from surefoot.evaluation.statistics import (
     probability_of_improvement_interval,
     stratified_bootstrap_interval,
 )
-from surefoot.evaluation.success import success_rate
+from surefoot.evaluation.success import says_success, success_rate
 from surefoot.evaluation.survival import kaplan_meier, median_steps, steps_to
 from surefoot.evaluation.until import evaluate_until
 
@@ -102,6 +102,7 @@ __all__ = [
     "rank_correlation",
     "regret_at",
     "safety",
+    "says_success",
     "seeds_needed",
     "sequential_certificate",
     "smallest_p",

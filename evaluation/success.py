@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from surefoot.envs.acting import Stepping, make_vec
+from surefoot.envs.acting.episodes import SUCCESS, UNLIMITED_EPISODE_STEPS
 from surefoot.evaluation.certificates import certificate
 from surefoot.evaluation.rollout import Episodes
 from surefoot.evaluation.statistics import Interval, hierarchical_interval
@@ -33,3 +35,25 @@ def success_rate(found: Sequence[Episodes]) -> Interval | None:
     low, high = np.fmin(between.low, exact.low), np.fmax(between.high, exact.high)
     method = f"{between.method}, at least as wide as the exact binomial interval of {len(solved)} episodes"
     return Interval(between.estimate, float(max(low, 0.0)), float(min(high, 1.0)), method)
+
+
+def says_success(env_id: str) -> bool:
+    """Whether an environment tells of success, as found out by one episode of random actions from the seed 0.
+
+    Raises:
+        ConfigError, EnvironmentMismatchError: what `make_vec` and `Stepping` raise.
+    """
+    vector = make_vec(env_id, 1)
+    try:
+        stepping = Stepping(vector)
+        stepping.reset([0])
+        vector.action_space.seed(0)
+        for _ in range(UNLIMITED_EPISODE_STEPS):
+            done = stepping.step(vector.action_space.sample())
+            if any(name in done.info for name in SUCCESS):
+                return True
+            if bool(done.terminations[0]) or bool(done.truncations[0]):
+                break
+        return False
+    finally:
+        vector.close()

@@ -10,7 +10,7 @@ import pytest
 from lucky_env import LENGTH
 
 from surefoot.envs.acting import make_vec
-from surefoot.evaluation import Episodes, RandomPolicy, evaluate, success_rate
+from surefoot.evaluation import Episodes, RandomPolicy, evaluate, says_success, success_rate
 from surefoot.evaluation.certificates import certificate
 
 
@@ -33,6 +33,14 @@ def test_an_environment_that_says_nothing_of_success_has_no_rate() -> None:
     found = evaluate([policy], "lucky_env:SurefootLucky-v0", 3, env_kwargs={"key": ""})
     assert found[0].successes is None
     assert success_rate(found) is None
+
+
+@pytest.mark.parametrize(
+    ("env_id", "told"),
+    [("native/pendulum", False), ("CartPole-v1", False), ("lucky_env:SurefootLucky-v0", True)],
+)
+def test_one_episode_tells_whether_success_is_told(env_id: str, told: bool) -> None:
+    assert says_success(env_id) is told
 
 
 def _solved(*values: float) -> Episodes:

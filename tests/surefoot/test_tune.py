@@ -227,6 +227,8 @@ def test_what_a_study_cannot_train_is_told_before_it_is_begun(
     space.write_text("batch_size: [64, 256]\n")
     assert main([*common, "dataset=none.hdf5"]) == 2
     assert "none.hdf5: no such file" in capsys.readouterr().err
+    assert main([*common, "dataset=native/pendulum-mixed", "--metric", "success"]) == 2
+    assert "native/pendulum says nothing of success" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["space.yaml"]
 
 

@@ -67,6 +67,7 @@ def run(arguments: Sequence[str]) -> int:
             return _carry_out(tuning, claim.folder, style, known, later)
     tuning, out = _asked(known)
     dataset = _dataset(tuning, style, known.trust)  # a file that can't be read is told before a study is begun
+    _check_metric(tuning, dataset, known.trust)
     with claim_named("tune") if out is None else claim_new(out) as claim:
         write_json(claim.folder / TUNING, tuning.to_json())
         return _carry_out(tuning, claim.folder, style, known, lambda: dataset)
@@ -195,6 +196,18 @@ def _dataset(tuning: Tuning, style: Style, trust: bool) -> Dataset | None:
 
     request = config.compose(tuning.overrides, trust)
     return None if request.fields["dataset"] is None else load(request, style)
+
+
+def _check_metric(tuning: Tuning, dataset: Dataset | None, trust: bool) -> None:
+    """Refuse to raise a share of successes where the environment says nothing of success."""
+    from surefoot.cli import config
+    from surefoot.evaluation import says_success
+    from surefoot.tools.generate import environment_of
+
+    env = config.compose(tuning.overrides, trust).fields["env"]
+    place = env if dataset is None else environment_of(dataset, env, trust)
+    if tuning.metric == "success" and place is not None and not says_success(place):
+        raise ConfigError(f"--metric success: {place} says nothing of success; tune with --metric return")
 
 
 def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> None:
