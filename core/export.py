@@ -102,12 +102,18 @@ def _onnx(policy: Policy, module: nn.Module, inputs: dict[str, Any], shapes: dic
     named = {name: [f"memory.{key}" for key in names] if name == "memory" else [name] for name in inputs}
     if policy.encoder is not None:
         named["observations"] = list(policy.arrays)
+    order = list(itertools.chain(*named.values()))
+    if twice := {name for name in order if order.count(name) > 1}:
+        raise ExportError(
+            f"the observations' array {min(twice)!r} has the name of another input of an ONNX file: give it another in "
+            "the environment, or export to .pt2"
+        )
     arguments, keywords = _arguments(inputs)
     program = torch.onnx.export(
         module,
         arguments,
         kwargs=keywords,
-        input_names=list(itertools.chain(*named.values())),
+        input_names=order,
         output_names=["actions", *(f"memory.{key}.next" for key in names)],
         dynamic_shapes=shapes,
         dynamo=True,

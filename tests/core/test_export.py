@@ -13,12 +13,14 @@ import torch
 from policies import observations, policy
 from small_disk import small_disk
 
-from surefoot.core.actors import DeterministicActor
+from surefoot.core.actors import DeterministicActor, GaussianActor
 from surefoot.core.attribute_planner import AttributePlanner, networks
 from surefoot.core.diffusion import Schedule
+from surefoot.core.encoders import Encoder
 from surefoot.core.errors import ExportError, SurefootError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
+from surefoot.core.spec import Array
 
 onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
 pytest.importorskip("onnxscript", reason="the onnx extra is not installed")
@@ -172,6 +174,19 @@ def test_a_planner_of_attributes_is_exported_with_a_free_batch(ending: str, tmp_
             given = {"observations": rows.numpy(), "noise": noise.numpy()}
             (found,) = session(tmp_path / "p.onnx").run(None, given)
         np.testing.assert_allclose(found, tested(rows, noise).numpy(), atol=1e-5)
+
+
+def test_an_array_with_the_name_of_another_input_is_told_by_name(tmp_path: pathlib.Path) -> None:
+    parts = GaussianActor(3, 2, (8,)), Normalizer(3), -torch.ones(2), torch.ones(2)
+    tested = Policy.of(*parts, Encoder({"noise": Array((1,)), "angles": Array((2,))}))
+    with pytest.raises(ExportError, match=r"array 'noise' has the name of another input .* export to \.pt2"):
+        tested.export(tmp_path / "p.onnx", sampling=True)
+    assert list(tmp_path.iterdir()) == []
+    tested.export(tmp_path / "p.pt2", sampling=True)
+    tested.export(tmp_path / "p.onnx")
+    seen = {"noise": torch.randn(5, 1), "angles": torch.randn(5, 2)}
+    (found,) = session(tmp_path / "p.onnx").run(None, {name: rows.numpy() for name, rows in seen.items()})
+    np.testing.assert_allclose(found, tested(seen).numpy(), atol=1e-5)
 
 
 class Counting(DeterministicActor):
