@@ -21,7 +21,7 @@ from surefoot.online.replay import Replay
 from surefoot.online.sac import SACConfig, of_sac
 from surefoot.world_models.ensemble import gaussian_loss
 from surefoot.world_models.imagine import imagine, rollout_noise
-from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
+from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes, temperatures
 from surefoot.world_models.renormalise import measured
 
 MODEL, HOLDOUT, FRESH, STARTS = "model", "model_holdout", "model_fresh", "starts"
@@ -138,11 +138,13 @@ class MBPO(OffPolicyAgent):
         return {**measured(self.model, batch), "limits": limits}, {}
 
     def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The elites, by the holdout; and what the holdout's likelihood is."""
+        """The elites, by the holdout, and what its likelihood is; a model that came recalibrated is so anew."""
         errors = self.model.holdout_errors(batch)
         likelihood = self.model.holdout_errors(batch, None, gaussian_loss).mean()
-        elites = errors.argsort(stable=True)[: len(self.model.elites)]
-        return {"model.elites": elites, "held": likelihood}, {"model_error": errors.mean(), "model_held": likelihood}
+        found = {"model.elites": errors.argsort(stable=True)[: len(self.model.elites)]}
+        if bool((self.model.temperature != 1).any()):
+            found["model.temperature"] = temperatures(self.model, found, batch)
+        return {**found, "held": likelihood}, {"model_error": errors.mean(), "model_held": likelihood}
 
     def drift(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """How much worse the model is on the newest rows, in nats a number (half of the loss, less its constant)."""

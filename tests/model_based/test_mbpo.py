@@ -94,6 +94,18 @@ def test_rows_are_imagined_at_the_lengths_of_the_schedule_and_old_ones_are_left_
     assert alarm.watched == ["value_excess", "value_growth", "edge_share", "reward_excess", "calibration_drift"]
 
 
+def test_only_a_model_that_came_recalibrated_is_recalibrated_as_it_learns_on() -> None:
+    env = make_vec("native/pendulum", 1)
+    for came in (1.0, 40.0):
+        agent = MBPO(spec_of(env), **SMALL).fresh(0)
+        agent.model.temperature.fill_(came)
+        loop = make_loop([agent], [0], env, planned_steps=200, batch_size=32)
+        loop.run(110)
+        now = loop.learner.buffers["model.temperature"][0]
+        assert bool((now == 1).all()) == (came == 1)
+        assert bool((now < 40).any())
+
+
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() -> None:
     whole, before, after = loop_of(), loop_of(), loop_of()
     whole.run(110)
