@@ -130,7 +130,7 @@ def header(policy: Policy, name: str = "policy", more: str = "") -> str:
     limit = policy.normalizer.limit
     facts = {
         "NAME": name,
-        "GUARD": f"SUREFOOT_{name.upper()}_HPP",
+        "GUARD": f"SUREFOOT_{name}_HPP",
         "VERSION": version("surefoot"),
         "OBSERVATIONS": policy.observation_dim,
         "ACTIONS": policy.action_dim,

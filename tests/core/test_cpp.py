@@ -121,6 +121,11 @@ def test_a_network_that_overflows_gives_no_action(activation: str, tmp_path: pat
         assert not actor.mlp(torch.tensor([[3e38]])).isfinite()
 
 
+def test_headers_whose_names_differ_in_case_do_not_hide_each_other() -> None:
+    guards = {header(policy("deterministic"), name).partition("#ifndef ")[2].split()[0] for name in ("arm", "Arm")}
+    assert len(guards) == 2
+
+
 def test_what_a_header_can_not_hold_is_refused_with_the_file_that_can() -> None:
     with pytest.raises(ExportError, match=r"this policy's head is 'gru'; export it to .onnx"):
         header(made(GRUActor(DeterministicActor(8, 2, (16,)), 3, 8)))
