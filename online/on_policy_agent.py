@@ -131,17 +131,32 @@ class OnPolicyAgent(Agent):
         """
         c, values = self.config, self.values(block["observations"])
         following = self.values(block["next_observations"])
-        ends = (block["terminations"], block["truncations"])
+        found = self.generalised(block, block["rewards"], values, following, c.discount, c.gae_lambda)
+        return {"values": values, "advantages": found[0], "returns": found[1]}
+
+    def generalised(
+        self,
+        block: Mapping[str, Tensor],
+        earned: Tensor,
+        values: Tensor,
+        following: Tensor,
+        discount: float,
+        trace: float,
+    ) -> tuple[Tensor, Tensor]:
+        """(T, N) generalised advantages and returns of what each step of a block earned, rewards or costs.
+
+        Args:
+            block: its ends, its mask, and what the policy that took it gave, where that is an older one.
+            earned: (T, N).
+            values: (T, N) of its observations, and `following` of those after them.
+            following: (T, N).
+            discount: in [0, 1].
+            trace: lambda in [0, 1].
+        """
+        ends = (block["terminations"], block["truncations"], discount, trace, block.get("mask"))
         if BEHAVIOUR in block:
-            advantages, returns = gae_off_policy(
-                self.log_prob(block) - block[BEHAVIOUR],
-                block["rewards"], values, following, *ends, c.discount, c.gae_lambda, block.get("mask"),
-            )  # fmt: skip
-            return {"values": values, "advantages": advantages, "returns": returns}
-        advantages, returns = gae(
-            block["rewards"], values, following, *ends, c.discount, c.gae_lambda, block.get("mask")
-        )
-        return {"values": values, "advantages": advantages, "returns": returns}
+            return gae_off_policy(self.log_prob(block) - block[BEHAVIOUR], earned, values, following, *ends)
+        return gae(earned, values, following, *ends)
 
     def policy(self) -> Policy:
         """As `Agent.policy`; one that decides in chunks plays them from its memory, a step at a time."""

@@ -56,6 +56,8 @@ class CDTConfig:
         require(self.cost_ceiling is None or self.cost_ceiling > 0, "cdt", "cost_ceiling", self.cost_ceiling, "> 0")
         require(self.context >= 1, "cdt", "context", self.context, "at least 1")
         require(self.layers >= 1, "cdt", "layers", self.layers, "at least 1")
+        require(self.heads >= 1, "cdt", "heads", self.heads, "at least 1")
+        require(self.width >= 1, "cdt", "width", self.width, "at least 1")
         require(self.width % self.heads == 0, "cdt", "width", self.width, f"a multiple of the {self.heads} heads")
         require(0 <= self.dropout < 1, "cdt", "dropout", self.dropout, "in [0, 1)")
         require(self.temperature > 0, "cdt", "temperature", self.temperature, "> 0")

@@ -16,7 +16,7 @@ from torch import Tensor
 from surefoot.core.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.networks import Value
-from surefoot.core.value_learning import gae, value_loss
+from surefoot.core.value_learning import value_loss
 from surefoot.online.on_policy_agent import head_gain, in_parts
 from surefoot.safe.multipliers import FORMS, HeldMultiplier, Lagrange, Multiplier, centred, check_gains, penalised, pid
 
@@ -86,7 +86,7 @@ def add_cost_critic(agent: Any) -> None:
     """Give an on-policy agent a critic of costs; its config has those of `ConstraintConfig` and `cost_gae_lambda`."""
     c = agent.config
     agent.cost_window = c.cost_window
-    agent.cost_value = Value(agent.spec.observation_dim, c.hidden, "orthogonal", activation=c.activation)
+    agent.cost_value = Value(agent.features, c.hidden, "orthogonal", activation=c.activation)
     head_gain(agent.cost_value.mlp, 1.0)
 
 
@@ -102,18 +102,12 @@ def cost_advantages(agent: Any, block: Mapping[str, Tensor]) -> tuple[Tensor, Te
     The published implementation calls its own standardised and centres them too: their deviation is not used, so
     that a multiplier weighs costs in their own units.
     """
-    c, mask = agent.config, block.get("mask")
-    advantages, returns = gae(
-        block["costs"],
-        in_parts(agent.cost_value, block["observations"]),
-        in_parts(agent.cost_value, block["next_observations"]),
-        block["terminations"],
-        block["truncations"],
-        c.cost_discount,
-        c.cost_gae_lambda,
-        mask,
+    c = agent.config
+    values, following = (in_parts(agent.cost_value, block[name]) for name in ("observations", "next_observations"))
+    advantages, returns = agent.generalised(
+        block, block["costs"], values, following, c.cost_discount, c.cost_gae_lambda
     )
-    return centred(advantages, mask), returns
+    return centred(advantages, block.get("mask")), returns
 
 
 def cost_update(agent: Any, critic: Any) -> Update:

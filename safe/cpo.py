@@ -87,7 +87,8 @@ class CPO(OnPolicyAgent):
             g = torch.autograd.grad(self.gain(surface, leaf, rewards), leaf)[0]
             b = torch.autograd.grad(surface.surrogate(leaf, costs), leaf)[0]
         fisher = fisher_product(surface.divergence, surface.start, c.damping)
-        over = (self.episode_cost - c.cost_limit) / self.episode_length
+        decisions = self.episode_length / self.chunk  # what b is a mean over
+        over = (self.episode_cost - c.cost_limit) / decisions
         with torch.no_grad():
             v, p = (conjugate_gradient(fisher, of, c.conjugate_steps) for of in (g, b))
             step, case = cpo_step(g, b, v, p, float(over), c.max_kl)

@@ -48,7 +48,7 @@ class FOCOPS(OnPolicyAgent):
     Config = FOCOPSConfig
     PRESETS = PRESETS
     config: FOCOPSConfig
-    corrects_staleness, by_rows = of_ppo.corrects_staleness, of_ppo.by_rows
+    by_rows = of_ppo.by_rows
     of_whole_batch, critic_loss = of_ppo.of_whole_batch, of_ppo.critic_loss
     loss, updates = of_ppo.loss, of_ppo.updates
 

@@ -62,6 +62,10 @@ def needed_margin(
     band, deepest, tried = float("inf"), 0.0, 0
     for _ in range(rounds):
         near = _layer(chosen.value, grid, band, states, generator)
+        if len(near) == 0:
+            if tried == 0:
+                raise ConfigError("no state of the box is safe, so no filter can keep the constraint")
+            break  # the box has no state in the narrowed layer
         start = chosen.value(near)
         worst, at = chosen.model.h(near), near
         alive = torch.ones(len(near), dtype=torch.bool)
@@ -90,7 +94,4 @@ def _layer(value: Value, grid: Grid, band: float, states: int, generator: torch.
         found.append(drawn[(values <= 0) & (values >= -band)])
         if sum(map(len, found)) >= states:
             break
-    near = torch.cat(found)[:states]
-    if len(near) == 0:
-        raise ConfigError("no state of the box is safe, so no filter can keep the constraint")
-    return near
+    return torch.cat(found)[:states]

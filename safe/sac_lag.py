@@ -65,7 +65,7 @@ class SACLag(OffPolicyAgent):
     def build(self) -> None:
         """SAC's networks, cost critics with their targets, and the multiplier."""
         of_sac.build(self)
-        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        c, sizes = self.config, (self.features, self.decision_dim)
         self.cost_critic = Critic(*sizes, c.hidden, c.cost_critics)
         self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
         self.multiplier = HeldMultiplier(c.rule)

@@ -17,8 +17,11 @@ from surefoot.envs.acting import spec_of
 from surefoot.envs.pixels import PixelVectorEnv
 from surefoot.evaluation.rollout import evaluate
 from surefoot.online import PPO, SAC
+from surefoot.online.loop import make_loop
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.safe.ppo_lag import PPOLag
+from surefoot.safe.sac_lag import SACLag
 
 SMALL: dict[str, Any] = {"encoder": "small", "encoder_features": 6, "hidden": (8,), "num_envs": 2}
 KINDS = ["pixels", "camera"]
@@ -42,8 +45,21 @@ def ppo(kind: str, **options: Any) -> OnPolicyLoop:
     return OnPolicyLoop([PPO(spec_of(env), **settings).fresh(0)], [0], env, planned_steps=100)
 
 
+def with_costs(kind: str, algorithm: Any, **options: Any) -> Any:
+    env = environment(kind)
+    return make_loop([algorithm(spec_of(env), **SMALL, **options).fresh(0)], [0], env, planned_steps=100, batch_size=8)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("make", [lambda kind: sac(kind, [0]), ppo])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda kind: sac(kind, [0]),
+        ppo,
+        lambda kind: with_costs(kind, SACLag, initial_steps=20),
+        lambda kind: with_costs(kind, PPOLag, horizon=8, minibatches=4, epochs=1),
+    ],
+)
 def test_an_agent_that_acts_trains_its_encoder(make: Any, kind: str) -> None:
     loop = make(kind)
     before = {name: value.clone() for name, value in loop.learner.agents_parameters(0).items()}

@@ -11,6 +11,8 @@ from acting_blocks import block
 from torch import Tensor
 
 from surefoot.core.value_learning import gae
+from surefoot.envs import make_vec
+from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.safe import cpo
 from surefoot.safe.constrained import cost_advantages
 from surefoot.safe.cpo import cpo_step
@@ -33,6 +35,29 @@ def test_cost_advantages_have_their_own_discount_and_are_centred_only() -> None:
     torch.testing.assert_close(returns, expected)
     standardised = (plain - plain.mean()) / plain.std()
     assert not torch.allclose(advantages, standardised, rtol=0.05)
+
+
+@pytest.mark.parametrize("name", ["ppo_lag", "ppo_pid", "cup"])
+def test_costs_of_an_older_policy_are_corrected_as_rewards_are(name: str) -> None:
+    made = loop(name, Walk(4))
+    agent: Any = made.agent
+    found = block(made)
+    found["rewards"] = found["costs"]
+    with torch.no_grad():
+        agent.cost_value.load_state_dict(agent.value.state_dict())
+        same = dict(agent.config.__dict__) | {"cost_discount": agent.config.discount}
+        agent.config = type(agent.config)(**same | {"cost_gae_lambda": agent.config.gae_lambda})
+        noise = torch.randn(found["costs"].shape, generator=torch.Generator().manual_seed(0))
+        for block_ in (found, found | {"behaviour_log_prob": agent.log_prob(found) + noise}):
+            rewards = OnPolicyAgent.advantages(agent, block_)
+            costs, returns = cost_advantages(agent, block_)
+            torch.testing.assert_close(returns, rewards["returns"])
+            torch.testing.assert_close(costs, rewards["advantages"] - rewards["advantages"].mean())
+    assert agent.corrects_staleness
+
+
+def test_focops_learns_from_its_newest_policy_only() -> None:
+    assert not loop("focops", Walk(4)).agent.corrects_staleness
 
 
 def test_costs_are_never_scaled_and_rewards_may_be() -> None:
@@ -158,10 +183,11 @@ def test_cpo_compares_cost_with_the_limit_per_step_and_not_per_episode() -> None
     assert 5 <= float(length) <= 6
 
 
+@pytest.mark.parametrize("chunk", [1, 2])
 def test_cpos_step_is_told_how_far_the_limit_is_passed_in_the_unit_of_the_costs_gradient(
-    monkeypatch: pytest.MonkeyPatch,
+    chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """b is the gradient of a mean over steps, so c = J - d must be one too: the slip hands over an episode's sum."""
+    """b is the gradient of a mean over decisions, so c = J - d must be one too: the slip hands over a sum."""
     told: list[float] = []
 
     def watched(g: Tensor, b: Tensor, v: Tensor, p: Tensor, over: float, delta: float) -> tuple[Tensor, int]:
@@ -169,11 +195,11 @@ def test_cpos_step_is_told_how_far_the_limit_is_passed_in_the_unit_of_the_costs_
         return cpo_step(g, b, v, p, over, delta)
 
     monkeypatch.setattr(cpo, "cpo_step", watched)
-    made = loop("cpo", Walk(4), cost_limit=0.4)
-    made.run(64)
+    made = loop("cpo", Walk(4) if chunk == 1 else make_vec("native/dubins-obstacles", 4), cost_limit=0.4, chunk=chunk)
+    made.run(64 if chunk == 1 else 6400)
     cost, length = (float(mean) for mean in made.blocks.recent.means())
     assert abs(cost - 0.4) > 0.1
-    assert told[-1] == pytest.approx((cost - 0.4) / length)
+    assert told[-1] == pytest.approx((cost - 0.4) / (length / chunk))
 
 
 def test_the_loss_of_sac_lag_is_its_formula() -> None:

@@ -82,6 +82,21 @@ def test_the_fallback_is_followed_to_the_end_of_the_episode_and_no_further():
     assert found.deepest == pytest.approx(0, abs=1e-9)  # followed further it would meet the wall from everywhere
 
 
+class Hall(Line):
+    """The line between walls that nothing reaches."""
+
+    def margin(self, state, parameters):
+        return 9 - state[..., 0].abs()
+
+
+def test_a_box_that_lies_deep_inside_the_safe_set_needs_no_margin_and_one_without_safe_states_is_refused():
+    model, box = Model(Hall()), Model(Hall()).grid((3, 3))
+    found = needed_margin(LeastRestrictive(model, lambda x: -8 + x[:, 0].abs() / 10, 0.0), box, states=50, steps=2)
+    assert (found.value, found.states) == (0.0, 50)
+    with pytest.raises(ConfigError, match="no state of the box is safe"):
+        needed_margin(LeastRestrictive(model, lambda x: 1 + x[:, 0].abs(), 0.0), box, states=50, steps=2)
+
+
 @pytest.fixture(scope="module")
 def line_grid():
     model = Model(Line())
