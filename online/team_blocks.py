@@ -37,6 +37,7 @@ class TeamBlocks(Blocks):
         if agent.chunk > 1 and agent.cost_window is not None:
             raise ConfigError(f"{agent.name} decides in chunks and counts costs: leave out collectors=")
         self._bases: dict[int, dict[str, Tensor]] = {}
+        self._last: dict[int, Tensors] = {}  # statistics of each collector at its last answer
         super().__init__(env, learner, horizon, device)
 
     def _begin(self, number: int) -> None:
@@ -76,13 +77,16 @@ class TeamBlocks(Blocks):
     def _merge(self, found: Sequence[Tensors], base: dict[str, Tensor]) -> None:
         """Take in what the collectors observed since the statistics that they were given.
 
+        The first orders under staleness give none: a collector then goes on with its own, from its last answer.
+
         Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983), and its inverse.
         """
         if len(found) == 1 and all(torch.equal(base[part], self.moments.state(0)[part]) for part in PARTS):
             self.moments.restore(0, found[0])
         else:
-            for after in found:
-                fresh = _taken_from(after, base)
+            given = bool(base["count"].any())
+            for worker, after in enumerate(found):
+                fresh = _taken_from(after, base if given else self._last.get(worker, base))
                 total = (self.moments.count[0] + fresh["count"]).clamp(min=1)
                 shift = fresh["mean"] - self.moments.mean[0]
                 self.moments.squares[0] += (
@@ -90,6 +94,7 @@ class TeamBlocks(Blocks):
                 )
                 self.moments.mean[0] += shift * fresh["count"] / total
                 self.moments.count[0] += fresh["count"]
+        self._last = dict(enumerate(found))
         self.use_moments()
 
 

@@ -112,6 +112,35 @@ def test_one_collector_gives_the_local_run_to_the_bit_also_where_it_is_lost(
     assert "collector 0 was lost (it was killed): begun again where it stood" in capsys.readouterr().out
 
 
+def moments(folder: pathlib.Path) -> dict[str, torch.Tensor]:
+    """The statistics of observations that a run ended with."""
+    tensors, _ = checkpoint.load(Run.open(folder).checkpoint_path(0), kind="checkpoint")
+    return {name: value for name, value in tensors.items() if name.startswith("blocks/moments/")}
+
+
+def test_a_run_from_another_keeps_its_normaliser_with_collectors_too(tmp_path: pathlib.Path, here: type[Here]) -> None:
+    first, local, remote = (tmp_path / name for name in ("first", "local", "remote"))
+    assert main(["train", *PPO, f"out={first}"]) == 0
+    assert main(["train", *PPO, f"init={first}", f"out={local}"]) == 0
+    assert main(["train", *PPO, f"init={first}", "collectors=processes", f"out={remote}"]) == 0
+    assert_same(local, remote)
+    mean = state(first)["agent/normalizer.mean"]
+    assert bool(mean.any())
+    assert torch.equal(state(remote)["agent/normalizer.mean"], mean)
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_each_row_enters_the_statistics_once_whatever_the_staleness(
+    staleness: int, tmp_path: pathlib.Path, here: type[Here]
+) -> None:
+    team = [*PPO, "collectors=processes", "workers=2"]
+    assert main(["train", *team, f"out={tmp_path / 'whole'}"]) == 0
+    assert main(["train", *team, f"staleness={staleness}", f"out={tmp_path / 'stale'}"]) == 0
+    whole, stale = (moments(tmp_path / name) for name in ("whole", "stale"))
+    assert torch.equal(whole["blocks/moments/count"], stale["blocks/moments/count"])
+    assert float(whole["blocks/moments/count"]) > 0
+
+
 @pytest.mark.parametrize("settings", [PPO, SAC], ids=["ppo", "sac"])
 def test_two_collectors_train_while_the_learner_learns_and_a_killed_run_goes_on(
     settings: list[str], tmp_path: pathlib.Path, here: type[Here], monkeypatch: pytest.MonkeyPatch

@@ -75,7 +75,7 @@ def check_plan(plan: Plan, agent: Agent) -> None:
 
 def team_environment(plan: Plan, agent: Agent, seed: int, notify: Callable[[str], None]) -> Elsewhere:
     """The environments of a run's collectors, for a learner's loop."""
-    recipe = {"plan": plan.to_json(), "spec": agent.spec.to_json(), "seed": seed,
+    recipe = {"plan": plan.to_json(), "spec": agent.spec.to_json(), "seed": seed, "fixed": agent.normalizer.fixed,
               "modules": trust.for_workers([*plan.imports, plan.environment])}  # fmt: skip
     connect: Callable[[int], Any]
     if plan.collectors == "ray":
@@ -145,6 +145,7 @@ class Collector:
         own = dataclasses.replace(plan, config=options)
         seed = collector_seed(int(meta["seed"]), worker)
         agent = own.agent(spec).fresh(seed)
+        agent.normalizer.fixed = bool(meta["fixed"])  # as the learner's, whose statistics come with its weights
         env = make_training(str(plan.environment), rows, gap=plan.gap)
         held = plan.collect_steps * rows  # of the replay buffer, which nobody learns from
         steps = held if isinstance(agent, OffPolicyAgent) else plan.steps
