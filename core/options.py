@@ -22,6 +22,9 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "learning_rate": (0.0, math.inf, ">= 0"),
     "target_rate": (0.0, 1.0, "in [0, 1]"),
     "average_rate": (0.0, 1.0, "in [0, 1]"),
+    "max_gradient_norm": (math.ulp(0.0), math.inf, "> 0"),
+    "epsilon": (0.0, math.inf, ">= 0"),
+    "value_coefficient": (0.0, math.inf, ">= 0"),
     "log_std_min": (-math.inf, 2.0, "at most 2, where the range ends"),
 }
 """End of a config field's name -> least and greatest value, and how an error says it; all that have one are checked."""

@@ -32,6 +32,10 @@ class Adam:
 
     def __post_init__(self) -> None:
         """Refuse an unknown schedule, or one that would be over at once."""
+        if not self.epsilon > 0:
+            raise ConfigError(f"epsilon is {self.epsilon}, must be > 0")
+        if self.max_gradient_norm is not None and not self.max_gradient_norm > 0:
+            raise ConfigError(f"max_gradient_norm is {self.max_gradient_norm}, must be None or > 0")
         if not self.decay_over > 0:
             raise ConfigError(f"decay_over is {self.decay_over}, must be > 0")
         if self.warm_up < 0 or self.stride < 1:

@@ -43,7 +43,6 @@ class QAMConfig(HistoryConfig):
         """Refuse values out of range."""
         for field in ("inverse_temperature", "deviations"):
             require(getattr(self, field) >= 0, "qam", field, getattr(self, field), ">= 0")
-        require(self.max_gradient_norm > 0, "qam", "max_gradient_norm", self.max_gradient_norm, "> 0")
         for field in ("chunk", "flow_steps", "critics"):
             require(getattr(self, field) >= 1, "qam", field, getattr(self, field), ">= 1")
 

@@ -154,7 +154,7 @@ class OnPolicyLoop:
             self.learner.episodes_ended(*self.blocks.recent.means())
         block |= self._data_rows() | self._noise()
         if self.agent.anneals:
-            done = min(self.blocks_done, self.planned_blocks - 1) / self.planned_blocks
+            done = min(self._blocks_gone(), self.planned_blocks - 1) / self.planned_blocks
             block["progress"] = torch.full_like(block["rewards"], done)
         if self.agent.warm_up_blocks:
             moving = float(self.blocks_done >= self.agent.warm_up_blocks)
@@ -174,6 +174,11 @@ class OnPolicyLoop:
             self._forget_steps()
         self.step = int(self.blocks.taken.min())
         return result
+
+    def _blocks_gone(self) -> int:
+        """What schedules go by: the steps so far as whole blocks. With a block that was taken for statistics alone they
+        are one more than were learned from; where episodes' ends cut chunks short, fewer."""
+        return self.step // (self.config.rows * self.agent.chunk)
 
     def _forget_steps(self) -> None:
         """What does not learn yet has taken no step: its gradients were 0, and Adam's moments are so still."""
@@ -240,8 +245,8 @@ class OnPolicyLoop:
         """All epochs of a group of updates on what the store holds."""
         c, learner = self.config, self.learner
         epochs = c.steps_per_block // c.parts
-        done = self.blocks_done * self.groups + group
-        self.minibatches.begin(learner.step, done * epochs)
+        self.minibatches.begin(learner.step, (self.blocks_done * self.groups + group) * epochs)
+        done = self._blocks_gone() * self.groups + group
         for update, optimizer in zip(learner.updates, learner.optimizers, strict=True):
             optimizer.taken = done * c.steps_per_block // update.every  # whatever was stopped early
             if optimizer.active is not None:

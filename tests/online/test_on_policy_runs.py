@@ -116,13 +116,20 @@ def test_a_critics_explained_variance_is_told_once_a_block() -> None:
         assert found[k] == pytest.approx(1 - float((returns[k] - values[k]).var() / returns[k].var()), rel=1e-4)
 
 
-def test_a_linear_rate_ends_at_nothing_whatever_was_stopped_early() -> None:
-    made = loop("ppo", "native/pendulum", planned=256, normalise_observations=False)
+@pytest.mark.parametrize(
+    ("planned", "normalise", "expected"),
+    [
+        (256, False, [0.75, 0.5, 0.25, 0.0]),
+        (320, True, [0.8, 0.4, 0.2, 0.0]),
+    ],  # the first of five blocks teaches nothing
+)
+def test_a_linear_rate_ends_at_nothing_with_the_run(planned: int, normalise: bool, expected: list[float]) -> None:
+    made = loop("ppo", "native/pendulum", planned=planned, normalise_observations=normalise)
     rates = []
-    for _ in range(4):
-        made.run(64)
+    while made.step < planned:
+        made.run(1)
         rates.append(made.learner.optimizers[0].learning_rate() / 3e-4)
-    assert rates == pytest.approx([0.75, 0.5, 0.25, 0.0])
+    assert rates == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("env_id", ["native/pendulum", "CartPole-v1"])
@@ -144,6 +151,8 @@ def test_training_steps_run_from_the_tape(algorithm: str, env_id: str) -> None:
     ({**HELD, "hold_steps": 0}, "hold_steps"), ({**HELD, "hold_steps": 17}, "from 1 to the 16 steps of a block"),
     ({**HELD, "hold_steps": 2.5}, r"hold_steps is 2\.5, must be a whole number or null"),
     ({"target_kl": "low"}, "target_kl is 'low', must be a number or null"),
+    ({"max_gradient_norm": -0.5}, r"ppo\.max_gradient_norm is -0\.5, must be > 0"),
+    ({"epsilon": -1e-3}, r"ppo\.epsilon"), ({"value_coefficient": -1.0}, r"ppo\.value_coefficient"),
 ])  # fmt: skip
 def test_settings_out_of_range_are_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
