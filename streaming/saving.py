@@ -15,6 +15,8 @@ from surefoot.core.agent import Spec
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.core.spec import PROBLEM
+from surefoot.streaming import kernel
+from surefoot.streaming.config import hidden_of
 
 if TYPE_CHECKING:
     from surefoot.streaming.agent import StreamingAgent
@@ -78,7 +80,17 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
     config = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["config"].items()}
     settings = {"seeds": meta["seeds"], "dtype": getattr(torch, meta["dtype"]), "native": meta["native"], **options}
     try:
-        agent = kind(Spec.from_json(meta["problem"]), kind.configure(**config), **settings)
+        problem, configured = Spec.from_json(meta["problem"]), kind.configure(**config)
+    except (ConfigError, CheckpointError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    missing = kernel.why_not(len(hidden_of(configured, problem)))
+    if meta["native"] and "native" not in options and missing:
+        raise ConfigError(
+            f"{path}: it ran in the native kernel, and {missing}: {kind.__name__}.open(path, native=False) goes on in "
+            "plain torch, the same up to rounding"
+        )
+    try:
+        agent = kind(problem, configured, **settings)
     except (ConfigError, CheckpointError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     _take(agent, tensors, meta, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,19 @@ def test_the_official_preset_is_what_the_authors_code_does() -> None:
 def test_widths_follow_the_kind_of_actions() -> None:
     assert StreamAC(ARM, native=False).hidden == StreamTD(4, native=False).hidden == (128, 128)
     assert StreamAC(CHOICES, native=False).hidden == StreamQ(CHOICES, native=False).hidden == (32, 32)
+
+
+def test_a_file_that_ran_natively_opens_in_plain_torch_where_there_is_no_kernel(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = StreamAC(ARM, hidden=(4,))
+    if not agent.native:
+        pytest.skip("there is no native kernel here")
+    agent.save(tmp_path / "agent.safetensors")
+    monkeypatch.setattr("surefoot.cuda_ext.stream.native_stream", lambda: None)
+    with pytest.raises(ConfigError, match=r"in the native kernel, and .* StreamAC\.open\(path, native=False\)"):
+        StreamAC.open(tmp_path / "agent.safetensors")
+    assert not StreamAC.open(tmp_path / "agent.safetensors", native=False).native
 
 
 def test_what_is_asked_for_wrongly_is_named() -> None:

@@ -97,6 +97,7 @@ def test_every_domain_preset_fits_its_algorithms_and_holds_only_what_differs() -
         (["algo=iq"], r"unknown algorithm 'iq': did you mean 'iql'"),
         (["algo=null"], r"unknown algorithm"),
         (["algo.batch_size=3"], r"batch_size is of the run; write batch_size= without algo\."),
+        (["algo=stream_q", "algo.planned_steps=9"], "a run plans for its own steps; set steps="),
         (["algo.expectil=3"], r"iql has no option 'algo.expectil': did you mean 'algo.expectile'"),
         (["algo=bc", "algo.expectile=0.5"], r"bc has no option 'algo.expectile'"),
         (["expectile=0.5"], r"did you mean 'algo.expectile'"),

@@ -308,6 +308,8 @@ def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
             if (plain := key.removeprefix("algo.")) in FIELDS:
                 raise ConfigError(f"{name} has no option {key!r}: {plain} is of the run; write {plain}= without algo.")
             raise ConfigError(f"{name} has no option {key!r}: {nearest(key, known)}")
+        if key == "algo.planned_steps" and hasattr(agent_class(name), "plan"):  # streams, whose plan is the run's
+            raise ConfigError(f"{key}: a run plans for its own steps; set steps= and leave it out")
     if not key.startswith("algo."):
         options = [f"algo.{option}" for name in names for option in option_names(agent_class(name))]
         spelt = f"algo.{key}"
