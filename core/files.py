@@ -48,12 +48,13 @@ def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = Sur
             aside.unlink(missing_ok=True)
 
 
-def remove_asides(folder: str | os.PathLike[str]) -> None:
-    """Remove temporary files that a process which was killed while it wrote left in `folder` and below.
+def remove_asides(folder: str | os.PathLike[str], below: bool = True) -> None:
+    """Remove temporary files that a process which was killed while it wrote left in `folder`, and `below` it.
 
     Nobody else may be writing there.
     """
-    for path in pathlib.Path(folder).rglob(".*"):
+    place = pathlib.Path(folder)
+    for path in place.rglob(".*") if below else place.glob(".*"):
         if ASIDE.fullmatch(path.name) and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)
 

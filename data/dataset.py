@@ -52,6 +52,9 @@ class Dataset:
         default_factory=dict
     )  # further (N, ...) columns, e.g. returns_to_go
 
+    as_read: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    """The view in which `load` read it from its source and nothing else; None of what was changed or made since."""
+
     def __len__(self) -> int:
         """Number of transitions N."""
         return len(self.rewards)

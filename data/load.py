@@ -80,6 +80,8 @@ def load(
     if strict and dataset.warnings:
         listed = ", ".join(f"{count} {what}" for what, count in dataset.warnings.items())
         raise DataError(f"{text}: refused because strict is set: {listed}")
+    if mapping is None and reward is None and max_episode_steps is None:
+        object.__setattr__(dataset, "as_read", view)
     return dataset
 
 

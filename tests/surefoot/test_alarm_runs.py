@@ -15,7 +15,9 @@ from surefoot.core.agent import Spec
 from surefoot.core.policy import Policy
 from surefoot.evaluation import RunData, write_report
 from surefoot.evaluation.alarms import alarm_lines, worth
+from surefoot.experiment.extending import extend
 from surefoot.model_based import TDMPC2, ImaginedSAC
+from surefoot.model_based.alarm import Alarm, Ring
 from surefoot.offline import BC
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -84,6 +86,27 @@ def test_a_silent_alarm_leaves_no_second_policy_and_the_page_says_so(tmp_path: p
     assert alarm_lines(data) == []
     write_report([data], tmp_path / "page.html")
     assert f"Nothing rang in data (watched: {', '.join(SIGNALS)})" in (tmp_path / "page.html").read_text()
+
+
+def test_a_silent_run_that_goes_on_and_rings_has_the_policy_that_it_went_on_from(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = run_of(tmp_path, "data")
+    last = Policy.load(folder / "policy" / "seed0.safetensors")
+    rung = Ring(225, "value_excess", 2.0, 1.0, "values are above what rewards allow")
+
+    def hear(self: Alarm, step: int, values: object) -> list[Ring]:
+        if step <= 200 or self.rings:
+            return []
+        self.rings.append(rung)
+        return [rung]
+
+    monkeypatch.setattr(Alarm, "hear", hear)
+    summary = extend(folder, 300).summary
+    (kept,) = summary["alarm"]["supported"]
+    assert kept["step"] == 200
+    seen = torch.randn(5, 3)
+    assert torch.equal(Policy.load(folder / "policy" / kept["policy"])(seen), last(seen))
 
 
 def test_a_run_of_which_no_signal_can_ring_is_not_told_to_be_silent(tmp_path: pathlib.Path) -> None:

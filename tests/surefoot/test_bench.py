@@ -99,6 +99,24 @@ def test_options_that_were_tuned_on_the_suites_seeds_are_refused(suite: str, tmp
         leaderboard.refuse_tuned_on(found, tmp_path, (0, 1001))
 
 
+def test_a_study_that_was_tuned_with_more_than_options_gives_no_entry(suite: str, tmp_path: pathlib.Path) -> None:
+    from surefoot.cli import bench
+    from surefoot.core.errors import ConfigError
+    from surefoot.core.files import write_json
+    from surefoot.tools.tune import RESULT, TUNING, Tuning
+
+    space = {"algo.temperature": {"low": 1.0, "high": 3.0}}
+    write_json(tmp_path / RESULT, {"incumbent": {"algo.temperature": 3.0}, "budget": {"runs": 4}})
+    for more, fine in (([], True), (["preset=antmaze"], False), (["batch_size=64"], False)):
+        tuning = Tuning(("algo=iql", *more), space, 3, (0,), (1, 2, 3, 4))
+        write_json(tmp_path / TUNING, tuning.to_json())
+        if fine:
+            assert bench._incumbent(leaderboard.suite(suite), tmp_path) == (["algo=iql", "algo.temperature=3.0"], 4)
+        else:
+            with pytest.raises(ConfigError, match=f"was tuned with {more[0]}, which an entry does not take over"):
+                bench._incumbent(leaderboard.suite(suite), tmp_path)
+
+
 def test_the_suites_of_the_library_can_be_read_and_their_runs_composed() -> None:
     from surefoot.cli import config
 

@@ -332,6 +332,20 @@ def test_a_file_says_what_a_command_says_and_what_is_typed_wins(
     for said in (["algo=iql", "preset=maze"], ["algo=iql", "preset=presets/maze.yaml"]):
         found = config.compose(configfile.with_own_presets(said, "presets"))
         assert (found.options["temperature"], found.fields["steps"]) == (10.0, 70)
+    pathlib.Path("presets/maze.yaml").write_text("run: {envs: 8, steps: 70}\nppo: {discount: 0.9}\n")
+    for more, rows in (([], 8), (["envs=4"], 4), (["algo.num_envs=2"], 2)):
+        found = config.compose(
+            [*configfile.with_own_presets(["algo=ppo", "preset=maze", "env=CartPole-v1"], "presets"), *more]
+        )
+        assert (found.options["num_envs"], found.options["discount"]) == (rows, 0.9)
+    with pytest.raises(ConfigError, match="one option by two names"):
+        config.compose(["algo=ppo", "env=CartPole-v1", "envs=4", "algo.num_envs=8"])
+    pathlib.Path("mine.yaml").write_text("algo: auto\npreset: maze\ndataset: ~/data.hdf5\nreward: 'true'\n")
+    quoted = [f"dataset='{pathlib.Path.home()}/data.hdf5'", f"dataset={pathlib.Path.home()}/data.hdf5"]
+    said = configfile.overrides_of("mine.yaml", [], trust=True)
+    assert said[:2] == ["algo=auto", "preset=maze"]
+    assert said[2] in quoted
+    assert said[3] == "reward='true'"
     with pytest.raises(ConfigError, match=r"preset='maz' is not in presets: did you mean 'maze'"):
         configfile.with_own_presets(["algo=iql", "preset=maz"], "presets")
 
@@ -346,6 +360,7 @@ def test_a_file_says_what_a_command_says_and_what_is_typed_wins(
         ("algo: evil:Agent\n", ["--config", "mine.yaml"], "add --trust"),
         ("a: !!python/object/apply:os.system [ls]\n", ["--config", "mine.yaml"], "is no YAML"),
         ("bc: {}\n", ["algo=iql", "preset=mine.yaml"], "no settings for iql"),
+        ("iql: {}\nrun: {stepz: 5}\n", ["algo=iql", "preset=mine.yaml"], "run has no 'stepz': did you mean 'steps'"),
         ("", ["--config", "nowhere.yaml"], "can't be read"),
         ("", ["--config-dir", "nowhere", "preset=x"], "is no folder"),
     ],

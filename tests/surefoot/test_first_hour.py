@@ -238,5 +238,9 @@ def test_three_lines_of_python_learn_go_on_and_predict(tmp_path: pathlib.Path, i
         PPO()
     with pytest.raises(ConfigError, match="did you mean 'num_envs'"):
         PPO("native/pendulum", num_env=4)
+    with pytest.raises(ConfigError, match="'native/pendulum' and env= are two of one"):
+        PPO("native/pendulum", env="native/cartpole-swingup")
+    with pytest.raises(ConfigError, match="and dataset= are two of one"):
+        BC("one.hdf5", dataset=data)
     with pytest.raises(ImportError):
         from surefoot import Nothing  # noqa: F401

@@ -164,6 +164,17 @@ def test_a_lock_is_free_after_a_kill_and_only_then(tmp_path: pathlib.Path) -> No
         pass
 
 
+def test_a_sweep_that_is_taken_up_again_leaves_what_its_jobs_are_writing(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "sweep.json").touch()
+    (tmp_path / "00-job").mkdir()
+    mine, job = tmp_path / ".config.89abcdef.json", tmp_path / "00-job" / ".checkpoint.0123abcd.safetensors"
+    for path in (mine, job):
+        path.touch()
+    with claim_begun(tmp_path):
+        assert (mine.exists(), job.exists()) == (False, True)
+    assert job.exists()
+
+
 def test_temporary_files_of_a_killed_process_are_removed_and_nothing_else(tmp_path: pathlib.Path) -> None:
     names = ["seeds/0/.checkpoint.0123abcd.safetensors", ".config.89abcdef.json", "seeds/0/.tmpq7zoyK"]
     names += [".gitignore", "seeds/0/log.txt", ".tmp-of-mine"]

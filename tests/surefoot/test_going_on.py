@@ -9,17 +9,18 @@ import math
 import pathlib
 from typing import Any
 
+import numpy as np
 import pytest
 from small_runs import metrics, small_dataset
 
 from surefoot.core import checkpoint
 from surefoot.core.errors import CheckpointError, ConfigError, SurefootError
-from surefoot.data import save
+from surefoot.data import load, save
 from surefoot.experiment.extending import extend
 from surefoot.experiment.live import LiveMetrics, read_live
 from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import IN_MEMORY, Run
-from surefoot.experiment.training import resume, train
+from surefoot.experiment.run import IN_MEMORY, Run, read_columns
+from surefoot.experiment.training import fit, resume, train
 from surefoot.offline import BC
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -53,6 +54,23 @@ def test_an_extended_run_ends_as_one_that_was_told_so_at_once(tmp_path: pathlib.
     assert not [note for note in notes if "schedule" in str(note.get("text"))]
     with pytest.raises(ConfigError, match=r"takes 40 already.*steps=80"):
         extend(longer.folder, 40)
+
+
+def test_data_that_were_changed_after_loading_are_kept_for_more_steps(tmp_path: pathlib.Path) -> None:
+    save(small_dataset(), tmp_path / "log.hdf5")
+    loaded = load(tmp_path / "log.hdf5")
+    given = {"steps": 10, "seeds": 1, "episodes": 1, "evaluate_episodes": 1, "batch_size": 8, "progress": False}
+    plain = fit(BC(loaded, hidden=(8,)), loaded, out=tmp_path / "plain", **given)
+    assert plain.plan.dataset == str(tmp_path / "log.hdf5")
+    for name, data in (
+        ("part", loaded.select_episodes(np.array([1]))),
+        ("other", loaded.replace(rewards=loaded.rewards + 1)),
+        ("view", load(tmp_path / "log.hdf5", view="d4rl")),
+    ):
+        run = fit(BC(data, hidden=(8,)), data, out=tmp_path / name, **given)
+        assert run.plan.dataset == IN_MEMORY
+        longer = extend(run.folder, 20)
+        assert len(read_columns(longer.columns_path)) == len(data)
 
 
 def test_an_extension_that_was_interrupted_leaves_a_run_that_can_be_resumed(

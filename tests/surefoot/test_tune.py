@@ -34,8 +34,14 @@ class Killed(BaseException):
 class Trainer:
     """Writes runs whose score is best near x = 0.3; dies before or after the runs whose numbers it is told."""
 
-    def __init__(self, before: Sequence[int] = (), after: Sequence[int] = (), diverges: Sequence[int] = ()) -> None:
-        self.before, self.after, self.diverges = list(before), list(after), diverges
+    def __init__(
+        self,
+        before: Sequence[int] = (),
+        after: Sequence[int] = (),
+        diverges: Sequence[int] = (),
+        impossible: Sequence[int] = (),
+    ) -> None:
+        self.before, self.after, self.diverges, self.impossible = list(before), list(after), diverges, impossible
         self.trained: list[str] = []
 
     def __call__(self, values: Mapping[str, Any], seeds: Sequence[int], folder: pathlib.Path, label: str) -> Run:
@@ -45,6 +51,8 @@ class Trainer:
             raise Killed
         if number in self.diverges:
             raise DivergenceError("critic_loss is not finite at step 7")
+        if number in self.impossible:
+            raise tune.ImpossibleError("dt.heads is 8, must be a divisor of the width")
         if (folder / "config.json").is_file():
             return Run.open(folder)
         self.trained.append(folder.name)
@@ -110,6 +118,16 @@ def test_trials_that_diverge_are_counted_and_not_tried_again(tmp_path: pathlib.P
     trainer = Trainer()
     assert study(tmp_path / "study", trainer, trials=4) == found
     assert trainer.trained == []
+
+
+def test_settings_that_do_not_go_together_cost_a_trial_and_not_the_study(tmp_path: pathlib.Path) -> None:
+    found = study(tmp_path / "study", Trainer(impossible=[1, 2]), trials=4)
+    assert [scores is None for _, scores in found] == [False, True, True, False]
+    assert study(tmp_path / "study", Trainer(), trials=4) == found
+    none = study(tmp_path / "none", Trainer(impossible=range(4)), trials=4)
+    tuning = tune.Tuning.read(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"all 4 trials failed, the last one so: .*divisor of the width"):
+        tune.judge(tmp_path / "none", tuning, none, Trainer(), lambda *look: None)
 
 
 def test_the_winner_and_the_default_are_judged_on_test_seeds(tmp_path: pathlib.Path) -> None:

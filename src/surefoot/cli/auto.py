@@ -41,7 +41,8 @@ def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> 
 
     request, portfolio, judge = compose(overrides, multirun)
     fields = request.fields
-    allow(fields["reward"])  # for the user names it
+    for name in (fields["reward"], fields["env"]):  # for the user names them
+        allow(name)
     with train.claimed(dataclasses.replace(request, algorithm=AUTO)) as claim:
         dataset = train.load(request, style)
         plan = Plan(

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from surefoot.cli.train import Style
     from surefoot.tools.leaderboard import Suite
 
+NOT_OF_AN_ENTRY = ("preset", "envs", "init", "reward", "gap", "batch_size", "jacobian_penalty")
+"""What a study may say beside options of algo. that changes what is learned, and an entry does not take over."""
 COMMANDS = ("list", "policy", "run")
 """Parts of `surefoot bench`."""
 
@@ -207,6 +209,12 @@ def _incumbent(suite: Suite, study: pathlib.Path) -> tuple[list[str], int]:
     tuning = Tuning.read(study)
     leaderboard.refuse_tuned_on(suite, study, tuning.seeds)
     kept = [item.text for item in grammar.parse(tuning.overrides) if item.key == "algo" or item.key.startswith("algo.")]
+    not_taken = [item.text for item in grammar.parse(tuning.overrides) if item.key in NOT_OF_AN_ENTRY]
+    if not_taken:
+        raise ConfigError(
+            f"{study}: was tuned with {', '.join(not_taken)}, which an entry does not take over; tune with options of "
+            "algo. alone"
+        )
     options = {key: value for key, value in found["incumbent"].items() if key.startswith("algo.")}
     if left := sorted(set(found["incumbent"]) - set(options)):
         raise ConfigError(

@@ -181,6 +181,10 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     run_preset, preset = read_preset(values["preset"], name) if values["preset"] else ({}, {})
     if values["preset"] and configfile.is_own(values["preset"]):
         received.check_preset(run_preset, preset, said, values["preset"], trust)
+    for key in run_preset:
+        if key not in FIELDS:
+            raise ConfigError(f"{values['preset']}: run has no {key!r}: {nearest(key, list(FIELDS))}")
+    values |= {key: value for key, value in run_preset.items() if key not in said}
     options = {key: value for key, value in algo.items() if f"algo.{key}" in said and key not in ("name", "preset")}
     if algo["preset"] is not None:
         options["preset"] = algo["preset"]
@@ -188,10 +192,11 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
         if "num_envs" not in option_names(agent):
             reason = "acts in one environment" if agent.acts else "learns from data alone"
             raise ConfigError(f"{name} {reason}: leave out envs=, the number of environments to act in at once")
-        options["num_envs"] = values["envs"]
+        if {"envs", "algo.num_envs"} <= said:
+            raise ConfigError("envs= and algo.num_envs= are one option by two names: give one of them")
+        options = {"num_envs": values["envs"], **options}
     config = configure(agent, {**preset, **options})
     fields = {key: values[key] for key in FIELDS}
-    fields |= {key: value for key, value in run_preset.items() if key not in said}
     fields = dataclasses.asdict(TrainConfig(**fields))
     if fields["collectors"] is not None and values["envs"] is None and "algo.num_envs" not in said:
         config = _environments_for(int(fields["workers"]), agent, config, {**preset, **options})

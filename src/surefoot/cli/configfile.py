@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.files import why
 
 ENDINGS = (".yaml", ".yml")
+PLAIN, WORDS = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*"), ("true", "false", "null", "nan", "inf")
+"""Texts that Hydra's grammar reads as they are, and those of them that it reads as something else."""
 
 
 def read_mapping(path: pathlib.Path) -> dict[str, Any]:
@@ -124,7 +127,8 @@ def _value(path: str, key: str, value: Any) -> str:
     if isinstance(value, str) and key in grammar.WHOLE_NUMBERS:
         return value  # YAML reads 1e5 as a text
     if isinstance(value, str):
-        return grammar.quoted(value)
+        value = str(pathlib.Path(value).expanduser()) if value.startswith("~/") else value  # as a shell does
+        return value if PLAIN.fullmatch(value) and value.lower() not in WORDS else grammar.quoted(value)
     if isinstance(value, list) and not any(isinstance(part, dict) for part in value):
         return f"[{','.join(_value(path, key, part) for part in value)}]"
     raise ConfigError(f"{path}: {key} is {value!r}; a value is a number, a text, true, false, null or a list of them")

@@ -87,10 +87,12 @@ def select(arguments: argparse.Namespace) -> int:
 
 
 def _environment(arguments: argparse.Namespace, dataset: Dataset) -> str | None:
+    from surefoot.experiment.trust import allow
     from surefoot.tools.generate import environment_of
 
     if arguments.episodes is None:
         return None
+    allow(arguments.env)
     env_id = environment_of(dataset, arguments.env, arguments.trust)
     if env_id is None:
         raise ConfigError("--episodes are of a simulator or robot: name it with --env ID")

@@ -27,6 +27,7 @@ from surefoot.core.errors import ConfigError, SurefootError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.schema import Many, Number, Record, Text
 from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.folders import SWEEP as FILE
 from surefoot.experiment.folders import FolderInUseError, claim_begun, claim_named, claim_new
 from surefoot.experiment.training import resume as resume_run
 
@@ -34,7 +35,6 @@ FAILED = "-failed.json"
 """Behind a job's number: the name of the file that says why it failed."""
 IN_THE_LABEL = ("algo", "dataset")
 """What the name of every run's folder says."""
-FILE = "sweep.json"
 SWEEP = Record({"format": Number(1, 1, whole=True), "overrides": Many(Text(10_000)), "folder": Text(10_000)})
 """What sweep.json holds: what was said, and where."""
 # Job folders are the run folders that we make ourselves, and the log is ours too.
@@ -80,6 +80,11 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False) -> int:
         )
     received.check(rest, folder / FILE, trust)  # a file says them, and not who resumes
     launchers.check(rest)
+    if not pathlib.Path(asked["folder"]).is_dir():
+        raise ConfigError(
+            f"{folder}: was begun in {asked['folder']}, which its relative paths are meant from and which is not there "
+            "any more; make it again, or go on with each run that is not complete: surefoot train --resume RUN"
+        )
     with claim_begun(folder) as claim, contextlib.chdir(asked["folder"]):
         for path in claim.folder.glob(f"*{FAILED}"):
             path.unlink()

@@ -151,7 +151,7 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
         return _train(tuning, values, seeds, place, label, style, known.trust, loaded)
 
     def tried(number: int, values: Mapping[str, Any], scores: list[float] | None) -> None:
-        mean = "diverged" if scores is None else f"{tuning.metric} {sum(scores) / len(scores):.4g}"
+        mean = "failed" if scores is None else f"{tuning.metric} {sum(scores) / len(scores):.4g}"
         shown = ", ".join(f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in values.items())
         style.say(f"trial {number + 1} of {tuning.trials}: {mean} ({shown})")
 
@@ -181,11 +181,16 @@ def _train(
     from surefoot.cli.train import train_one
     from surefoot.experiment.folders import claim_new
     from surefoot.experiment.training import resume
+    from surefoot.tools.tune import ImpossibleError
 
     if (place / "config.json").is_file():
         with style.watcher(label) as watcher:
             return resume(place, listener=watcher, trust=trust)
-    request = config.compose([*tuning.overrides, *texts(values), f"seeds=[{','.join(map(str, seeds))}]"], trust)
+    settings = [*tuning.overrides, *texts(values)]
+    try:
+        request = config.compose([*settings, f"seeds=[{','.join(map(str, seeds))}]"], trust)
+    except ConfigError as error:
+        raise ImpossibleError(str(error)) from error
     with claim_new(place) as claim:
         return train_one(request, style, claim, loaded(), label=label, trust=trust)
 
@@ -202,9 +207,11 @@ def _check_metric(tuning: Tuning, dataset: Dataset | None, trust: bool) -> None:
     """Refuse to raise a share of successes where the environment says nothing of success."""
     from surefoot.cli import config
     from surefoot.evaluation import says_success
+    from surefoot.experiment.trust import allow
     from surefoot.tools.generate import environment_of
 
     env = config.compose(tuning.overrides, trust).fields["env"]
+    allow(env)
     place = env if dataset is None else environment_of(dataset, env, trust)
     if tuning.metric == "success" and place is not None and not says_success(place):
         raise ConfigError(f"--metric success: {place} says nothing of success; tune with --metric return")
@@ -233,5 +240,5 @@ def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> No
         f"the test seeds{known}"
     )
     if budget["diverged"]:
-        output.say(f"{budget['diverged']} of the trials diverged")
+        output.say(f"{budget['diverged']} of the trials diverged, or had settings that don't go together")
     output.say(f"study:    {output.short(folder)}")

@@ -24,7 +24,7 @@ from typing import Any
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import remove_asides, why
 
-LOCK = ".lock"
+LOCK, SWEEP = ".lock", "sweep.json"
 BEFORE_THE_FIRST_STEP = ("config.json", "environment.json", "kernels.json", "dataset.safetensors")
 """What a run writes before it can be resumed."""
 WAIT = 30.0
@@ -84,7 +84,7 @@ class Claim:
         for name in BEFORE_THE_FIRST_STEP:
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "seeds", ignore_errors=True)
-        remove_asides(self.folder)
+        _remove_asides(self.folder)
 
 
 def claim_new(out: str | os.PathLike[str]) -> Claim:
@@ -128,8 +128,13 @@ def claim_begun(folder: str | os.PathLike[str]) -> Claim:
         ConfigError: it can't be written.
     """
     claim = Claim(pathlib.Path(folder).resolve())
-    remove_asides(claim.folder)
+    _remove_asides(claim.folder)
     return claim
+
+
+def _remove_asides(folder: pathlib.Path) -> None:
+    """Those of a run are anywhere in its folder; below a sweep's are jobs, which may be writing still."""
+    remove_asides(folder, below=not (folder / SWEEP).is_file())
 
 
 def remove_lock_of_the_dead(folder: pathlib.Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, DataError, SurefootError
+from surefoot.data.checks import OUTSIDE
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.rewards import rewarded
 from surefoot.envs.acting import spec_of
@@ -139,7 +140,7 @@ def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arra
                 low, high = action_bounds(dataset.env_id)
     slack = 1e-6 * (high - low)
     outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(1)
-    if outside.any() and not dataset.warnings:
+    if outside.any() and OUTSIDE not in dataset.warnings:
         text = f"{dataset.name}: {int(outside.sum())} rows with actions outside {low.tolist()} to {high.tolist()}"
         if plan.strict:
             raise DataError(f"{text}; first row {int(outside.argmax())}. Without strict=true they are clipped")

@@ -55,10 +55,14 @@ class Model:
         kind = agent_class(self.algorithm)
         self.config = dataclasses.asdict(kind.configure(**options))
         if problem is not None:
-            if kind.data_with(self.config) == "required" or isinstance(problem, Dataset):
-                dataset = problem if dataset is None else dataset
+            is_data = kind.data_with(self.config) == "required" or isinstance(problem, Dataset)
+            if (dataset if is_data else env) is not None:
+                said = "dataset" if is_data else "env"
+                raise ConfigError(f"{type(self).__name__}: {problem!r} and {said}= are two of one: give one of them")
+            if is_data:
+                dataset = problem
             else:
-                env = str(problem) if env is None else env
+                env = str(problem)
         self.dataset = load(dataset) if isinstance(dataset, str) else dataset
         self._source = dataset if isinstance(dataset, str) else None if dataset is None else IN_MEMORY
         self.env = env if self.dataset is None else environment_of(self.dataset, env)

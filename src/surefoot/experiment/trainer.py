@@ -103,8 +103,7 @@ class SeedTrainer:
         self.due = False
         """Whether an evaluation and a checkpoint come before the next training step."""
         self._said: dict[str, Any] = {}
-        self.watch = Watch(run, seeds)
-        self.teller = Teller(run.plan, seeds, send)
+        self.watch, self.teller = Watch(run, seeds), Teller(run.plan, seeds, send)
         self.begin()
         self._restore()
         self.watch.hear_again(self.metrics)
@@ -236,6 +235,8 @@ class SeedTrainer:
         chunk = min(5000, max(50, plan.steps // 200))
         if plan.init is not None and plan.evaluates and self.step == 0 and self.leads:
             self._evaluate()  # so that curves begin where the other run ended
+        if self.leads and self.step > 0:
+            self.watch.keep(self.step, self.policy, missing=True)
         if self.due:
             self._evaluate_and_save()
         while self.step < plan.steps:
@@ -324,9 +325,7 @@ class SeedTrainer:
             )})  # fmt: skip
 
     def _save(self) -> None:
-        for position, seed in enumerate(self.seeds):
-            if self.watch.supports(seed):
-                self.watch.keep(seed, self.step, self.policy(position))
+        self.watch.keep(self.step, self.policy)
         checkpoint.save_together(self._checkpoints())
 
     def _checkpoints(self) -> Iterator[tuple[pathlib.Path, dict[str, Tensor], dict[str, Any]]]:

@@ -94,7 +94,7 @@ def fit(
     plan = Plan(
         algorithm=name_of(type(agent)),
         config=dataclasses.asdict(agent.config),
-        dataset=None if dataset is None else _source(dataset),
+        dataset=None if dataset is None else _source(dataset, str(options.get("view", "corrected"))),
         environment=(None if dataset is None else dataset.env_id) if env == "auto" else env,
         steps=steps,
         seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
@@ -117,9 +117,10 @@ def fit(
             return train(plan, claim, listener=watcher, **given)
 
 
-def _source(dataset: Dataset) -> str:
-    """What a plan calls a dataset: an absolute path, or that it is in memory."""
-    return str(pathlib.Path(dataset.name).resolve()) if pathlib.Path(dataset.name).exists() else IN_MEMORY
+def _source(dataset: Dataset, view: str) -> str:
+    """What a plan calls a dataset: the absolute path that gives it again, or that it is in memory alone."""
+    there = dataset.as_read == view and pathlib.Path(dataset.name).exists()
+    return str(pathlib.Path(dataset.name).resolve()) if there else IN_MEMORY
 
 
 def train(

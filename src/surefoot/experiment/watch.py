@@ -40,14 +40,19 @@ class Watch:
             if line["kind"] == "train":
                 self.hear(line["seed"], line["step"], line["values"])
 
-    def supports(self, seed: int) -> bool:
-        """Whether a policy of now is to be kept: the seed is watched, and nothing has rung."""
-        return seed in self.alarms and not self.alarms[seed].rings
+    def keep(self, step: int, policy: Callable[[int], Policy], missing: bool = False) -> None:
+        """Write the policies of now, of watched seeds in which nothing has rung, in the place of those before.
 
-    def keep(self, seed: int, step: int, policy: Policy) -> None:
-        """Write the policy of a checkpoint in the place of the one before."""
-        policy.save(self.run.supported_path(seed))
-        self.kept[seed] = step
+        Args:
+            step: of now.
+            policy: position of a seed -> its policy.
+            missing: only where there is none, as in a run that was complete and goes on: none was left then.
+        """
+        for position, (seed, alarm) in enumerate(self.alarms.items()):
+            path = self.run.supported_path(seed)
+            if not alarm.rings and not (missing and path.is_file()):
+                policy(position).save(path)
+                self.kept[seed] = step
 
     def result(self, seed: int, judged: Judged) -> dict[str, Any]:
         """Of a seed's result: what rang, and what the policy kept is worth; nothing where no model is learned.

@@ -40,6 +40,12 @@ MAY_VARY = ("batch_size", "jacobian_penalty")
 judged are the same for all trials."""
 START_UP = 10
 """Trials at random before the sampler (tree-structured Parzen estimators, Bergstra et al., 2011) learns from them."""
+
+
+class ImpossibleError(ConfigError):
+    """Settings of a trial that don't go together, each within its range: the trial counts as failed."""
+
+
 _SEEDS = Many(Number(0, whole=True), 1)
 _SPACE = Plain(finite=True)
 STUDY = Record(
@@ -58,7 +64,7 @@ STUDY = Record(
 )
 """What tune.json holds."""
 TRIAL = Record({"values": Plain(finite=True)}, {"error": Text(10_000)})
-"""What NNN.json holds; `error` where training diverged."""
+"""What NNN.json holds; `error` where training diverged, or the values don't go together."""
 
 Values = dict[str, Any]
 TrainRun = Callable[[Mapping[str, Any], Sequence[int], pathlib.Path, str], Run]
@@ -270,7 +276,7 @@ def search(
             try:
                 run = train_run(values, tuning.seeds, folder / "trials" / f"{number:03}", f"#{number} ")
                 scores = list(scores_of(run, tuning.metric).values())
-            except DivergenceError as error:
+            except (DivergenceError, ImpossibleError) as error:
                 write_json(path, {"values": values, "error": str(error)})
             if scores is None:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -291,12 +297,16 @@ def judge(
     """Train incumbent and default on the test seeds and compare them; what `tuned.json` then holds.
 
     Raises:
-        ConfigError: all trials diverged.
+        ConfigError: all trials failed.
         DivergenceError: the incumbent or the default diverged on test seeds; which, and where the trials' scores are.
     """
     scored = [(values, scores) for values, scores in found if scores is not None]
     if not scored:
-        raise ConfigError(f"{folder}: all {len(found)} trials diverged; narrow the space, above all its learning rates")
+        said = read_json(folder / "trials" / f"{len(found) - 1:03}.json", TRIAL)["error"]
+        raise ConfigError(
+            f"{folder}: all {len(found)} trials failed, the last one so: {said}. Narrow the space, above all its "
+            "learning rates"
+        )
     means = [float(np.mean(scores)) for _, scores in scored]
     best = int(np.argmax(means))
     chosen = scored[best][0]
