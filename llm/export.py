@@ -81,7 +81,7 @@ def verl_policy_loss(name: str, **changes: Any) -> Callable[..., tuple[Tensor, d
         weighted = advantages if rollout_is_weights is None else advantages * rollout_is_weights
         batch = _batch(one, log_prob, old_log_prob, weighted, response_mask)
         batch = dataclasses.replace(batch, units=losses.selected(one, batch, batch.mask.any(1)))
-        tokens, rows = losses.denominators(one, batch)
+        tokens, rows, _ = losses.denominators(one, batch)
         tokens = tokens if about.get("batch_num_tokens") is None else about["batch_num_tokens"] / share
         rows = rows if about.get("global_batch_size") is None else about["global_batch_size"] / share
         longest = about.get("loss_scale_factor") or response_mask.shape[1]
@@ -173,7 +173,7 @@ def trl_trainer(name: str, **changes: Any) -> Any:
             tokens: Any = inputs["num_items_in_batch"] / self.accelerator.num_processes
             if training:
                 tokens = tokens * parts / self.args.steps_per_generation
-            found, metrics = losses.loss(one, batch, self.max_completion_length, tokens, len(mask) * parts)
+            found, metrics = losses.loss(one, batch, self.max_completion_length, tokens, len(mask) * parts, tokens)
             for key, value in metrics.items():
                 self._metrics["train" if training else "eval"][f"surefoot/{key}"].append(float(value))
             return found

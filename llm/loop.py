@@ -230,14 +230,14 @@ class Loop:
     def _update(self, rollout: Rollout, batch: Batch, rows: Tensor, forward: Forward | None) -> dict[str, float]:
         """One optimiser step, its gradient in parts that are divided by what the whole minibatch counts."""
         config = self.config
-        tokens, answers = losses.denominators(self.method, batch.rows(rows))
+        counts = losses.denominators(self.method, batch.rows(rows))
         parts = rows.split(max(1, config.rows_at_once // config.group) * config.group)
         total, shown = torch.zeros((), device=batch.mask.device), dict[str, Tensor]()
         self.adam.zero_grad()
         for part in parts:
             log_prob, entropy = forward or self.policy.log_probs(rollout.rows(part), self.entropy_gradient)
             now = dataclasses.replace(batch.rows(part), log_prob=log_prob, entropy=entropy)
-            loss, found = losses.loss(self.method, now, config.max_new_tokens, tokens, answers)
+            loss, found = losses.loss(self.method, now, config.max_new_tokens, *counts)
             loss.backward()
             total += loss.detach()
             for name, value in found.items():
