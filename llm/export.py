@@ -20,11 +20,13 @@ from surefoot.core.advantages import BASELINES, group_numbers
 from surefoot.core.errors import ConfigError, MissingExtraError
 from surefoot.core.masked import masked_mean
 from surefoot.llm import losses
-from surefoot.llm.losses import ADVANTAGES, Batch, Method
+from surefoot.llm.losses import ADVANTAGES, GROUPED, Batch, Method
 from surefoot.llm.methods import METHODS, method
 
-GROUPED = ("oapl", "pacs", "rrhf", "reward_weighted")
-"""Surrogates that read rewards or whole groups, which the engines do not hand to a loss."""
+BEYOND = ("advantages", "mixed_groups", "overlong_share", "drop_truncated", "nucleus")
+"""Settings that a loss does not read, or for which the engines do not tell it what it needs."""
+OF_VERL = ("kl", "kl_coefficient", "entropy_coefficient", "weight_cap")
+"""Settings in whose place verl has its own."""
 OF_ENTROPY = ("high_entropy", "spurious")
 """Choices of tokens that read their entropy."""
 
@@ -42,6 +44,12 @@ def _batch(one: Method, log_prob: Tensor, proximal: Tensor, advantages: Tensor, 
 
 
 def _exportable(name: str, **changes: Any) -> Method:
+    for field in BEYOND:
+        if field in changes:
+            raise ConfigError(
+                f"method.{field}={changes[field]!r} has no effect in a loss alone: leave it out, and set what the "
+                "engine has for it (docs/llm.md says what each method needs)"
+            )
     one = method(name, **changes)
     if one.surrogate in GROUPED:
         raise ConfigError(
@@ -61,8 +69,15 @@ def verl_policy_loss(name: str, **changes: Any) -> Callable[..., tuple[Tensor, d
     batch's tokens and rows in `config.global_batch_info`.
 
     Raises:
-        ConfigError: the method reads rewards of whole groups, or the entropy of tokens.
+        ConfigError: the method reads rewards of whole groups, or the entropy of tokens; or a change of what is verl's
+            or has no effect in a loss.
     """
+    for field in OF_VERL:
+        if field in changes:
+            raise ConfigError(
+                f"method.{field}={changes[field]!r}: KL, entropy and the weights of the sampler are verl's own; leave "
+                "it out, and set use_kl_loss and kl_loss_coef, entropy_coeff or rollout_is there"
+            )
     one = _exportable(name, kl="none", kl_coefficient=0.0, entropy_coefficient=0.0, weight_cap=0.0, **changes)
     if one.units in OF_ENTROPY:
         raise ConfigError(f"method {name!r} reads the entropy of tokens, which verl does not give to a loss")
@@ -141,7 +156,7 @@ def trl_trainer(name: str, **changes: Any) -> Any:
     reference's log-probabilities are there where `beta` is above 0, and our method's own coefficient weighs them.
 
     Raises:
-        ConfigError: the method reads rewards of whole groups.
+        ConfigError: the method reads rewards of whole groups, or a change that has no effect in a loss.
         MissingExtraError: TRL is not installed.
     """
     try:
