@@ -230,6 +230,16 @@ def test_a_reward_that_fails_and_settings_out_of_range_are_named() -> None:
         train(tiny(), [Prompt("1="), Prompt("1" * 15)], sevens, method("grpo"), SMALL)
 
 
+def test_a_pair_that_is_longer_than_the_context_is_named_before_training() -> None:
+    policy = tiny()
+    before = weights(policy)
+    pairs = [("1=", "5"), ("1234567=", "1234567"), ("1234567=", "12345678")]  # with its end the second just fits
+    with pytest.raises(ConfigError, match=r"pair 2 has a prompt of 8 tokens and an answer of 8 with its end.*of 16"):
+        supervise(policy, pairs, steps=1)
+    assert same(before, weights(policy))
+    supervise(policy, pairs[:2], steps=1)
+
+
 def test_a_copied_teacher_is_known_to_the_evaluation() -> None:
     policy = tiny()
     supervise(policy, [("1=", "5"), ("2=", "8")], steps=60, rows=16, learning_rate=3e-2)
