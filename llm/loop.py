@@ -278,7 +278,7 @@ class Loop:
             metrics: of the batch.
 
         Raises:
-            ConfigError: at the first step the model gives other log-probabilities than it sampled with.
+            ConfigError: before its first update the model gives other log-probabilities than it sampled with.
             DivergenceError: the loss stopped being finite.
         """
         began = time.perf_counter()
@@ -287,7 +287,7 @@ class Loop:
         log_prob, entropy = forward or self._forward(self.policy, rollout)
         batch = self.prepare(rollout, returns, log_prob.detach(), entropy.detach())
         gap = pg.weight_metrics(batch.proximal, batch.behaviour, batch.mask)
-        if self.step == 0 and self.policy.model.dtype == torch.float32 and float(gap["gap_max"]) > LARGEST_GAP:
+        if self.version == 0 and self.policy.model.dtype == torch.float32 and float(gap["gap_max"]) > LARGEST_GAP:
             raise ConfigError(
                 f"a token's log-probability differs by {float(gap['gap_max']):.2g} nats between sampling and training: "
                 "the model depends on something else than tokens and positions (dropout, generation of its own), and "
@@ -297,12 +297,16 @@ class Loop:
         metrics["entropy"] = float((batch.entropy * batch.mask).sum() / batch.mask.sum().clamp(min=1))
         metrics |= self.take(rollout, batch, forward)
         metrics |= {"training_seconds": time.perf_counter() - began, "tokens": float(rollout.completion_mask.sum())}
+        self.end_step()
+        return metrics
+
+    def end_step(self) -> None:
+        """Count a step, whether or not this policy learned in it; the reference follows where that is due."""
         self.step += 1
         if self.reference is not None and self.config.reference_every and self.step % self.config.reference_every == 0:
             _overwrite(self.reference, self.policy, self.config.reference_share)
             if self.config.reference_share == 1:
                 self.adam.state.clear()  # a hard reset begins with a fresh optimiser (ProRL)
-        return metrics
 
     # -- its state ---------------------------------------------------------------------------------------------
 

@@ -129,7 +129,10 @@ class Team:
             texts = [self.reads(str(row.text), [one[n] for one in said]) for n, row in enumerate(rows)]
             given = loop.policy.encode(texts)
             seed = int(np.random.SeedSequence([config.seed, self.step, place]).generate_state(1)[0])
-            rollouts.append(loop.sampler.generate(given, 1, config.max_new_tokens, seed, at_once=config.rows_at_once))
+            rollout = loop.sampler.generate(
+                given, 1, config.max_new_tokens, seed, at_once=config.rows_at_once, continuous=config.continuous
+            )
+            rollouts.append(rollout)
             said.append(loop.policy.decode(rollouts[-1]))
         return rollouts, said, rows
 
@@ -152,7 +155,7 @@ class Team:
             learned = list(torch.where(shared.isnan().unsqueeze(1), shared.unsqueeze(1), advantages).unbind(1))
         for place, (who, rollout) in enumerate(zip(self.order, rollouts, strict=True)):
             if self.team.in_turn and who != self.step % len(self.loops):
-                self.loops[who].step += 1
+                self.loops[who].end_step()
                 continue
             facts = {"reward": float(own[place].nanmean()), "place": float(place)}
             found = self.loops[who].learn(rollout, learned[place], facts)
