@@ -11,6 +11,7 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +19,14 @@ from torch import Tensor
 
 from surefoot.core import checkpoint
 from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import ConfigError, DataError, DivergenceError
+from surefoot.core.errors import CheckpointError, ConfigError, DataError, DivergenceError
 from surefoot.llm import losses
 from surefoot.llm.losses import Batch, Method
 from surefoot.llm.nucleus import Nucleus
 from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction, scores, step_scores
+from surefoot.llm.same_run import check_same, deciding
 
 LARGEST_GAP = 1e-2
 """In nats, between log-probabilities when a token was sampled and when it is trained, by the same float32 weights."""
@@ -316,6 +318,11 @@ class Loop:
         found["nucleus"] = None if self.nucleus is None else self.nucleus.policy
         return {name: one for name, one in found.items() if one is not None and one is not self.policy}
 
+    def settings(self) -> dict[str, Any]:
+        """What a checkpoint has to agree in to be of the same run."""
+        more = {"temperature": self.policy.temperature, "prompts": len(self.prompts)}
+        return deciding(self.method, self.config) | more
+
     def save(self, path: pathlib.Path) -> None:
         """Write the whole state."""
         tensors = {f"model/{name}": value.detach() for name, value in self.parameters.items()}
@@ -326,19 +333,25 @@ class Loop:
             own = dict(other.model.named_parameters())
             tensors |= {f"{kind}/{name}": own[name].detach() for name in self.parameters}
         counters = {name: getattr(self, name) for name in ("step", "drawn", "version", "sampler_version")}
-        checkpoint.save(path, tensors, {"kind": "language training", **counters})
+        checkpoint.save(path, tensors, {"kind": "language training", **counters, "settings": self.settings()})
 
     def load(self, path: pathlib.Path) -> None:
         """Go on from what `save` wrote.
 
         Raises:
-            CheckpointError: the file is damaged, or of another model.
+            CheckpointError: the file is damaged, or of another model, or of a run with other settings.
         """
         tensors, meta = checkpoint.load(path, "language training")
+        check_same(path, meta.get("settings"), self.settings())
+        for kind in ("model", *self._copies()):
+            for name, parameter in self.parameters.items():
+                found = tensors.get(f"{kind}/{name}")
+                if found is None or found.shape != parameter.shape:
+                    raise CheckpointError(
+                        f"{path}: is of another model or method, it has no {kind}/{name} of this shape"
+                    )
         with torch.no_grad():
             for name, parameter in self.parameters.items():
-                if f"model/{name}" not in tensors or tensors[f"model/{name}"].shape != parameter.shape:
-                    raise checkpoint.CheckpointError(f"{path}: is of another model, it has no {name} of this shape")
                 parameter.copy_(tensors[f"model/{name}"])
                 state = {key: tensors.get(f"adam/{key}/{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
                 if state["step"] is not None:

@@ -26,6 +26,7 @@ from surefoot.llm.losses import Method
 from surefoot.llm.policy import LMPolicy, Rollout
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction
+from surefoot.llm.same_run import check_same
 
 STATE, CRITIC = "team.json", "critic.safetensors"
 Credit = Literal["sum", "last"]
@@ -182,7 +183,7 @@ class Team:
             loop.save(now / f"{number}.safetensors")
         if self.critic is not None:
             self.critic.save(now / CRITIC)
-        write_json(path / STATE, {"step": self.step, "order": self.order})
+        write_json(path / STATE, {"step": self.step, "order": self.order, "team": dataclasses.asdict(self.team)})
         for other in path.glob("step-*"):
             if other != now:
                 shutil.rmtree(other, ignore_errors=True)
@@ -191,13 +192,14 @@ class Team:
         """Go on from what `save` wrote.
 
         Raises:
-            CheckpointError: it is damaged, or of another team.
+            CheckpointError: it is damaged, of another team, or of other settings.
         """
         path = pathlib.Path(folder)
         about = read_json(path / STATE, Table(Plain()))
         step, order = about.get("step"), about.get("order")
         if not isinstance(step, int) or sorted(order or []) != list(range(len(self.loops))):
             raise CheckpointError(f"{path / STATE}: is not of a team of {len(self.loops)}")
+        check_same(path / STATE, about.get("team"), dataclasses.asdict(self.team))
         for number, loop in enumerate(self.loops):
             loop.load(path / f"step-{step}" / f"{number}.safetensors")
         if self.critic is not None:

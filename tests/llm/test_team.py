@@ -205,6 +205,9 @@ def test_a_team_that_was_killed_goes_on_bit_for_bit(criticised: bool, tmp_path: 
     for first, second in zip(whole, again, strict=True):
         assert not moved(weights(first), second)
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-5"]
+    other = Team(again[:2], PROMPTS, lengths, GRPO, config, TeamConfig(credit="last", swap_every=2))
+    with pytest.raises(CheckpointError, match=r"team\.json: is of a run with (credit=sum|swap_every=3), and"):
+        other.load(tmp_path)
     (tmp_path / "team.json").write_text('{"step": 5, "order": [0, 1, 2]}')
     with pytest.raises(CheckpointError, match="is not of a team of 2"):
         made()[1].load(tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from surefoot.core import checkpoint
 from surefoot.core.errors import CheckpointError, ConfigError, DataError
 from surefoot.llm import METHODS, LMPolicy, Prompt, TrainConfig, evaluate, method, train
 from surefoot.llm.characters import character_policy
@@ -132,6 +133,36 @@ def test_a_damaged_checkpoint_and_one_of_another_model_are_named(tmp_path: pathl
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match="damaged"):
         train(tiny(), PROMPTS, sevens, method("grpo"), SMALL, tmp_path)
+
+
+def test_a_folder_of_another_run_is_refused_by_the_setting_that_differs(tmp_path: pathlib.Path) -> None:
+    train(tiny(), PROMPTS, sevens, method("dr_grpo"), SMALL, tmp_path)
+    longer = dataclasses.replace(SMALL, steps=6, learning_rate=5e-4, rows_at_once=8, evaluate_every=3)
+    policy = tiny()
+    before = weights(policy)
+    for name, config, prompts, said in (
+        ("gspo", longer, PROMPTS, r"with method\.advantages=mean, and this one has method\.advantages=meanstd"),
+        ("grpo", longer, PROMPTS, r"with method\.advantages=mean, and"),
+        ("dr_grpo", dataclasses.replace(longer, seed=1), PROMPTS, "with seed=0, and this one has seed=1"),
+        ("dr_grpo", dataclasses.replace(longer, lag=2), PROMPTS, "with lag=0, and this one has lag=2"),
+        ("dr_grpo", longer, PROMPTS[:3], "with prompts=4, and this one has prompts=3"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"{CHECKPOINT}: is of a run {said}"):
+            train(policy, prompts, sevens, method(name), config, tmp_path)
+    assert same(before, weights(policy))
+    lines = train(policy, PROMPTS, sevens, method("dr_grpo"), longer, tmp_path)  # what may change on the way
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_checkpoint_that_tells_no_settings_is_gone_on_with_unless_it_lacks_something(tmp_path: pathlib.Path) -> None:
+    train(tiny(), PROMPTS, sevens, method("dr_grpo"), SMALL, tmp_path)
+    tensors, meta = checkpoint.load(tmp_path / CHECKPOINT)
+    del meta["settings"]
+    checkpoint.save(tmp_path / CHECKPOINT, tensors, meta)
+    longer = dataclasses.replace(SMALL, steps=5)
+    with pytest.raises(CheckpointError, match="is of another model or method, it has no reference/transformer"):
+        train(tiny(), PROMPTS, sevens, method("grpo"), longer, tmp_path)
+    assert [line["step"] for line in train(tiny(), PROMPTS, sevens, method("dr_grpo"), longer, tmp_path)][-1] == 5
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo_clip", "rloo", "gspo", "luspo", "pacs", "entropy_tokens"])
