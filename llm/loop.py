@@ -25,6 +25,7 @@ from surefoot.llm.losses import Batch, Method
 from surefoot.llm.nucleus import Nucleus
 from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt
+from surefoot.llm.reward_models import RewardModel
 from surefoot.llm.rewards import RewardFunction, scores, step_scores
 from surefoot.llm.same_run import check_same, deciding
 
@@ -91,7 +92,8 @@ class Loop:
 
         Raises:
             ConfigError: a prompt is longer than the model's context allows; the method needs rewards of steps, and
-                `reward` has none; or a reference that is to follow, and the method has none.
+                `reward` has none, or is a model with another vocabulary; or a reference that is to follow, and the
+                method has none.
         """
         self.policy, self.prompts, self.reward, self.method, self.config = policy, prompts, reward, method, config
         self.encoded = policy.encode([prompt.text for prompt in prompts])
@@ -113,6 +115,8 @@ class Loop:
         self.of_steps = method.advantages == losses.STEPS
         if self.of_steps and not hasattr(reward, "step_rewards"):
             raise ConfigError("this method learns from rewards of steps: give a reward with step_rewards (docs/llm.md)")
+        if self.of_steps and isinstance(reward, RewardModel):
+            reward.check_reads(policy)
         self.entropy_gradient = method.entropy_coefficient > 0
         self.answered: list[Prompt] = []
         """The prompt of each answer of the last batch."""
