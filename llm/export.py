@@ -20,11 +20,13 @@ from surefoot.core.advantages import BASELINES, group_numbers
 from surefoot.core.errors import ConfigError, MissingExtraError
 from surefoot.core.masked import masked_mean
 from surefoot.llm import losses
-from surefoot.llm.losses import ADVANTAGES, Batch, Method
+from surefoot.llm.losses import ADVANTAGES, GROUPED, Batch, Method
 from surefoot.llm.methods import METHODS, method
 
-GROUPED = ("oapl", "pacs", "rrhf", "reward_weighted")
-"""Surrogates that read rewards or whole groups, which the engines do not hand to a loss."""
+BEYOND = ("advantages", "mixed_groups", "overlong_share", "drop_truncated", "nucleus")
+"""Settings that a loss does not read, or for which the engines do not tell it what it needs."""
+OF_VERL = ("kl", "kl_coefficient", "entropy_coefficient", "weight_cap")
+"""Settings in whose place verl has its own."""
 OF_ENTROPY = ("high_entropy", "spurious")
 """Choices of tokens that read their entropy."""
 
@@ -42,6 +44,12 @@ def _batch(one: Method, log_prob: Tensor, proximal: Tensor, advantages: Tensor, 
 
 
 def _exportable(name: str, **changes: Any) -> Method:
+    for field in BEYOND:
+        if field in changes:
+            raise ConfigError(
+                f"method.{field}={changes[field]!r} has no effect in a loss alone: leave it out, and set what the "
+                "engine has for it (docs/llm.md says what each method needs)"
+            )
     one = method(name, **changes)
     if one.surrogate in GROUPED:
         raise ConfigError(
@@ -61,8 +69,15 @@ def verl_policy_loss(name: str, **changes: Any) -> Callable[..., tuple[Tensor, d
     batch's tokens and rows in `config.global_batch_info`.
 
     Raises:
-        ConfigError: the method reads rewards of whole groups, or the entropy of tokens.
+        ConfigError: the method reads rewards of whole groups, or the entropy of tokens; or a change of what is verl's
+            or has no effect in a loss.
     """
+    for field in OF_VERL:
+        if field in changes:
+            raise ConfigError(
+                f"method.{field}={changes[field]!r}: KL, entropy and the weights of the sampler are verl's own; leave "
+                "it out, and set use_kl_loss and kl_loss_coef, entropy_coeff or rollout_is there"
+            )
     one = _exportable(name, kl="none", kl_coefficient=0.0, entropy_coefficient=0.0, weight_cap=0.0, **changes)
     if one.units in OF_ENTROPY:
         raise ConfigError(f"method {name!r} reads the entropy of tokens, which verl does not give to a loss")
@@ -81,7 +96,7 @@ def verl_policy_loss(name: str, **changes: Any) -> Callable[..., tuple[Tensor, d
         weighted = advantages if rollout_is_weights is None else advantages * rollout_is_weights
         batch = _batch(one, log_prob, old_log_prob, weighted, response_mask)
         batch = dataclasses.replace(batch, units=losses.selected(one, batch, batch.mask.any(1)))
-        tokens, rows = losses.denominators(one, batch)
+        tokens, rows, _ = losses.denominators(one, batch)
         tokens = tokens if about.get("batch_num_tokens") is None else about["batch_num_tokens"] / share
         rows = rows if about.get("global_batch_size") is None else about["global_batch_size"] / share
         longest = about.get("loss_scale_factor") or response_mask.shape[1]
@@ -141,7 +156,7 @@ def trl_trainer(name: str, **changes: Any) -> Any:
     reference's log-probabilities are there where `beta` is above 0, and our method's own coefficient weighs them.
 
     Raises:
-        ConfigError: the method reads rewards of whole groups.
+        ConfigError: the method reads rewards of whole groups, or a change that has no effect in a loss.
         MissingExtraError: TRL is not installed.
     """
     try:
@@ -173,7 +188,7 @@ def trl_trainer(name: str, **changes: Any) -> Any:
             tokens: Any = inputs["num_items_in_batch"] / self.accelerator.num_processes
             if training:
                 tokens = tokens * parts / self.args.steps_per_generation
-            found, metrics = losses.loss(one, batch, self.max_completion_length, tokens, len(mask) * parts)
+            found, metrics = losses.loss(one, batch, self.max_completion_length, tokens, len(mask) * parts, tokens)
             for key, value in metrics.items():
                 self._metrics["train" if training else "eval"][f"surefoot/{key}"].append(float(value))
             return found

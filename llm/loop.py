@@ -11,6 +11,7 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +19,15 @@ from torch import Tensor
 
 from surefoot.core import checkpoint
 from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import ConfigError, DataError, DivergenceError
+from surefoot.core.errors import CheckpointError, ConfigError, DataError, DivergenceError
 from surefoot.llm import losses
 from surefoot.llm.losses import Batch, Method
 from surefoot.llm.nucleus import Nucleus
 from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt
+from surefoot.llm.reward_models import RewardModel
 from surefoot.llm.rewards import RewardFunction, scores, step_scores
+from surefoot.llm.same_run import check_same, deciding
 
 LARGEST_GAP = 1e-2
 """In nats, between log-probabilities when a token was sampled and when it is trained, by the same float32 weights."""
@@ -89,7 +92,8 @@ class Loop:
 
         Raises:
             ConfigError: a prompt is longer than the model's context allows; the method needs rewards of steps, and
-                `reward` has none; or a reference that is to follow, and the method has none.
+                `reward` has none, or is a model with another vocabulary; or a reference that is to follow, and the
+                method has none.
         """
         self.policy, self.prompts, self.reward, self.method, self.config = policy, prompts, reward, method, config
         self.encoded = policy.encode([prompt.text for prompt in prompts])
@@ -111,6 +115,8 @@ class Loop:
         self.of_steps = method.advantages == losses.STEPS
         if self.of_steps and not hasattr(reward, "step_rewards"):
             raise ConfigError("this method learns from rewards of steps: give a reward with step_rewards (docs/llm.md)")
+        if self.of_steps and isinstance(reward, RewardModel):
+            reward.check_reads(policy)
         self.entropy_gradient = method.entropy_coefficient > 0
         self.answered: list[Prompt] = []
         """The prompt of each answer of the last batch."""
@@ -230,14 +236,14 @@ class Loop:
     def _update(self, rollout: Rollout, batch: Batch, rows: Tensor, forward: Forward | None) -> dict[str, float]:
         """One optimiser step, its gradient in parts that are divided by what the whole minibatch counts."""
         config = self.config
-        tokens, answers = losses.denominators(self.method, batch.rows(rows))
+        counts = losses.denominators(self.method, batch.rows(rows))
         parts = rows.split(max(1, config.rows_at_once // config.group) * config.group)
         total, shown = torch.zeros((), device=batch.mask.device), dict[str, Tensor]()
         self.adam.zero_grad()
         for part in parts:
             log_prob, entropy = forward or self.policy.log_probs(rollout.rows(part), self.entropy_gradient)
             now = dataclasses.replace(batch.rows(part), log_prob=log_prob, entropy=entropy)
-            loss, found = losses.loss(self.method, now, config.max_new_tokens, tokens, answers)
+            loss, found = losses.loss(self.method, now, config.max_new_tokens, *counts)
             loss.backward()
             total += loss.detach()
             for name, value in found.items():
@@ -278,7 +284,7 @@ class Loop:
             metrics: of the batch.
 
         Raises:
-            ConfigError: at the first step the model gives other log-probabilities than it sampled with.
+            ConfigError: before its first update the model gives other log-probabilities than it sampled with.
             DivergenceError: the loss stopped being finite.
         """
         began = time.perf_counter()
@@ -287,7 +293,7 @@ class Loop:
         log_prob, entropy = forward or self._forward(self.policy, rollout)
         batch = self.prepare(rollout, returns, log_prob.detach(), entropy.detach())
         gap = pg.weight_metrics(batch.proximal, batch.behaviour, batch.mask)
-        if self.step == 0 and self.policy.model.dtype == torch.float32 and float(gap["gap_max"]) > LARGEST_GAP:
+        if self.version == 0 and self.policy.model.dtype == torch.float32 and float(gap["gap_max"]) > LARGEST_GAP:
             raise ConfigError(
                 f"a token's log-probability differs by {float(gap['gap_max']):.2g} nats between sampling and training: "
                 "the model depends on something else than tokens and positions (dropout, generation of its own), and "
@@ -297,12 +303,16 @@ class Loop:
         metrics["entropy"] = float((batch.entropy * batch.mask).sum() / batch.mask.sum().clamp(min=1))
         metrics |= self.take(rollout, batch, forward)
         metrics |= {"training_seconds": time.perf_counter() - began, "tokens": float(rollout.completion_mask.sum())}
+        self.end_step()
+        return metrics
+
+    def end_step(self) -> None:
+        """Count a step, whether or not this policy learned in it; the reference follows where that is due."""
         self.step += 1
         if self.reference is not None and self.config.reference_every and self.step % self.config.reference_every == 0:
             _overwrite(self.reference, self.policy, self.config.reference_share)
             if self.config.reference_share == 1:
                 self.adam.state.clear()  # a hard reset begins with a fresh optimiser (ProRL)
-        return metrics
 
     # -- its state ---------------------------------------------------------------------------------------------
 
@@ -311,6 +321,11 @@ class Loop:
         found = {"reference": self.reference, "sampler": self.sampler}
         found["nucleus"] = None if self.nucleus is None else self.nucleus.policy
         return {name: one for name, one in found.items() if one is not None and one is not self.policy}
+
+    def settings(self) -> dict[str, Any]:
+        """What a checkpoint has to agree in to be of the same run."""
+        more = {"temperature": self.policy.temperature, "prompts": len(self.prompts)}
+        return deciding(self.method, self.config) | more
 
     def save(self, path: pathlib.Path) -> None:
         """Write the whole state."""
@@ -322,19 +337,25 @@ class Loop:
             own = dict(other.model.named_parameters())
             tensors |= {f"{kind}/{name}": own[name].detach() for name in self.parameters}
         counters = {name: getattr(self, name) for name in ("step", "drawn", "version", "sampler_version")}
-        checkpoint.save(path, tensors, {"kind": "language training", **counters})
+        checkpoint.save(path, tensors, {"kind": "language training", **counters, "settings": self.settings()})
 
     def load(self, path: pathlib.Path) -> None:
         """Go on from what `save` wrote.
 
         Raises:
-            CheckpointError: the file is damaged, or of another model.
+            CheckpointError: the file is damaged, or of another model, or of a run with other settings.
         """
         tensors, meta = checkpoint.load(path, "language training")
+        check_same(path, meta.get("settings"), self.settings())
+        for kind in ("model", *self._copies()):
+            for name, parameter in self.parameters.items():
+                found = tensors.get(f"{kind}/{name}")
+                if found is None or found.shape != parameter.shape:
+                    raise CheckpointError(
+                        f"{path}: is of another model or method, it has no {kind}/{name} of this shape"
+                    )
         with torch.no_grad():
             for name, parameter in self.parameters.items():
-                if f"model/{name}" not in tensors or tensors[f"model/{name}"].shape != parameter.shape:
-                    raise checkpoint.CheckpointError(f"{path}: is of another model, it has no {name} of this shape")
                 parameter.copy_(tensors[f"model/{name}"])
                 state = {key: tensors.get(f"adam/{key}/{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
                 if state["step"] is not None:

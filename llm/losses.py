@@ -15,6 +15,10 @@ from surefoot.core.masked import REDUCTIONS, keep, masked_mean, normalise, reduc
 
 TO_THE_SAMPLER = ("vespo", "oapl")
 """Surrogates whose ratio is to the policy that sampled."""
+GROUPED = ("oapl", "pacs", "rrhf", "reward_weighted")
+"""Surrogates that read rewards, most of them of whole groups, in the place of advantages."""
+JUDGED = ("best", "pairwise")
+"""Advantages that are the outcome of a comparison, and not a sum that a penalty could be taken from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Method:
     weight_cap: float = 0.0  # weights of a foreign or older sampler are cut here; 0 for no weights
     kl: str = "none"  # none, reward (k1), or as a loss k2, k3, k3_straight, k3_weighted
     kl_coefficient: float = 0.0  # of the KL to the reference
-    entropy_coefficient: float = 0.0  # of the entropy bonus, the mean over tokens
+    entropy_coefficient: float = 0.0  # of the entropy bonus, the mean over all tokens, trained or not
     mixed_groups: bool = False  # draw again for groups whose rewards are all the same
     overlong_share: float = 0.0  # share of max_new_tokens before the limit in which a penalty grows to -1; 0 for none
     drop_truncated: bool = False  # leave out answers without an end
@@ -65,11 +69,16 @@ class Method:
                 raise ConfigError(
                     f"method.{field}={getattr(self, field)!r}: {nearest(getattr(self, field), list(names))}"
                 )
-        for field in ("low", "high", "dual", "kl_coefficient", "weight_cap", "overlong_share", "fixed_length"):
-            if getattr(self, field) < 0:
+        coefficients = ("kl_coefficient", "entropy_coefficient")
+        for field in ("low", "high", "dual", "weight_cap", "log_ratio_bound", "fixed_length", *coefficients):
+            if not getattr(self, field) >= 0:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must not be below 0")
-        if not 0 <= self.nucleus <= 1:
-            raise ConfigError(f"method.nucleus={self.nucleus} must be a share of probability, from 0 to 1")
+        for field in ("share", "temperature", "scale", "cap"):
+            if not getattr(self, field) > 0:
+                raise ConfigError(f"method.{field}={getattr(self, field)} must be above 0")
+        for field in ("share", "overlong_share", "nucleus"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ConfigError(f"method.{field}={getattr(self, field)} must be a share, from 0 to 1")
         if self.weight_cap > 0 and self.surrogate in TO_THE_SAMPLER:
             raise ConfigError(
                 f"method.weight_cap is above 0, and the loss of {self.surrogate} has a correction of its own for the "
@@ -77,6 +86,17 @@ class Method:
             )
         if self.kl_coefficient > 0 and self.kl == "none":
             raise ConfigError("method.kl_coefficient is above 0 and method.kl is none: say where the KL goes, as kl=k3")
+        if self.kl == "reward" and (self.surrogate in GROUPED or self.advantages in JUDGED):
+            field = "surrogate" if self.surrogate in GROUPED else "advantages"
+            raise ConfigError(
+                f"method.kl=reward takes the KL from advantages, and method.{field}={getattr(self, field)} reads the "
+                "rewards alone: put it into the loss, as kl=k3"
+            )
+        if self.overlong_share > 0 and self.advantages == STEPS:
+            raise ConfigError(
+                f"method.overlong_share={self.overlong_share} takes from the reward of an answer, and "
+                "method.advantages=steps reads those of its steps alone: leave it at 0"
+            )
 
     @property
     def of_sequences(self) -> bool:
@@ -310,17 +330,23 @@ KL_TERMS: dict[str, Callable[[Batch, Tensor], Tensor] | None] = {
 }
 
 
-def denominators(method: Method, batch: Batch) -> tuple[Tensor, int]:
-    """Tokens and rows that the loss of this batch is divided by, to be counted before it is cut into parts.
+def denominators(method: Method, batch: Batch) -> tuple[Tensor, int, Tensor]:
+    """Tokens and rows that the loss of this batch is divided by, and all its tokens, by which its entropy is.
 
-    Rows that are masked as a whole count, so that the size of a step does not depend on how many were masked.
+    To be counted before it is cut into parts. Rows that are masked as a whole count, so that the size of a step does
+    not depend on how many were masked.
     """
     counted = batch.units if method.units in RENORMALISED else batch.mask
-    return counted.sum().clamp(min=1), len(batch.mask)
+    return counted.sum().clamp(min=1), len(batch.mask), batch.mask.sum().clamp(min=1)
 
 
 def loss(
-    method: Method, batch: Batch, longest: int, tokens: Tensor | float | None = None, rows: int | None = None
+    method: Method,
+    batch: Batch,
+    longest: int,
+    tokens: Tensor | float | None = None,
+    rows: int | None = None,
+    all_tokens: Tensor | float | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a batch, or of a part of one.
 
@@ -330,11 +356,13 @@ def loss(
         longest: the most tokens of an answer, what "fixed_length" divides by where the method has no length of its own.
         tokens: denominator of the whole batch, of which this may be a part; None to count this one.
         rows: likewise.
+        all_tokens: what the entropy's sum is divided by, tokens that are not trained included; None for `tokens`.
 
     Returns:
         A scalar, and metrics without gradient.
     """
-    own_tokens, own_rows = denominators(method, batch)
+    own_tokens, own_rows, own_all = denominators(method, batch)
+    all_tokens = (own_all if tokens is None else tokens) if all_tokens is None else all_tokens
     tokens, rows = own_tokens if tokens is None else tokens, own_rows if rows is None else rows
     length = method.fixed_length or longest
 
@@ -356,7 +384,7 @@ def loss(
         mask = batch.units if clipped.shape == batch.units.shape else sequence_mask(batch.units)
         metrics["clip_fraction"] = masked_mean(clipped.to(mask.dtype), mask)
     if method.entropy_coefficient:  # over tokens whatever the reduction, so that its coefficient keeps its meaning
-        found = found - method.entropy_coefficient * reduce(batch.entropy, batch.mask, "mean", denominator=tokens)
+        found = found - method.entropy_coefficient * reduce(batch.entropy, batch.mask, "mean", denominator=all_tokens)
     estimate = KL_TERMS[method.kl]
     if estimate is not None and batch.reference is not None and method.kl_coefficient:
         mode = "sequence_mean" if method.of_sequences else method.reduction

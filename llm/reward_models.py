@@ -81,6 +81,23 @@ class RewardModel:
         """Of answers, without an end."""
         return [self.policy.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
 
+    def check_reads(self, policy: LMPolicy) -> None:
+        """Refuse a policy whose tokens are others: steps are read and rewarded by the tokens that the policy wrote.
+
+        Raises:
+            ConfigError: names a token.
+        """
+        own, other = self.policy.tokenizer, policy.tokenizer
+        known = own.get_vocab()
+        for token, number in sorted(other.get_vocab().items(), key=lambda one: one[1]):
+            if known.get(token) != number:
+                here = own.convert_ids_to_tokens(number) if number < len(own) else None
+                raise ConfigError(
+                    f"token {number} is {token!r} to the policy ({len(other)} tokens) and {here!r} to the reward model "
+                    f"({len(own)}), which reads the policy's tokens where steps are rewarded: train the reward model "
+                    "from a model with the policy's tokenizer"
+                )
+
     def scores(self, prompts: Sequence[Any], answers: Sequence[Sequence[int]]) -> Tensor:
         """(B,) scores at the end tokens, with gradient: those of preferences."""
         found, mask = self._token_scores(prompts, answers)

@@ -56,13 +56,19 @@ def supervise(
         progress: called with the step and the loss, every hundred steps.
 
     Raises:
-        ConfigError: there are no pairs.
+        ConfigError: there are no pairs, or one is longer than the model's context; its row is named.
         DivergenceError: the loss stopped being finite.
     """
     if not pairs:
         raise ConfigError("there are no pairs of prompt and answer to learn from")
     prompts = policy.encode([prompt for prompt, _ in pairs])
     answers = [policy.tokenizer(answer, add_special_tokens=False)["input_ids"] for _, answer in pairs]
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        if policy.context is not None and len(prompt) + len(answer) >= policy.context:
+            raise ConfigError(
+                f"pair {row} has a prompt of {len(prompt)} tokens and an answer of {len(answer)} with its end, more "
+                f"than the model's context of {policy.context}: shorten them, or take a model with a longer one"
+            )
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     adam = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
     random = np.random.default_rng(seed)

@@ -26,6 +26,7 @@ from surefoot.llm.losses import Method
 from surefoot.llm.policy import LMPolicy, Rollout
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction
+from surefoot.llm.same_run import check_same
 
 STATE, CRITIC = "team.json", "critic.safetensors"
 Credit = Literal["sum", "last"]
@@ -129,7 +130,10 @@ class Team:
             texts = [self.reads(str(row.text), [one[n] for one in said]) for n, row in enumerate(rows)]
             given = loop.policy.encode(texts)
             seed = int(np.random.SeedSequence([config.seed, self.step, place]).generate_state(1)[0])
-            rollouts.append(loop.sampler.generate(given, 1, config.max_new_tokens, seed, at_once=config.rows_at_once))
+            rollout = loop.sampler.generate(
+                given, 1, config.max_new_tokens, seed, at_once=config.rows_at_once, continuous=config.continuous
+            )
+            rollouts.append(rollout)
             said.append(loop.policy.decode(rollouts[-1]))
         return rollouts, said, rows
 
@@ -152,7 +156,7 @@ class Team:
             learned = list(torch.where(shared.isnan().unsqueeze(1), shared.unsqueeze(1), advantages).unbind(1))
         for place, (who, rollout) in enumerate(zip(self.order, rollouts, strict=True)):
             if self.team.in_turn and who != self.step % len(self.loops):
-                self.loops[who].step += 1
+                self.loops[who].end_step()
                 continue
             facts = {"reward": float(own[place].nanmean()), "place": float(place)}
             found = self.loops[who].learn(rollout, learned[place], facts)
@@ -179,7 +183,7 @@ class Team:
             loop.save(now / f"{number}.safetensors")
         if self.critic is not None:
             self.critic.save(now / CRITIC)
-        write_json(path / STATE, {"step": self.step, "order": self.order})
+        write_json(path / STATE, {"step": self.step, "order": self.order, "team": dataclasses.asdict(self.team)})
         for other in path.glob("step-*"):
             if other != now:
                 shutil.rmtree(other, ignore_errors=True)
@@ -188,13 +192,14 @@ class Team:
         """Go on from what `save` wrote.
 
         Raises:
-            CheckpointError: it is damaged, or of another team.
+            CheckpointError: it is damaged, of another team, or of other settings.
         """
         path = pathlib.Path(folder)
         about = read_json(path / STATE, Table(Plain()))
         step, order = about.get("step"), about.get("order")
         if not isinstance(step, int) or sorted(order or []) != list(range(len(self.loops))):
             raise CheckpointError(f"{path / STATE}: is not of a team of {len(self.loops)}")
+        check_same(path / STATE, about.get("team"), dataclasses.asdict(self.team))
         for number, loop in enumerate(self.loops):
             loop.load(path / f"step-{step}" / f"{number}.safetensors")
         if self.critic is not None:

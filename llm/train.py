@@ -36,7 +36,7 @@ def train(
     progress: Callable[[dict[str, Any]], None] | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any]]:
-    """Train a policy in place; resumes where `folder` holds a checkpoint of the same run.
+    """Train a policy in place; resumes where `folder` holds a checkpoint of the same run (`Loop.settings`).
 
     Args:
         policy: is changed.
@@ -53,6 +53,7 @@ def train(
         The lines of the metrics.
 
     Raises:
+        CheckpointError: the checkpoint in `folder` is damaged, or of another run; names the setting that differs.
         ConfigError: a prompt that is too long.
         DataError: the reward function raised, or gave what is no finite number.
         DivergenceError: a loss stopped being finite.

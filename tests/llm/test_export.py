@@ -14,8 +14,8 @@ import torch
 from surefoot.core.errors import ConfigError, MissingExtraError
 from surefoot.llm import METHODS, method
 from surefoot.llm.conformance.implementation import random_case
-from surefoot.llm.export import GROUPED, OF_ENTROPY, register_verl, trl_trainer, verl_advantages, verl_policy_loss
-from surefoot.llm.losses import loss
+from surefoot.llm.export import OF_ENTROPY, register_verl, trl_trainer, verl_advantages, verl_policy_loss
+from surefoot.llm.losses import GROUPED, loss
 
 EXPORTED = [name for name, one in METHODS.items() if one.surrogate not in GROUPED and one.units not in OF_ENTROPY]
 installed = importlib.util.find_spec
@@ -61,6 +61,12 @@ def test_what_an_engine_can_not_give_is_refused() -> None:
         verl_policy_loss("pacs")
     with pytest.raises(ConfigError, match="'entropy_tokens' reads the entropy"):
         verl_policy_loss("entropy_tokens")
+    for name, value in (("kl", "k3"), ("kl_coefficient", 0.01), ("entropy_coefficient", 0.1), ("weight_cap", 2.0)):
+        with pytest.raises(ConfigError, match=rf"method\.{name}={value!r}: KL, entropy and .* are verl's own"):
+            verl_policy_loss("grpo", **{name: value})
+    for name, value in (("drop_truncated", True), ("overlong_share", 0.5), ("advantages", "loo")):
+        with pytest.raises(ConfigError, match=rf"method\.{name}={value!r} has no effect in a loss alone"):
+            verl_policy_loss("dapo_clip", **{name: value})
     with pytest.raises(ConfigError, match="unknown advantages 'grpo'"):
         verl_advantages("grpo")
     for name, call in (("trl", lambda: trl_trainer("grpo")), ("verl", register_verl)):

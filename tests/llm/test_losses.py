@@ -141,6 +141,51 @@ def test_truncated_answers_are_left_out_and_still_counted() -> None:
     torch.testing.assert_close(found, sum(terms(*place) for place in kept) / len(everywhere()))
 
 
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "gspo", "entropy_tokens", "raft", "stapo", "rwr"])
+def test_the_entropy_bonus_is_the_mean_over_all_tokens_whichever_are_trained(name: str) -> None:
+    answers, plain, one = Answers(5), method(name), method(name, entropy_coefficient=0.1)
+    if name == "stapo":  # so that there are rare tokens
+        answers.old[0, :2] -= 7
+    batch = answers.batch(one)
+    count = denominators(one, batch)
+    wanted = 0.1 * sum(answers.entropy[place] for place in everywhere()) / len(everywhere())
+    torch.testing.assert_close(loss(plain, batch, LONGEST)[0] - loss(one, batch, LONGEST)[0], wanted)
+    parts = [batch.rows(rows) for rows in (torch.arange(4), torch.arange(4, 8))]
+    found = sum(loss(plain, part, LONGEST, *count)[0] - loss(one, part, LONGEST, *count)[0] for part in parts)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["raft", "rwr", "oapl", "pacs", "rrhf", "brpo"])
+def test_a_kl_in_the_reward_is_refused_where_no_advantage_takes_it(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"method\.kl=reward takes the KL from advantages, and method\.(surr|adv)"):
+        method(name, kl="reward", kl_coefficient=0.05)
+    assert method(name, kl="k3", kl_coefficient=0.05).kl == "k3"
+
+
+def test_a_penalty_of_overlong_answers_is_refused_where_steps_alone_are_rewarded() -> None:
+    with pytest.raises(ConfigError, match=r"method\.overlong_share=0\.5 takes from the reward of an answer"):
+        method("process", overlong_share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("share", 1.5, "a share, from 0 to 1"),
+        ("share", 0.0, "must be above 0"),
+        ("overlong_share", 1.5, "a share, from 0 to 1"),
+        ("nucleus", -0.1, "a share, from 0 to 1"),
+        ("temperature", 0.0, "must be above 0"),
+        ("scale", 0.0, "must be above 0"),
+        ("cap", math.nan, "must be above 0"),
+        ("entropy_coefficient", -0.1, "must not be below 0"),
+        ("log_ratio_bound", -1.0, "must not be below 0"),
+    ],
+)
+def test_settings_out_of_their_range_are_named(field: str, value: float, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"method\.{field}={value} must .*{said.removeprefix('must ')}"):
+        method("grpo", **{field: value})
+
+
 def test_unknown_names_settings_and_the_two_methods_called_dapo_are_named() -> None:
     with pytest.raises(ConfigError, match="dapo_clip is decoupled clip"):
         method("dapo")

@@ -13,7 +13,7 @@ import torch
 from surefoot.cli.main import main
 from surefoot.core.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.policy_gradient import preference_terms, step_label_terms
-from surefoot.llm import Prompt, load_reward, scores
+from surefoot.llm import Loop, Prompt, TrainConfig, load_reward, method, scores
 from surefoot.llm.characters import character_policy
 from surefoot.llm.feedback import LabelledSteps, Pair, read_feedback
 from surefoot.llm.policy import LMPolicy
@@ -80,6 +80,19 @@ def test_right_steps_are_told_from_wrong_ones_at_their_ends() -> None:
     rewards = model.step_rewards(["5="], ["07\n10\n77"])[0]
     assert rewards[2] > 0.7 > 0.3 > rewards[5]
     assert model(["5="], ["07\n10\n77"]) == [pytest.approx(rewards[5])]
+
+
+def test_a_model_of_steps_is_refused_that_would_read_other_tokens_than_the_policy_wrote() -> None:
+    config = TrainConfig(steps=1, prompts_per_step=2, group=4, max_new_tokens=4)
+    prompts, one = [Prompt("1="), Prompt("2=")], method("process")
+    other = character_policy("-0123456789=\n", layers=1, width=32, heads=2, context=16)
+    own, theirs = other.tokenizer("12\n3")["input_ids"], tiny().tokenizer("12\n3")["input_ids"]
+    assert tiny().tokenizer.decode(own) != "12\n3" == tiny().tokenizer.decode(theirs)
+    said = r"token 3 is '-' to the policy \(15 tokens\) and '0' to the reward model \(14\)"
+    with pytest.raises(ConfigError, match=said):
+        Loop(other, prompts, RewardModel(tiny(), "steps"), one, config)
+    Loop(other, prompts, RewardModel(tiny(), "steps"), method("grpo"), config)  # reads texts
+    Loop(tiny(), prompts, RewardModel(tiny(rotary=True), "steps"), one, config).advance()
 
 
 def test_what_is_refused(tmp_path: pathlib.Path) -> None:

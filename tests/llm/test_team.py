@@ -70,6 +70,44 @@ def test_places_are_changed_and_members_learn_in_turn() -> None:
         assert changed == [n == step for n in range(3)]
 
 
+def test_the_reference_of_one_whose_turn_it_is_not_follows_too() -> None:
+    policies = [tiny(0), tiny(1)]
+    config = dataclasses.replace(SMALL, steps=8, reference_every=2)
+    team = Team(policies, PROMPTS, lengths, method("grpo"), config, MARFT)
+    for step in range(1, 9):
+        begun = [weights(policy) for policy in policies]
+        team.advance()
+        for old, loop in zip(begun, team.loops, strict=True):
+            assert loop.reference is not None
+            if step % 2 == 0:
+                assert not moved(weights(loop.policy), loop.reference)
+            elif moved(old, loop.policy):
+                assert moved(weights(loop.policy), loop.reference)
+
+
+def test_the_first_step_of_each_one_is_checked() -> None:
+    policies = [tiny(0), tiny(1)]
+    policies[1].model.transformer.drop.p = 0.5
+    policies[1].model.transformer.drop.train()
+    team = Team(policies, PROMPTS, lengths, GRPO, SMALL, MARFT)
+    team.advance()
+    with pytest.raises(ConfigError, match=r"differs by .* nats between sampling and training"):
+        team.advance()
+
+
+def test_members_sample_by_continuous_batching_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def batch(policy: LMPolicy, prompts: list[list[int]], new: int) -> list[tuple[list[int], list[float]]]:
+        asked.append(policy)
+        return [([3], [-1.0]) for _ in prompts]
+
+    monkeypatch.setattr("surefoot.llm.policy.continuous_batch", batch)
+    policies = [tiny(0), tiny(1)]
+    Team(policies, PROMPTS, sevens, GRPO, dataclasses.replace(SMALL, continuous=True), CORY).speak()
+    assert asked == policies
+
+
 def critic(seed: int, learning_rate: float = 3e-3) -> TeamCritic:
     return TeamCritic(RewardModel(tiny(seed)), CriticConfig(learning_rate=learning_rate, updates=4))
 
@@ -167,6 +205,9 @@ def test_a_team_that_was_killed_goes_on_bit_for_bit(criticised: bool, tmp_path: 
     for first, second in zip(whole, again, strict=True):
         assert not moved(weights(first), second)
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-5"]
+    other = Team(again[:2], PROMPTS, lengths, GRPO, config, TeamConfig(credit="last", swap_every=2))
+    with pytest.raises(CheckpointError, match=r"team\.json: is of a run with (credit=sum|swap_every=3), and"):
+        other.load(tmp_path)
     (tmp_path / "team.json").write_text('{"step": 5, "order": [0, 1, 2]}')
     with pytest.raises(CheckpointError, match="is not of a team of 2"):
         made()[1].load(tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from surefoot.core import checkpoint
 from surefoot.core.errors import CheckpointError, ConfigError, DataError
 from surefoot.llm import METHODS, LMPolicy, Prompt, TrainConfig, evaluate, method, train
 from surefoot.llm.characters import character_policy
@@ -134,6 +135,36 @@ def test_a_damaged_checkpoint_and_one_of_another_model_are_named(tmp_path: pathl
         train(tiny(), PROMPTS, sevens, method("grpo"), SMALL, tmp_path)
 
 
+def test_a_folder_of_another_run_is_refused_by_the_setting_that_differs(tmp_path: pathlib.Path) -> None:
+    train(tiny(), PROMPTS, sevens, method("dr_grpo"), SMALL, tmp_path)
+    longer = dataclasses.replace(SMALL, steps=6, learning_rate=5e-4, rows_at_once=8, evaluate_every=3)
+    policy = tiny()
+    before = weights(policy)
+    for name, config, prompts, said in (
+        ("gspo", longer, PROMPTS, r"with method\.advantages=mean, and this one has method\.advantages=meanstd"),
+        ("grpo", longer, PROMPTS, r"with method\.advantages=mean, and"),
+        ("dr_grpo", dataclasses.replace(longer, seed=1), PROMPTS, "with seed=0, and this one has seed=1"),
+        ("dr_grpo", dataclasses.replace(longer, lag=2), PROMPTS, "with lag=0, and this one has lag=2"),
+        ("dr_grpo", longer, PROMPTS[:3], "with prompts=4, and this one has prompts=3"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"{CHECKPOINT}: is of a run {said}"):
+            train(policy, prompts, sevens, method(name), config, tmp_path)
+    assert same(before, weights(policy))
+    lines = train(policy, PROMPTS, sevens, method("dr_grpo"), longer, tmp_path)  # what may change on the way
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_checkpoint_that_tells_no_settings_is_gone_on_with_unless_it_lacks_something(tmp_path: pathlib.Path) -> None:
+    train(tiny(), PROMPTS, sevens, method("dr_grpo"), SMALL, tmp_path)
+    tensors, meta = checkpoint.load(tmp_path / CHECKPOINT)
+    del meta["settings"]
+    checkpoint.save(tmp_path / CHECKPOINT, tensors, meta)
+    longer = dataclasses.replace(SMALL, steps=5)
+    with pytest.raises(CheckpointError, match="is of another model or method, it has no reference/transformer"):
+        train(tiny(), PROMPTS, sevens, method("grpo"), longer, tmp_path)
+    assert [line["step"] for line in train(tiny(), PROMPTS, sevens, method("dr_grpo"), longer, tmp_path)][-1] == 5
+
+
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo_clip", "rloo", "gspo", "luspo", "pacs", "entropy_tokens"])
 def test_the_memory_for_activations_changes_no_step(name: str) -> None:
     found = []
@@ -228,6 +259,16 @@ def test_a_reward_that_fails_and_settings_out_of_range_are_named() -> None:
         dataclasses.replace(SMALL, minibatches=3)
     with pytest.raises(ConfigError, match="prompt 1 has 15 tokens"):
         train(tiny(), [Prompt("1="), Prompt("1" * 15)], sevens, method("grpo"), SMALL)
+
+
+def test_a_pair_that_is_longer_than_the_context_is_named_before_training() -> None:
+    policy = tiny()
+    before = weights(policy)
+    pairs = [("1=", "5"), ("1234567=", "1234567"), ("1234567=", "12345678")]  # with its end the second just fits
+    with pytest.raises(ConfigError, match=r"pair 2 has a prompt of 8 tokens and an answer of 8 with its end.*of 16"):
+        supervise(policy, pairs, steps=1)
+    assert same(before, weights(policy))
+    supervise(policy, pairs[:2], steps=1)
 
 
 def test_a_copied_teacher_is_known_to_the_evaluation() -> None:
