@@ -187,6 +187,8 @@ class Agent(nn.Module):
     """Episodes whose mean cost rules on "episodes" are given while it acts; None for agents without a constraint."""
     inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
     """What a run that it starts from must give, by attribute; all else is taken where it fits."""
+    counts: ClassVar[tuple[str, ...]] = ()
+    """Buffers that say how far a run has come, and so don't come along to another."""
     inherits_moments: ClassVar[tuple[str, ...]] = ()
     """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""
     actor: Actor

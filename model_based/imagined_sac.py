@@ -135,7 +135,7 @@ class ImaginedSAC(Agent):
         ready = prepare(self, dataset, normalization=self.config.normalization)
         if self.learned:
             ready = prepare_model(self, ready)
-        if not self.rewards_fixed:
+        if not self.goals_fixed:  # also of a run that began from another: its limits are of other data
             starts = ready.episode_starts
             rewards = self.config.reward_range or (float(ready.rewards.min()), float(ready.rewards.max()))
             terminated = ready.terminations[starts[1:] - 1]

@@ -117,9 +117,8 @@ class MAC(Agent):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """As Q-chunking's; notes what the data's rewards allow values to be, for the alarm."""
-        fixed = self.rewards_fixed
         ready = chunked.prepare(self, dataset)
-        if not fixed:
+        if not self.goals_fixed:
             starts = ready.episode_starts
             rewards = (float(ready.rewards.min()), float(ready.rewards.max()))
             ended = ready.terminations[starts[1:] - 1]

@@ -93,6 +93,7 @@ class MBPO(OffPolicyAgent):
         "ant": {"target_entropy": -4.0, "length_schedule": (20_000, 100_000, 1, 25)},
     }  # fmt: skip
     data = "refused"
+    counts = ("imaginations",)
     config: MBPOConfig
     actor: TanhGaussianActor
     temperature: Temperature

@@ -21,6 +21,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_return
 from surefoot.data.sources import Added
 from surefoot.model_based.alarm import AlarmConfig
+from surefoot.model_based.signals import over_best
 from surefoot.offline.rcsl import RCSL, RCSLConfig
 from surefoot.world_models import learning
 from surefoot.world_models.dynamics import Dynamics
@@ -70,8 +71,8 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
         for field in ("model_updates", "behaviour_updates", "rollout_batches", "rollouts", "horizon", "kept",
                       "diffusion_steps", "behaviour_stride"):  # fmt: skip
             require(getattr(self, field) >= 1, "mbrcsl", field, getattr(self, field), ">= 1")
-        known = self.behaviour_network in {"mlp", "mlp_unet"}
-        require(known, "mbrcsl", "behaviour_network", self.behaviour_network, "mlp or mlp_unet")
+        network = self.behaviour_network
+        require(network in {"mlp", "mlp_unet"}, "mbrcsl", "behaviour_network", network, "mlp or mlp_unet")
         require(self.history == 1, "mbrcsl", "history", self.history, "1: its model predicts single observations")
         require(self.behaviour_warm_up >= 0, "mbrcsl", "behaviour_warm_up", self.behaviour_warm_up, ">= 0")
         require(0 < self.average_rate <= 1, "mbrcsl", "average_rate", self.average_rate, "in (0, 1]")
@@ -110,11 +111,10 @@ class MBRCSL(RCSL):
     name = "mbrcsl"
     Config: ClassVar[type] = MBRCSLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "default": {},
-        "official": PUBLISHED,
-        "official_schedule": {**PUBLISHED, "behaviour_stride": 778},
-    }
+        "default": {}, "official": PUBLISHED, "official_schedule": {**PUBLISHED, "behaviour_stride": 778},
+    }  # fmt: skip
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "next_observations")
+    counts = ("accepted", "tried")
     config: MBRCSLConfig
     low: Tensor
     high: Tensor
@@ -135,7 +135,7 @@ class MBRCSL(RCSL):
         for end in ("low", "high"):  # of the data's observations
             self.register_buffer(end, torch.zeros(sizes[0]))
         self.register_buffer("threshold", torch.zeros(()))  # the data's best return
-        for count in ("accepted", "tried"):  # paths kept, and batches of them, so far
+        for count in self.counts:  # paths kept, and batches of them, so far
             self.register_buffer(count, torch.zeros((), dtype=torch.int64))
 
     @property
@@ -163,8 +163,7 @@ class MBRCSL(RCSL):
     def phases(self) -> tuple[int, int, int]:
         """The last training steps of model, clone and paths."""
         c = self.config
-        model, behaviour, rollouts = itertools.accumulate((c.model_updates, c.behaviour_updates, c.rollout_batches))
-        return model, behaviour, rollouts
+        return tuple(itertools.accumulate((c.model_updates, c.behaviour_updates, c.rollout_batches)))  # type: ignore[return-value]
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """The data's rows, the model's, the first states of episodes, and the steps of paths that are kept."""
@@ -219,8 +218,8 @@ class MBRCSL(RCSL):
         returns = torch.where(paths.finite, paths.returns_to_go[0], -torch.inf)
         chosen = returns > self.threshold
         accepted, tried = self.accepted + chosen.sum(), self.tried + 1
-        found = torch.where(chosen, returns, -torch.inf).amax()
-        target = torch.where(self.accepted > 0, self.actor.target_return, -torch.inf).maximum(found)
+        best = torch.where(chosen, returns, -torch.inf).amax()
+        target = torch.where(self.accepted > 0, self.actor.target_return, -torch.inf).maximum(best)
         if int(tried) == c.rollout_batches and int(accepted) == 0:
             raise nothing_kept(self.name, c.rollout_batches * c.rollouts, float(self.threshold), float(returns.amax()))
         reached = torch.where(accepted > 0, target, self.actor.target_return)
@@ -229,7 +228,7 @@ class MBRCSL(RCSL):
             "acceptance": accepted / (tried * len(returns)),
             "kept_paths": accepted.float(),
             "model_return": paths.returns_to_go[0].mean(),
-            "model_return_over_best": torch.where(accepted * self.threshold != 0, reached / self.threshold, torch.nan),
+            "model_return_over_best": torch.where(accepted > 0, over_best(reached, self.threshold), torch.nan),
         }
         return {KEPT: paths.rows(chosen), "accepted": accepted, "tried": tried, "actor.target_return": wanted}, metrics
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory
 from surefoot.core.sources import Source, Stores
 from surefoot.model_based.alarm import AlarmConfig
@@ -97,6 +98,15 @@ class PETS(OffPolicyAgent):
         self.model = ensemble_of(self.spec, self.config)
         self.register_buffer("held", torch.zeros(()))  # the holdout's loss
         self.actor  # noqa: B018
+
+    def adopt(self, source: Agent) -> list[str] | None:
+        """Nothing more than its networks, but of no normalised agent: its model reads other units than functions do."""
+        if bool((source.normalizer.mean != 0).any()) or bool((source.normalizer.scale != 1).any()):
+            raise ConfigError(
+                f"the {source.name} run normalised observations, and pets plans by ends and rewards in the "
+                "environment's units: train it with algo.normalization=none (or algo.normalise_observations=false)"
+            )
+        return None
 
     @property
     def actor(self) -> EnsemblePlanner:  # type: ignore[override]

@@ -26,6 +26,11 @@ def met_limits(lowest: Tensor, highest: Tensor, discount: float) -> Tensor:
     return torch.stack([low, high, high, lowest, highest])
 
 
+def over_best(found: Tensor, best: Tensor) -> Tensor:
+    """() a return over the data's best, r / b; 1 + (r - b) / abs(b) where that is below 0, no number where it is 0."""
+    return torch.where(best != 0, 1 + (found - best) / best.abs(), torch.nan)
+
+
 def value_signals(q: Tensor, limits: Tensor, discount: float, temperature: Tensor, action_dim: int) -> Metrics:
     """What is told of (N, B) soft values.
 

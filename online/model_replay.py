@@ -41,7 +41,8 @@ class Split(Replay):
     """Rows of one vector step in `every`, which nothing is trained on, or of all the others.
 
     A row of the other part is moved to the nearest step before it that is of this one, so that the split stays what it
-    was while the buffer grows.
+    was while the buffer grows; where some rows are no transitions, those of this part are drawn from. While there is no
+    step of this part, all are.
     """
 
     def __init__(self, buffer: TransitionBuffer, every: int, held: bool, stream: str) -> None:
@@ -51,8 +52,15 @@ class Split(Replay):
 
     def of_buffer(self, uniform: Tensor) -> Tensor:
         """As `Replay.of_buffer`."""
+        stride, every, buffer = self.buffer.num_envs, self.every, self.buffer
+        if (self.held and len(buffer) < every * stride) or len(buffer) == 0:
+            return super().of_buffer(uniform)
+        if not buffer.all_valid:
+            steps = torch.arange(len(buffer), device=buffer.valid.device) // stride
+            mine = buffer.valid & ((steps % every == every - 1) == self.held)
+            some = mine.view(-1, len(self.seeds), self.num_envs).any(2).any(0).all()
+            return self._of_valid(uniform, mine if bool(some) else buffer.valid)
         rows = super().of_buffer(uniform)
-        stride, every = self.buffer.num_envs, self.every
         step = torch.div(rows, stride, rounding_mode="floor")
         place = step % every
         if not self.held:

@@ -64,6 +64,31 @@ def test_a_tenth_of_the_steps_is_held_out_from_the_model_and_from_it_alone(seeds
     assert not torch.equal(one[..., 0], one[..., 1])
 
 
+def bound(source: Split, rows: int = 400) -> np.ndarray:
+    source.bind([0], rows, torch.device("cpu"))
+    return source.rows(3).flatten().numpy()
+
+
+def test_before_a_step_is_held_out_all_rows_that_are_there_are() -> None:
+    buffer = filled(6, 64, 6400)
+    assert bound(Split(buffer, 10, True, "held")).max() < 6 * 64
+    assert bound(Split(filled(6, 4, 24), 10, True, "held")).max() < 24  # the buffer will never have ten steps
+
+
+@pytest.mark.parametrize("every", [20, 21])
+def test_rows_that_are_no_transitions_are_in_no_part(every: int) -> None:
+    buffer = TransitionBuffer(400, {"rewards": ()}, "cpu", 1)
+    for step in range(400):
+        inserted = step % every == every - 1
+        ends = np.array([step % every == every - 2])
+        columns = {"rewards": np.ones(1), "terminations": ends, "truncations": np.zeros(1, bool)}
+        buffer.add({**columns, "valid": np.array([not inserted])})
+    for held in (True, False):
+        rows = bound(Split(buffer, 10, held, "part"))
+        assert (rows % every != every - 1).all()
+        assert ((rows % 10 == 9) == held).all()
+
+
 def test_the_newest_rows_are_found_round_the_rings_end() -> None:
     buffer = filled(25, 1, 10)
     newest = Newest(buffer, "fresh")

@@ -43,6 +43,18 @@ def test_ends_and_known_rewards_are_told_by_observations_in_the_environments_uni
     torch.testing.assert_close(rewards, torch.tensor([1.25 + 7.5, 0.85 + 8.5, 0.75 + 12.5]))
 
 
+@pytest.mark.parametrize("name", ["mopo", "morel", "mac"])
+def test_what_values_may_be_is_of_the_data_also_where_a_critic_came_along(name: str) -> None:
+    data = plane_data(120)
+    data = data.replace(rewards=data.rewards - 5 - data.rewards.max())
+    agents = [ALGORITHMS[name](Spec.of(data), **({} if name == "mac" else MODELS)) for _ in range(2)]
+    agents[1].rewards_fixed = True  # as `init=` leaves it
+    for agent in agents:
+        agent.prepare(data)
+    assert float(agents[0].limits[0]) < 0
+    assert torch.equal(agents[0].limits, agents[1].limits)
+
+
 def rambo(weights: str) -> Learner:
     """Trained beyond its first imagined rows."""
     data, sizes = plane_data(120), {"model_updates": 4, "rollouts": 20, "rollout_length": 3, "hidden": (8, 6)}

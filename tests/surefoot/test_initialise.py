@@ -118,6 +118,27 @@ def test_an_encoder_of_another_kind_is_refused_and_one_of_the_same_comes_along(s
         start(ALGORITHMS[algorithm](seen, encoder="nature", **SMALL), source)
 
 
+@pytest.mark.parametrize("algorithm", ["mbrcsl", "mbpo"])
+def test_how_far_a_run_had_come_does_not_come_along(algorithm: str, start: Any) -> None:
+    small = {"model_hidden": (8,), "model_decays": ()}
+    source, agent = (ALGORITHMS[algorithm](SPEC, **small).fresh(seed) for seed in (1, 2))
+    assert agent.counts
+    for name in agent.counts:
+        getattr(source, name).fill_(103)
+    start(agent, source)
+    assert all(int(getattr(agent, name)) == 0 for name in agent.counts)
+    assert equal(agent.model, source.model)
+
+
+def test_a_planner_starts_from_no_model_of_normalised_observations(start: Any) -> None:
+    small = {"model_hidden": (8,), "model_decays": (), "model_members": 3, "model_elites": 2}
+    source = ALGORITHMS["mopo"](SPEC, **small).fresh(1)
+    assert "model" in start(ALGORITHMS["pets"](SPEC, **small), source)
+    source.normalizer.mean.fill_(2.0)
+    with pytest.raises(ConfigError, match=r"mopo run normalised observations, and pets .*normalization=none"):
+        start(ALGORITHMS["pets"](SPEC, **small), source)
+
+
 def test_actions_of_another_range_are_refused(start: Any) -> None:
     agent = SAC(Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)), **SMALL)
     there = r"from \[-2.0, -1.0\] to \[2.0, 1.0\] there and from \[-1.0, -1.0\] to \[1.0, 1.0\] here"

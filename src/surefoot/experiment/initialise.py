@@ -59,7 +59,10 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
         return adopted
     others = _other_functions(agent, source)
     fits = {
-        name: name in theirs and theirs[name].shape == value.shape and not name.startswith(others)
+        name: name in theirs
+        and theirs[name].shape == value.shape
+        and not name.startswith(others)
+        and name not in agent.counts
         for name, value in mine.items()
     }
     needed = {"encoder", *_wanted(agent, source)}  # networks that come along read its features
