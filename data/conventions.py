@@ -3,12 +3,14 @@
 | task | rewards in the file | trained on | an episode's success | score |
 |---|---|---|---|---|
 | AntMaze | 1 at the goal, else 0 | r - 1 | a reward of 1 in it | 100 times the share of successes |
-| Kitchen | sub-tasks done | as they are | all four sub-tasks | 25 times the sub-tasks of an episode |
+| Kitchen | sub-tasks done by then | as they are | all four sub-tasks | 25 times the most that are done at a step |
 | Adroit | dense | as they are | its own flag, where stored | by the reference returns |
 
 Source: Fu, Kumar, Nachum, Tucker and Levine, "D4RL: datasets for deep data-driven reinforcement learning" (2020); for
 r - 1: Kostrikov, Nair and Levine, "Offline reinforcement learning with implicit Q-learning" (2022). An AntMaze episode
 of D4RL ends at the goal. gymnasium-robotics' tasks of those names go on there, so that their returns are other numbers.
+D4RL's kitchen pays for a sub-task once, where an agent acts in it; its files were labelled anew, with the number that
+is done at each step, so that a reward follows from the state. Their returns are no score: they grow with every step.
 """
 
 from __future__ import annotations
@@ -46,8 +48,15 @@ def success(dataset: Dataset) -> Array | None:
     if kind == "antmaze":
         return np.maximum.reduceat(dataset.rewards, starts) > dataset.rewards.min() if _two_valued(dataset) else None
     if kind == "kitchen":
-        return dataset.episode_returns >= SUB_TASKS
+        return scored(dataset) >= SUB_TASKS
     return None
+
+
+def scored(dataset: Dataset) -> Array:
+    """(E,) float64: what is compared with the reference returns of an episode; its return, or a kitchen's sub-tasks."""
+    if family(dataset) == "kitchen":
+        return np.maximum.reduceat(dataset.rewards, dataset.episode_starts[:-1]).astype(np.float64)
+    return dataset.episode_returns
 
 
 def _two_valued(dataset: Dataset) -> bool:

@@ -14,8 +14,9 @@ from surefoot.core.errors import DataError
 Array = np.ndarray[Any, Any]
 NAMED = f"{spec.VECTOR}/"
 """What names of extras begin with that are parts of an observation."""
-REWARDS, NO_REWARDS = "rewards", "none: the log has none"
-"""Attribute that says what rewards are, and what it says of data recorded without, whose rewards are 0."""
+REWARDS, NO_REWARDS, NO_TASK = "rewards", "none: the log has none", "none: the data name no task"
+"""Attribute that says what rewards are, and what it says of data without any, whose rewards are 0: recorded without, or
+of no task yet."""
 BEST_RETURN = "best_return"
 """Attribute of data that do not hold all steps of their episodes: the highest return of a whole one, undiscounted."""
 
@@ -73,7 +74,7 @@ class Dataset:
     @property
     def has_rewards(self) -> bool:
         """Whether rewards were recorded or computed; else all are 0, and only cloning can learn from the data."""
-        return self.attributes.get(REWARDS) != NO_REWARDS
+        return self.attributes.get(REWARDS) not in (NO_REWARDS, NO_TASK)
 
     @property
     def observation_dim(self) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.spec import in_words
 from surefoot.data.catalogue import reference_scores
+from surefoot.data.conventions import scored
 from surefoot.data.dataset import Array, Dataset
 
 EDGES, ROWS = 5, 100_000
@@ -179,14 +180,14 @@ def trajectory_quality(dataset: Dataset, reference: tuple[float, float] | None =
     """TQ: (mean return - random) / (expert - random); None where no reference returns are known, or no rewards.
 
     Args:
-        dataset: all stored episodes count, each to its stored end.
+        dataset: all stored episodes count, each to its stored end, by what its task scores (`conventions.scored`).
         reference: returns of random and of expert behaviour; None: those of the catalogue.
     """
     reference = reference or reference_of(dataset)
     if reference is None or not dataset.has_rewards:
         return None
     low, high = reference
-    return float((dataset.episode_returns.mean() - low) / (high - low))
+    return float((scored(dataset).mean() - low) / (high - low))
 
 
 def reference_of(dataset: Dataset) -> tuple[float, float] | None:

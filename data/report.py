@@ -12,7 +12,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.spec import in_words
 from surefoot.data.catalogue import normalized_score, task_facts
-from surefoot.data.conventions import success
+from surefoot.data.conventions import scored, success
 from surefoot.data.dataset import REWARDS, Dataset
 from surefoot.data.download import sidecar_sha256
 from surefoot.data.files import sha256_of
@@ -46,7 +46,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "return_max": float(returns.max()) if dataset.has_rewards else None,
         "normalized_mean": None
         if reference is None or not dataset.has_rewards
-        else float(normalized_score(returns.mean(), reference)),
+        else float(normalized_score(scored(dataset).mean(), reference)),
         "success_share": None if solved is None else float(solved.mean()),
         "action_min": float(dataset.actions.min()),
         "action_max": float(dataset.actions.max()),

@@ -71,7 +71,7 @@ class ReCOIL(XQL):
         """Scale actions, normalise observations, say which rows are the expert's.
 
         Raises:
-            DataError: the column has other numbers than 0 and 1, or all rows to learn from are of one kind.
+            DataError: as `expert_rows`, of rows to learn from.
         """
         ready = prepare(self, dataset, normalization=self.config.normalization)
         rows = expert_rows(dataset, self.config.fraction, both=not self.goals_fixed)  # what is held out may have one
@@ -109,10 +109,16 @@ def expert_rows(dataset: Dataset, fraction: float, both: bool = True) -> Array:
         both: refuse rows of one kind.
 
     Raises:
-        DataError: the column has other numbers than 0 and 1, or all its rows are of one kind.
+        DataError: the column has other numbers than 0 and 1, or all its rows are of one kind, or there are neither it
+            nor rewards.
     """
     given = dataset.extras.get(EXPERT)
     if given is None:
+        if not dataset.has_rewards:
+            raise DataError(
+                f"{dataset.name}: says neither by rewards nor by a column {EXPERT!r} whom to imitate; add "
+                "extras/expert, 1 on the expert's rows and 0 on the others, or give rewards by reward=module:function"
+            )
         returns = dataset.episode_returns
         best = np.zeros(len(returns), np.float32)
         best[np.argsort(-returns, kind="stable")[: max(1, int(len(returns) * fraction))]] = 1

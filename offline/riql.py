@@ -77,7 +77,7 @@ class RIQL(Agent):
     def annotate(self, batch: Batch) -> Batch:
         """Add the quantile of the target critics, which two losses read."""
         q = self.target_critic(batch["observation_actions"])
-        return {**batch, "target_q": linear_quantile(q, self.config.quantile), "target_spread": q.std(0)}
+        return {**batch, "target_q": linear_quantile(q, self.config.quantile), "target_spread": q.std(0, correction=0)}
 
     def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Expectile regression of V(s) on the quantile of the target critics."""

@@ -189,7 +189,8 @@ class Table:
             DataError: an observation that the data do not have.
         """
         known = {row.tobytes(): index for index, row in enumerate(self.states)}
-        found = [known.get(np.ascontiguousarray(row, self.states.dtype).tobytes(), -1) for row in observations]
+        plain = np.asarray(observations, self.states.dtype) + 0.0  # + 0: no -0 beside 0
+        found = [known.get(row.tobytes(), -1) for row in plain]
         if -1 in found:
             row = found.index(-1)
             raise DataError(f"observation {row} is {observations[row].tolist()}, which the data do not have")

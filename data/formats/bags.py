@@ -71,7 +71,7 @@ def table(path: pathlib.Path, mapping: LogMapping | None = None) -> Table:
         limit = unpack_limit(size)
         return _sampled(path, _tracks(files, wanted, mapping.image_size, limit), mapping, wanted, limit)
 
-    return Table(path, names, read)
+    return Table(path, names, read, sampled=True)
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:

@@ -10,7 +10,7 @@ import csv
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,6 +35,7 @@ class Table:
     path: pathlib.Path
     names: Mapping[str, str]
     reader: Callable[[Sequence[str], str | None], dict[str, Array]]
+    sampled: bool = False  # its rows are made of messages, as the mapping says: by `rate` and `gap`
 
     def read(self, wanted: Sequence[str], text: str | None = None) -> dict[str, Array]:
         """Name -> (N, ...) of these columns, all of one length.
@@ -85,7 +86,7 @@ def _kinds(path: pathlib.Path, header: list[str], delimiter: str) -> dict[str, s
         rows = csv.reader(file, delimiter=delimiter)
         try:
             next(rows)
-            first = next(rows, [])
+            first = next(filter(None, rows), [])
         except (csv.Error, UnicodeDecodeError, StopIteration):
             first = []
     held = dict(zip(header, first, strict=False))
@@ -93,44 +94,43 @@ def _kinds(path: pathlib.Path, header: list[str], delimiter: str) -> dict[str, s
 
 
 def _text_columns(
-    path: pathlib.Path, rows: Iterator[list[str]], header: list[str], wanted: Sequence[str], text: str | None
+    path: pathlib.Path, rows: Any, header: list[str], wanted: Sequence[str], text: str | None
 ) -> dict[str, Array]:
     """The cells of these columns as numbers; a column of texts as the places of its texts among the different ones."""
     places = [header.index(name) for name in wanted]
     parts: list[list[Array]] = [[] for _ in wanted]
     texts: dict[str, int] = {}
-    line = 2
+    numbered = ((rows.line_num, cells) for cells in rows if cells)  # a blank line counts, and is no row
     try:
-        while lines := list(itertools.islice(rows, CHUNK)):
-            lines = [one for one in lines if one]
-            for one, cells in enumerate(lines):
+        while found := list(itertools.islice(numbered, CHUNK)):
+            lines, table = [line for line, _ in found], [cells for _, cells in found]
+            for line, cells in found:
                 if len(cells) != len(header):
-                    raise DataError(f"{path}: line {line + one} has {len(cells)} cells, and the first {len(header)}")
+                    raise DataError(f"{path}: line {line} has {len(cells)} cells, and the first {len(header)}")
             for index, place in enumerate(places):
-                cells = [one[place] for one in lines]
+                cells = [one[place] for one in table]
                 if header[place] == text:
                     if (blank := next((one for one, cell in enumerate(cells) if not cell.strip()), None)) is not None:
-                        raise DataError(f"{path}: the cell in line {line + blank} of column {text!r} is empty")
+                        raise DataError(f"{path}: the cell in line {lines[blank]} of column {text!r} is empty")
                     parts[index].append(np.array([texts.setdefault(cell, len(texts)) for cell in cells], np.float64))
                 else:
-                    parts[index].append(_numbers(path, header[place], cells, line))
-            line += len(lines)
+                    parts[index].append(_numbers(path, header[place], cells, lines))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: is not readable as text with columns near line {line} ({error})") from error
+        raise DataError(f"{path}: is not readable as text with columns near line {rows.line_num} ({error})") from error
     if not all(parts):
         raise DataError(f"{path}: is empty: no row follows the first line")
     return {name: np.concatenate(part) for name, part in zip(wanted, parts, strict=True)}
 
 
-def _numbers(path: pathlib.Path, name: str, cells: list[str], line: int) -> Array:
-    """Cells as float64: numbers, truth values, or dates as seconds."""
+def _numbers(path: pathlib.Path, name: str, cells: list[str], lines: Sequence[int]) -> Array:
+    """Cells as float64: numbers, truth values, or dates as seconds; `lines` are those that they stand in."""
     try:
         return np.array(cells, np.float64)
     except ValueError:
         found = [_number(cell.strip()) for cell in cells]
     if None in found:
         bad = found.index(None)
-        raise DataError(f"{path}: {cells[bad]!r} in line {line + bad} of column {name!r} is not a number")
+        raise DataError(f"{path}: {cells[bad]!r} in line {lines[bad]} of column {name!r} is not a number")
     return np.array(found, np.float64)
 
 

@@ -79,7 +79,7 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, path: pathlib.Path,
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:
-    """Write `path` and `normalization.npz` beside it; each appears whole or not at all.
+    """Write `path` and `normalization.npz` beside it; both appear, whole, or neither.
 
     Raises:
         DataError: the dataset breaks its invariants, is of images, has next observations that are not the next
@@ -107,8 +107,12 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     }
     with written_aside(beside, DataError) as aside, open(aside, "wb") as file:
         np.savez(file, allow_pickle=False, **extremes)
-    with written_aside(path, DataError) as aside, open(aside, "wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **columns)
+    try:
+        with written_aside(path, DataError) as aside, open(aside, "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **columns)
+    except BaseException:
+        beside.unlink(missing_ok=True)  # a scale without its data would refuse the next attempt
+        raise
 
 
 def _scaled(values: Array, low: Array, high: Array) -> Array:

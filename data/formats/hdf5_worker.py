@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 MAX_EXPANSION = 1100  # deflate can't shrink below 1/1032 of the data; more was never stored in the file
-MAX_NAMES = 100_000
+MAX_NAMES = 100_000  # of 5 kB of the HDF5 library's memory each, once opened
 MAX_ATTRIBUTES = 200
 WORKING_MEMORY = 512 << 20  # for the HDF5 library itself, beside the arrays
 
@@ -53,15 +53,17 @@ def limit_time(seconds: float) -> None:
 
 
 def dataset_names(file: h5py.File) -> list[str]:
-    """Names of the datasets in the file, the first MAX_NAMES."""
+    """Names of the datasets in the file, refused where they are more than MAX_NAMES: rows would be missing."""
     names: list[str] = []
 
     def visit(name: str, item: object) -> bool | None:
         if isinstance(item, h5py.Dataset):
             names.append(name)
-        return True if len(names) >= MAX_NAMES else None
+        return True if len(names) > MAX_NAMES else None
 
     file.visititems(visit)
+    if len(names) > MAX_NAMES:
+        raise Refused(f"has more than {MAX_NAMES:,} datasets, and no more are read: put fewer and longer ones into it")
     return names
 
 

@@ -174,10 +174,11 @@ def _shape(picture: Array) -> tuple[int, int, int]:
 
 
 def _file_of_episode(columns: dict[str, Array], images: dict[str, Array], lengths: Array) -> Array:
-    """(E,) int64: the number of the file that each episode stands in."""
+    """(E,) int64: the number of the file that each episode stands in, from 0 without gaps."""
     row = sum(array.nbytes // len(array) for array in columns.values())
     row += sum(array.nbytes // len(array) // 2 for array in images.values())  # as PNG, roughly
-    return (np.append(0, np.cumsum(lengths)[:-1]) * row // FILE_BYTES).astype(np.int64)
+    begun = np.append(0, np.cumsum(lengths)[:-1]) * row // FILE_BYTES  # jumps where an episode is larger than a file
+    return np.unique(begun, return_inverse=True)[1].astype(np.int64)
 
 
 def _arrow(array: Array) -> Any:

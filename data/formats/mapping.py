@@ -24,6 +24,7 @@ from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
 from surefoot.data.checks import check_finite, flags, vector
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.formats import pictures
 from surefoot.data.formats.columns import Table
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
@@ -127,6 +128,8 @@ def read_mapping(path: pathlib.Path) -> LogMapping:
         raise DataError(f"{error} (docs/own_data.md has the keys of a mapping)") from error
     if "observations" not in value and not value.get("images"):
         raise DataError(f"{path}: names no columns under 'observations', nor any under 'images'; add one of them")
+    if "image_size" in value and not value.get("images"):
+        raise DataError(f"{path}: 'image_size' scales pictures, and none is named under 'images'")
     value = {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
     return LogMapping(path=str(path), **value)
 
@@ -213,7 +216,12 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
         DataError: a column is missing or has the wrong shape; names file and column.
     """
     mapping = expanded(mapping, table)
-    if mapping.gap is not None and mapping.time is None and mapping.rate is None:
+    if mapping.rate is not None and not table.sampled:
+        raise DataError(
+            f"{mapping.path}: 'rate' is of recorded messages (MCAP, ROS 2), and {table.path} has a row for each step; "
+            "leave it out, and thin the rows out before where they are too many"
+        )
+    if mapping.gap is not None and mapping.time is None and not table.sampled:
         raise DataError(f"{mapping.path}: 'gap' needs 'time', the column of seconds")
     held = table.read([split(name)[0] for name in mapping.columns], mapping.episode)
 
@@ -248,7 +256,7 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
             found[key] = vector(str(table.path), name, column(name))
     found |= _ends(mapping, column, len(found["actions"]), str(table.path))
     if mapping.images:
-        _add_images(found, {key: column(name) for key, name in mapping.images.items()}, str(table.path))
+        _add_images(found, {key: column(name) for key, name in mapping.images.items()}, table.path, mapping.image_size)
     return found
 
 
@@ -288,13 +296,18 @@ def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, A
     return {"terminals": terminals, "timeouts": cut & ~terminals}
 
 
-def _add_images(found: dict[str, Array], images: Mapping[str, Array], name: str) -> None:
-    """Put pictures and the vector under keys of their own, each with what followed it inside its episode."""
+def _add_images(
+    found: dict[str, Array], images: dict[str, Array], path: pathlib.Path, size: tuple[int, int] | None
+) -> None:
+    """Put pictures, scaled, and the vector under keys of their own, each with what followed it inside its episode."""
     for key, array in images.items():
         if array.dtype != np.uint8 or array.ndim < 3:
             raise DataError(
-                f"{name}: the picture {key!r} is {array.dtype} of shape {array.shape}, must be uint8 pictures"
+                f"{path}: the picture {key!r} is {array.dtype} of shape {array.shape}, must be uint8 pictures"
             )
+        if len(array) and pictures.scaled(array[0], size).shape != array.shape[1:]:
+            each = (pictures.scaled(one, size) for one in array)
+            images[key] = pictures.stack(f"{path}, {key!r}", each, len(array), path.stat().st_size)
     ends = found["terminals"] | found["timeouts"]
     states = {STATE: found.pop("observations").astype(np.float32)} if "observations" in found else {}
     parts = {**states, **images}

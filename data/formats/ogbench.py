@@ -23,7 +23,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.files import written_aside
 from surefoot.data.checks import check_extra, flags, matrix, require_keys, validate, vector
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import NO_TASK, REWARDS, Dataset
 from surefoot.data.formats.chained import need_chain, with_known_ends
 from surefoot.data.formats.flat import LAYOUT_VERSION, OWN_MARK, Source
 from surefoot.data.formats.named import need_one_vector
@@ -36,8 +36,6 @@ STATES = ("qpos", "qvel", "button_states")
 KEYS = ("observations", "actions", "terminals", "rewards", "masks", INTERVAL, *STATES)
 MARKS = ("masks", "qpos", INTERVAL)
 """An NPZ file with one of these is of this layout."""
-REWARDS, UNKNOWN = "rewards", "none: the data name no task"
-"""Attribute that says which task the rewards are of, and what it says of data without any, whose rewards are 0."""
 
 
 def from_arrays(arrays: Mapping[str, Array], source: Source, view: str = "corrected") -> Dataset:
@@ -71,7 +69,7 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, view: str = "correc
     rewards = columns.pop("rewards", np.zeros(len(ends), np.float32))
     attributes = dict(source.attributes)
     if "rewards" not in arrays:
-        attributes.setdefault(REWARDS, UNKNOWN)
+        attributes.setdefault(REWARDS, NO_TASK)
     terminations, last = unsolved[rows] == 0, (ends if apart else np.append(ends[1:], True))[rows]
     return cut(
         Dataset(
@@ -135,8 +133,10 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
         "actions": dataset.actions[rows],
         "terminals": added,
     }
-    if dataset.attributes.get(REWARDS) != UNKNOWN:
-        columns |= {"rewards": dataset.rewards[rows], "masks": 1 - dataset.terminations[rows].astype(np.float32)}
+    if dataset.has_rewards:
+        columns["rewards"] = dataset.rewards[rows]
+    if dataset.has_rewards or dataset.terminations.any():
+        columns["masks"] = 1 - dataset.terminations[rows].astype(np.float32)
     columns |= {key: dataset.extras[key][rows] for key in STATES if key in dataset.extras}
     attributes = {**dataset.attributes, OWN_MARK: LAYOUT_VERSION}
     if dataset.env_id is not None:

@@ -32,10 +32,18 @@ def decoded(name: str, content: bytes, size: Size | None = None) -> Array:
 
 
 def scaled(picture: Array, size: Size | None) -> Array:
-    """An (H, W, 3) uint8 picture scaled to `size` (H, W)."""
+    """A uint8 picture, or frames of one, in any layout of `core.spec.Array`, scaled to `size` (H, W)."""
     from PIL import Image
 
-    return picture if size is None or picture.shape[:2] == size else np.asarray(_scaled(Image.fromarray(picture), size))
+    if size is None or size in (picture.shape[-3:-1], picture.shape[-2:]):
+        return picture
+    if picture.ndim == 3 and picture.shape[-1] == 3:
+        return np.asarray(_scaled(Image.fromarray(picture), size))
+    inner = picture.ndim > 2 and picture.shape[-3] >= picture.shape[-1]  # channels are the last dimension
+    planes = np.moveaxis(picture, -1, -3) if inner else picture
+    flat = [np.asarray(_scaled(Image.fromarray(plane), size)) for plane in planes.reshape(-1, *planes.shape[-2:])]
+    made = np.stack(flat).reshape(*planes.shape[:-2], *size)
+    return np.moveaxis(made, -3, -1) if inner else made
 
 
 def _scaled(image: Any, size: Size | None) -> Any:

@@ -173,6 +173,12 @@ def test_a_mapping_that_does_not_fit_the_messages_is_refused(
         load(recorded(tmp_path / "a.mcap"), mapping=tmp_path / "m.yaml")
 
 
+def test_a_recording_needs_no_time_and_no_rate_to_be_refused_for_silence(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "m.yaml").write_text(MAPPING.replace("rate: 10", "gap: 0.001"))
+    with pytest.raises(DataError, match=r"is silent for more than 0.001 s"):
+        load(recorded(tmp_path / "a.mcap"), mapping=tmp_path / "m.yaml")
+
+
 def test_a_damaged_recording_and_one_without_a_mapping_are_refused(tmp_path: pathlib.Path) -> None:
     recorded(tmp_path / "a.mcap")
     with pytest.raises(DataError, match=r"a.mcap: is a recording of messages, which needs a mapping"):

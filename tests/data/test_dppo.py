@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pathlib
 from typing import Any
 
@@ -76,6 +77,22 @@ def test_what_is_written_lies_between_minus_one_and_one_and_reads_back(tmp_path:
         np.testing.assert_array_equal(getattr(again, key), getattr(made, key))
     with pytest.raises(DataError, match=r"normalization\.npz: exists already"):
         save(made, tmp_path / "mine" / "other.npz", layout="dppo")
+
+
+def test_a_pair_whose_second_file_can_not_be_written_leaves_nothing_and_can_be_written_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made, path = dataset(), tmp_path / "train.npz"
+    with monkeypatch.context() as disk:
+        disk.setattr(np, "savez_compressed", full)
+        with pytest.raises(DataError, match=r"the disk is full.*Nothing was changed"):
+            save(made, path, layout="dppo")
+    assert list(tmp_path.iterdir()) == []
+    save(made, path, layout="dppo")
+    assert len(load(path)) == len(made)
 
 
 @pytest.mark.parametrize(

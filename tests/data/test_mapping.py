@@ -66,6 +66,8 @@ def test_parts_of_array_columns_and_patterns_are_chosen(tmp_path: pathlib.Path) 
         ("files: none*.csv\nobservations: q\nactions: torque", r"'files' names none\*.csv.*does not exist"),
         ("observations: q\nactions: torque", r"names no files"),
         ("files: log.csv\nobservations: q\nactions: torque\ngap: 1", r"'gap' needs 'time'"),
+        ("files: log.csv\nobservations: q\nactions: torque\nrate: 10", r"'rate' is of recorded messages.*log.csv"),
+        ("files: log.csv\nobservations: q\nactions: torque\nimage_size: 8", r"'image_size' scales pictures, and none"),
         ("files: log.csv\nobservations: q\nactions: torque\ntermination: dq", r"'dq' holds 10.0 in row 0"),
         ("a: &b [c]\nd: *b", r"log.yaml: is not readable as YAML \(it has references"),
         ("{{{", r"log.yaml: is not readable as YAML"),
@@ -82,6 +84,45 @@ def test_a_cell_that_is_missing_is_named_by_line_and_column(tmp_path: pathlib.Pa
     path = written(tmp_path, "files: log.csv\nobservations: q\nactions: torque", LOG.replace("b;4", "b;"))
     with pytest.raises(DataError, match=r"log.csv: '' in line 5 of column 'q' is not a number"):
         load(path)
+
+
+def test_blank_lines_are_counted_where_a_cell_is_named(tmp_path: pathlib.Path) -> None:
+    head, *rows = LOG.split("\n")
+    mapping = "files: log.csv\nobservations: q\nactions: torque\nepisode: trial"
+    blank = "\n".join([head, "", *rows[:2], "", "", *rows[2:]])
+    assert len(load(written(tmp_path, mapping, blank))) == 4
+    assert "mode: text" in logs.draft(tmp_path / "log.csv")
+    for broken, sentence in (
+        (blank.replace("b;4", "b;up"), r"'up' in line 8 of column 'q'"),
+        (blank.replace("b;4", " ;4"), r"the cell in line 8 of column 'trial'"),
+        (blank.replace(";hand", ""), r"line 8 has 5 cells"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            load(written(tmp_path, mapping, broken))
+
+
+@pytest.mark.parametrize(
+    ("shape", "small"),
+    [
+        ((6, 8, 3), (3, 4, 3)),
+        ((3, 6, 8), (3, 3, 4)),
+        ((6, 8), (3, 4)),
+        ((6, 8, 1), (3, 4, 1)),
+        ((2, 6, 8, 3), (2, 3, 4, 3)),
+    ],
+)
+def test_pictures_of_an_archive_are_scaled(
+    tmp_path: pathlib.Path, shape: tuple[int, ...], small: tuple[int, ...]
+) -> None:
+    seen = np.random.default_rng(0).integers(0, 255, (5, *shape)).astype(np.uint8)
+    np.savez(tmp_path / "log.npz", seen=seen, u=np.zeros((5, 1)))
+    (tmp_path / "log.yaml").write_text("files: log.npz\nimages: seen\nactions: u\nimage_size: [3, 4]\n")
+    found = load(tmp_path / "log.yaml").extras["observations/image"]
+    assert found.shape == (5, *small)
+    rows, columns = (i for i, (size, less) in enumerate(zip(shape, small, strict=True), 1) if size != less)
+    halves = [seen.take(range(start, shape[rows - 1], 2), rows).astype(float) for start in (0, 1)]
+    quarters = [half.take(range(start, shape[columns - 1], 2), columns) for half in halves for start in (0, 1)]
+    np.testing.assert_allclose(found, sum(quarters) / 4, atol=1)  # each is the mean of the four in its place
 
 
 def test_a_function_rewards_all_steps_at_once_and_what_it_gives_is_checked(tmp_path: pathlib.Path) -> None:

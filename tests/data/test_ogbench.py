@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.data import convert, load, save
-from surefoot.data.formats.ogbench import REWARDS, UNKNOWN, joined
+from surefoot.data import convert, info, load, save
+from surefoot.data.dataset import NO_TASK, REWARDS
+from surefoot.data.formats.ogbench import joined
+from surefoot.data.prepare import best_episodes
 
 
 def arrays(rows: int = 12, recordings: int = 2) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def test_the_last_row_of_a_recording_only_gives_the_observation_after_the_one_be
     assert found.truncations[[4, 9]].all()
     assert not found.terminations.any()
     assert found.valid.all()
-    assert found.attributes[REWARDS] == UNKNOWN
+    assert found.attributes[REWARDS] == NO_TASK
     assert not found.rewards.any()
 
 
@@ -76,6 +78,29 @@ def test_what_is_written_in_ogbenchs_layout_reads_back_the_same(tmp_path: pathli
             assert ("rewards" in raw) == bool(extra)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".npz", ".hdf5", ".parquet"])
+def test_data_that_name_no_task_have_no_rewards_in_any_format(tmp_path: pathlib.Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    found = load(write(tmp_path / "given.npz", **arrays()))
+    assert not found.has_rewards
+    assert info(found)["return_mean"] is None
+    with pytest.raises(ConfigError, match="no rewards, by which the best"):
+        best_episodes(found, 0.5)
+    save(found, tmp_path / f"again{suffix}")
+    assert not load(tmp_path / f"again{suffix}").has_rewards
+
+
+def test_terminations_of_data_without_rewards_are_written(tmp_path: pathlib.Path) -> None:
+    masks = (np.arange(12) % 5 != 2).astype(np.float32)
+    found = load(write(tmp_path / "given.npz", **arrays(), masks=masks))
+    assert found.terminations.any()
+    save(found, tmp_path / "again.npz", layout="ogbench")
+    again = load(tmp_path / "again.npz")
+    np.testing.assert_array_equal(again.terminations, found.terminations)
+    assert not again.has_rewards
+
+
 def test_a_file_written_so_is_read_by_ogbenchs_own_loader_to_the_same_rows(tmp_path: pathlib.Path) -> None:
     utils = pytest.importorskip("ogbench.utils", reason="needs the extra ogbench")
     found = load(write(tmp_path / "given.npz", **arrays()))
@@ -92,7 +117,7 @@ def test_ogbenchs_file_through_hdf5_keeps_states_and_what_is_known_of_rewards(tm
     convert(tmp_path / "given.npz", tmp_path / "kept.hdf5")
     kept = load(tmp_path / "kept.hdf5")
     np.testing.assert_array_equal(kept.extras["button_states"], first.extras["button_states"])
-    assert kept.attributes[REWARDS] == UNKNOWN
+    assert kept.attributes[REWARDS] == NO_TASK
     convert(tmp_path / "kept.hdf5", tmp_path / "back.npz", layout="ogbench")
     np.testing.assert_array_equal(load(tmp_path / "back.npz").observations, first.observations)
 

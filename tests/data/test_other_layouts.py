@@ -15,7 +15,7 @@ from test_formats import assert_same, made
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import convert, load, save
-from surefoot.data.formats import lerobot
+from surefoot.data.formats import lerobot, lerobot_write
 from surefoot.data.formats.lerobot_write import USUAL_FPS, fps_of
 
 
@@ -132,6 +132,20 @@ def test_a_lerobot_dataset_comes_back_bit_for_bit(tmp_path: pathlib.Path) -> Non
     assert back.env_id == "Hopper-v5"
     np.testing.assert_array_equal(back.extras["margins"], data.extras["margins"])
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["data", "meta"]
+
+
+@pytest.mark.parametrize("size", [200, 5000, 1 << 30])
+def test_episodes_larger_than_a_lerobot_file_should_be_have_files_of_their_own(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    monkeypatch.setattr(lerobot_write, "FILE_BYTES", size)
+    data = made(tmp_path)
+    save(data, tmp_path / "a", layout="lerobot")
+    files = sorted(path.name for path in (tmp_path / "a/data/chunk-000").iterdir())
+    assert files == [f"file-{number:03d}.parquet" for number in range(len(files))]
+    assert len(files) == 1 if size > 1 << 20 else 2 <= len(files) <= len(data.episode_lengths)
+    assert_same(load(tmp_path / "a"), data)
 
 
 def test_pictures_of_a_lerobot_dataset_come_by_a_mapping(tmp_path: pathlib.Path) -> None:

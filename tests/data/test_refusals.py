@@ -141,6 +141,25 @@ def test_a_crash_of_the_reader_is_one_sentence(tmp_path: pathlib.Path, monkeypat
         load(write_hdf5(tmp_path / "a.hdf5", random_walk()))
 
 
+@pytest.mark.parametrize("most", [3, 4, 5])
+def test_an_hdf5_file_of_more_datasets_than_are_read_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    from surefoot.data.formats import hdf5
+
+    worker = tmp_path / "hdf5_worker.py"
+    worker.write_text(hdf5.WORKER.read_text().replace("MAX_NAMES = 100_000", f"MAX_NAMES = {most}"))
+    monkeypatch.setattr(hdf5, "WORKER", worker)
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for k in range(4):
+            file[f"data/demo_{k}/actions"] = np.zeros((3, 1))
+    if most < 4:
+        with pytest.raises(DataError, match=r"a\.hdf5: has more than 3 datasets, and no more are read"):
+            hdf5.read_hdf5(tmp_path / "a.hdf5", [])
+    else:
+        assert len(hdf5.read_hdf5(tmp_path / "a.hdf5", []).names) == 4
+
+
 @pytest.mark.parametrize("name", ["a=b (1), c.hdf5", "algo=iql,bc.hdf5", "d4rl"])
 def test_any_existing_path_loads_whatever_its_name(
     tmp_path: pathlib.Path, name: str, monkeypatch: pytest.MonkeyPatch

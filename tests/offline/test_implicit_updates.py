@@ -17,7 +17,7 @@ from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.implicit_maxima import chi_square_loss, gumbel_loss, total_variation_loss
 from surefoot.core.learner import Learner
 from surefoot.core.sources import Stores, Uniform
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.store import Store, store_from_dataset
 from surefoot.experiment.offline_trainer import validation_losses
 from surefoot.offline import DVL, XQL, ReCOIL
@@ -276,6 +276,10 @@ def test_recoil_draws_the_share_of_the_experts_rows_and_refuses_data_of_one_kind
     assert float(drawn.mean()) == pytest.approx(0.7, abs=0.02)
     with pytest.raises(DataError, match="all of its rows are the expert's"):
         agent.prepare(dataset.replace(extras={"expert": np.ones(240, np.float32)}))
+    silent = {REWARDS: NO_REWARDS}
+    agent.prepare(dataset.replace(attributes=silent))
+    with pytest.raises(DataError, match="neither by rewards nor by a column 'expert' whom to imitate"):
+        agent.prepare(demonstrations(column=False).replace(attributes=silent))
     with pytest.raises(DataError, match="'expert' must be 0 or 1"):
         agent.prepare(dataset.replace(extras={"expert": np.full(240, 0.5, np.float32)}))
 

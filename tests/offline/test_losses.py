@@ -112,6 +112,12 @@ def test_riql_value_loss_uses_the_quantile_of_the_target_critics() -> None:
     assert loss(build(RIQL, critics=3, quantile=0.25), "value_loss") == exactly(2.225)
 
 
+@pytest.mark.parametrize(("critics", "spread"), [(1, [0.0, 0.0]), (2, [1.0, 0.5])])
+def test_riql_with_one_critic_tells_a_spread_of_0(critics: int, spread: list[float]) -> None:
+    agent = build(RIQL, critics=critics)
+    assert agent.annotate(batch())["target_spread"].tolist() == pytest.approx(spread)
+
+
 def test_riql_critic_loss_is_hubers_averaged_over_critics_and_rows() -> None:
     # y = 5.05 and 0; Q at A 3, 5/2, 5: 2.05 - 1/2, 2.55 - 1/2, .05^2 / 2; at B 0, 1, 5: 0, 1 - 1/2, 5 - 1/2
     assert loss(build(RIQL, critics=3, sigma=1.0, discount=0.9), "critic_loss") == exactly(8.60125 / 6)

@@ -100,6 +100,7 @@ def test_a_dataset_becomes_a_table_whose_policy_acts_on_observations() -> None:
     assert table.counts.visits.sum() == 200
     solution = vi_lcb(table.counts, 0.9, value_range=(0.0, 1.0), scale=0.05)
     assert table.act(solution, np.array([[2], [0], [1]], np.float32)).tolist() == [[1], [1], [1]]
+    assert table.act(solution, np.array([[-0.0]], np.float32)).tolist() == [[1]], "-0 is 0"
     exact = vi_lcb(table.counts, 0.9, value_range=(0.0, 1.0), scale=0)
     assert exact.values[:3].tolist() == pytest.approx([0.81, 0.9, 1.0])
     with pytest.raises(DataError, match=r"observation 1 is \[7\.0\], which the data do not have"):

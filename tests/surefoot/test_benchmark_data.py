@@ -11,9 +11,9 @@ import pytest
 from small_runs import TINY
 
 from surefoot.cli import main
-from surefoot.core.errors import DataError
+from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import load
-from surefoot.data.formats.ogbench import REWARDS, UNKNOWN
+from surefoot.data.dataset import NO_TASK, REWARDS
 from surefoot.evaluation import RunData
 from surefoot.experiment.inputs import dataset_of
 from surefoot.experiment.plan import Plan
@@ -45,7 +45,7 @@ def test_data_are_recorded_without_rewards_and_no_parts_are_left(
     found = load(recorded)
     assert (len(found), found.observation_dim, found.action_dim) == (3000, 2, 2)
     assert found.episode_lengths.tolist() == [1000] * 3
-    assert found.attributes[REWARDS] == UNKNOWN
+    assert found.attributes[REWARDS] == NO_TASK
     assert found.env_id == TASK  # the default task
     assert [item.name for item in recorded.parent.iterdir()] == [recorded.name]
     assert main(["datasets", "verify", str(recorded)]) == 0
@@ -111,6 +111,9 @@ def test_a_run_without_a_task_is_told_that_there_are_no_rewards(recorded: pathli
     assert same is dataset
     assert notes[0].startswith("warning:")
     assert "no rewards" in notes[0]
+    with pytest.raises(ConfigError, match="no rewards, which iql learns from; name a task that gives some"):
+        dataset_of(Plan("iql", {}, str(recorded), None), None, lambda _: None)
+    assert dataset_of(Plan("iql", {}, str(recorded), TASK), None, lambda _: None).has_rewards
 
 
 def test_a_task_that_no_row_solves_is_warned_of(recorded: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, DataError, SurefootError
 from surefoot.data.checks import OUTSIDE
-from surefoot.data.dataset import Array, Dataset
+from surefoot.data.dataset import NO_TASK, REWARDS, Array, Dataset
 from surefoot.data.rewards import rewarded
 from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
@@ -112,8 +112,10 @@ def refuse_without_rewards(kind: type[Agent], dataset: Dataset) -> None:
     """
     if dataset.has_rewards or not {"rewards", "returns_to_go"} & set(kind.reads):
         return
+    task = "name a task that gives some, as env=ogbench/scene-play-singletask-task1-v0, or "
     raise ConfigError(
-        f"{dataset.name} has no rewards, which {kind.name} learns from; give them by a function of yours, "
+        f"{dataset.name} has no rewards, which {kind.name} learns from; "
+        f"{task if dataset.attributes.get(REWARDS) == NO_TASK else ''}give them by a function of yours, "
         "reward=module:function (docs/own_data.md), or clone what was done: algo=bc"
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from surefoot.core.files import read_json, write_json, written_aside
 from surefoot.core.schema import Many, Maybe, Number, Record, Table, Text
 from surefoot.data import normalized_score, reference_scores
+from surefoot.data.conventions import scored
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import (
@@ -81,7 +82,7 @@ def behaviour(dataset: Dataset, reference: tuple[float, float] | None) -> dict[s
     """Return and cost of the data itself, with the interval of their means over episodes."""
     returns = dataset.episode_returns
     interval = hierarchical_interval([returns]).to_json()
-    mean = None if reference is None else float(normalized_score(returns.mean(), reference))
+    mean = None if reference is None else float(normalized_score(scored(dataset).mean(), reference))
     costs = dataset.episode_costs
     cost = None if costs is None else cost_interval([costs]).to_json()
     return {**interval, "episodes": len(returns), "normalized": mean, "cost": cost}

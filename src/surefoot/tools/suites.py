@@ -9,9 +9,9 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import Dataset, save
-from surefoot.data.dataset import BEST_RETURN
+from surefoot.data.dataset import BEST_RETURN, NO_TASK, REWARDS
 from surefoot.data.files import cache_folder
-from surefoot.data.formats.ogbench import REWARDS, STATES, UNKNOWN, cut, joined
+from surefoot.data.formats.ogbench import STATES, cut, joined
 from surefoot.data.load import load as load_source
 from surefoot.envs.suites.names import (
     BASES,
@@ -101,7 +101,7 @@ def assemble(recording: Recording, episodes: int) -> Dataset:
         "licence": "MIT",
     }
     if isinstance(asked, OGBenchName):
-        attributes[REWARDS] = UNKNOWN
+        attributes[REWARDS] = NO_TASK
         env_id = OGBenchName(asked.base, asked.behaviour, asked.facts.default).text
     else:
         env_id = asked.text
@@ -243,7 +243,7 @@ def with_rewards(dataset: Dataset, environment: str | None) -> tuple[Dataset, li
         if solved == 0:
             notes.append(f"warning: {dataset.name}: no row solves {asked.text}, so no method can learn what does")
         return dataset, notes
-    if stated == UNKNOWN:
+    if stated == NO_TASK:
         where = "without a simulator" if environment is None else f"in {environment}"
         return dataset, [
             f"warning: {dataset.name} has no rewards (all are 0), and this run {where} names no task that gives some; "
