@@ -61,7 +61,8 @@ class Rollout:
     finished_returns: Tensor
     finished_costs: Tensor
     carry: Carry
-    """To go on from, with `rollout(..., carry=...)` and the same seeds."""
+    """To go on from, with `rollout(..., episodes="many", carry=...)` and the same seeds. Of rollouts of one episode its
+    states are the last ones, and there is nothing to go on from: the horizon has ended the episodes."""
     records: dict[str, Tensor]
     """Name -> (T, N, ...) float32 or bool. In rollouts of one episode, rows t >= lengths are 0."""
 
@@ -98,8 +99,8 @@ def rollout(
         num_envs: N; else it is the length of `seeds`, `states`, `carry`, `parameters` or `actions`.
         seeds: (N,) one a environment, or a base seed that N different ones are made of.
         states: (N, S) to begin the first episodes in; drawn from the seeds by default.
-        carry: where another rollout with these seeds stopped, instead of `states`.
-        horizon: most steps T; by default those of `actions`, else `max_steps`.
+        carry: where another rollout of many episodes with these seeds stopped, instead of `states`; of many too.
+        horizon: most steps T; by default those of `actions`, else `max_steps`. A single episode is truncated there.
         parameters: (P,) or (N, P) of the dynamics; the system's own by default.
         episodes: "one": each environment stops at its first end. "many": it begins another one at once, T steps in all.
         max_steps: of an episode; the system's own by default.
@@ -116,6 +117,8 @@ def rollout(
         raise ValueError("give exactly one of policy, actions and random=True")
     if episodes not in ("one", "many"):
         raise ValueError(f"episodes is {episodes!r}, must be 'one' or 'many'")
+    if carry is not None and episodes == "one":
+        raise ValueError("carry goes on with rollouts of episodes='many'; one episode begins in states")
     device = torch.device(device)
     if device.type == "cuda":
         gpu.require_device()
@@ -171,8 +174,8 @@ def rollout(
 
 def seed_tensor(seeds: int | Numbers, count: int, device: torch.device) -> Tensor:
     """(N,) int64 seeds in [0, 2^32) from a base seed or from one for each environment."""
-    if isinstance(seeds, int):
-        return environment_seeds(seeds, count, device)
+    if isinstance(seeds, (int, np.integer)):
+        return environment_seeds(int(seeds), count, device)
     table = torch.as_tensor(seeds, device=device)
     if table.dtype.is_floating_point or table.shape != (count,):
         raise ValueError(f"seeds must be {count} whole numbers, or a single one; they have shape {tuple(table.shape)}")
@@ -225,7 +228,7 @@ def _count(
 ) -> int:
     found = {
         "num_envs": num_envs,
-        "seeds": None if isinstance(seeds, int) else len(seeds),  # type: ignore[arg-type]
+        "seeds": None if isinstance(seeds, (int, np.integer)) else len(seeds),  # type: ignore[arg-type]
         "states": None if states is None else states.shape[0],
         "carry": None if carry is None else carry.states.shape[0],
         "parameters": parameters.shape[0] if parameters.dim() == 2 else None,

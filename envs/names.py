@@ -65,7 +65,8 @@ def gymnasium_id(env_id: str) -> str:
 def short_name(env_id: str) -> str:
     """The one name under which reports list an environment: `native/<name>` for both forms, any other as it is."""
     written = env_id.replace("_", "-")
-    return written if written in native_ids() else next((n for n, g in native_ids().items() if g == env_id), env_id)
+    known = {**native_ids(), **{name: gym_id for name, (gym_id, _, _) in PIXELS.items()}}
+    return written if written in known else next((name for name, gym_id in known.items() if gym_id == env_id), env_id)
 
 
 def is_native(env_id: str) -> bool:

@@ -89,17 +89,21 @@ class NativeVectorEnv(VectorEnvironment):
         self.next_seeds: list[int | None] = [None] * num_envs
         """Seed of each row's next automatic reset; None continues the row's own random numbers."""
         self.diverged_episodes = 0
-        """Episodes that ended because their state diverged, since construction."""
+        """Episodes that ended because their state diverged, since construction; those of rollouts on a GPU are counted
+        when the environments are next used on the CPU."""
         self._seeds = np.zeros(num_envs, np.int64)
-        self._seeded = False
+        self.begun = False
+        """Whether there was a reset; steps before the first one are refused."""
         self._threads = threads
         self._away: Carry | None = None
         """Where the environments stand after a rollout on a GPU, until they are next used on the CPU."""
+        self._diverged_away: torch.Tensor | int = 0
+        """Episodes that diverged there and are not yet counted: reading them sooner would wait for the GPU."""
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in all rows (or those of `options["reset_mask"]`) and activate them all.
+        """Begin an episode in all rows (or those of `options["reset_mask"]`; the first time all) and activate them all.
 
         Args:
             seed: an int seeds row i with seed + i, a sequence gives each row its own; None goes on with the row's
@@ -110,19 +114,20 @@ class NativeVectorEnv(VectorEnvironment):
             (N, O) float32 observations, and an empty info.
         """
         mask = reset_mask(options, self.num_envs)
-        rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
+        seeds = row_seeds(seed, self.num_envs)
         self._come_home()
-        if seed is None and not self._seeded:
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
-        if seed is None:
+        if not self.begun:
+            mask, drawn = None, int(np.random.SeedSequence().generate_state(1)[0])
+            seeds = [drawn + row if one is None else one for row, one in enumerate(seeds)]
+        if seed is None and self.begun:
             self._simulator.reset(mask=mask)
         else:
-            seeds = row_seeds(seed, self.num_envs)
+            rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
             own = np.array([seeds[row] is None for row in rows])
             if own.any():
                 self._simulator.reset(mask=np.isin(np.arange(self.num_envs), rows[own]))
             self._begin(rows, [seeds[row] for row in rows])
-        self._seeded = True
+        self.begun = True
         self.active[:] = True
         return self._given(self._simulator.observations), {}
 
@@ -136,8 +141,10 @@ class NativeVectorEnv(VectorEnvironment):
             (N, O) float32 observations, (N,) float32 rewards, (N,) bool terminations and truncations, info.
 
         Raises:
-            EnvironmentMismatchError: actions of another shape, or not finite; nothing has moved then.
+            EnvironmentMismatchError: before the first reset; actions of another shape, or not finite; nothing has moved
+                then.
         """
+        self._check_begun("step")
         self._come_home()
         simulator = self._simulator
         given = self._actions(actions)
@@ -159,6 +166,10 @@ class NativeVectorEnv(VectorEnvironment):
             self._begin(rows, [self.next_seeds[row] for row in rows])
         given_back = self._given(done.observations), self.give(rewards), self.give(terminations), self.give(truncations)
         return (*given_back, self.give_info(info))
+
+    def _check_begun(self, what: str) -> None:
+        if not self.begun:
+            raise EnvironmentMismatchError(f"{what} was called before the first reset: call reset first")
 
     def _actions(self, given: Any) -> Array:
         self.check_actions(given)
@@ -229,8 +240,8 @@ class NativeVectorEnv(VectorEnvironment):
             if key not in state or np.shape(state[key]) != value.shape:
                 found = np.shape(state[key]) if key in state else "absent"
                 raise EnvironmentMismatchError(f"the state's {key!r} is {found}; this environment needs {value.shape}")
-        self._seeds[:], self._table, self._seeded = state["seeds"], np.array(state["parameters"], np.float32), True
-        self._away = None
+        self._seeds[:], self._table, self.begun = state["seeds"], np.array(state["parameters"], np.float32), True
+        self._away, self._diverged_away = None, 0
         self._simulator.set_parameters(_rows(self._table))
         self._simulator.reset(self._seeds)
         parts = (torch.from_numpy(np.array(state[name])) for name in ("states", "episodes", "elapsed"))
@@ -266,8 +277,10 @@ class NativeVectorEnv(VectorEnvironment):
             device: where it is computed and the tensors are.
 
         Raises:
+            EnvironmentMismatchError: before the first reset.
             ConfigError: S doesn't divide N, rows are paused or wait for another seed, or a policy doesn't fit.
         """
+        self._check_begun("roll_out")
         share, rest = divmod(self.num_envs, len(policies))
         if rest or not self.active.all() or any(seed is not None for seed in self.next_seeds):
             raise ConfigError(f"{len(policies)} policies can't act in {self.num_envs} rows, all active and seeded once")
@@ -297,20 +310,22 @@ class NativeVectorEnv(VectorEnvironment):
             name: _joined([getattr(part, name) for part in parts], 0) for name in BLOCK_SUMS
         }
         carry = parts[0].carry.map(lambda *values: _joined(values, 0), *(part.carry for part in parts[1:]))
+        diverged = _joined([part.diverged for part in parts], 0).sum()
         if device.type == "cpu":
             self._simulator.state = carry
-            self.diverged_episodes += int(sum(part.diverged.sum() for part in parts))
+            self.diverged_episodes += int(diverged)
         else:
-            self._away = carry
+            self._away, self._diverged_away = carry, self._diverged_away + diverged
         terminations, truncations = joined.pop("terminated"), joined.pop("truncated")
         noise = policy_noise(seeds, begun, terminations | truncations, len(self.system.actions))
         return PolicyBlock(terminations=terminations, truncations=truncations, noise=noise, **joined)
 
     def _come_home(self) -> None:
-        """Go on here from where a rollout on a GPU stopped."""
+        """Go on here from where a rollout on a GPU stopped, and count what diverged there."""
         if self._away is not None:
             away, self._away = self._away, None
             self._simulator.state = away.map(torch.Tensor.cpu)
+            self.diverged_episodes, self._diverged_away = self.diverged_episodes + int(self._diverged_away), 0
 
     def __repr__(self) -> str:
         return f"NativeVectorEnv({self.system.alias}, num_envs={self.num_envs})"

@@ -183,14 +183,15 @@ def rollout(
         policy: a policy or a policy file, "random" for uniform actions, or actions (T, N, A).
         env: `native/quadrotor-2d`, a gymnasium id of a native system, or a `System`.
         envs: N; needed where seeds, states or actions don't say it.
-        steps: most steps; by default those of the actions, else the system's time limit.
+        steps: most steps; by default those of the actions, else the system's time limit. A single episode is
+            truncated there.
         seeds: (N,), or a base seed.
         episodes: "one" for each environment, or "many": a new one begins at once, for all steps.
         record: of `cuda_ext.rollout.RECORDS`: (T, N, ...) tensors in `records`.
         gap: preset of altered dynamics, or a list of one (or None) for each environment.
         parameters: physical constants, each one number or (N,); they go over those of `gap`.
         states: (N, S) to begin in.
-        carry: to go on from where another rollout with these seeds stopped.
+        carry: to go on from where another rollout of many episodes with these seeds stopped; of many too.
         sampling: draw actions of a stochastic policy instead of taking its mean ones.
         threads: None: all processors. No result depends on it.
         record_limit: most bytes of records; half of the free memory by default.
@@ -214,6 +215,7 @@ def rollout(
     if (envs is not None and envs < 1) or (steps is not None and steps < 1) or (threads is not None and threads < 1):
         raise ConfigError(f"envs is {envs}, steps {steps} and threads {threads}; they must be at least 1")
     given = _source(policy, system, sampling)
+    seeds = int(seeds) if isinstance(seeds, (int, np.integer)) else torch.as_tensor(as_numpy(seeds).astype(np.int64))
     physics: Any = None
     if gap is not None or parameters:
         same = not isinstance(gap, Sequence) or isinstance(gap, str)
@@ -226,7 +228,7 @@ def rollout(
             system,
             **given,
             num_envs=envs,
-            seeds=seeds if isinstance(seeds, int) else torch.as_tensor(as_numpy(seeds).astype(np.int64)),
+            seeds=seeds,
             states=states,
             carry=carry,
             horizon=steps,

@@ -28,7 +28,7 @@ class NativeEnv(gymnasium.Env[Array, Array]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Begin an episode: (O,) observation and an empty info."""
         super().reset(seed=seed)
-        if seed is None and not self._rows._seeded:
+        if seed is None and not self._rows.begun:
             seed = int(self.np_random.integers(SEEDS))
         return self._rows.reset(seed=seed)[0][0], {}
 

@@ -172,8 +172,8 @@ class PixelVectorEnv(VectorEnvironment):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in all rows, or in those of `options["reset_mask"]`."""
-        mask = (options or {}).get("reset_mask")
+        """Begin an episode in all rows, or in those of `options["reset_mask"]` (the first time in all)."""
+        mask = (options or {}).get("reset_mask") if self.inner.begun else None
         rows = np.ones(self.num_envs, np.bool_) if mask is None else as_numpy(mask).astype(np.bool_)
         seen, info = self.inner.reset(seed=seed, options=options)
         self._seen = np.asarray(seen)

@@ -96,10 +96,11 @@ def _log_mixture(values: Array, counts: Array, d: Array) -> Array:
     nodes, weights = _legendre()
     low, high = -1 / (1 - d), 1 / (1 + d)
     bets = low + (high - low) * (nodes[:, None] + 1) / 2  # (nodes, D)
-    total = np.zeros_like(bets)
-    for value, count in zip(values, counts, strict=True):
-        with np.errstate(divide="ignore"):
-            total += count * np.log1p(np.maximum(bets * (value - d), -1.0))
+    total = np.empty_like(bets)
+    with np.errstate(divide="ignore"):
+        for j, mean in enumerate(d):
+            logs = np.log1p(np.maximum(bets[:, j, None] * (values - mean), -1.0))  # (nodes, distinct values)
+            total[:, j] = (counts * logs).sum(axis=1)
     top = total.max(axis=0)
     return np.asarray(top + np.log((weights[:, None] / 2 * np.exp(total - top)).sum(axis=0)))
 

@@ -30,6 +30,7 @@ Answer = Literal["larger", "smaller", "open", "not separated"]
 """Of the first algorithm beside the second; open: not yet, and there are stages left."""
 UNEQUAL_SPREAD = 2.0
 """Ratio of standard deviations above which equal means can be called different too often (6.8 % at a ratio of 3)."""
+_MOST_PATHS = 10**6
 _SLACK = 1e-9  # relative; sums of the same scores in another order are ties
 
 
@@ -50,7 +51,7 @@ class LookPlan:
     pairs: int = 1
     """Comparisons that share the level."""
     paths: int = 4000
-    """Shuffles, the observed labels among them; all that there are where these are fewer."""
+    """Shuffles, the observed labels among them; see `shuffles`."""
     seed: int = 0
     """Of the shuffles."""
 
@@ -60,7 +61,7 @@ class LookPlan:
             ("per_stage", 2, 1000),
             ("stages", 1, 1000),
             ("pairs", 1, 10_000),
-            ("paths", 100, 10**6),
+            ("paths", 100, _MOST_PATHS),
             ("seed", 0, 2**63),
         ):
             value = getattr(self, name)
@@ -68,12 +69,19 @@ class LookPlan:
                 raise ConfigError(f"{name} is {value}; it must be a whole number from {least} to {most:,}")
         if not 0 < self.level < 1:
             raise ConfigError(f"level is {self.level}; it must be between 0 and 1, as in 0.05")
-        if _choose(self.per_stage * self.stages) * self.pair_level < 2:
-            seeds = f"{self.per_stage * self.stages} seeds" + (f" and {self.pairs} pairs" if self.pairs > 1 else "")
+        if not _decides(self._shares(self.stages)):
+            staged = f" in {self.stages} stages" if self.stages > 1 else ""
+            seeds = f"{self.seeds} seeds{staged}" + (f" and {self.pairs} pairs" if self.pairs > 1 else "")
+            enough = next(k for k in itertools.count(self.stages) if _decides(self._shares(k)))
             raise ConfigError(
                 f"with {seeds} nothing can be decided at a level of {self.level:g}: plan at least "
-                f"{seeds_needed(self.pair_level)} seeds for each algorithm"
+                f"{seeds_needed(self.pair_level)} seeds of each algorithm in one stage, or "
+                f"{self.per_stage * enough} in stages of {self.per_stage}"
             )
+
+    def _shares(self, stages: int) -> float:
+        """How many of all shuffles of so many stages a pair's level allows to cross."""
+        return min(_choose(self.per_stage) ** stages, 10**300) * self.pair_level
 
     @property
     def pair_level(self) -> float:
@@ -84,6 +92,22 @@ class LookPlan:
     def seeds(self) -> int:
         """Of each algorithm, at most."""
         return self.per_stage * self.stages
+
+    @property
+    def shuffles(self) -> int:
+        """How many are made: `paths`, or more where a pair's level lets none of those cross; all where these are fewer.
+
+        Raises:
+            ConfigError: a million are too few.
+        """
+        least = math.ceil(1 / self.pair_level - _SLACK)
+        found = min(_choose(self.per_stage) ** self.stages, max(self.paths, least))
+        if found > _MOST_PATHS:
+            raise ConfigError(
+                f"a level of {self.pair_level:g} for each pair takes {least:,} shuffles, more than {_MOST_PATHS:,}: "
+                "raise level, or compare fewer pairs"
+            )
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
@@ -101,8 +125,8 @@ class LookPlan:
         shared = f" ({self.pairs} pairs share it: {100 * self.pair_level:.2g} % each)" if self.pairs > 1 else ""
         return (
             f"after every {self.per_stage} seeds of each algorithm, at most {self.stages} times, the labels are "
-            f"shuffled {self.paths:,} times. Without a difference at most {share} of such comparisons ever say larger "
-            f"or smaller, however early they stop{shared}"
+            f"shuffled {self.shuffles:,} times. Without a difference at most {share} of such comparisons ever say "
+            f"larger or smaller, however early they stop{shared}"
         )
 
 
@@ -260,14 +284,15 @@ def labelings(plan: LookPlan) -> tuple[Array, ...]:
     """For each stage (paths, 2 n) weights +1/n or -1/n of its scores; path 0 has the observed labels."""
     n = plan.per_stage
     observed = np.concatenate([np.full(n, 1 / n), np.full(n, -1 / n)])
-    if _choose(n) ** plan.stages <= plan.paths:
+    paths = plan.shuffles
+    if _choose(n) ** plan.stages == paths:
         every = all_labelings(n)
         chosen_rows = np.array(list(itertools.product(range(len(every)), repeat=plan.stages)))
         return tuple(every[chosen_rows[:, k]] for k in range(plan.stages))
     generator = np.random.default_rng(plan.seed)
     shuffled = []
     for _ in range(plan.stages):
-        rows = generator.permuted(np.tile(observed, (plan.paths, 1)), axis=1)
+        rows = generator.permuted(np.tile(observed, (paths, 1)), axis=1)
         rows[0] = observed
         shuffled.append(rows)
     return tuple(shuffled)
@@ -352,6 +377,11 @@ def too_few(seeds: int, level: float = 0.05) -> str | None:
         f"with {have} of each algorithm nothing can be decided at a level of {level:g}: {shuffles}. "
         f"{seeds_needed(level)} seeds of each are the least"
     )
+
+
+def _decides(shares: float) -> bool:
+    """Whether the largest difference can cross where so many of all shuffles may: its mirror image ties with it."""
+    return math.floor(shares + _SLACK) >= 2
 
 
 def _choose(n: int) -> int:

@@ -79,7 +79,8 @@ def joined(first: Episodes, second: Episodes) -> Episodes:
 
 def _scores(found: Sequence[Episodes], score_range: tuple[float, float] | None, env_id: str) -> Array:
     if score_range is not None:
-        return np.asarray(np.mean([np.clip(episodes.returns, *score_range) for episodes in found], axis=0))
+        mean = np.mean([np.clip(episodes.returns, *score_range) for episodes in found], axis=0)
+        return np.asarray(np.clip(mean, *score_range))  # that of three equal numbers may be another
     solved = [episodes.successes for episodes in found if episodes.successes is not None]
     if len(solved) < len(found):
         raise ConfigError(

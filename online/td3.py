@@ -52,7 +52,7 @@ class TD3(OffPolicyAgent):
     Config = TD3Config
     PRESETS = {  # noqa: RUF012
         "cleanrl": {},
-        "sb3": {"learning_rate": 1e-3, "hidden": (400, 300), "initial_steps": 100},
+        "sb3": {"learning_rate": 1e-3, "hidden": (400, 300), "initial_steps": 100, "exploration_noise": 0.0},
         "zoo": {"learning_rate": 1e-3, "hidden": (400, 300), "initial_steps": 10_000},
         "zoo-pendulum": {"learning_rate": 1e-3, "hidden": (400, 300), "initial_steps": 10_000, "discount": 0.98},
     }

@@ -128,12 +128,14 @@ class OtherModeVectorEnv(VectorEnv[Any, Any, Any]):
         rewards, terminations, truncations = (
             np.array(as_numpy(value), copy=True) for value in (rewards, terminations, truncations)
         )
+        numbers = _numpy_info(info)
         if self._ended.any():  # only in NEXT_STEP; the row began its episode a step ago, unseen: begin it again
             fresh, _ = self.env.reset(options={"reset_mask": self._ended.copy()})
             final[self._ended] = as_numpy(fresh)[self._ended]
             rewards[self._ended], terminations[self._ended], truncations[self._ended] = 0, False, False
+            numbers = _without(numbers, self._ended)
         self._ended = terminations | truncations
-        return final, rewards, terminations, truncations, _numpy_info(info)
+        return final, rewards, terminations, truncations, numbers
 
     def render(self) -> Any:
         """As the wrapped environment renders."""
@@ -153,7 +155,8 @@ def to_gymnasium_vector(env: Any, mode: AutoresetMode | str = AutoresetMode.NEXT
     """A contract environment as gymnasium's vector environment of any mode, in numpy.
 
     In NEXT_STEP and DISABLED the observation after an end is the final one. NEXT_STEP begins a row's episode with a
-    partial reset, so those rows draw other initial states than the same seed gives in SAME_STEP, from the same law.
+    partial reset, so those rows draw other initial states than the same seed gives in SAME_STEP, from the same law;
+    their info has no entries (`_cost` is False), as gymnasium's.
 
     Raises:
         EnvironmentMismatchError, ConfigError: as `OtherModeVectorEnv`.
@@ -186,6 +189,23 @@ def _numpy_info(info: dict[str, Any]) -> dict[str, Any]:
     """The entries of an info that mean the same without autoreset in the step, in numpy."""
     kept = {key: value for key, value in info.items() if key not in FINAL_KEYS}
     return {key: as_numpy(value) if hasattr(value, "detach") else value for key, value in kept.items()}
+
+
+def _without(info: dict[str, Any], rows: Array) -> dict[str, Any]:
+    """A numpy info without the entries of some rows: 0 there, and `_key` False, as gymnasium's resets have them."""
+    there = ~rows
+    found: dict[str, Any] = {}
+    for key, value in info.items():
+        if isinstance(value, dict):
+            found[key] = _without(value, rows)
+        elif isinstance(value, np.ndarray) and value.shape[:1] == rows.shape:
+            found[key] = np.array(value, copy=True)
+            found[key][rows] = None if value.dtype == object else np.zeros((), value.dtype)
+            if not key.startswith("_"):
+                found.setdefault(f"_{key}", there.copy())
+        else:
+            found[key] = value
+    return found
 
 
 def _row(info: dict[str, Any], row: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.cuda_ext.twin import DIVERGED_MARGIN
 from surefoot.envs.interface import Array, Numbers, Tensors, VectorEnvironment, as_numpy, reset_mask, row_seeds
 
 Fields = Mapping[str, Tensor]
@@ -77,8 +78,8 @@ class Engine(Protocol):
 class PhysicsVectorEnv(VectorEnvironment):
     """A task on a physics engine, behind the contract; `from_mujoco_warp` and `from_mjx` make it.
 
-    A row whose state stops being finite is truncated: `info["diverged"]` marks it, its reward is 0 and its final
-    observation is the one before.
+    A row whose state stops being finite is truncated: `info["diverged"]` marks it, its reward is 0, its final
+    observation is the one before, and where the task has a constraint its margin is -1e6 and its cost 1.
     """
 
     def __init__(self, engine: Engine, task: PhysicsTask, num_envs: int, controls: Array, tensors: Tensors) -> None:
@@ -123,7 +124,8 @@ class PhysicsVectorEnv(VectorEnvironment):
         ended = terminated | truncated
         info: dict[str, Any] = {"final_obs": final, "_final_obs": ended, "diverged": ~finite}
         if outcome.margin is not None:
-            info |= {"margin": outcome.margin, "cost": (outcome.margin < 0).to(torch.float32)}
+            margin = torch.where(finite, outcome.margin, DIVERGED_MARGIN)
+            info |= {"margin": margin, "cost": (margin < 0).to(torch.float32)}
         self._seen = final
         if bool(ended.any()):
             self._begin(ended)

@@ -31,7 +31,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
     PCG64 generator per row exactly as gymnasium's environments do, so a seed gives the same initial state.
 
     A simulation whose state MuJoCo calls bad (NaN, infinite, beyond 1e10) or whose observation or reward is
-    not finite ends its episode: terminated, reward 0, `final_obs` the last good observation,
+    not finite ends its episode: truncated, reward 0, `final_obs` the last good observation,
     `info["diverged"]`, counted in `diverged_episodes`, and a RuntimeWarning at the first.
 
     Args:
@@ -261,14 +261,15 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
             complete[f"_{key}"] = moving.copy()
         complete["valid"], complete["diverged"] = moving, diverged
         if some and diverged.any():
+            if self.diverged_episodes == 0:
+                row = int(np.flatnonzero(diverged)[0])
+                warnings.warn(
+                    f"simulation {row} diverged {self._elapsed[row]} steps into its episode (state not finite or "
+                    "beyond 1e10); such episodes end there, and env.diverged_episodes counts them",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
             self.diverged_episodes += int(diverged.sum())
-            row = int(np.flatnonzero(diverged)[0])
-            warnings.warn(
-                f"simulation {row} diverged {self._elapsed[row]} steps into its episode (state not finite or beyond "
-                "1e10); such episodes end there, and env.diverged_episodes counts them",
-                RuntimeWarning,
-                stacklevel=3,
-            )
         return complete
 
     def _autoreset(self, ended: Array, info: dict[str, Any]) -> dict[str, Any]:

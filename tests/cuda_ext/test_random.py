@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -81,3 +82,9 @@ def test_episodes_and_environments_begin_differently() -> None:
     )
     first = result.records["observations"][::2, :, 2].flatten()
     assert len(torch.unique(first)) == 3 * 64
+
+
+def test_a_numpy_number_is_a_base_seed_too() -> None:
+    s = system("pendulum")
+    one, other = (rollout(s, random=True, num_envs=3, horizon=5, seeds=seed) for seed in (3, np.int64(3)))
+    assert torch.equal(one.returns, other.returns)

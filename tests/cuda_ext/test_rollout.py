@@ -273,6 +273,14 @@ def test_many_episodes_in_pieces_equal_one_piece(backend: str) -> None:
     assert torch.equal(whole.carry.states, second.carry.states)
 
 
+def test_rollouts_of_one_episode_do_not_go_on_from_a_carry() -> None:
+    s = system("pendulum")
+    cut = rollout(s, random=True, num_envs=3, horizon=20)
+    assert cut.truncated.all()  # by the horizon: its states are last ones, and episode 1 has not begun
+    with pytest.raises(ValueError, match="carry goes on with rollouts of episodes='many'"):
+        rollout(s, random=True, carry=cut.carry)
+
+
 @needs_native
 def test_the_first_episode_of_many_is_the_only_one_of_one() -> None:
     s = system("cartpole_balance")

@@ -231,6 +231,17 @@ def test_next_step_users_see_gymnasium_s_rows() -> None:
     assert [row[2][0] for row in rows] == [False, False, True, False, False]
 
 
+def test_rows_that_reset_in_next_step_say_nothing_of_the_hidden_step() -> None:
+    ours = to_gymnasium_vector(counting())
+    ours.reset(seed=0)
+    infos = [ours.step(ACTIONS)[-1] for _ in range(5)]  # row 0 begins again in the fourth step, row 1 in the fifth
+    shown = [[(float(info[key][0]), bool(info.get(f"_{key}", [True])[0])) for key in ("margin", "cost")]
+             for info in infos[2:]]  # fmt: skip
+    assert shown == [[(-1.5, True), (1, True)], [(0, False), (0, False)], [(0.5, True), (0, True)]]
+    assert (infos[3]["margin"][1], infos[3]["cost"][1]) == (-2.5, 1)
+    assert infos[3]["_cost"].tolist() == [False, True]
+
+
 def test_disabled_users_must_reset_the_rows_that_ended() -> None:
     ours = to_gymnasium_vector(counting(), "DISABLED")
     ours.reset(seed=0)

@@ -178,6 +178,10 @@ def test_the_time_limit_truncates_and_a_diverged_row_is_marked_and_ended() -> No
     assert rewards[1] == 0
     assert torch.equal(info["final_obs"][1], before[1])
     assert torch.isfinite(torch.as_tensor(observations)).all()
+    assert info["margin"].tolist() == [pytest.approx(0.9 - abs(float(info["final_obs"][0, 0]))), -1e6]
+    assert info["cost"].tolist() == [0, 1]
+    *_, info = env.step(torch.tensor([[float("inf")], [0.0]]))
+    assert info["margin"][0] == -1e6  # not minus infinity
 
 
 def test_initial_draws_follow_from_seed_and_episode_only_and_are_uniform() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -209,6 +210,11 @@ def test_a_diverged_simulation_ends_its_episode_and_is_counted(poison: float) ->
     assert np.isfinite(observations).all()
     assert np.abs(observations).max() < 10
     assert not env.step(np.zeros((3, 6), np.float32))[4]["diverged"].any()
+    env.sim.qvel[2, 0] = poison
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # one warning is enough
+        env.step(np.zeros((3, 6), np.float32))
+    assert env.diverged_episodes == 2
 
 
 def test_torch_tensors_on_request() -> None:

@@ -263,6 +263,41 @@ def test_both_names_of_a_system_have_one_short_name(env_id: str) -> None:
     assert short_name(env_id) == "native/quadrotor-2d"
 
 
+@pytest.mark.parametrize("env_id", ["native/pendulum-pixels", "native/pendulum_pixels", "surefoot/PendulumPixels-v0"])
+def test_both_names_of_a_camera_environment_have_one_short_name(env_id: str) -> None:
+    assert short_name(env_id) == "native/pendulum-pixels"
+
+
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "my_robots:My_Robot-v0", "native/no-such_system"])
 def test_other_environments_keep_their_names(env_id: str) -> None:
     assert short_name(env_id) == env_id
+
+
+def test_nothing_moves_before_the_first_reset_and_that_one_begins_all_rows() -> None:
+    env = NativeVectorEnv("pendulum", 3)
+    with pytest.raises(EnvironmentMismatchError, match="step was called before the first reset: call reset first"):
+        env.step(np.zeros((3, 1), np.float32))
+    with pytest.raises(EnvironmentMismatchError, match="roll_out was called before the first reset"):
+        env.roll_out([], 5)
+    observations, _ = env.reset(seed=4, options={"reset_mask": np.array([True, False, False])})
+    np.testing.assert_array_equal(observations, NativeVectorEnv("pendulum", 3).reset(seed=4)[0])
+    again, _ = env.reset(seed=9, options={"reset_mask": np.array([True, False, False])})
+    np.testing.assert_array_equal(again[1:], observations[1:])
+    assert (again[0] != observations[0]).any()
+    env = NativeVectorEnv("pendulum", 3)
+    observations, _ = env.reset(seed=[4, None, None])
+    assert len(np.unique(observations[:, 2])) == 3  # rows without a seed share none
+    fresh = NativeVectorEnv("pendulum", 3)
+    fresh.set_state(env.get_state())
+    np.testing.assert_array_equal(
+        fresh.step(np.zeros((3, 1), np.float32))[0], env.step(np.zeros((3, 1), np.float32))[0]
+    )
+
+
+def test_what_diverged_on_a_gpu_is_counted_once_the_environments_are_used_on_the_cpu() -> None:
+    env = NativeVectorEnv("pendulum", 2)
+    env.reset(seed=0)
+    env._away, env._diverged_away = env._simulator.state, torch.tensor(3)
+    assert env.get_state()["diverged_episodes"] == env.diverged_episodes == 3
+    env.reset(seed=0)
+    assert env.diverged_episodes == 3

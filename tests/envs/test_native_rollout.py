@@ -129,6 +129,12 @@ def test_diverged_episodes_are_counted() -> None:
     assert found.diverged.tolist() == [True] * 3 + [False] * 3
 
 
+def test_a_numpy_number_is_a_base_seed_too() -> None:
+    for more in ({}, {"parameters": {"gravity": [9.0] * 4}}):
+        one, other = (rollout("random", "native/pendulum", envs=4, steps=9, seeds=s, **more) for s in (3, np.int64(3)))
+        assert torch.equal(one.returns, other.returns)
+
+
 def broken(policy: Policy) -> Policy:
     policy.actor.mlp.weights[1].data[0, 0] = float("nan")
     return policy
@@ -142,6 +148,7 @@ def broken(policy: Policy) -> Policy:
         ({"envs": 0}, ConfigError, "envs is 0"),
         ({"steps": 0}, ConfigError, "steps 0"),
         ({"envs": None}, ConfigError, "num_envs"),
+        ({"carry": object()}, ConfigError, "native/pendulum: carry goes on with rollouts of episodes='many'"),
         ({"gap": "wnd"}, ConfigError, "did you mean 'wind'"),
         ({"parameters": {"mass": 0.0}}, ConfigError, r"mass is 0; it must lie in \[0.01, 100\]"),
         ({"record": ["reward"]}, ConfigError, "did you mean 'rewards'"),

@@ -171,3 +171,9 @@ def test_recorded_states_are_seen_as_the_environment_shows_them(velocities: bool
             expected = images[row][i] if velocities else {"image": images[row][i]}
             for key, value in expected.items():
                 np.testing.assert_array_equal(found[f"{name}/{key}"][row], value)
+
+
+def test_a_first_reset_with_a_mask_begins_and_draws_all_rows() -> None:
+    env, other = PixelVectorEnv("pendulum", 2, size=16), PixelVectorEnv("pendulum", 2, size=16)
+    masked, _ = env.reset(seed=3, options={"reset_mask": np.array([True, False])})
+    np.testing.assert_array_equal(masked, other.reset(seed=3)[0])

@@ -89,6 +89,30 @@ def test_small_plans_are_enumerated_with_the_observed_labels_first() -> None:
     assert labelings(LookPlan())[0].shape == (4000, 10)
 
 
+def test_plans_whose_largest_difference_can_not_cross_are_refused_and_the_next_larger_ones_decide() -> None:
+    with pytest.raises(
+        ConfigError, match=r"with 4 seeds in 2 stages nothing .* at least 4 seeds .* or 6 in stages of 2"
+    ):
+        LookPlan(2, 2)  # 36 shuffles, 1 may cross, and the observed one ties with its mirror image
+    with pytest.raises(ConfigError, match="with 6 seeds in 2 stages and 11 pairs nothing can be decided"):
+        LookPlan(3, 2, pairs=11)  # 400 * 0.05 / 11 is 1.8
+    for plan in (LookPlan(2, 3), LookPlan(3, 2, pairs=10), LookPlan(4, 1)):
+        scores = np.random.default_rng(0).uniform(size=(2, plan.seeds)) + [[9], [0]]
+        assert looks(scores[0], scores[1], plan)[-1].answer == "larger"
+    assert LookPlan(600, 1).seeds == 600  # more shuffles than a float can count
+
+
+def test_as_many_shuffles_are_made_as_the_level_of_a_pair_needs() -> None:
+    assert [LookPlan(pairs=pairs).shuffles for pairs in (1, 200, 201)] == [4000, 4000, 4020]
+    assert (LookPlan(5, 1).shuffles, LookPlan(5, 1, paths=100).shuffles) == (252, 100)
+    assert "shuffled 252 times" in LookPlan(5, 1).sentence()
+    plan = LookPlan(pairs=300)
+    scores = np.random.default_rng(0).uniform(size=(2, 25)) + [[9], [0]]
+    assert looks(scores[0], scores[1], plan)[-1].answer == "larger"
+    with pytest.raises(ConfigError, match="takes 10,000,000 shuffles, more than 1,000,000: raise level"):
+        LookPlan(level=1e-7).shuffles  # noqa: B018  # which --anytime never asks for
+
+
 def test_the_level_is_kept_and_the_published_boundaries_double_it() -> None:
     generator = np.random.default_rng(3)
     plan = LookPlan(5, 5, paths=600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 import gymnasium
@@ -316,3 +317,17 @@ def test_deterministic_policies_explore_with_noise_around_their_action() -> None
     spread = (agent.explore(observations, noise) - agent.act(observations)).detach()
     assert float(spread.std()) == pytest.approx(0.5, rel=0.05)
     assert float(agent.explore(observations, 100 * noise).detach().abs().max()) == 1.0
+
+
+def test_the_preset_sb3_of_td3_has_that_library_s_own_defaults() -> None:
+    library = pytest.importorskip("stable_baselines3", reason="the sb3 extra is not installed")
+    theirs = {name: one.default for name, one in inspect.signature(library.TD3.__init__).parameters.items()}
+    ours = TD3(spec(Constant()), **TD3.PRESETS["sb3"]).config
+    assert theirs["action_noise"] is None
+    assert ours.exploration_noise == 0
+    same = {"learning_rate": "learning_rate", "initial_steps": "learning_starts", "target_noise": "target_policy_noise",
+            "target_noise_clip": "target_noise_clip", "actor_every": "policy_delay", "target_rate": "tau",
+            "discount": "gamma"}  # fmt: skip
+    assert {name: getattr(ours, name) for name in same} == {name: theirs[other] for name, other in same.items()}
+    zoo = TD3(spec(Constant()), **TD3.PRESETS["zoo"]).config
+    assert zoo.exploration_noise == 0.1

@@ -134,7 +134,9 @@ def _looks(arguments: argparse.Namespace, pairs: int) -> LookPlan:
     per_stage = PER_STAGE if arguments.per_stage is None else arguments.per_stage
     if per_stage < 2 or most < per_stage:
         raise ConfigError(f"--per-stage is {per_stage} and --max-seeds {most}: at least 2, and at least one stage")
-    return LookPlan(per_stage, most // per_stage, arguments.level, pairs)
+    looks = LookPlan(per_stage, most // per_stage, arguments.level, pairs)
+    assert looks.shuffles  # more than a million are refused
+    return looks
 
 
 def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
