@@ -253,6 +253,10 @@ class Agent(nn.Module):
                 guess = f"did you mean {close[0]!r}? " if close else ""
                 raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
         given = config if config is not None else cls.Config()
+        if not isinstance(given, cls.Config):
+            raise ConfigError(
+                f"{cls.name} takes a {cls.Config.__name__}, not a {type(given).__name__}: give it its own"
+            )
         for field in dataclasses.fields(cls.Config):
             check_option(cls.name, field.name, str(field.type), options.get(field.name, getattr(given, field.name)))
         return dataclasses.replace(given, **options)

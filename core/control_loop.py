@@ -17,6 +17,31 @@ UNHEARD = "unheard"
 """() uint8 of a saved memory: 1 where `observe` is due."""
 
 
+def as_array(observation: Any, dtype: Any = None) -> np.ndarray:
+    """An observation as one array.
+
+    Raises:
+        EnvironmentMismatchError: it holds what is no number, or is not even an array.
+    """
+    try:
+        return np.asarray(observation, dtype)
+    except (TypeError, ValueError) as error:
+        pair = isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], Mapping)
+        advice = "observation, info = env.reset()" if pair else "an array of numbers"
+        raise EnvironmentMismatchError(
+            f"the observation is a {type(observation).__name__} that makes no array of numbers ({error}): give the "
+            f"observation alone, {advice}"
+        ) from error
+
+
+def check_width(observations: Any, width: int) -> None:
+    """Raise an EnvironmentMismatchError unless observations are rows of this width; normalising would broadcast one."""
+    shape = getattr(observations, "shape", None)
+    if shape is None or len(shape) == 0 or shape[-1] != width:
+        found = f"a {type(observations).__name__}" if shape is None else f"of shape {tuple(shape)}"
+        raise EnvironmentMismatchError(f"observations are {found}; this policy was trained on rows of {width} numbers")
+
+
 class ControlLoop:
     """`reset()`, then by turns `select_action(observation)` and `observe(reward, cost)`, on top of begin, act and hear.
 
@@ -55,7 +80,7 @@ class ControlLoop:
 
     def checked(self, observation: Any) -> Any:
         """One observation as arrays that the policy can read, or the error of `select_action`."""
-        observation = np.asarray(observation, dtype=np.float32)
+        observation = as_array(observation, np.float32)
         if observation.shape != (self.observation_dim,):
             raise EnvironmentMismatchError(
                 f"observation has shape {observation.shape}; this policy was trained on ({self.observation_dim},)"

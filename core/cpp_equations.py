@@ -27,7 +27,6 @@ FORMS = {
     "rsub": "{1} - {0}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
-    "remainder": "{0} - {1} * std::floor({0} / {1})",
     "fmod": "std::fmod({0}, {1})",
     "pow": "std::pow({0}, {1})",
     "atan2": "std::atan2({0}, {1})",
@@ -58,8 +57,12 @@ FORMS = {
 }
 """Operator -> its expression of elements; what is true is 1."""
 FORMS |= {f"bitwise_{name}": FORMS[f"logical_{name}"] for name in ("and", "or", "not")}  # of bool tensors
+FLOORED = ("remainder", "floor_divide")
 SAME = ("clone", "_to_copy", "detach", "alias", "lift_fresh_copy", "contiguous", "to")
 CONSTANT = ("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like", "new_empty", "empty_like")
+WHOLE = (torch.int32, torch.int64)
+PROBES, SCALES = 8, (0.1, 1.0, 10.0)
+"""Rows that a recorded function is compared at with the function itself, of each standard deviation."""
 REDUCTIONS = {"sum": "add", "mean": "add", "amin": "minimum", "amax": "maximum"}
 
 
@@ -72,26 +75,54 @@ def cpp_function(name: str, function: Callable[..., Tensor], widths: Sequence[in
         widths: of its arguments.
 
     Raises:
-        ExportError: it uses an operator that is not known here, or can't be recorded.
+        ExportError: it uses an operator that is not known here, can't be recorded, or leaves torch.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
+
+    def failed(error: Exception) -> ExportError:
+        return ExportError(f"the equations of {name} can't be written in C++: {error}; export to .onnx")
 
     try:
         recorded = make_fx(lambda *rows: function(*rows))(
             *(torch.full((1, width), 0.5, dtype=torch.float64) for width in widths)
         )
+        followed = all(_agree(recorded(*(row.clone() for row in rows)), function(*rows)) for rows in _probes(widths))
     except Exception as error:
-        raise ExportError(f"the equations of {name} can't be written in C++: {error}; export to .onnx") from error
+        raise failed(error) from error
+    if not followed:
+        raise ExportError(
+            f"the equations of {name} leave torch: numpy, numba or plain python computes a part of them, which a file "
+            "would hold as a constant. Write that part in torch's operators, or run the filter in python"
+        )
     recorded.graph.eliminate_dead_code()
     writer = _Writer(recorded, name)
     arguments = [
         np.array([[f"a{k}[{i}]" for i in range(width)]], object).reshape(1, width) for k, width in enumerate(widths)
     ]
-    result = writer.row(writer.run(*arguments, enable_io_processing=False)).reshape(-1)
+    try:
+        result = writer.row(writer.run(*arguments, enable_io_processing=False)).reshape(-1)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise failed(error) from error
     lines = [f"  const double {kept} = {text};" for kept, text in writer.needed(result)]
     lines += [f"  out[{i}] = {value};" for i, value in enumerate(result)]
     taken = ", ".join(f"const double* a{k}" for k in range(len(widths)))
     return f"inline void {name}({taken}, double* out) {{\n" + "\n".join(lines) + "\n}\n"
+
+
+def _probes(widths: Sequence[int]) -> list[list[Tensor]]:
+    """Arguments to compare at, always the same ones."""
+    drawn = torch.Generator().manual_seed(0)
+    return [
+        [scale * torch.randn(1, width, dtype=torch.float64, generator=drawn) for width in widths]
+        for scale in SCALES
+        for _ in range(PROBES)
+    ]
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one.double(), other.double(), 1e-9, 1e-12, equal_nan=True)
 
 
 class _Writer(fx.Interpreter):
@@ -100,6 +131,7 @@ class _Writer(fx.Interpreter):
     def __init__(self, module: fx.GraphModule, name: str) -> None:
         super().__init__(module)
         self.name, self.extra_traceback = name, False
+        self.given: torch.dtype | None = None
         self.statements: dict[str, str] = {}
         """Expression -> the name that has it."""
 
@@ -111,29 +143,29 @@ class _Writer(fx.Interpreter):
         if target is operator.getitem:
             return args[0][args[1]]
         kind = target.overloadpacket.__name__
+        named = dict(zip((argument.name for argument in target._schema.arguments), args)) | kwargs
         if kind in CONSTANT:
             like = torch.zeros(args[0].shape, dtype=torch.float64)
-            return target(like, *args[1:], **{**kwargs, "dtype": torch.float64})
+            return target(like, *args[1:], **{**kwargs, "dtype": self.given})
         if kind in SAME:
-            return args[0]
+            return self._cast(args[0], named.get("dtype"))
         if kind == "clamp":
-            low, high = (*args[1:], None, None)[:2]
-            low, high = kwargs.get("min", low), kwargs.get("max", high)
+            low, high = named.get("min"), named.get("max")
             found = args[0] if low is None else self._each("clamp_min", args[0], low)
             return found if high is None else self._each("clamp_max", found, high)
         if kind in REDUCTIONS:
-            return self._reduced(kind, *args, **kwargs)
-        if kind == "pow" and isinstance(args[1], int | float) and args[1] == 2:
-            return self._each("mul", args[0], args[0])
-        if kind in FORMS:
-            if (alpha := kwargs.get("alpha", 1)) != 1:
-                args = (args[0], self._each("mul", args[1], alpha))
-            return self._each(kind, *args)
+            return self._reduced(kind, self._cast(args[0], kwargs.get("dtype")), *args[1:], **kwargs)
+        if kind in FORMS or kind in FLOORED:
+            return self._operator(kind, named)
         if kind in SHAPES:
             return SHAPES[kind](*(self._rows(value) for value in args), **kwargs)
-        raise ExportError(
-            f"the equations of {self.name} use torch's {kind}, which can't be written in C++ here; export to .onnx"
-        )
+        raise self._unknown(kind)
+
+    def run_node(self, node: fx.Node) -> Any:
+        """As of any interpreter; the type of what it gives is known meanwhile."""
+        value = node.meta.get("val")
+        self.given = value.dtype if isinstance(value, Tensor) else None
+        return super().run_node(node)
 
     def row(self, value: Any) -> Row:
         """Expressions of a tensor or a number; those that are rows already stay."""
@@ -155,6 +187,49 @@ class _Writer(fx.Interpreter):
         if isinstance(value, list | tuple) and any(isinstance(one, np.ndarray) for one in value):
             return [self.row(one) for one in value]
         return value
+
+    def _unknown(self, what: str) -> ExportError:
+        return ExportError(
+            f"the equations of {self.name} use torch's {what}, which can't be written in C++ here; export to .onnx"
+        )
+
+    def _cast(self, value: Any, dtype: torch.dtype | None) -> Any:
+        """As another type: numbers are doubles here, so that only what is lost is written."""
+        if dtype is None or dtype.is_floating_point:
+            return value
+        if dtype != torch.bool and dtype not in WHOLE:
+            raise self._unknown(f"cast to {dtype}")
+        return self._each("ne", value, 0.0) if dtype == torch.bool else self._each("trunc", value)
+
+    def _operator(self, kind: str, named: dict[str, Any]) -> Row:
+        """One of `FORMS` or `FLOORED` with the arguments of torch's."""
+        alpha, rounding_mode = named.pop("alpha", 1), named.pop("rounding_mode", None)
+        operands = list(named.values())
+        if len(operands) != (2 if kind in FLOORED else len(set(re.findall(r"{\d}", FORMS[kind])))):
+            raise self._unknown(f"{kind} with {', '.join(n for n in named if n != 'self')}")
+        if kind.startswith("bitwise") and self.given != torch.bool:
+            raise self._unknown(f"{kind} of whole numbers")
+        if alpha != 1:
+            scaled = 0 if kind == "rsub" else 1
+            operands[scaled] = self._each("mul", operands[scaled], alpha)
+        if kind in FLOORED or rounding_mode == "floor":
+            return self._floored(*operands, rest=kind == "remainder")
+        if kind == "pow" and isinstance(operands[1], int | float) and operands[1] == 2:
+            return self._each("mul", operands[0], operands[0])
+        found = self._each(kind, *operands)
+        if rounding_mode is not None:
+            return self._each(rounding_mode, found)
+        return self._cast(found, torch.bool) if kind == "add" and self.given == torch.bool else found
+
+    def _floored(self, a: Any, b: Any, rest: bool) -> Row:
+        """The quotient rounded down, or what it leaves, of b's sign: by fmod, as torch, since a / b may round up."""
+        left = self._each("fmod", a, b)
+        other = self._each("ne", self._each("lt", left, 0.0), self._each("lt", b, 0.0))
+        beyond = self._each("logical_and", left, other)
+        if rest:
+            return self._each("where", beyond, self._each("add", left, b), left)
+        whole = self._each("sub", self._each("div", self._each("sub", a, left), b), beyond)
+        return self._each("where", b, self._each("round", whole), self._each("div", a, b))
 
     def _each(self, kind: str, *operands: Any) -> Row:
         """The operator on each element, after broadcasting."""
@@ -199,6 +274,12 @@ def _expand(row: Row, sizes: Sequence[int], **unused: Any) -> Row:
     return np.broadcast_to(row, [there if new == -1 else new for new, there in zip(sizes, old, strict=True)])
 
 
+def _squeeze(row: Row, dim: int | Sequence[int] | None = None) -> Row:
+    """Without the dimensions of 1 among these; torch leaves others as they are."""
+    dims = range(row.ndim) if dim is None else {d % row.ndim for d in _flat(dim)}
+    return np.squeeze(row, tuple(d for d in dims if row.shape[d] == 1))
+
+
 SHAPES: dict[str, Callable[..., Any]] = {
     "select": lambda row, dim, index: np.asarray(np.take(row, index, dim), object),
     "slice": _slice,
@@ -207,7 +288,7 @@ SHAPES: dict[str, Callable[..., Any]] = {
     "stack": lambda rows, dim=0: np.stack(rows, dim),
     "cat": lambda rows, dim=0: np.concatenate(rows, dim),
     "unsqueeze": lambda row, dim: np.expand_dims(row, dim),
-    "squeeze": lambda row, dim=None: np.squeeze(row, dim),
+    "squeeze": _squeeze,
     "view": lambda row, shape: row.reshape(shape),
     "_unsafe_view": lambda row, shape: row.reshape(shape),
     "reshape": lambda row, shape: row.reshape(shape),

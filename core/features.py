@@ -54,13 +54,19 @@ def encoder_of(spec: Spec, config: Any, algorithm: str) -> Encoder | None:
     if spec.one_vector:
         return None
     if not isinstance(config, EncoderConfig):
+        need_vector(spec, algorithm)
+    if config.shift < 0:
+        raise ConfigError(f"{algorithm}.shift is {config.shift}, must be 0 or more")
+    return Encoder(spec.observations, config.encoder, config.encoder_features)
+
+
+def need_vector(spec: Spec, algorithm: str) -> None:
+    """Raise a ConfigError, of an algorithm that learns from one vector, where observations are something else."""
+    if not spec.one_vector:
         raise ConfigError(
             f"{algorithm} learns from one vector, and observations are {spec.described()}: train it with bc, iql, sac "
             "or ppo, or wrap the environment in gymnasium.wrappers.FlattenObservation"
         )
-    if config.shift < 0:
-        raise ConfigError(f"{algorithm}.shift is {config.shift}, must be 0 or more")
-    return Encoder(spec.observations, config.encoder, config.encoder_features)
 
 
 def named(batch: Mapping[str, Tensor], encoder: Encoder, name: str) -> dict[str, Tensor]:
@@ -105,6 +111,12 @@ def _with_actions(batch: Batch) -> Batch:
     return batch
 
 
+def shifts_images(agent: Agent) -> bool:
+    """Whether training moves the images that this agent observes, at random."""
+    seen = agent.encoder is not None and not agent.encodes_itself and len(agent.encoder.images) > 0
+    return seen and agent.config.shift > 0
+
+
 def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Update | Rule]:
     """The agent's updates and rules, the encoder trained along with one of them; as they are without one.
 
@@ -113,7 +125,7 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     """
     if agent.encoder is None or agent.encodes_itself:
         return list(updates)
-    found = {SHIFT: Noise("uniform", 4)} if agent.config.shift > 0 and agent.encoder.images else {}
+    found = {SHIFT: Noise("uniform", 4)} if shifts_images(agent) else {}
     own: list[Any] = [  # of rules and updates, which this module can't import
         dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found}) if trained(u) else u
         for u in cast("list[Any]", updates)

@@ -22,6 +22,7 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "learning_rate": (0.0, math.inf, ">= 0"),
     "target_rate": (0.0, 1.0, "in [0, 1]"),
     "average_rate": (0.0, 1.0, "in [0, 1]"),
+    "weight_decay": (0.0, math.inf, ">= 0"),
     "max_gradient_norm": (math.ulp(0.0), math.inf, "> 0"),
     "epsilon": (0.0, math.inf, ">= 0"),
     "value_coefficient": (0.0, math.inf, ">= 0"),
@@ -36,6 +37,11 @@ def require(condition: bool, algorithm: str, field: str, value: Any, needed: str
         raise ConfigError(f"{algorithm}.{field} is {value!r}, must be {needed}")
 
 
+def needs(entries: list[str]) -> str:
+    """How an error says what a list of a fixed length holds."""
+    return f"a list of {len(entries)}: " + ", ".join(KINDS[one][1] if one in KINDS else one for one in entries)
+
+
 def check_option(algorithm: str, field: str, annotation: str, value: Any) -> None:
     """Raise a ConfigError unless `value` is of its field's kind, finite, and in the range that its name stands for."""
     said = annotation.removesuffix(" | None")
@@ -45,8 +51,19 @@ def check_option(algorithm: str, field: str, annotation: str, value: Any) -> Non
         right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
         require(right, algorithm, field, value, needed if said == annotation else f"{needed} or null")
     parts = value if isinstance(value, tuple | list) else (value,)
+    entries = said[len("tuple[") : -1].split(", ") if word == "tuple" and isinstance(value, tuple | list) else []
+    many = entries[1:] == ["..."]
+    each = entries[:1] * len(parts) if many else entries
+    for entry, part in zip(each, parts):
+        if entry in KINDS:
+            kind, needed = KINDS[entry]
+            right = isinstance(part, kind) and isinstance(part, bool) == (kind is bool)
+            require(
+                right, algorithm, field, value, f"a list each of whose entries is {needed}" if many else needs(each)
+            )
     ordered = field != "log_std_range" or (len(parts) == 2 and parts[0] < parts[1])  # clamp would take the second
     require(ordered, algorithm, field, value, "(lowest, highest)")
+    require(not entries or len(parts) == len(each), algorithm, field, value, needs(each))
     finite = all(math.isfinite(part) for part in parts if isinstance(part, float))
     require(finite, algorithm, field, value, "finite")
     for ending, (low, high, needed) in RANGES.items():

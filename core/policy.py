@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from surefoot.core import checkpoint
 from surefoot.core.actions import to_agent, to_environment
 from surefoot.core.actor import Actor, actor_class
-from surefoot.core.control_loop import ControlLoop
+from surefoot.core.control_loop import ControlLoop, as_array, check_width
 from surefoot.core.encoders import Encoder, on_vectors
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import beside, stem_of, write_json
@@ -181,6 +181,8 @@ class Policy(ControlLoop, nn.Module):
         """
         if self.encoder is not None:
             observations = self._by_key(observations)
+        else:
+            check_width(observations, self.observation_dim)
         rows = len(next(iter(observations.values())) if self.encoder is not None else observations)
         if any(len(value) != rows for value in memory.values()):
             sizes = {name: len(value) for name, value in memory.items()}
@@ -262,7 +264,7 @@ class Policy(ControlLoop, nn.Module):
             raise EnvironmentMismatchError(f"the observation is {found}; this policy reads {in_words(arrays)}")
         ready = {}
         for key, array in arrays.items():
-            value = np.asarray(observation[key])
+            value = as_array(observation[key])
             wrong = value.dtype != np.uint8 if array.image else value.dtype.kind not in "biuf"
             if value.shape != array.shape or wrong:
                 raise EnvironmentMismatchError(

@@ -8,6 +8,8 @@ from typing import ClassVar
 from surefoot.core.errors import ConfigError
 
 SCHEDULES = ("constant", "cosine", "linear", "restarts", "warm_up", "adaptive")
+FALLING = ("constant", "cosine", "linear")
+"""Those that a name alone says: they need no other setting."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Adam:
 
     def __post_init__(self) -> None:
         """Refuse an unknown schedule, or one that would be over at once."""
+        for name, value in (("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)):
+            if not value >= 0:
+                raise ConfigError(f"{name} is {value}, must be >= 0")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"betas is {self.betas}, must be in [0, 1)")
         if not self.epsilon > 0:
             raise ConfigError(f"epsilon is {self.epsilon}, must be > 0")
         if self.max_gradient_norm is not None and not self.max_gradient_norm > 0:

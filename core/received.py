@@ -51,7 +51,7 @@ OPTIONS: dict[str, Kind] = {
     "heads": _COUNT,
     "noise_hidden": _WIDTHS,
     "frequencies": _SIZE,
-    "blocks": Number(1, MOST_LAYERS, whole=True),
+    "blocks": Number(0, MOST_LAYERS, whole=True),
     "time_hidden": _SIZE,
     "velocity_hidden": _WIDTHS,
     "velocity_activation": Text(among=tuple(ACTIVATIONS)),

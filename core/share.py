@@ -16,6 +16,7 @@ from torch import Tensor
 
 from surefoot.core.agent import Agent, Update
 from surefoot.core.errors import ConfigError, SurefootError
+from surefoot.core.features import shifts_images
 from surefoot.core.sources import Batch, Source, as_sources
 
 
@@ -92,6 +93,8 @@ class Share:
         Raises:
             ConfigError: an agent whose batches can't be shared, or rows that can't be shared equally.
         """
+        if shifts_images(agent):  # by noise that each process would draw for its own rows alone
+            raise ConfigError(f"{agent.name}: processes that share a batch can't shift its images: set algo.shift=0")
         for update in agent.updates():
             fits = isinstance(update, Update) and update.repeat == 1 and update.rows is None and not update.noise
             if not (agent.by_rows and fits and isinstance(update.source, str)):  # type: ignore[union-attr]

@@ -61,8 +61,11 @@ class SingleAction:
         self.middle, self.half = ((high + low) / 2).numpy(), ((high - low) / 2).numpy()
 
     def __call__(self, observation: Array) -> Array | None:
-        """The action; None where the observation has another shape, or is not finite, or gives what is not."""
-        observation = np.asarray(observation, np.float32)
+        """The action; None where the observation is no array of its shape, or is not finite, or gives what is not."""
+        try:
+            observation = np.asarray(observation, np.float32)
+        except (TypeError, ValueError):
+            return None
         if observation.shape != self.mean.shape:
             return None
         value, add = self.seen, np.add

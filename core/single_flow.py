@@ -122,7 +122,10 @@ class SingleFlow:
 
     def __call__(self, observation: Array) -> Array | None:
         """The action; None, with the memory as it was, where the observation or the action is not as it should be."""
-        observation = np.asarray(observation, np.float32)
+        try:
+            observation = np.asarray(observation, np.float32)
+        except (TypeError, ValueError):
+            return None
         if observation.shape != self.mean.shape:
             return None
         seen = (observation - self.mean) / self.scale

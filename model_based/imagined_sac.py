@@ -15,6 +15,7 @@ from surefoot.core.actors import TanhGaussianActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
+from surefoot.core.rates import FALLING
 from surefoot.core.sources import MAIN, Source, Stores, Uniform
 from surefoot.core.temperature import Temperature
 from surefoot.core.value_learning import td_target
@@ -56,7 +57,7 @@ class ImaginedSACConfig(EnsembleConfig, AlarmConfig):
     target_entropy: float | None = None  # in nats; None: minus the number of action dimensions
     deterministic_backup: bool = False  # leave the entropy out of the targets
     actor_learning_rate: float = 1e-4
-    actor_schedule: str = "constant"  # or cosine, to 0 at the end of the run
+    actor_schedule: str = "constant"  # or cosine or linear, to 0 at the end of the run
     critic_learning_rate: float = 3e-4
     temperature_learning_rate: float = 1e-4
     hidden: tuple[int, ...] = (256, 256)
@@ -78,6 +79,8 @@ class ImaginedSACConfig(EnsembleConfig, AlarmConfig):
         require(0 <= self.real_ratio <= 1, name, "real_ratio", self.real_ratio, "in [0, 1]")
         known = self.normalization in {"none", "observations"}
         require(known, name, "normalization", self.normalization, "none or observations")
+        known = self.actor_schedule in FALLING
+        require(known, name, "actor_schedule", self.actor_schedule, " or ".join(FALLING))
         bounds = self.reward_range
         fine = bounds is None or (len(bounds) == 2 and bounds[0] <= bounds[1])
         require(fine, name, "reward_range", bounds, "(lowest, highest) or null")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.random import Noise
+from surefoot.core.rates import FALLING
 from surefoot.core.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
@@ -43,6 +44,8 @@ class TokenDynamicsConfig:
         require(self.bins >= 2, "token_dynamics", "bins", self.bins, ">= 2")
         require(self.law in LAWS, "token_dynamics", "law", self.law, " or ".join(LAWS))
         require(0 <= self.dropout < 1, "token_dynamics", "dropout", self.dropout, "in [0, 1)")
+        known = self.schedule in FALLING
+        require(known, "token_dynamics", "schedule", self.schedule, " or ".join(FALLING))
 
 
 class LearnedTokenDynamics(Agent):

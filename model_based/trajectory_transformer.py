@@ -13,6 +13,7 @@ from torch import Tensor
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.random import Noise
+from surefoot.core.rates import FALLING
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare, returns_to_go
@@ -57,6 +58,7 @@ class TTConfig:
         require(self.bins >= 2, name, "bins", self.bins, ">= 2")
         require(self.law in LAWS, name, "law", self.law, " or ".join(LAWS))
         require(0 <= self.dropout < 1, name, "dropout", self.dropout, "in [0, 1)")
+        require(self.schedule in FALLING, name, "schedule", self.schedule, " or ".join(FALLING))
         require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
         require(self.action_weight >= 0, name, "action_weight", self.action_weight, ">= 0")
         longest = f"at least 1, and with past, {self.past}, at most context, {self.context}"

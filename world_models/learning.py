@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.agent import Adam, Agent, Metrics, Rule, Update, require
+from surefoot.core.agent import Adam, Agent, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.errors import DataError
+from surefoot.core.features import need_vector
 from surefoot.core.random import generator
 from surefoot.core.sources import Batch, Drawn, Source, Stores
 from surefoot.core.spec import Spec
@@ -104,12 +105,12 @@ def ensemble_of(
         spec: the problem.
         config: of the model.
         costs: predict costs too.
-        units: (..., S) states as the model reads them -> the environment's units, which are what functions of ends and
-            rewards read; None: they are the same.
+        units: (..., S) states as the model reads them -> as functions of ends and rewards do; None: they are the same.
 
     Raises:
-        ConfigError: sizes that don't go together, or a termination function that can't be imported.
+        ConfigError: another problem, sizes that don't go together, or a termination function that can't be imported.
     """
+    need_vector(spec, algorithm_of(config))
     ends, earned = named(config.termination, spec.environment), rewards.named(config.reward_function, spec.environment)
     if units is not None:
         ends, earned = terminations.behind(ends, units), rewards.behind(earned, units)

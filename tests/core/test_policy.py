@@ -304,3 +304,22 @@ def test_a_deterministic_policy_reads_no_noise_and_others_a_number_for_each_acti
     found = {kind: policy(kind).noise_dim for kind in KINDS}
     assert found == {kind: 0 if kind == "deterministic" else 2 for kind in KINDS}
     assert not any(policy(kind).always_samples for kind in KINDS)
+
+
+@pytest.mark.parametrize("kind", ["deterministic", "categorical"])
+def test_observations_of_the_wrong_kind_are_refused(kind: str) -> None:
+    tested, row = policy(kind), np.zeros(3, np.float32)
+    with pytest.raises(
+        EnvironmentMismatchError, match=r"give the observation alone, observation, info = env.reset\(\)"
+    ):
+        tested.select_action((row, {}))
+    for wrong in ({"observations": row}, ["a", 1, 2]):
+        with pytest.raises(EnvironmentMismatchError, match="makes no array of numbers"):
+            tested.select_action(wrong)
+    for width in (1, 5):
+        with pytest.raises(
+            EnvironmentMismatchError, match=rf"of shape \(4, {width}\); .* trained on rows of 3 numbers"
+        ):
+            tested.act(torch.zeros(4, width), {})
+    with pytest.raises(EnvironmentMismatchError, match="observations are a dict"):
+        tested.act({"observations": torch.zeros(4, 3)}, {})

@@ -71,3 +71,13 @@ def test_what_can_not_be_shared_is_said() -> None:
         Share(0, 2).check(TD3BC(Spec(3, 1, (-1.0,), (1.0,))), BATCH)
     with pytest.raises(ConfigError, match=r"RANK.* not set: start the processes with torchrun"):
         Share.join()
+
+
+def test_images_that_are_shifted_can_not_be_shared() -> None:
+    from surefoot.core.spec import Array, Spec
+    from surefoot.offline.bc import BC
+
+    seen = Spec({"image": Array((36, 36, 3), "uint8")}, 2, (-1.0, -1.0), (1.0, 1.0))
+    with pytest.raises(ConfigError, match=r"^bc: .* can't shift its images: set algo.shift=0$"):
+        Share(0, 2).check(BC(seen, encoder="small", hidden=(8,)), 8)
+    assert Share(0, 2).check(BC(seen, encoder="small", hidden=(8,), shift=0), 8) == 4

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import pytest
 from problems import spec
 
 from surefoot.core.errors import ConfigError
+from surefoot.core.policy import Policy
+from surefoot.core.rates import Adam
+from surefoot.core.spec import Array, Spec
 from surefoot.core.temperature import Temperature
+from surefoot.model_based import ALGORITHMS as MODELS
 from surefoot.offline import ALGORITHMS
 from surefoot.online import ALGORITHMS as ONLINE
 
@@ -27,12 +32,52 @@ from surefoot.online import ALGORITHMS as ONLINE
         ("td3bc", "target_noise_clip", -0.5),
         ("aligndiff", "average_rate", 2.0),
         ("reinforce", "gae_lambda", 0.5),
+        ("iql", "hidden", ("a", 256)),
+        ("iql", "hidden", (256.0, 256)),
+        ("iql", "hidden", (True, 256)),
+        ("mbpo", "length_schedule", [1000, 2000, 1, 1.5]),
+        ("mbpo", "model_decays", ["a"]),
+        ("mopo", "reward_range", ["a", "b"]),
+        ("tdmpc2", "std_range", [0.1, 0.2, 0.3]),
+        ("flow_bc", "weight_decay", -0.1),
+        ("imagined_sac", "actor_schedule", "adaptive"),
+        ("token_dynamics", "schedule", "warm_up"),
+        ("trajectory_transformer", "schedule", "cosin"),
     ],
 )
 def test_an_option_that_could_not_do_what_it_says_is_refused(name: str, option: str, value: Any) -> None:
-    kind = {**ALGORITHMS, **ONLINE}[name]
+    kind = {**ALGORITHMS, **ONLINE, **MODELS}[name]
     with pytest.raises(ConfigError, match=rf"{name}\.{option} is "):
         kind(spec(), **{option: value})
+
+
+@pytest.mark.parametrize("name", ["mbpo", "cocoa_iql"])
+def test_a_model_of_vectors_refuses_images_by_the_name_of_its_algorithm(name: str) -> None:
+    seen = Spec({"image": Array((36, 36, 3), "uint8")}, 2, (-1.0, -1.0), (1.0, 1.0))
+    with pytest.raises(ConfigError, match=rf"^{name} learns from one vector, and observations are image"):
+        MODELS[name](seen)
+
+
+def test_lists_of_numbers_take_whole_ones_too() -> None:
+    config = MODELS["mbpo"].configure(length_schedule=[1000, 2000, 1, 2], log_std_range=(-5, 2))
+    assert tuple(config.length_schedule) == (1000, 2000, 1, 2)
+
+
+def test_the_config_of_another_algorithm_is_refused() -> None:
+    with pytest.raises(ConfigError, match="bc takes a BCConfig, not a IQLConfig"):
+        ALGORITHMS["bc"](spec(), ALGORITHMS["iql"].Config())
+
+
+@pytest.mark.parametrize(("setting", "value"), [("learning_rate", -1.0), ("weight_decay", -3.0), ("betas", (1.0, 0.9))])
+def test_an_optimiser_that_would_climb_or_never_forget_is_refused(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{setting} is "):
+        Adam(**{setting: value})
+
+
+def test_a_residual_network_without_blocks_comes_back_from_disk(tmp_path: pathlib.Path) -> None:
+    policy = ALGORITHMS["idql"](spec(), blocks=0).policy()
+    policy.save(tmp_path / "p")
+    assert Policy.load(tmp_path / "p").description() == policy.description()
 
 
 def test_a_temperature_of_any_size_can_be_begun_with() -> None:

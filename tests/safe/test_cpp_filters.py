@@ -114,6 +114,23 @@ def test_equations_with_an_operator_that_is_not_known_are_refused() -> None:
         cpp_function("step", lambda x: x if x[0, 0] > 0 else -x, [2])
 
 
+def compiled(folder, step, width, outputs):
+    """The function that `cpp_function` writes, on one row of numpy."""
+    text = '#include <cmath>\nextern "C" {\n' + cpp_function("written", step, [width]) + "\n"
+    text += "void call(const double* x, double* out) { written(x, out); }\n}\n"
+    (folder / "s.cpp").write_text(text)
+    library = folder / "s.so"
+    subprocess.run([COMPILER, "-std=c++11", "-O2", "-shared", "-fPIC", "-o", library, folder / "s.cpp"], check=True)
+    call = ctypes.CDLL(str(library)).call
+
+    def on_row(row):
+        given, out = np.array(row, np.float64), np.empty(outputs)
+        call(*(array.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for array in (given, out)))
+        return out
+
+    return on_row
+
+
 @needs_compiler
 def test_what_is_not_a_number_is_none_in_the_equations_either(tmp_path) -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -121,16 +138,79 @@ def test_what_is_not_a_number_is_none_in_the_equations_either(tmp_path) -> None:
         pairs = [torch.maximum(a, b), torch.minimum(a, b), torch.maximum(b, a), torch.minimum(b, a)]
         return torch.cat([*pairs, a.relu(), a.clamp(-1, 1), x.amax(-1, keepdim=True), x.amin(-1, keepdim=True)], 1)
 
-    text = '#include <cmath>\nextern "C" {\n' + cpp_function("step", step, [2]) + "\n"
-    text += "void call(const double* x, double* out) { step(x, out); }\n}\n"
-    (tmp_path / "s.cpp").write_text(text)
-    library = tmp_path / "s.so"
-    subprocess.run([COMPILER, "-std=c++11", "-O2", "-shared", "-fPIC", "-o", library, tmp_path / "s.cpp"], check=True)
-    call = ctypes.CDLL(str(library)).call
+    call = compiled(tmp_path, step, 2, 8)
     for row in itertools.product((float("nan"), 0.0, -2.0, 3.0, float("inf")), repeat=2):
-        given, out = np.array(row), np.empty(8)
-        call(*(array.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for array in (given, out)))
-        np.testing.assert_array_equal(out, step(torch.tensor([row], dtype=torch.float64))[0].numpy(), err_msg=str(row))
+        expected = step(torch.tensor([row], dtype=torch.float64))[0].numpy()
+        np.testing.assert_array_equal(call(row), expected, err_msg=str(row))
+
+
+@needs_compiler
+def test_settings_of_operators_and_casts_are_in_the_equations(tmp_path) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        a, b = x[:, :1], x[:, 1:]
+        parts = [a // b, a // 0.1, a % b, a % 0.1, torch.div(a, b, rounding_mode="trunc")]
+        parts += [torch.div(a, b, rounding_mode="floor"), torch.rsub(a, b, alpha=2), torch.add(a, b, alpha=-3)]
+        parts += [(a / 0.1).long() * 0.1, (a / 0.1).int() / 2, a.bool().double() + 1, x[:, :1].squeeze(-1)[:, None]]
+        parts += [((a > 0) + (b > 0)).double(), (a > 0) * 2.0 + (b > 0), x.sum(-1, keepdim=True, dtype=torch.int64) / 2]
+        return torch.cat([*parts, x.squeeze(-1), torch.full_like(a.long(), 2.5) * b, a.round()], 1)
+
+    rows = [(x, y) for x in (1.0, -1.0, 0.35, -2.7, 0.0, 2.5, -6.0) for y in (0.1, -0.1, 2.0, -0.7)]
+    call = compiled(tmp_path, step, 2, 19)
+    for row in rows:
+        tensor = torch.tensor([row], dtype=torch.float64)
+        expected = step(tensor)[0].numpy()  # what torch makes of whole numbers and a python number is of float32
+        np.testing.assert_allclose(call(row), expected, rtol=1e-6, atol=1e-15, err_msg=str(row))
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (lambda x: torch.round(x, decimals=1), "use torch's round with decimals"),
+        (lambda x: x.to(torch.uint8).double(), "use torch's cast to torch.uint8"),
+        (lambda x: (x.long() & 1).double(), "use torch's bitwise_and of whole numbers"),
+        (lambda x: x.view(torch.int64).double(), "can't be written in C"),
+    ],
+)
+def test_settings_that_are_not_known_are_refused(step, said) -> None:
+    with pytest.raises(ExportError, match=f"^the equations of step {said}.*; export to .onnx$"):
+        cpp_function("step", step, [2])
+
+
+def test_equations_that_leave_torch_are_refused_and_not_written_as_constants(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr("numba.config.DISABLE_JIT", True)  # plain python at once, where compiling takes seconds
+    from surefoot.envs.python_system import PythonSystem
+
+    class Braked(PythonSystem):
+        reach_box = ((-2.0, 2.0, 5), (-2.0, 2.0, 5))
+
+        def margin(self, state: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
+            return 1 - state[:, 1].abs()
+
+        def state_of(self, observations: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
+            return observations
+
+    system = Braked(
+        "braked",
+        states=("position", "velocity"),
+        actions={"force": (-1.0, 1.0)},
+        derivative=lambda velocity, force: (velocity, force - velocity),
+        reward=lambda position: -position,
+        margin=lambda velocity: 1 - abs(velocity),
+        reset=lambda uniforms: (uniforms[0], uniforms[1]),
+        time_step=0.1,
+        max_steps=10,
+    )
+    model = Model(system)
+    grid = model.grid()
+    value = GridValue(grid, model.h(grid.states()).reshape(grid.shape))
+    policy = Policy.of(DeterministicActor(2, 1, (4,)), Normalizer(2), -torch.ones(1), torch.ones(1))
+    both = FilteredPolicy(policy, LeastRestrictive(model, value, 0.05), model)
+    with pytest.raises(ExportError, match=r"equations of next_state leave torch: .* Write that part in torch's"):
+        both.export(tmp_path / "braked.hpp")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ExportError, match="could not export this policy"):  # torch itself refuses numpy there
+        both.export(tmp_path / "braked.pt2")
 
 
 def test_equations_are_written_once_and_constants_are_computed() -> None:

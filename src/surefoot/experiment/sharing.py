@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from surefoot.core.agent import Agent
 from surefoot.core.children import environment
 from surefoot.core.errors import ConfigError
+from surefoot.core.features import shifts_images
 from surefoot.core.share import Share
 from surefoot.experiment.plan import Plan
 from surefoot.online.agents import OffPolicyAgent
@@ -33,6 +34,11 @@ def check_learners(plan: Plan, agent: Agent) -> None:
         raise ConfigError(
             f"learners={plan.learners}: the losses of {agent.name} are not means over the rows of one batch, so that "
             "processes can't share it; those of ppo, iql and bc are"
+        )
+    if shifts_images(agent):
+        raise ConfigError(
+            f"learners={plan.learners}: processes that share a batch can't shift its images, as {agent.name} does by "
+            "default: set algo.shift=0"
         )
     if plan.compiled or plan.mixed_precision or plan.collectors is not None or plan.jacobian_penalty > 0:
         raise ConfigError(
