@@ -252,7 +252,7 @@ class Agent(nn.Module):
                 close = difflib.get_close_matches(option, known, n=1)
                 guess = f"did you mean {close[0]!r}? " if close else ""
                 raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
-        given = config if config is not None else cls.Config()
+        given: Any = config if config is not None else cls.Config()
         if not isinstance(given, cls.Config):
             raise ConfigError(
                 f"{cls.name} takes a {cls.Config.__name__}, not a {type(given).__name__}: give it its own"

@@ -213,7 +213,7 @@ class _Writer(fx.Interpreter):
             scaled = 0 if kind == "rsub" else 1
             operands[scaled] = self._each("mul", operands[scaled], alpha)
         if kind in FLOORED or rounding_mode == "floor":
-            return self._floored(*operands, rest=kind == "remainder")
+            return self._floored(operands[0], operands[1], rest=kind == "remainder")
         if kind == "pow" and isinstance(operands[1], int | float) and operands[1] == 2:
             return self._each("mul", operands[0], operands[0])
         found = self._each(kind, *operands)
