@@ -253,7 +253,8 @@ class Agent(nn.Module):
                 guess = f"did you mean {close[0]!r}? " if close else ""
                 raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
         given: Any = config if config is not None else cls.Config()
-        if not isinstance(given, cls.Config):
+        own = isinstance(given, cls.Config)
+        if not own:
             raise ConfigError(
                 f"{cls.name} takes a {cls.Config.__name__}, not a {type(given).__name__}: give it its own"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -47,9 +48,10 @@ def says_success(env_id: str) -> bool:
     try:
         stepping = Stepping(vector)
         stepping.reset([0])
-        vector.action_space.seed(0)
+        space: Any = vector.single_action_space
+        space.seed(0)
         for _ in range(UNLIMITED_EPISODE_STEPS):
-            done = stepping.step(vector.action_space.sample())
+            done = stepping.step(np.asarray(space.sample(), space.dtype)[None])
             if any(name in done.info for name in SUCCESS):
                 return True
             if bool(done.terminations[0]) or bool(done.truncations[0]):
