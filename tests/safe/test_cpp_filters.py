@@ -176,9 +176,8 @@ def test_settings_that_are_not_known_are_refused(step, said) -> None:
         cpp_function("step", step, [2])
 
 
-def test_equations_that_leave_torch_are_refused_and_not_written_as_constants(tmp_path, monkeypatch) -> None:
+def test_equations_that_leave_torch_are_refused_and_not_written_as_constants(tmp_path) -> None:
     pytest.importorskip("numba")
-    monkeypatch.setattr("numba.config.DISABLE_JIT", True)  # plain python at once, where compiling takes seconds
     from surefoot.envs.python_system import PythonSystem
 
     class Braked(PythonSystem):

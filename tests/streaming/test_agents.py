@@ -280,7 +280,7 @@ def test_what_is_asked_for_wrongly_is_named() -> None:
         with pytest.raises(ConfigError, match=r"stream_ac\.seeds is .* must be different whole numbers"):
             StreamAC(ARM, seeds=seeds)  # type: ignore[arg-type]
     for hidden in (64, (4.0, 4), (0,), "64", (True,)):
-        with pytest.raises(ConfigError, match=r"hidden is .*, must be (None, or a tuple of whole numbers|a list, as)"):
+        with pytest.raises(ConfigError, match=r"hidden is .*, must be (None, or a tuple of whole numbers|a list)"):
             StreamAC(ARM, hidden=hidden)
     assert not StreamAC(ARM, hidden=(4,) * 17).native  # more layers than the kernel takes
     with pytest.raises(ConfigError, match="native=True was asked for, but the native kernel takes up to 16 hidden"):
