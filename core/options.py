@@ -42,13 +42,18 @@ def needs(entries: list[str]) -> str:
     return f"a list of {len(entries)}: " + ", ".join(KINDS[one][1] if one in KINDS else one for one in entries)
 
 
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind of `KINDS`; true and false are no numbers."""
+    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+
+
 def check_option(algorithm: str, field: str, annotation: str, value: Any) -> None:
     """Raise a ConfigError unless `value` is of its field's kind, finite, and in the range that its name stands for."""
     said = annotation.removesuffix(" | None")
     word = "tuple" if said.startswith("tuple[") and said.endswith("]") else said
     if word in KINDS and not (value is None and said != annotation):
         kind, needed = KINDS[word]
-        right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        right = _is_of(value, kind)
         require(right, algorithm, field, value, needed if said == annotation else f"{needed} or null")
     parts = value if isinstance(value, tuple | list) else (value,)
     entries = said[len("tuple[") : -1].split(", ") if word == "tuple" and isinstance(value, tuple | list) else []
@@ -57,7 +62,7 @@ def check_option(algorithm: str, field: str, annotation: str, value: Any) -> Non
     for entry, part in zip(each, parts):
         if entry in KINDS:
             kind, needed = KINDS[entry]
-            right = isinstance(part, kind) and isinstance(part, bool) == (kind is bool)
+            right = _is_of(part, kind)
             require(
                 right, algorithm, field, value, f"a list each of whose entries is {needed}" if many else needs(each)
             )
