@@ -151,9 +151,12 @@ class TanhGaussianActor(MLPActor):
         return torch.tanh(unsquashed), {"unsquashed": unsquashed}
 
     def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
-        """Density of what `sample` gave; the entropy is that of the normal before the tanh."""
+        """Density of what `sample` gave; the entropy is that of the normal before the tanh.
+
+        Without what was kept, of actions of another policy say, these are taken to be within 1 - 1e-6 of 0.
+        """
         mean, log_std = self(observations)
-        unsquashed = kept["unsquashed"]
+        unsquashed = kept["unsquashed"] if kept else torch.atanh(actions.clamp(-1 + 1e-6, 1 - 1e-6))
         density = gaussian_log_density(unsquashed, mean, log_std) - tanh_log_determinant(unsquashed)
         return Evaluation(density, gaussian_entropy(log_std), (mean, log_std))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.actors import Actor
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, guesses
 from surefoot.core.features import encoder_of
 from surefoot.core.histories import history_of, widened
 from surefoot.core.memory_actors import HistoryActor
@@ -249,8 +248,8 @@ class Agent(nn.Module):
         known = {field.name for field in dataclasses.fields(cls.Config)}
         for option in options:
             if option not in known:
-                close = difflib.get_close_matches(option, known, n=1)
-                guess = f"did you mean {close[0]!r}? " if close else ""
+                close = guesses(option, known)
+                guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
                 raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
         given: Any = config if config is not None else cls.Config()
         own = isinstance(given, cls.Config)

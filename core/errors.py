@@ -96,6 +96,53 @@ class MissingExtraError(SurefootError):
         super().__init__(f"{purpose} needs the package {package!r}, which is not installed: {how}")
 
 
+OTHER_WORDS = {
+    "lr": ("learning_rate", "actor_learning_rate", "critic_learning_rate"),
+    "gamma": ("discount",),
+    "lam": ("gae_lambda", "trace"),
+    "tau": ("target_rate",),
+    "polyak": ("target_rate",),
+    "utd": ("updates_per_step",),
+    "utd_ratio": ("updates_per_step",),
+    "gradient_steps": ("updates_per_step",),
+    "learning_starts": ("initial_steps",),
+    "start_steps": ("initial_steps",),
+    "n_envs": ("num_envs",),
+    "n_steps": ("horizon",),
+    "n_epochs": ("epochs",),
+    "clip_range": ("clip",),
+    "ent_coef": ("entropy_coefficient", "temperature"),
+    "vf_coef": ("value_coefficient",),
+    "max_grad_norm": ("max_gradient_norm",),
+    "alpha": ("temperature", "alpha"),
+    "net_arch": ("hidden",),
+    "hidden_sizes": ("hidden",),
+    "hidden_dims": ("hidden",),
+    "dqn": ("stream_q", "ppo"),
+    "ddqn": ("stream_q", "ppo"),
+    "droq": ("redq", "rlpd"),
+    "ddpg": ("td3",),
+    "cem": ("pets",),
+    "ppo_lagrangian": ("ppo_lag",),
+    "decision_transformer": ("dt",),
+    "diffusion_policy": ("diffusion_bc",),
+}
+"""What other libraries call an option or an algorithm -> our words for it, or what comes nearest."""
+
+
+def guesses(name: str, known: Collection[str]) -> list[str]:
+    """Up to three of the known names that `name` may have been meant for, by other libraries' words or by spelling.
+
+    >>> guesses("algo.lr", ["algo.learning_rate", "algo.lambda"])
+    ['algo.learning_rate']
+    """
+    import difflib
+
+    before, dot, last = name.rpartition(".")
+    said = [f"{before}{dot}{word}" for word in OTHER_WORDS.get(last.lower(), ())]
+    return [word for word in said if word in known] or difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """A clause naming the known names nearest to `name`, for error messages.
 
@@ -106,11 +153,9 @@ def nearest(name: str, known: Collection[str]) -> str:
     >>> nearest("sac", ["iql", "bc"])
     'choose from bc, iql'
     """
-    import difflib
-
     names = sorted(known)
     if not names:
         return "there is none to choose from"
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = guesses(name, names)
     listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
     return f"did you mean {' or '.join(repr(c) for c in close)}? Known: {listed}" if close else f"choose from {listed}"

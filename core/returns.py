@@ -8,7 +8,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from surefoot.core.errors import DataError
 from surefoot.core.masked import keep
+
+
+def same_shape(**tensors: Tensor) -> None:
+    """Refuse tensors of unlike shapes, which broadcasting would mix: (T, 1) values beside (T,) rewards, say.
+
+    Raises:
+        DataError: names the first pair.
+    """
+    (name, first), *others = tensors.items()
+    for other, value in others:
+        if value.shape != first.shape:
+            raise DataError(f"{name} are {tuple(first.shape)} and {other} {tuple(value.shape)}: give them one shape")
 
 
 def _summed_backwards(increments: Tensor, decay: Tensor) -> Tensor:
@@ -70,9 +83,15 @@ def gae(
     Returns:
         Advantages and returns, (T, ...) each, without gradient.
 
+    Raises:
+        DataError: shapes differ.
+
     Source: Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. (16);
     Pardo et al., "Time Limits in Reinforcement Learning", for the two masks.
     """
+    same_shape(
+        rewards=rewards, values=values, next_values=next_values, terminations=terminations, truncations=truncations
+    )
     decay = terminations.to(values.dtype).mul(-discount).add_(discount)
     increments = torch.addcmul(rewards - values, decay, next_values)
     decay.mul_(truncations.to(values.dtype).mul(-trace).add_(trace))
@@ -110,8 +129,12 @@ def lambda_returns(
     Returns:
         (T, ...), without gradient.
 
+    Raises:
+        DataError: shapes differ.
+
     Source: Sutton and Barto, "Reinforcement Learning", eq. (12.2).
     """
+    same_shape(rewards=rewards, next_values=next_values, terminations=terminations, truncations=truncations)
     alive = 1 - terminations.to(rewards.dtype)
     cut = truncations.to(rewards.dtype, copy=True)
     if mask is None:
@@ -158,6 +181,9 @@ def _errors(
     rewards: Tensor, values: Tensor, next_values: Tensor, terminations: Tensor, truncations: Tensor, discount: float
 ) -> tuple[Tensor, Tensor]:
     """TD errors, and 1 where no episode ends."""
+    same_shape(
+        rewards=rewards, values=values, next_values=next_values, terminations=terminations, truncations=truncations
+    )
     alive = discount * (1 - terminations.to(values.dtype))
     on = 1 - torch.maximum(terminations.to(values.dtype), truncations.to(values.dtype))
     return torch.addcmul(rewards - values, alive, next_values), on

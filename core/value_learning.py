@@ -7,12 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.masked import keep, masked_variance
 from surefoot.core.returns import gae as gae
 from surefoot.core.returns import gae_off_policy as gae_off_policy
 from surefoot.core.returns import lambda_returns as lambda_returns
 from surefoot.core.returns import mc_return as mc_return
+from surefoot.core.returns import same_shape
 from surefoot.core.returns import shifted_values as shifted_values
 from surefoot.core.returns import vtrace as vtrace
 
@@ -92,8 +93,15 @@ def td_target(rewards: Tensor, terminations: Tensor, next_values: Tensor, discou
     Returns:
         (B,).
 
+    Raises:
+        DataError: next values whose last dimensions are not those of the rewards, as (B, 1) beside (B,).
+
     Source: Sutton and Barto, "Reinforcement Learning", eq. (6.2).
     """
+    if next_values.shape[next_values.dim() - rewards.dim() :] != rewards.shape:
+        raise DataError(
+            f"rewards are {tuple(rewards.shape)} and next values {tuple(next_values.shape)}: give them one shape"
+        )
     return (rewards + discount * (1 - terminations) * next_values).detach()
 
 
@@ -190,9 +198,11 @@ def value_loss(
 
     Raises:
         ConfigError: `clip` without `anchor_values`.
+        DataError: returns of another shape.
 
     Source: Schulman et al.'s PPO code, as told by Huang et al., "The 37 Implementation Details of PPO".
     """
+    same_shape(values=values, returns=returns)
     values, returns = keep(values, mask), keep(returns.detach(), mask)
     loss = (values - returns).square()
     if clip is not None:

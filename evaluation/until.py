@@ -63,8 +63,13 @@ def evaluate_until(
         if progress is not None:
             progress(done * len(policies), most * len(policies))
         interval = mean_sequence(_scores(found, score_range, env_id), *(score_range or (0.0, 1.0)), level)
-        if done >= most or max(interval.high - interval.estimate, interval.estimate - interval.low) <= half_width:
+        if done >= most or is_known(interval, half_width):
             return found, interval
+
+
+def is_known(interval: Interval, half_width: float) -> bool:
+    """Whether neither end of an interval is further than `half_width` from its estimate."""
+    return max(interval.high - interval.estimate, interval.estimate - interval.low) <= half_width
 
 
 def joined(first: Episodes, second: Episodes) -> Episodes:

@@ -121,6 +121,10 @@ class RewardScale:
         found = rewards / self.moments.scale().view(-1, 1, 1).to(rewards.dtype)
         return found if self.limit is None else found.clamp_(-self.limit, self.limit)
 
+    def take_moments(self, position: int, moments: Mapping[str, Tensor]) -> None:
+        """Let the statistics of one seed go on from another run's, `state`'s without its sum: episodes begin."""
+        self.moments.restore(position, moments)
+
     def state(self, position: int) -> dict[str, Tensor]:
         """The numbers of one seed, copied."""
         return {**self.moments.state(position), "sum": self._sum[position].clone()}
@@ -128,5 +132,5 @@ class RewardScale:
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` gave, its names behind "rewards/"."""
         own = under(state, "rewards/")
-        self.moments.restore(position, own)
+        self.take_moments(position, own)
         self._sum[position].copy_(own["sum"])

@@ -69,6 +69,9 @@ def test_the_tanh_gaussian_equals_torchs_transformed_distribution() -> None:
     torch.testing.assert_close(density, reference.log_prob(actions).sum(-1))
     torch.testing.assert_close(actor.act(observations, noise), actions)
     torch.testing.assert_close(actor.act(observations), torch.tanh(mean))
+    torch.testing.assert_close(actor.log_density(observations, actions), density)  # of actions from elsewhere
+    edge = torch.ones(40, 3).double()
+    assert actor.log_density(observations, edge).isfinite().all()
 
 
 def test_the_tanh_gaussian_density_integrates_to_one() -> None:

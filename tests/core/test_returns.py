@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from value_numbers import f64
 
+from surefoot.core.errors import DataError
 from surefoot.core.value_learning import (
     gae,
     gae_off_policy,
     lambda_returns,
     mc_return,
     shifted_values,
+    td_target,
+    value_loss,
     vtrace,
 )
 
@@ -214,3 +217,19 @@ def test_off_policy_advantages_of_the_own_policy_are_gae_and_otherwise_their_def
                 else 0.2 * following[t, e] + 0.8 * (following[t, e] + targets[t + 1, e] - values[t + 1, e])
             )
             assert float(advantages[t, e]) == pytest.approx(float(rewards[t, e] + alive * after - values[t, e]))
+
+
+def test_shapes_that_would_broadcast_are_refused_by_name() -> None:
+    rows, column, none = torch.zeros(6), torch.zeros(6, 1), torch.zeros(6)
+    with pytest.raises(DataError, match=r"rewards are \(6,\) and values \(6, 1\): give them one shape"):
+        gae(rows, column, rows, none, none, 0.9, 1.0)
+    with pytest.raises(DataError, match="next_values"):
+        lambda_returns(rows, column, none, none, 0.9, 0.5)
+    for of_others in (vtrace, gae_off_policy):
+        with pytest.raises(DataError, match="terminations"):
+            of_others(rows, rows, rows, rows, torch.zeros(5), none, 0.9, 1.0)
+    with pytest.raises(DataError, match="returns"):
+        value_loss(column, rows)
+    with pytest.raises(DataError, match="next values"):
+        td_target(rows, none, column, 0.9)
+    assert td_target(rows, none, torch.zeros(2, 6), 0.9).shape == (2, 6)  # of several critics

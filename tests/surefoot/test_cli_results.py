@@ -101,6 +101,11 @@ def test_evaluate_until_stops_once_the_mean_is_known(
     returns = np.array([shown["episodes"][seed]["returns"] for seed in ("0", "5")])
     assert returns.shape == (2, count)
     assert shown["until"]["mean"] == pytest.approx(returns.clip(-2000, 0).mean())
+    assert shown["until"]["reached"] is False
+    assert main([*arguments, "--episodes", "6"]) == 0
+    assert "not known to +-60 yet (--until) after the 6 episodes" in capsys.readouterr().out
+    assert main([*arguments[:3], "1e4", *arguments[4:], "--episodes", "6"]) == 0
+    assert "yet (--until)" not in capsys.readouterr().out
     assert main(["evaluate", str(finished_run), "--episodes", str(count), "--env", "Pendulum-v1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"]["5"]["returns"] == returns[1].tolist()  # as in one go
 

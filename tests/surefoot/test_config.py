@@ -42,7 +42,9 @@ def test_options_that_are_not_finite_are_refused(algorithm: str, option: str, va
 
 
 def test_options_and_fields_are_set_by_overrides() -> None:
-    found = request("algo=bc", "algo.hidden=[3,4]", "algo.fraction=0.1", "seeds=[0,5]", "steps=1e4", "env=m:Id-v0")
+    found = request(
+        "algo=bc", "algo.hidden=[3,4]", "algo.fraction=0.1", "seeds=[0,5]", "steps=1e4", "env=m:Id-v0", "dataset=d.hdf5"
+    )
     assert found.options["hidden"] == [3, 4]
     assert found.options["fraction"] == 0.1
     assert (found.fields["seeds"], found.fields["steps"], found.fields["env"]) == ((0, 5), 10_000, "m:Id-v0")
@@ -54,6 +56,13 @@ def test_an_online_learner_that_keeps_no_data_is_given_none() -> None:
     assert request(*said, "algo.offline_fraction=0").fields["dataset"] is None
     with pytest.raises(ConfigError, match=r"iql_online takes no dataset with algo\.offline_fraction=0, it learns from"):
         request(*said, "algo.offline_fraction=0", "dataset=own.hdf5")
+
+
+@pytest.mark.parametrize("algorithm", ["iql", "rlpd"])
+def test_another_environment_without_a_dataset_is_not_answered_by_the_default_one(algorithm: str) -> None:
+    with pytest.raises(ConfigError, match=f"{algorithm} learns from data, and env=native/pendulum says nothing"):
+        request(f"algo={algorithm}", "env=native/pendulum")
+    assert request(f"algo={algorithm}", "env=native/quadrotor-2d").fields["dataset"] == config.DEFAULT_DATASET
 
 
 def test_a_count_of_seeds_means_the_first_ones() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -209,7 +210,7 @@ def test_the_demonstration_keeps_its_constraint_behind_the_filter(
 
 def test_three_lines_of_python_learn_go_on_and_predict(tmp_path: pathlib.Path, in_process: None) -> None:
     from surefoot import BC, PPO, load_policy
-    from surefoot.core.errors import ConfigError
+    from surefoot.core.errors import ConfigError, EnvironmentMismatchError
     from surefoot.tools.generate import generate
 
     small = {"episodes": 1, "evaluate_episodes": 1, "progress": False}
@@ -221,6 +222,11 @@ def test_three_lines_of_python_learn_go_on_and_predict(tmp_path: pathlib.Path, i
     several, _ = model.predict(np.float32([[1, 0, 0.5], [0, 1, -1]]))
     assert (alone.shape, several.shape, state) == ((1,), (2, 1), None)
     assert np.allclose(alone, several[0], atol=1e-6)
+    assert np.array_equal(model.predict([[1, 0, 0.5], [0, 1, -1]])[0], several)
+    with pytest.raises(EnvironmentMismatchError, match=r"row 1: observation\[2\] is nan; check that sensor"):
+        model.predict(np.float32([[1, 0, 0.5], [0, 1, math.nan]]))
+    with pytest.raises(EnvironmentMismatchError, match="rows of 3 numbers"):
+        model.predict(np.zeros((2, 5)))
     assert model.policy is model.policy  # one that remembers its episode would forget it otherwise
     earlier = model.policy
     model.learn(64, progress=False)

@@ -230,3 +230,24 @@ def test_seeds_that_have_taken_unequal_steps_do_not_go_on_together(monkeypatch: 
     learner: Any = SimpleNamespace(agent=agent, seeds=[0, 1])
     with pytest.raises(CheckpointError, match="before: its seeds have not taken equally many steps: resume it"):
         take_moments(learner, Run(pathlib.Path("before"), Plan("cql", {})))
+
+
+def test_the_scale_of_rewards_goes_on_where_the_critic_came_from(tmp_path: pathlib.Path) -> None:
+    small: dict[str, Any] = {"num_envs": 4, "horizon": 16, "epochs": 1, "minibatches": 2, "hidden": (8,)}
+    few: dict[str, Any] = {"steps": 128, "seeds": (0,), "episodes": 1, "evaluate_episodes": 1}
+    said: list[str] = []
+
+    def run(name: str, init: str | None = None, **changed: Any) -> float:
+        config = dataclasses.asdict(PPO.configure(**small, **changed))
+        start = None if init is None else str(tmp_path / init)
+        plan = Plan("ppo", config, environment="native/pendulum", init=start, **few)
+        said.clear()
+        done = train(plan, tmp_path / name, listener=lambda event: said.append(event.get("text", "")))
+        return float(load_state(done, 0)["rewards/count"])
+
+    first = run("first")
+    assert first == 64  # two blocks, of which one is for the statistics of observations
+    assert run("second", "first") == first + 128
+    assert any("so does the scale of rewards" in text for text in said)
+    assert run("raw", "first", normalise_rewards=False) == 0
+    assert not any("scale of rewards" in text for text in said)

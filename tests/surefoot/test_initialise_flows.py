@@ -14,7 +14,7 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.flow_actor import FlowActor
 from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.initialise import initialise_from, settled
+from surefoot.experiment.initialise import initialise_from, settled, start_notes
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import Run
 from surefoot.online.pretrained import chosen_of
@@ -130,3 +130,10 @@ def test_dppo_starts_from_a_diffusion_s_schedule_and_average(options: dict[str, 
         observations, noise = torch.randn(6, 3), torch.randn(6, 6)
         now, then = (of.policy().actor.inner.act(observations, noise) for of in (agent, source))
         torch.testing.assert_close(now, then, rtol=1e-4, atol=1e-5)
+
+
+def test_fine_tuning_without_a_clone_is_said() -> None:
+    for algorithm in (*FINE_TUNED, "dppo", "ppo"):
+        plan = Plan(algorithm, {}, environment="native/pendulum")
+        said = start_notes(ALGORITHMS[algorithm](SPEC), plan)
+        assert [text.partition(":")[0] for text in said] == ([] if algorithm == "ppo" else ["no init="]), algorithm

@@ -29,7 +29,8 @@ PRIMARY = "surefoot_train"
 """Name of the primary config in Hydra's store."""
 DEFAULT_ALGORITHM = "iql"
 DEFAULT_DATASET = "native/quadrotor-2d-mixed"
-"""The dataset of algorithms that need one, where none is named."""
+"""The dataset of algorithms that need one, where neither it nor another environment is named."""
+DEFAULT_ENVIRONMENT = DEFAULT_DATASET.removesuffix("-mixed")
 VERSION_BASE = "1.3"
 """The Hydra whose behaviour we rely on (`hydra.main`'s version_base)."""
 
@@ -201,6 +202,11 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     if fields["collectors"] is not None and values["envs"] is None and "algo.num_envs" not in said:
         config = _environments_for(int(fields["workers"]), agent, config, {**preset, **options})
     if fields["dataset"] is None and agent.data_with(config) == "required":
+        if str(fields["env"]).lower() not in ("none", DEFAULT_ENVIRONMENT):
+            raise ConfigError(
+                f"{name} learns from data, and env={fields['env']} says nothing of which: give dataset=, a file or a "
+                "name (`surefoot datasets list`)"
+            )
         fields["dataset"] = DEFAULT_DATASET
     if not agent.has_policy and fields["env"] is None:
         fields["env"] = "none"  # there is nothing to evaluate

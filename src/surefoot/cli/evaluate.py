@@ -67,6 +67,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from surefoot.evaluation import Met, evaluate_until, smoothness, tables
     from surefoot.evaluation import evaluate as roll_out
     from surefoot.evaluation.safety import check_limit
+    from surefoot.evaluation.until import is_known
 
     check_limit(arguments.cost_limit)
     judged = _judged(arguments)
@@ -92,15 +93,22 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         listed = {str(seed): episodes.to_json() for seed, episodes in zip(policies, found, strict=True)}
         shown = {"run": arguments.folder, "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed}
-        output.print_json(shown if known is None else {**shown, "until": known.to_json()})
+        until = {} if known is None else {"until": {**known.to_json(), "reached": is_known(known, arguments.until)}}
+        output.print_json({**shown, **until})
         return 0
     output.print_table([row], details=True)
     if known is not None:
         what = "success" if cut is None else f"return cut to [{cut[0]:g}, {cut[1]:g}]"
+        whose = "this policy" if len(found) == 1 else f"these {len(found)} policies"
         output.say(
-            f"mean {what} of these {len(found)} policies: {known.estimate:.4g} [{known.low:.4g}, {known.high:.4g}] "
+            f"mean {what} of {whose}: {known.estimate:.4g} [{known.low:.4g}, {known.high:.4g}] "
             f"after {len(found[0].returns):,} episodes each (95 %, holds at every look; it says nothing of other seeds)"
         )
+        if not is_known(known, arguments.until):
+            output.say(
+                f"it is not known to +-{arguments.until:g} yet (--until) after the {wanted:,} episodes that were "
+                "admitted: raise --episodes"
+            )
     for seed, episodes in zip(policies, found, strict=True):
         name = judged.algorithm if judged.steps is None else f"seed {seed}"
         lengths = f"{episodes.lengths.mean():.0f} steps"

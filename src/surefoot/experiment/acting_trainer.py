@@ -13,7 +13,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare_without_data
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.experiment.collectors import team_environment
-from surefoot.experiment.initialise import take_moments
+from surefoot.experiment.initialise import take_moments, take_reward_scale
 from surefoot.experiment.inputs import training_environment
 from surefoot.experiment.trainer import SeedTrainer
 from surefoot.online.loop import Loop, make_loop
@@ -37,6 +37,8 @@ class ActingTrainer(SeedTrainer):
         self.learner = self.loop.learner
         if self.plan.init is not None:
             take_moments(self.learner, self.started_from())
+            if isinstance(self.loop, OnPolicyLoop):
+                take_reward_scale(self.loop, self.started_from())
 
     @property
     def step(self) -> int:

@@ -14,11 +14,14 @@ from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.networks import MLP
 from surefoot.core.temperature import Temperature
+from surefoot.envs.acting import under
 from surefoot.envs.names import gymnasium_id
 from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.experiment.inputs import elsewhere
 from surefoot.experiment.plan import TRAINING_EVALUATION_SEED, Plan, agent_class
 from surefoot.experiment.run import Run, load_agent, load_state
+from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.pretrained import FlowOptions, chosen_of
 from surefoot.streaming.agent import StreamingAgent
 
@@ -146,6 +149,28 @@ def take_moments(learner: Learner, run: Run) -> None:
         learner.take_moments(position, one)
 
 
+def take_reward_scale(loop: OnPolicyLoop, run: Run) -> None:
+    """Let the scale of rewards go on where that run's ended, where `_keeps_reward_scale`.
+
+    Args:
+        loop: not trained yet, of agents that `initialise_from` started.
+        run: with checkpoints.
+
+    Raises:
+        CheckpointError: a checkpoint is missing or damaged.
+    """
+    if _keeps_reward_scale(loop.agent, run):
+        for position, seed in enumerate(loop.seeds):
+            given = under(load_state(run, _seed_there(run, seed)), "rewards/")
+            loop.rewards.take_moments(position, given)
+
+
+def _keeps_reward_scale(agent: Agent, run: Run) -> bool:
+    """Whether a critic came along that learned of rewards over a running deviation, and rewards are scaled so here."""
+    there = issubclass(agent_class(run.plan.algorithm), OnPolicyAgent) and run.plan.config["normalise_rewards"]
+    return bool(there and agent.rewards_fixed and getattr(agent.config, "normalise_rewards", False))
+
+
 def _seed_there(run: Run, seed: int) -> int:
     """The seed of a run that stands for `seed`: itself, or the first where the run does not have it."""
     return seed if seed in run.plan.seeds else run.plan.seeds[0]
@@ -176,6 +201,11 @@ def _same_bounds(agent: Agent, run: Run, mine: Mapping[str, Tensor], theirs: Map
         )
 
 
+def fine_tunes(kind: type[Agent]) -> bool:
+    """Whether an algorithm is made to start from a run's policy, whose sizes its options are left to."""
+    return bool(kind.settle.__func__ is not Agent.settle.__func__)  # type: ignore[attr-defined]
+
+
 def settled(plan: Plan) -> Plan:
     """The plan with what its algorithm leaves to the run that it starts from, such as the sizes of a policy.
 
@@ -183,7 +213,7 @@ def settled(plan: Plan) -> Plan:
         ConfigError: that run's policy is not of a kind that the algorithm starts from.
     """
     kind = agent_class(plan.algorithm)
-    if plan.init is None or kind.settle.__func__ is Agent.settle.__func__:  # type: ignore[attr-defined]
+    if plan.init is None or not fine_tunes(kind):
         return plan
     return dataclasses.replace(plan, config={**plan.config, **kind.settle(plan.config, Run.open(plan.init).agent())})
 
@@ -205,12 +235,17 @@ def _stream_from(agent: Agent, source: Agent, run: Run, position: int) -> list[s
     return [*(name.removesuffix("_weights") for name in wanted if name.endswith("_weights")), "statistics"]
 
 
-def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:
-    """Initialise `agent` from a run and say what came along, and for one that acts, what should be kept.
+def start_notes(agent: Agent, plan: Plan) -> list[str]:
+    """Initialise `agent` from the plan's run, where it has one, and say what came along, and for one that acts, what
+    should be kept; or that there is nothing to fine-tune.
 
     Raises:
         ConfigError: as `initialise_from`.
     """
+    if plan.init is None:
+        alone = f"no init=: {agent.name} fine-tunes a policy that was cloned, and begins with an untrained one here"
+        return [alone] if fine_tunes(type(agent)) else []
+    run = Run.open(plan.init)
     taken = initialise_from(agent, run, plan.seeds[0])
     networks = {name.split(".")[0] for name, _ in agent.named_parameters()}
     new = sorted(networks - set(taken) - set(agent.copies()))
@@ -219,6 +254,7 @@ def start_notes(agent: Agent, run: Run, plan: Plan) -> list[str]:
         f"init: {', '.join(taken)} of {run.plan.algorithm} in {run.folder.name}"
         + (f"; new: {', '.join(new)}" if new else "")
         + (f"; Adam goes on in {', '.join(moving)}" if moving else "")
+        + ("; so does the scale of rewards" if _keeps_reward_scale(agent, run) else "")
     ]
     if isinstance(agent.config, FlowOptions) and (count := chosen_of(run.agent())) > 1:
         notes.append(

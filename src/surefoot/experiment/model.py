@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.control_loop import as_array, check_width
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
@@ -138,6 +139,7 @@ class Model:
 
         Raises:
             ConfigError: a policy that remembers, samples that are asked for, or nothing learned yet.
+            EnvironmentMismatchError: observations of another shape, or that are not finite.
         """
         policy = self.policy
         if policy.has_memory or not deterministic:
@@ -145,9 +147,15 @@ class Model:
                 "predict() gives actions without memory and without noise: call policy.reset() and "
                 "policy.select_action(observation) for policies that remember their episode"
             )
-        if isinstance(observation, np.ndarray) and policy.encoder is None and observation.ndim == 2:
+        if policy.encoder is None and (rows := as_array(observation, np.float32)).ndim == 2:
+            check_width(rows, policy.observation_dim)
+            if not (finite := np.isfinite(rows)).all():
+                row, index = map(int, np.argwhere(~finite)[0])
+                raise EnvironmentMismatchError(
+                    f"row {row}: observation[{index}] is {rows[row, index]}; check that sensor"
+                )
             with torch.no_grad():
-                return policy(torch.from_numpy(observation.astype(np.float32))).numpy(), None
+                return policy(torch.from_numpy(rows)).numpy(), None
         return policy.select_action(observation), None
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -193,7 +193,7 @@ def _begin(
     _check_learning(plan, agent)
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
-        say(notify, *start_notes(agent, Run.open(str(plan.init)), plan))
+    say(notify, *start_notes(agent, plan))
     check_plan(plan, agent)
     check_learners(plan, agent)
     if agent.acts:
