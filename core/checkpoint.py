@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -82,8 +82,21 @@ def save_together(files: Iterable[tuple[str | os.PathLike[str], Mapping[str, Ten
             except SafetensorError as error:
                 number = re.search(r"os error (\d+)", str(error))
                 raise OSError(int(number[1]) if number else 0, str(error)) from error
-            with open(temporary, "rb+") as file:  # now, for a disk may turn out to be full as late as this
-                os.fsync(file.fileno())
+            with open(temporary, "rb+") as file:
+                _order_header(file)
+                os.fsync(file.fileno())  # now, for a disk may turn out to be full as late as this
+
+
+def _order_header(file: BinaryIO) -> None:
+    """Sort what a safetensors file says of itself, written in any order, so that equal contents are equal bytes."""
+    size = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(size))
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+    if len(text) == size:  # else as it was written, which is as good
+        file.seek(8)
+        file.write(text)
+        file.flush()
 
 
 def load(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:

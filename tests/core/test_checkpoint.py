@@ -50,6 +50,17 @@ def test_a_checkpoint_gives_back_what_was_saved(file: pathlib.Path) -> None:
     assert meta == META
 
 
+def test_equal_contents_are_equal_bytes(tmp_path: pathlib.Path) -> None:
+    tensors, meta = {"b": torch.ones(3), "a": torch.zeros(2, 2)}, {"kind": "policy", "text": '\u00e9\n\x7f"\\'}
+    found = set()
+    for number in range(8):
+        path = tmp_path / f"{number}.safetensors"
+        checkpoint.save(path, tensors, meta)
+        found.add(path.read_bytes())
+    assert len(found) == 1
+    assert checkpoint.load(path)[1] == meta
+
+
 def test_views_and_strided_tensors_are_saved_by_value(tmp_path: pathlib.Path) -> None:
     base = torch.arange(20.0).reshape(4, 5)
     views = {"column": base[:, 1], "transposed": base.T, "row": base[2], "again": base[2]}
