@@ -51,7 +51,10 @@ def test_a_checkpoint_gives_back_what_was_saved(file: pathlib.Path) -> None:
 
 
 def test_equal_contents_are_equal_bytes(tmp_path: pathlib.Path) -> None:
-    tensors, meta = {"b": torch.ones(3), "a": torch.zeros(2, 2)}, {"kind": "policy", "text": '\u00e9\n\x7f"\\'}
+    tensors, meta = (
+        {"b": torch.ones(3), "a": torch.zeros(2, 2)},
+        {"kind": "policy", "text": '\u00e9 "in words" \\ path'},
+    )
     found = set()
     for number in range(8):
         path = tmp_path / f"{number}.safetensors"
