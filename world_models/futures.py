@@ -37,7 +37,8 @@ class Objective:
     risk: Risk = dataclasses.field(default_factory=Mean)
     """Of the futures' returns, and of their costs."""
     cost_limit: float | None = None
-    """Most cost of a plan, at that risk: plans within it come first, by return, the others by cost. None: any cost."""
+    """Most cost of a plan, at that risk: plans within it come first, by return, then the others by cost, equal ones by
+    return. None: any cost."""
     discount: float = 1.0
 
     def __post_init__(self) -> None:
@@ -203,18 +204,19 @@ class Score(NamedTuple):
     feasible: Tensor
     """(B, N) bool: within the limit, and a finite value."""
 
+    def spent(self) -> Tensor:
+        """(B, N) the lower the better, before any value: 0 where feasible, else the cost, infinite for no number."""
+        return torch.where(self.values.isfinite(), self.costs, math.inf).masked_fill(self.feasible, 0)
+
     def ranked(self) -> Tensor:
-        """(B, N) positions of the candidates, the best first: feasible ones by value, then the others by cost."""
-        by_value = torch.where(self.feasible, self.values, -math.inf)
-        cost = torch.where(self.values.isfinite(), self.costs, math.inf).masked_fill(self.feasible, 0)
-        first = torch.sort(cost, dim=1, stable=True).indices
-        return first.gather(1, torch.sort(by_value.gather(1, first), dim=1, descending=True, stable=True).indices)
+        """(B, N) positions of the candidates, the best first: by what is spent, equal ones by value, then in order."""
+        first = torch.sort(counted(self.values), dim=1, descending=True, stable=True).indices
+        return first.gather(1, torch.sort(self.spent().gather(1, first), dim=1, stable=True).indices)
 
     def fitness(self) -> Tensor:
-        """(B, N) one number to weigh by: the value where feasible; in rows where none is, the cost with a minus."""
-        some = self.feasible.any(1, keepdim=True)
-        numbers = torch.where(self.values.isfinite(), -self.costs, -math.inf)
-        return torch.where(some, torch.where(self.feasible, self.values, -math.inf), numbers)
+        """(B, N) one number to weigh by: the value of those that spend least, minus infinity for the others."""
+        spent = self.spent()
+        return torch.where(spent == spent.amin(1, keepdim=True), counted(self.values), -math.inf)
 
 
 @torch.no_grad()

@@ -14,12 +14,14 @@ from tests.world_models.worlds import Bandit, Cliff, Doubtful, Linear, scalar
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+from surefoot.cuda_ext.plan import plans_natively
 from surefoot.evaluation import evaluate
+from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.exact import NativeDynamics
-from surefoot.world_models.futures import Objective, sample_futures, score, sums_of
+from surefoot.world_models.futures import Objective, Score, sample_futures, score, sums_of
 from surefoot.world_models.planners import CEM, ICEM, ILQR, MPPI, GradientShooting, PlannerPolicy, make_planner
 from surefoot.world_models.planners.base import DRAWS, PLAN, shifted
-from surefoot.world_models.planners.cem import truncated
+from surefoot.world_models.planners.cem import Best, truncated
 from surefoot.world_models.planners.derivatives import expand
 from surefoot.world_models.planners.ilqr import box_newton
 from surefoot.world_models.risk import CVaR, Mean
@@ -202,6 +204,40 @@ def test_without_a_feasible_candidate_the_least_cost_is_best() -> None:
     lax = score(Cliff(), torch.zeros(1, 1), actions, torch.zeros(1, 2, dtype=torch.int64), Objective(cost_limit=1.0))
     assert lax.ranked()[0].tolist() == [1, 0, 2]  # 1 is feasible; the others' costs are equal
     assert lax.feasible.tolist() == [[False, True, False]]
+
+
+def test_candidates_of_equal_cost_are_weighed_by_return() -> None:
+    values, costs = torch.tensor([[-9.0, -5.0, -1.0, -2.0, -math.inf]]), torch.tensor([[2.0, 1.0, 2.0, 1.0, 0.0]])
+    scored = Score(values, costs, torch.zeros(1, 5, dtype=torch.bool))
+    assert scored.ranked()[0].tolist() == [3, 1, 2, 0, 4]
+    assert scored.fitness()[0].tolist() == [-math.inf, -5.0, -math.inf, -2.0, -math.inf]
+    best = Best(torch.zeros(1, 1, 1))
+    best.see(torch.arange(5.0).view(1, 5, 1, 1), scored)
+    assert best.plan.item() == 3
+    best.see(torch.full((1, 1, 1, 1), 7.0), Score(torch.tensor([[-1.5]]), torch.ones(1, 1), torch.zeros(1, 1).bool()))
+    assert best.plan.item() == 7  # as dear, and worth more
+    best.see(
+        torch.full((1, 1, 1, 1), 8.0), Score(torch.tensor([[9.0]]), torch.full((1, 1), 2.0), torch.zeros(1, 1) > 0)
+    )
+    assert best.plan.item() == 7
+    best.see(torch.full((1, 1, 1, 1), 9.0), Score(torch.tensor([[-50.0]]), torch.zeros(1, 1), torch.ones(1, 1) > 0))
+    assert best.plan.item() == 9
+
+
+@pytest.mark.parametrize("name", ["cem", "icem", "mppi"])
+@pytest.mark.parametrize("backend", ["native", "twin"])
+def test_a_limit_that_can_not_be_kept_any_more_does_not_let_go_of_the_return(name: str, backend: str) -> None:
+    if backend == "native" and not plans_natively():
+        pytest.skip("the native module is not built")
+    world, planner = (
+        NativeDynamics("native/double-integrator", backend=backend),
+        dataclasses.replace(SMALL[name], horizon=15),
+    )
+    states, memory = torch.tensor([[1.5, 0.0, 0.0, 0.0], [1.2, 0.0, 1.0, 0.0]]), planner.begin(2, 2)
+    for _ in range(60):
+        plan, memory = planner.plan(world, states, memory, Objective(cost_limit=0.0))
+        states = world.step(states, plan[:, 0], StepNoise()).states
+    assert (states[:, :2].abs() < 1).all()  # outside is where all candidates cost the same
 
 
 def test_the_two_armed_bandit_of_risk() -> None:
