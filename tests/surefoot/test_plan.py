@@ -236,8 +236,12 @@ def test_plans_in_a_learned_model_are_certified_and_kept_beside_the_run(
     found = certified(capsys, f"certify {run} {SHORT} --env native/pendulum --steps 5 --episodes 3 --json")
     assert found["environment"] == "native/pendulum"
     assert "model of dynamics, seed 0 of" in found["policy"]
-    kept = json.loads((run / "certificate-cem.json").read_text())
-    assert (kept["episodes"], kept["planner"]) == (3, "cem")
+    kept = json.loads((run / "certificate-cem-5steps.json").read_text())
+    assert (kept["episodes"], kept["planner"], kept["steps"], kept["policy_seed"]) == (3, "cem", 5, 0)
+    limited = certified(capsys, f"certify {run} {SHORT} --steps 5 --episodes 2 --cost-limit 0 --json")
+    assert limited["stored"] == str(run / "certificate-cem-5steps-2.json")  # another question
+    again = certified(capsys, f"certify {run} {SHORT} --steps 5 --episodes 4 --json")
+    assert (again["stored"], again["episodes"]) == (str(run / "certificate-cem-5steps.json"), 4)
 
 
 def test_a_run_without_a_model_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

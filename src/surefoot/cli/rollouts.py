@@ -242,7 +242,7 @@ def certify(arguments: argparse.Namespace) -> int:
         return 0
     found = certified.certificate
     output.say(f"{certified.policy}; in {where_certified(certified.to_json())}:")
-    output.say(found.sentence())
+    output.say(certified.sentence())
     kind = "holds at every look" if found.sequential else "Clopper-Pearson"
     output.say(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] ({kind})")
     if arguments.until is not None:

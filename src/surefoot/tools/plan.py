@@ -41,6 +41,8 @@ class World:
     """For people: `native/pendulum itself`, `dynamics, seed 0 of RUN`."""
     states_of: Callable[[Tensor], Tensor] | None = None
     """(B, O) observations -> (B, S) states, of a run's model as its algorithm normalises them; None: the world says."""
+    seed: int | None = None
+    """Of a run's models."""
 
 
 def world_for(
@@ -112,8 +114,8 @@ def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
             f"{path}: the model of {run.plan.algorithm} is of states of its own, not of observations, and its policy "
             "acts by it already: run that with surefoot rollout or evaluate"
         )
-    label = f"model of {run.plan.algorithm}, seed {run.plan.seeds[0] if seed is None else seed} of {path}"
-    return World(model, env_id, label, agent.normalizer)
+    chosen = run.plan.seeds[0] if seed is None else seed
+    return World(model, env_id, f"model of {run.plan.algorithm}, seed {chosen} of {path}", agent.normalizer, chosen)
 
 
 class Timed(PlannerPolicy):
@@ -160,9 +162,10 @@ def planning_actor(
     world: World, planner: Planner, objective: Objective, episodes: int = 0, notify: Callable[[str], None] | None = None
 ) -> Actor:
     """The planner as one whose `episodes` are certified; `notify` and errors as of `plan_episodes`."""
-    policy, aim = planning_policy(world, planner, objective), objective_in_words(objective)
+    policy = planning_policy(world, planner, objective)
+    plans = f"{described(planner)}, for {objective_in_words(objective)}"
     policy.notify, policy.wanted = notify, episodes
-    return Actor(policy, f"{described(planner)}, for {aim}, in {world.label}", world.env_id, planner.name)
+    return Actor(policy, f"{plans}, in {world.label}", world.env_id, planner.name, plans, world.seed)
 
 
 def plan_episodes(
