@@ -104,14 +104,36 @@ def check_futures(dynamics: Dynamics, objective: Objective) -> None:
                 f"the risk is {objective.risk} of 1 future, which is the mean outcome: give more futures, such as 50"
             )
         return
-    asked = len(getattr(dynamics, "elites", range(dynamics.members)))
-    several = asked > 1 and objective.spread in ("both", "epistemic")
+    several = members_asked(dynamics) > 1 and objective.spread in ("both", "epistemic")
     if not several and not noisy_futures(dynamics, objective):
         raise ConfigError(
             f"{objective.futures} futures of {type(dynamics).__name__} with spread {objective.spread!r} are all the "
             "same: nothing in it is random, or the spread leaves that out; leave futures and risk out, or plan in "
             "several worlds or in a model that a run learned"
         )
+
+
+def members_asked(dynamics: Dynamics) -> int:
+    """How many members futures are of: the elites, where there are such."""
+    return len(getattr(dynamics, "elites", range(dynamics.members)))
+
+
+def shares(dynamics: Dynamics, objective: Objective) -> tuple[int, int, int]:
+    """Members, the futures that each has at least, and how many have one more; (0, 0, 0) where futures have no member.
+
+    Raises:
+        ConfigError: fewer futures than members, some of which no plan would ask.
+    """
+    members, futures = members_asked(dynamics), objective.futures
+    kept = objective.propagation == "tsinf" and objective.spread in ("both", "epistemic")
+    if not kept or min(members, futures) == 1:
+        return 0, 0, 0
+    if futures < members:
+        raise ConfigError(
+            f"{futures} futures keep their member (tsinf), and of {members} members the plan would ask the first "
+            f"{futures} alone: give {members} futures or a multiple of it, or propagation ts1"
+        )
+    return members, futures // members, futures % members
 
 
 def noisy_futures(dynamics: Dynamics, objective: Objective) -> bool:

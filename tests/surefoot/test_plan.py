@@ -201,6 +201,9 @@ def test_each_episode_draws_its_own_constants_and_the_planner_has_worlds_of_the_
     assert one["varied"] == {"mass": [0.5, 2.0], "length": [0.5, 1.5]}
     assert "in 3 worlds of native/pendulum" in one["policy"]
     assert one["returns"] == pytest.approx(five["returns"])
+    assert "of 3 futures (epistemic spread, tsinf), in" in one["policy"]
+    uneven = certified(capsys, f"{words.replace('--futures 3', '--futures 5')} --envs 5")
+    assert "of 5 futures (epistemic spread, tsinf; 2 of 3 members have 2, the others 1), in" in uneven["policy"]
     narrow = certified(capsys, f"{words.replace('0.5:2,', '0.99:1.01,')} --envs 5")
     assert narrow["returns"] != one["returns"]
 
@@ -212,7 +215,11 @@ def test_each_episode_draws_its_own_constants_and_the_planner_has_worlds_of_the_
         ("native/pendulum --cost-limit 0", "--cost-limit is of plans: add --planner"),
         ("native/pendulum --worlds 5", "--worlds are those that a planner plans in"),
         ("native/pendulum --planner mppi --worlds 5", "--vary gives the ranges"),
-        ("native/pendulum --planner mppi --vary mass=1:2 --worlds 5", "add --futures 5 or more"),
+        ("native/pendulum --planner mppi --vary mass=1:2 --worlds 5", "add --futures 5 or a multiple of it"),
+        (
+            "native/pendulum --planner mppi --vary mass=1:2 --worlds 5 --futures 3",
+            "would ask the first 3 alone: give 5",
+        ),
         ("--planner mppi --policy expert --env native/pendulum", "say where --planner plans"),
         ("native/pendulum --planner mppi --envs 0", "--envs is 0"),
         ("native/pendulum --planner mpi", "did you mean 'mppi'"),

@@ -286,6 +286,14 @@ def test_futures_keep_kinds_of_spread_apart() -> None:
     assert found.rewards.shape == (6, 1, 5)
 
 
+def test_fewer_futures_than_members_are_refused_where_they_keep_theirs() -> None:
+    bounds = torch.full((1,), -1.0), torch.ones(1)
+    with pytest.raises(ConfigError, match=r"of 5 members the plan would ask the first 3 alone: give 5 futures"):
+        PlannerPolicy(CEM(horizon=2), Doubtful(), *bounds, Objective(futures=3))
+    for objective in (Objective(), Objective(5), Objective(3, propagation="ts1")):
+        PlannerPolicy(CEM(horizon=2), Doubtful(), *bounds, objective)
+
+
 def test_all_candidates_meet_the_same_futures() -> None:
     table = torch.stack([NativeDynamics("native/pendulum").nominal()] * 2)
     table[1, 0] = 20.0

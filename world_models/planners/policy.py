@@ -11,7 +11,7 @@ from surefoot.core.actions import to_environment
 from surefoot.core.control_loop import ControlLoop
 from surefoot.core.memory import Memory, in_rows
 from surefoot.world_models.dynamics import Dynamics, check_costs
-from surefoot.world_models.futures import Objective, check_futures
+from surefoot.world_models.futures import Objective, check_futures, shares
 from surefoot.world_models.planners.base import DRAWS, Planner
 
 
@@ -49,10 +49,12 @@ class PlannerPolicy(ControlLoop):
             observation_dim: O; by default the world's own, else S.
 
         Raises:
-            ConfigError: a limit on costs in a world without any; futures that are all the same, or a risk of one.
+            ConfigError: a limit on costs in a world without any; futures that are all the same, or a risk of one; fewer
+                futures than members, where they keep theirs.
         """
         check_costs(dynamics, objective.cost_limit)
         check_futures(dynamics, objective)
+        shares(dynamics, objective)
         self.planner, self.dynamics, self.objective = planner, dynamics, objective
         self.low, self.high = low.float(), high.float()
         own: Callable[[Tensor], Tensor] = getattr(dynamics, "states_of", as_they_are)

@@ -94,10 +94,10 @@ def _planning_actor(arguments: argparse.Namespace, notify: Callable[[str], None]
         raise ConfigError(
             f"--worlds is {worlds}: it is 1 or more, and --vary gives the ranges that they are drawn from"
         )
-    if worlds is not None and worlds > 1 and (arguments.futures or 1) == 1:
+    if worlds is not None and worlds > 1 and arguments.futures in (None, 1):
         raise ConfigError(
-            f"--worlds is {worlds}, and one future is that of their mean: add --futures {worlds} or more, or leave "
-            "--worlds out"
+            f"--worlds is {worlds}, and one future is that of their mean: add --futures {worlds} or a "
+            "multiple of it, or leave --worlds out"
         )
     _check_numbers(arguments)
     allow(arguments.env)

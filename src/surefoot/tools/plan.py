@@ -25,7 +25,7 @@ from surefoot.experiment.trust import demand
 from surefoot.tools.actors import Actor
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.exact import NativeDynamics
-from surefoot.world_models.futures import Objective
+from surefoot.world_models.futures import Objective, shares
 from surefoot.world_models.mujoco import HIDDEN, MujocoDynamics
 from surefoot.world_models.planners import Planner, PlannerPolicy
 from surefoot.world_models.risk import Mean
@@ -163,7 +163,7 @@ def planning_actor(
 ) -> Actor:
     """The planner as one whose `episodes` are certified; `notify` and errors as of `plan_episodes`."""
     policy = planning_policy(world, planner, objective)
-    plans = f"{described(planner)}, for {objective_in_words(objective)}"
+    plans = f"{described(planner)}, for {objective_in_words(objective, world.dynamics)}"
     policy.notify, policy.wanted = notify, episodes
     return Actor(policy, f"{plans}, in {world.label}", world.env_id, planner.name, plans, world.seed)
 
@@ -194,7 +194,7 @@ def plan_episodes(
         "world": world.label,
         "environment": world.env_id,
         "planner": described(planner),
-        "objective": objective_in_words(objective),
+        "objective": objective_in_words(objective, world.dynamics),
         "episodes": episodes,
         "length_mean": float(found.lengths.mean()),
         "returns": returns,
@@ -214,12 +214,13 @@ def described(planner: Planner) -> str:
     return f"{type(planner).__name__}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
-def objective_in_words(objective: Objective) -> str:
-    """An objective in one line."""
-    risk = objective.risk
+def objective_in_words(objective: Objective, dynamics: Dynamics) -> str:
+    """An objective in one line, and how its futures are shared among a world's members where that is uneven."""
+    risk, (members, each, more) = objective.risk, shares(dynamics, objective)
     words = [str(risk) if not isinstance(risk, Mean) else "mean", f"of {objective.futures} futures"]
     if objective.futures > 1:
-        words += [f"({objective.spread} spread, {objective.propagation})"]
+        uneven = f"; {more} of {members} members have {each + 1}, the others {each}" if more else ""
+        words += [f"({objective.spread} spread, {objective.propagation}{uneven})"]
     if objective.cost_limit is not None:
         words += [f"within a cost of {objective.cost_limit:g}"]
     if objective.discount < 1:
