@@ -109,7 +109,10 @@ def test_a_learned_model_is_planned_in_with_futures_and_risk(
     assert main(["plan", str(run)]) == 2
     assert "name it with --env" in capsys.readouterr().err
     assert main(["plan", str(run), "--env", "native/quadrotor-2d"]) == 2
-    assert "has 1 actions, and native/quadrotor-2d 2" in capsys.readouterr().err
+    assert "of 3 numbers and 1 actions, and native/quadrotor-2d 6 numbers and 2: name the" in capsys.readouterr().err
+    for command in ("plan", "certify"):
+        assert main([command, str(run), *SHORT.split(), "--env", "native/acrobot"]) == 2
+        assert "of 3 numbers and 1 actions, and native/acrobot 6 numbers and 1: name the" in capsys.readouterr().err
 
 
 def test_a_model_of_normalised_observations_is_planned_in_from_normalised_ones(tmp_path: pathlib.Path) -> None:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory
+from surefoot.core.spec import in_words
 from surefoot.data import normalized_score, reference_scores
 from surefoot.envs.interface import Array
 from surefoot.envs.names import gymnasium_id, is_native
 from surefoot.envs.parameters import parameter_table
 from surefoot.envs.systems import system
-from surefoot.envs.vector import action_bounds
+from surefoot.envs.vector import describe
 from surefoot.evaluation import certificate, cost_interval, evaluate, hierarchical_interval
 from surefoot.experiment.run import Run, load_agent
 from surefoot.experiment.trust import demand
@@ -149,13 +150,16 @@ def planning_policy(world: World, planner: Planner, objective: Objective) -> Tim
     Raises:
         ConfigError: a model whose sizes are not the environment's, or a limit on costs in a world without any.
     """
-    low, high = (torch.from_numpy(bound) for bound in action_bounds(world.env_id))
-    if len(low) != world.dynamics.action_dim:
+    there, dynamics = describe(world.env_id), world.dynamics
+    seen = getattr(dynamics, "observation_dim", dynamics.state_dim)
+    if (seen, dynamics.action_dim) != (there.observation_dim, there.action_dim):
         raise ConfigError(
-            f"{world.label} has {world.dynamics.action_dim} actions, and {world.env_id} {len(low)}: name the "
-            "environment that its data are of with --env"
+            f"{world.label} has observations of {seen} numbers and {dynamics.action_dim} actions, and {world.env_id} "
+            f"{in_words(there.observations)} and {there.action_dim}: name the environment that its data are of "
+            "with --env"
         )
-    return Timed(planner, world.dynamics, low, high, objective, world.states_of)
+    low, high = (torch.from_numpy(bound) for bound in (there.action_low, there.action_high))
+    return Timed(planner, dynamics, low, high, objective, world.states_of)
 
 
 def planning_actor(
