@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+from surefoot.core.options import check_option
 from surefoot.world_models import draws as drawn
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 from surefoot.world_models.risk import Mean, Risk, cost_at_risk, counted
@@ -23,7 +25,7 @@ class Objective:
     """What a plan is to be good at.
 
     Raises:
-        ConfigError: a number out of range, or an unknown name.
+        ConfigError: a value of another kind or out of range, or an unknown name.
     """
 
     futures: int = 1
@@ -43,13 +45,20 @@ class Objective:
 
     def __post_init__(self) -> None:
         """Refuse what can't be planned for."""
+        for field, kind in (("futures", "int"), ("spread", "str"), ("propagation", "str"), ("discount", "float")):
+            check_option("objective", field, kind, getattr(self, field))
+        if not callable(getattr(self.risk, "of", None)):
+            raise ConfigError(
+                f"risk is {self.risk!r}; it is a measure, such as CVaR(0.1) or what parse_risk makes of its name"
+            )
         if self.futures < 1:
             raise ConfigError(f"futures is {self.futures}; a plan has at least 1")
         for name, value, known in (("spread", self.spread, SPREADS), ("propagation", self.propagation, PROPAGATIONS)):
             if value not in known:
                 raise ConfigError(f"{name} is {value!r}; it is one of {', '.join(known)}")
-        if self.cost_limit is not None and not self.cost_limit >= 0:
-            raise ConfigError(f"cost_limit is {self.cost_limit}; it is 0 or more")
+        limit = 0.0 if self.cost_limit is None else self.cost_limit
+        if not isinstance(limit, numbers.Real) or not limit >= 0:
+            raise ConfigError(f"cost_limit is {limit!r}; it is a number of 0 or more")
         if not 0 < self.discount <= 1:
             raise ConfigError(f"discount is {self.discount}; it is above 0 and at most 1")
 

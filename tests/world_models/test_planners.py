@@ -332,9 +332,22 @@ def test_settings_out_of_range_are_named() -> None:
         ("cem", {"sampling": "cut"}, "sampling is 'cut'"),
         ("ilqr", {"horizon": 0}, "horizon is 0"),
         ("cme", {}, "did you mean"),
+        ("cem", {"horizon": 5.5}, "horizon is 5.5, must be a whole number"),
+        ("mppi", {"sigma": math.nan}, "sigma is nan, must be finite"),
+        ("icem", {"samples": "128"}, "samples is '128', must be a whole number"),
     ):
         with pytest.raises(ConfigError, match=said):
             make_planner(name, **settings)
+    for aim, said in (
+        ({"futures": 2.5}, "futures is 2.5, must be a whole number"),
+        ({"futures": 3, "risk": "cvar:0.1"}, "risk is 'cvar:0.1'; it is a measure"),
+        ({"cost_limit": "0"}, "cost_limit is '0'; it is a number"),
+        ({"cost_limit": math.nan}, "cost_limit is nan"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            Objective(**aim)
+    with pytest.raises(ConfigError, match=r"of shapes \(2,\) and \(1,\); a world of 1 actions needs \(1,\) each"):
+        PlannerPolicy(CEM(), Doubtful(), np.zeros(2), np.ones(1))
     planner = ILQR(horizon=2)
     with pytest.raises(ConfigError, match="plans with the mean outcome"):
         planner.plan(scalar(), torch.zeros(1, 1), planner.begin(1, 1), Objective(futures=5))
@@ -362,7 +375,7 @@ def test_noise_that_is_given_is_not_changed(name: str) -> None:
 
 def test_cem_balances_the_continuous_cart_pole_with_exact_dynamics() -> None:
     world = NativeDynamics("native/cartpole-balance")
-    policy = PlannerPolicy(CEM(samples=350, iterations=5, horizon=15), world, world.low, world.high)
+    policy = PlannerPolicy(CEM(samples=350, iterations=5, horizon=15), world, world.low.numpy(), world.high.numpy())
     found = evaluate([policy], "native/cartpole-balance", episodes=3, num_envs=3)[0]
     assert found.returns.min() > 190
     policy.reset()
