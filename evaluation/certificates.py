@@ -31,13 +31,15 @@ class Certificate:
         """Share of the episodes with a violation."""
         return self.violations / self.episodes
 
-    def sentence(self) -> str:
-        """The certificate in words."""
+    def sentence(self, steps: int | None = None) -> str:
+        """The certificate in words; `steps`: the episodes were cut off after so many."""
         counted = f"{self.violations:,} violations in {self.episodes:,} episodes"
+        cut = "" if steps is None else f" cut off after {_steps(steps)}"
+        within = "" if steps is None else f"'s first {_steps(steps)}"
         stopped = ", whenever one stops" if self.sequential else ""
         return (
-            f"{counted}: with {100 * self.confidence:g} % confidence{stopped}, the "
-            f"probability of a violation in an episode is below {self.upper:.3g}"
+            f"{counted}{cut}: with {100 * self.confidence:g} % confidence{stopped}, the "
+            f"probability of a violation in an episode{within} is below {self.upper:.3g}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -120,16 +122,22 @@ def _check(violations: int, episodes: int, confidence: float) -> None:
         raise ConfigError(f"confidence is {confidence}; it must be between 0 and 1, as in 0.95")
 
 
+def _steps(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
+
+
 def where_certified(certified: Mapping[str, Any]) -> str:
-    """The environment of a certificate, with the preset of altered dynamics and what varied, where there are such.
+    """The environment of a certificate, with the preset of altered dynamics, what varied and the steps it was cut off
+    after, where there are such.
 
     Args:
         certified: what certificate.json holds.
     """
     gap = f" with {certified['gap']}" if certified.get("gap") else ""
     ranges = (certified.get("varied") or {}).items()
-    varied = ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in ranges)
-    return f"{certified['environment']}{gap}{f', {varied}' if varied else ''}"
+    varied = [f"{name} {low:g} to {high:g}" for name, (low, high) in ranges]
+    within = [f"within {_steps(certified['steps'])}"] if certified.get("steps") else []
+    return ", ".join([f"{certified['environment']}{gap}", *varied, *within])
 
 
 def filter_words(certified: Mapping[str, Any]) -> str:

@@ -137,6 +137,7 @@ CERTIFICATE = Record(
     },
     {
         "gap": Maybe(Text()),
+        "steps": Maybe(Number(1, whole=True)),
         "varied": Maybe(Table(Many(Number(), 2, 2))),
         "returns": Maybe(INTERVAL),
         "filter": Maybe(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.agent import algorithm_of, require
+from surefoot.core.options import check_option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,9 @@ class AlarmConfig:
     alarm_patience: int = 3  # times in a row that a signal is heard anew before the alarm rings
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse values of another kind or out of range: NaN would switch a signal off."""
+        for field in dataclasses.fields(AlarmConfig):
+            check_option(algorithm_of(self), field.name, str(field.type), getattr(self, field.name))
         require(self.alarm_patience >= 1, algorithm_of(self), "alarm_patience", self.alarm_patience, ">= 1")
 
 

@@ -55,6 +55,10 @@ class PETSConfig(OffPolicyConfig, ModelConfig, AlarmConfig):
         ModelConfig.__post_init__(self)
         AlarmConfig.__post_init__(self)
         require(self.measure_every >= 1, algorithm_of(self), "measure_every", self.measure_every, ">= 1")
+        least = min(self.model_elites, self.model_members) if self.propagation == "tsinf" else 1
+        fits = self.futures <= 1 or self.futures >= least  # 1 is the mean outcome
+        which = f"1, or {least} and more, so that each of the {least} elites has a particle (or propagation=ts1)"
+        require(fits, algorithm_of(self), "futures", self.futures, which)
         only = "0: it learns from what it meets alone"
         require(self.offline_fraction == 0, algorithm_of(self), "offline_fraction", self.offline_fraction, only)
 

@@ -58,11 +58,11 @@ class NativeDynamics:
             threads: of whole plans in native code; torch's number by default.
 
         Raises:
-            ConfigError: no such system, or parameters of another shape.
+            ConfigError: no such system, or parameters of another shape or that are no numbers.
         """
         self.system = native_system(system) if isinstance(system, str) else system
         width = len(self.system.parameters)
-        table = self.system.default_parameters() if parameters is None else parameters.double()
+        table = self.system.default_parameters() if parameters is None else torch.as_tensor(parameters).double()
         if table.dim() not in (1, 2) or table.shape[-1] != width:
             names = ", ".join(parameter.name for parameter in self.system.parameters)
             raise ConfigError(
@@ -70,6 +70,12 @@ class NativeDynamics:
                 f"them for each member: {names}"
             )
         self.parameters, self.threads = table.reshape(-1, width), threads
+        if not bool(self.parameters.isfinite().all()):
+            member, which = (~self.parameters.isfinite()).nonzero()[0].tolist()
+            raise ConfigError(
+                f"parameters of {self.system.alias}: {self.system.parameters[which].name} of member {member} is "
+                f"{float(self.parameters[member, which])}; give finite numbers"
+            )
         if backend not in (None, "native", "twin"):
             raise ConfigError(f"backend is {backend!r}; it is native or twin")
         usable = cuda_ext.native() is not None and self.system.batch(torch.device("cpu")) is None

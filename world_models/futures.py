@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+from surefoot.core.options import check_option
 from surefoot.world_models import draws as drawn
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 from surefoot.world_models.risk import Mean, Risk, cost_at_risk, counted
@@ -23,7 +25,7 @@ class Objective:
     """What a plan is to be good at.
 
     Raises:
-        ConfigError: a number out of range, or an unknown name.
+        ConfigError: a value of another kind or out of range, or an unknown name.
     """
 
     futures: int = 1
@@ -37,18 +39,26 @@ class Objective:
     risk: Risk = dataclasses.field(default_factory=Mean)
     """Of the futures' returns, and of their costs."""
     cost_limit: float | None = None
-    """Most cost of a plan, at that risk: plans within it come first, by return, the others by cost. None: any cost."""
+    """Most cost of a plan, at that risk: plans within it come first, by return, then the others by cost, equal ones by
+    return. None: any cost."""
     discount: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what can't be planned for."""
+        for field, kind in (("futures", "int"), ("spread", "str"), ("propagation", "str"), ("discount", "float")):
+            check_option("objective", field, kind, getattr(self, field))
+        if not callable(getattr(self.risk, "of", None)):
+            raise ConfigError(
+                f"risk is {self.risk!r}; it is a measure, such as CVaR(0.1) or what parse_risk makes of its name"
+            )
         if self.futures < 1:
             raise ConfigError(f"futures is {self.futures}; a plan has at least 1")
         for name, value, known in (("spread", self.spread, SPREADS), ("propagation", self.propagation, PROPAGATIONS)):
             if value not in known:
                 raise ConfigError(f"{name} is {value!r}; it is one of {', '.join(known)}")
-        if self.cost_limit is not None and not self.cost_limit >= 0:
-            raise ConfigError(f"cost_limit is {self.cost_limit}; it is 0 or more")
+        limit = 0.0 if self.cost_limit is None else self.cost_limit
+        if not isinstance(limit, numbers.Real) or not limit >= 0:
+            raise ConfigError(f"cost_limit is {limit!r}; it is a number of 0 or more")
         if not 0 < self.discount <= 1:
             raise ConfigError(f"discount is {self.discount}; it is above 0 and at most 1")
 
@@ -103,14 +113,36 @@ def check_futures(dynamics: Dynamics, objective: Objective) -> None:
                 f"the risk is {objective.risk} of 1 future, which is the mean outcome: give more futures, such as 50"
             )
         return
-    asked = len(getattr(dynamics, "elites", range(dynamics.members)))
-    several = asked > 1 and objective.spread in ("both", "epistemic")
+    several = members_asked(dynamics) > 1 and objective.spread in ("both", "epistemic")
     if not several and not noisy_futures(dynamics, objective):
         raise ConfigError(
             f"{objective.futures} futures of {type(dynamics).__name__} with spread {objective.spread!r} are all the "
             "same: nothing in it is random, or the spread leaves that out; leave futures and risk out, or plan in "
             "several worlds or in a model that a run learned"
         )
+
+
+def members_asked(dynamics: Dynamics) -> int:
+    """How many members futures are of: the elites, where there are such."""
+    return len(getattr(dynamics, "elites", range(dynamics.members)))
+
+
+def shares(dynamics: Dynamics, objective: Objective) -> tuple[int, int, int]:
+    """Members, the futures that each has at least, and how many have one more; (0, 0, 0) where futures have no member.
+
+    Raises:
+        ConfigError: fewer futures than members, some of which no plan would ask.
+    """
+    members, futures = members_asked(dynamics), objective.futures
+    kept = objective.propagation == "tsinf" and objective.spread in ("both", "epistemic")
+    if not kept or min(members, futures) == 1:
+        return 0, 0, 0
+    if futures < members:
+        raise ConfigError(
+            f"{futures} futures keep their member (tsinf), and of {members} members the plan would ask the first "
+            f"{futures} alone: give {members} futures or a multiple of it, or propagation ts1"
+        )
+    return members, futures // members, futures % members
 
 
 def noisy_futures(dynamics: Dynamics, objective: Objective) -> bool:
@@ -203,18 +235,19 @@ class Score(NamedTuple):
     feasible: Tensor
     """(B, N) bool: within the limit, and a finite value."""
 
+    def spent(self) -> Tensor:
+        """(B, N) the lower the better, before any value: 0 where feasible, else the cost, infinite for no number."""
+        return torch.where(self.values.isfinite(), self.costs, math.inf).masked_fill(self.feasible, 0)
+
     def ranked(self) -> Tensor:
-        """(B, N) positions of the candidates, the best first: feasible ones by value, then the others by cost."""
-        by_value = torch.where(self.feasible, self.values, -math.inf)
-        cost = torch.where(self.values.isfinite(), self.costs, math.inf).masked_fill(self.feasible, 0)
-        first = torch.sort(cost, dim=1, stable=True).indices
-        return first.gather(1, torch.sort(by_value.gather(1, first), dim=1, descending=True, stable=True).indices)
+        """(B, N) positions of the candidates, the best first: by what is spent, equal ones by value, then in order."""
+        first = torch.sort(counted(self.values), dim=1, descending=True, stable=True).indices
+        return first.gather(1, torch.sort(self.spent().gather(1, first), dim=1, stable=True).indices)
 
     def fitness(self) -> Tensor:
-        """(B, N) one number to weigh by: the value where feasible; in rows where none is, the cost with a minus."""
-        some = self.feasible.any(1, keepdim=True)
-        numbers = torch.where(self.values.isfinite(), -self.costs, -math.inf)
-        return torch.where(some, torch.where(self.feasible, self.values, -math.inf), numbers)
+        """(B, N) one number to weigh by: the value of those that spend least, minus infinity for the others."""
+        spent = self.spent()
+        return torch.where(spent == spent.amin(1, keepdim=True), counted(self.values), -math.inf)
 
 
 @torch.no_grad()

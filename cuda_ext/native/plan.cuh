@@ -19,8 +19,8 @@ constexpr int warps = SF_THREADS / 32;
 /// read neighbouring numbers.
 struct Bench {
   int elements, most;
-  float *actions, *mean, *deviation, *value, *totals, *costs, *noise;
-  int *kind, *order;
+  float *actions, *mean, *deviation, *value, *totals, *costs, *spent, *noise;
+  int* order;
 };
 
 /// `scratch`: as many floats a row as cuda_ext/gpu_plan.py counts.
@@ -34,8 +34,8 @@ SF_INLINE Bench bench_of(const PlanJob& job, float* scratch, int most) {
   b.value = b.deviation + b.elements;
   b.totals = b.value + wide;
   b.costs = b.totals + futures * wide;
-  b.kind = reinterpret_cast<int*>(b.costs + futures * wide);
-  b.order = b.kind + wide;
+  b.spent = b.costs + futures * wide;
+  b.order = reinterpret_cast<int*>(b.spent + wide);
   b.noise = reinterpret_cast<float*>(b.order + wide);
   return b;
 }
@@ -129,23 +129,23 @@ SF_INLINE void look(const PlanJob& job, const Bench& b, const float* start, int 
       b.costs[static_cast<long>(m) * b.most + n] = -cost;
     }
     const float total = of_worst(b.totals + n, b.most, job.futures, job.tail);
-    judge(job, total, -of_worst(b.costs + n, b.most, job.futures, job.tail), wild, b.kind[n], b.value[n]);
+    judge(job, total, -of_worst(b.costs + n, b.most, job.futures, job.tail), wild, b.spent[n], b.value[n]);
   }
 }
 
-/// The weighted average of the candidates, where one is a number. All threads take the same way.
+/// The weighted average of the feasible candidates, else of those that cost least, where one is a number. All threads take the same
+/// way.
 SF_INLINE void average(const PlanJob& job, const Bench& b, int count) {
   const int thread = static_cast<int>(threadIdx.x);
-  float some = 0.0f;
-  for (int n = thread; n < count; n += SF_THREADS) some = b.kind[n] == 0 ? 1.0f : some;
-  const int usable = over_block<true>(some) > 0.5f ? 0 : 1;  // without a feasible candidate, by their costs
-  float best = -infinity();
-  for (int n = thread; n < count; n += SF_THREADS) best = b.kind[n] == usable ? max(best, b.value[n]) : best;
+  float least = infinity(), best = -infinity();
+  for (int n = thread; n < count; n += SF_THREADS) least = min(least, b.spent[n]);
+  least = -over_block<true>(-least);
+  for (int n = thread; n < count; n += SF_THREADS) best = b.spent[n] == least ? max(best, b.value[n]) : best;
   best = over_block<true>(best);
   if (!(best > -infinity())) return;
   float sum = 0.0f;
   for (int n = thread; n < count; n += SF_THREADS) {
-    const float weight = b.kind[n] == usable ? exp((b.value[n] - best) * (1.0f / job.temperature)) : 0.0f;
+    const float weight = b.spent[n] == least ? exp((b.value[n] - best) * (1.0f / job.temperature)) : 0.0f;
     b.value[n] = weight;
     sum += weight;
   }
@@ -169,12 +169,11 @@ SF_INLINE void average(const PlanJob& job, const Bench& b, int count) {
 /// before it.
 SF_INLINE void choose(const Bench& b, int count, int wanted) {
   for (int n = static_cast<int>(threadIdx.x); n < count; n += SF_THREADS) {
-    const int kind = b.kind[n];
-    const float value = b.value[n];
+    const float spent = b.spent[n], value = b.value[n];
     int place = 0;
     for (int m = 0; m < count; ++m) {
-      const bool equal = b.kind[m] == kind && b.value[m] == value;
-      place += better(b.kind[m], b.value[m], kind, value) || (equal && m < n) ? 1 : 0;
+      const bool equal = b.spent[m] == spent && b.value[m] == value;
+      place += better(b.spent[m], b.value[m], spent, value) || (equal && m < n) ? 1 : 0;
     }
     if (place < wanted) b.order[place] = n;
   }
@@ -182,7 +181,7 @@ SF_INLINE void choose(const Bench& b, int count, int wanted) {
 
 /// Mean and deviation of the elites that are numbers, less a share of the step there; threads share the elements.
 SF_INLINE void fit(const PlanJob& job, const Bench& b, int chosen) {
-  while (chosen > 0 && b.kind[b.order[chosen - 1]] == 2) --chosen;
+  while (chosen > 0 && b.spent[b.order[chosen - 1]] == infinity()) --chosen;
   if (chosen == 0) return;
   const float share = 1.0f / static_cast<float>(chosen);
   for (int e = static_cast<int>(threadIdx.x); e < b.elements; e += SF_THREADS) {
@@ -198,14 +197,13 @@ SF_INLINE void fit(const PlanJob& job, const Bench& b, int chosen) {
 
 /// The best candidate seen: every thread knows how good it is.
 struct Record {
-  int kind;
-  float value;
+  float spent, value;
 };
 
 SF_INLINE void remember(const Bench& b, float* best, Record& record) {
-  const int top = b.order[0], kind = b.kind[top] == 0 ? 0 : 1;
-  if (!better(kind, b.value[top], record.kind, record.value)) return;
-  record = {kind, b.value[top]};
+  const int top = b.order[0];
+  if (!better(b.spent[top], b.value[top], record.spent, record.value)) return;
+  record = {b.spent[top], b.value[top]};
   for (int e = static_cast<int>(threadIdx.x); e < b.elements; e += SF_THREADS)
     best[e] = b.actions[static_cast<long>(e) * b.most + top];
 }
@@ -236,7 +234,7 @@ SF_INLINE void plan_row(const PlanJob& job, float* scratch, int most) {
   if (sizes.normals > 0 && job.noisy)
     for (int k = thread; k < job.futures * job.horizon; k += SF_THREADS)
       draw_future(b.noise, job, futures, k / job.horizon, k % job.horizon);
-  Record record = {1, -infinity()};
+  Record record = {infinity(), -infinity()};
   int first = 0;
   for (int i = 0; i < job.iterations; ++i) {
     __syncthreads();  // mean, deviation, noise and elites are there

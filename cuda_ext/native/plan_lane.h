@@ -95,15 +95,16 @@ SF_INLINE float of_worst(float* values, int apart, int futures, int tail) {
   return sum / static_cast<float>(tail);
 }
 
-/// What a candidate is: `kind` 0 feasible, 1 not, 2 no number; of a kind, the larger `value` is the better one.
-SF_INLINE void judge(const PlanJob& job, float total, float cost, float wild, int& kind, float& value) {
-  const bool number = wild == 0.0f, feasible = number && (!job.limited || cost <= job.cost_limit);
-  kind = feasible ? 0 : number ? 1 : 2;
-  value = feasible ? total : number ? -cost : -infinity();
+/// What a candidate comes to: `spent` is 0 within the limit, else its cost, and infinite where it is no number; of equal ones the
+/// larger `value` is the better one.
+SF_INLINE void judge(const PlanJob& job, float total, float cost, float wild, float& spent, float& value) {
+  const bool number = wild == 0.0f, feasible = !job.limited || cost <= job.cost_limit;
+  spent = !number ? infinity() : feasible ? 0.0f : cost;
+  value = number ? total : -infinity();
 }
 
-SF_INLINE bool better(int kind, float value, int other_kind, float other_value) {
-  return kind < other_kind || (kind == other_kind && value > other_value);
+SF_INLINE bool better(float spent, float value, float other_spent, float other_value) {
+  return spent < other_spent || (spent == other_spent && value > other_value);
 }
 
 }  // namespace surefoot

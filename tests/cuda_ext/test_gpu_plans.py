@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 import shutil
@@ -115,6 +116,16 @@ class TestEmulated:
         expected, found = both(driver, s, settings, given, table)
         assert_near(expected, found)
         assert driver.launches[0][2] == 4 * (512 if settings.temperature else 128)
+
+    @pytest.mark.parametrize("settings", [MPPI, ICEM], ids=["mppi", "icem"])
+    def test_limits_that_all_candidates_break_are_the_processors(
+        self, settings: PlanSettings, folder: pathlib.Path
+    ) -> None:
+        s = system("double_integrator")
+        given = problem(s, 3, settings.kept)
+        given["states"] = torch.tensor([[1.5, 0.0, 0.0, 0.0], [1.2, 0.1, 1.0, 0.0], [0.0, -1.02, 0.0, 0.1]])
+        limited = dataclasses.replace(settings, cost_limit=0.0)
+        assert_near(*both(Emulation(folder), s, limited, given))
 
     def test_states_that_are_no_numbers_keep_their_plan(self, folder: pathlib.Path) -> None:
         s = system("pendulum")

@@ -64,6 +64,9 @@ def test_thresholds_come_from_any_config_that_has_some() -> None:
     assert Alarm().config == USUAL
     with pytest.raises(ConfigError, match="alarm_patience is 0"):
         AlarmConfig(alarm_patience=0)
+    for signal in SIGNALS:
+        with pytest.raises(ConfigError, match=f"{signal.option} is nan, must be finite"):
+            AlarmConfig(**{signal.option: math.nan})
 
 
 def test_limits_of_values_by_hand() -> None:

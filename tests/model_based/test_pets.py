@@ -164,6 +164,7 @@ def test_settings_out_of_range_are_named() -> None:
         ({"horizon": 0}, "horizon is 0"),
         ({"risk": "median"}, "no risk measure"),
         ({"risk": "worst", "futures": 1}, "of 1 future, which is the mean outcome"),
+        ({"futures": 2, "model_elites": 3}, "futures is 2.* each of the 3 elites has a particle"),
         ({"offline_fraction": 0.5}, "learns from what it meets alone"),
         ({"measure_every": 0}, "measure_every"),
     ):

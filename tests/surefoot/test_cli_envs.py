@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import sys
+import types
 
 import pytest
 import torch
@@ -142,9 +144,13 @@ def test_certify_counts_bounds_stores_and_the_report_shows_it(
     arguments = ["certify", str(finished_run), "--env", "native/pendulum", "--episodes", "250"]
     assert main([*arguments, "--steps", "40"]) == 0
     captured = capsys.readouterr()
-    assert "with 95 % confidence, the probability of a violation in an episode is below" in captured.out
+    assert (
+        "with 95 % confidence, the probability of a violation in an episode's first 40 steps is below" in captured.out
+    )
+    assert "in native/pendulum, within 40 steps:" in captured.out
+    assert "in 250 episodes cut off after 40 steps: with 95 %" in captured.out
     assert "100 episodes measured: the other 150 will take about" in captured.err
-    stored = json.loads((finished_run / "certificate.json").read_text())
+    stored = json.loads((finished_run / "certificate-40steps.json").read_text())
     exact = certificate(stored["violations"], 250)
     assert (stored["episodes"], stored["upper"], stored["low"]) == (250, exact.upper, exact.low)
     rolled = shown(capsys, "rollout", str(finished_run), "--env", "native/pendulum", "--envs", "250", "--steps", "40")
@@ -155,13 +161,37 @@ def test_certify_counts_bounds_stores_and_the_report_shows_it(
     assert main(["report", str(finished_run), "-o", str(page)]) == 0
     assert stored["sentence"] in capsys.readouterr().out
     assert "<h2>Certificates</h2>" in page.read_text()
-    (finished_run / "certificate.json").unlink()
+    assert "native/pendulum, within 40 steps" in page.read_text()
+    (finished_run / "certificate-40steps.json").unlink()
     assert main([*arguments[:-1], "30", "--steps", "40", "--gap", "wind"]) == 0
-    assert json.loads((finished_run / "certificate-wind.json").read_text())["gap"] == "wind"
+    assert json.loads((finished_run / "certificate-wind-40steps.json").read_text())["gap"] == "wind"
     capsys.readouterr()
     assert main(["report", str(finished_run), "-o", str(page)]) == 0
-    assert "certified in native/pendulum with wind:" in capsys.readouterr().out
-    (finished_run / "certificate-wind.json").unlink()
+    assert "certified in native/pendulum with wind, within 40 steps:" in capsys.readouterr().out
+    (finished_run / "certificate-wind-40steps.json").unlink()
+
+
+def test_certificates_of_different_questions_do_not_share_a_file(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+    for more in ([], ["--policy-seed", "5"], ["--policy-seed", "0", "--seed", "3"], ["--steps", "200"]):
+        arguments = ["certify", str(finished_run), "--env", "native/pendulum", "--episodes", "3"]
+        names.append(pathlib.Path(shown(capsys, *arguments, *more)["stored"]).name)
+    assert names == ["certificate.json", "certificate-seed5.json", "certificate.json", "certificate-200steps.json"]
+    for name in set(names):
+        (finished_run / name).unlink()
+    one = certify.Certified(certificate(0, 9), "bc", "native/pendulum", None, 2, 200.0, 0, 1.0, "cpu", policy_seed=0)
+    same = dataclasses.replace(one, certificate=certificate(1, 20), seed=3)
+    other = dataclasses.replace(one, environment="native/acrobot")
+    for own, named in ((None, "certificate-2.json"), (SYSTEMS["pendulum"].gym_id, "certificate-native-acrobot.json")):
+        plan, spec = types.SimpleNamespace(environment=own, seeds=(0,)), types.SimpleNamespace(environment=None)
+        run = types.SimpleNamespace(plan=plan, spec=spec)
+        monkeypatch.setattr(certify.Run, "open", lambda folder, run=run: run)
+        paths = [certify.store(each, tmp_path) for each in (one, same, other)]
+        assert [path.name for path in paths] == ["certificate.json", "certificate.json", named]
+        for path in set(paths):
+            path.unlink()
 
 
 def test_certify_a_behaviour_and_say_the_same_twice(capsys: Capture) -> None:

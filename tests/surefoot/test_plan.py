@@ -109,7 +109,10 @@ def test_a_learned_model_is_planned_in_with_futures_and_risk(
     assert main(["plan", str(run)]) == 2
     assert "name it with --env" in capsys.readouterr().err
     assert main(["plan", str(run), "--env", "native/quadrotor-2d"]) == 2
-    assert "has 1 actions, and native/quadrotor-2d 2" in capsys.readouterr().err
+    assert "of 3 numbers and 1 actions, and native/quadrotor-2d 6 numbers and 2: name the" in capsys.readouterr().err
+    for command in ("plan", "certify"):
+        assert main([command, str(run), *SHORT.split(), "--env", "native/acrobot"]) == 2
+        assert "of 3 numbers and 1 actions, and native/acrobot 6 numbers and 1: name the" in capsys.readouterr().err
 
 
 def test_a_model_of_normalised_observations_is_planned_in_from_normalised_ones(tmp_path: pathlib.Path) -> None:
@@ -201,6 +204,9 @@ def test_each_episode_draws_its_own_constants_and_the_planner_has_worlds_of_the_
     assert one["varied"] == {"mass": [0.5, 2.0], "length": [0.5, 1.5]}
     assert "in 3 worlds of native/pendulum" in one["policy"]
     assert one["returns"] == pytest.approx(five["returns"])
+    assert "of 3 futures (epistemic spread, tsinf), in" in one["policy"]
+    uneven = certified(capsys, f"{words.replace('--futures 3', '--futures 5')} --envs 5")
+    assert "of 5 futures (epistemic spread, tsinf; 2 of 3 members have 2, the others 1), in" in uneven["policy"]
     narrow = certified(capsys, f"{words.replace('0.5:2,', '0.99:1.01,')} --envs 5")
     assert narrow["returns"] != one["returns"]
 
@@ -212,7 +218,11 @@ def test_each_episode_draws_its_own_constants_and_the_planner_has_worlds_of_the_
         ("native/pendulum --cost-limit 0", "--cost-limit is of plans: add --planner"),
         ("native/pendulum --worlds 5", "--worlds are those that a planner plans in"),
         ("native/pendulum --planner mppi --worlds 5", "--vary gives the ranges"),
-        ("native/pendulum --planner mppi --vary mass=1:2 --worlds 5", "add --futures 5 or more"),
+        ("native/pendulum --planner mppi --vary mass=1:2 --worlds 5", "add --futures 5 or a multiple of it"),
+        (
+            "native/pendulum --planner mppi --vary mass=1:2 --worlds 5 --futures 3",
+            "would ask the first 3 alone: give 5",
+        ),
         ("--planner mppi --policy expert --env native/pendulum", "say where --planner plans"),
         ("native/pendulum --planner mppi --envs 0", "--envs is 0"),
         ("native/pendulum --planner mpi", "did you mean 'mppi'"),
@@ -236,8 +246,12 @@ def test_plans_in_a_learned_model_are_certified_and_kept_beside_the_run(
     found = certified(capsys, f"certify {run} {SHORT} --env native/pendulum --steps 5 --episodes 3 --json")
     assert found["environment"] == "native/pendulum"
     assert "model of dynamics, seed 0 of" in found["policy"]
-    kept = json.loads((run / "certificate-cem.json").read_text())
-    assert (kept["episodes"], kept["planner"]) == (3, "cem")
+    kept = json.loads((run / "certificate-cem-5steps.json").read_text())
+    assert (kept["episodes"], kept["planner"], kept["steps"], kept["policy_seed"]) == (3, "cem", 5, 0)
+    limited = certified(capsys, f"certify {run} {SHORT} --steps 5 --episodes 2 --cost-limit 0 --json")
+    assert limited["stored"] == str(run / "certificate-cem-5steps-2.json")  # another question
+    again = certified(capsys, f"certify {run} {SHORT} --steps 5 --episodes 4 --json")
+    assert (again["stored"], again["episodes"]) == (str(run / "certificate-cem-5steps.json"), 4)
 
 
 def test_a_run_without_a_model_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,5 +89,9 @@ def test_errors_name_what_is_wrong() -> None:
         NativeDynamics("native/cartpole-swinup")
     with pytest.raises(ConfigError, match=r"parameters of native/pendulum have shape \(3,\)"):
         NativeDynamics("native/pendulum", torch.zeros(3))
+    table = NativeDynamics("native/pendulum").nominal().repeat(2, 1)
+    table[1, 0] = math.nan
+    with pytest.raises(ConfigError, match="parameters of native/pendulum: gravity of member 1 is nan; give finite"):
+        NativeDynamics("native/pendulum", table)
     with pytest.raises(ConfigError, match="backend is 'gpu'"):
         NativeDynamics("native/pendulum", backend="gpu")

@@ -73,6 +73,17 @@ def test_cost_limits_are_the_twins(name: str, limit: float) -> None:
     torch.testing.assert_close(plan, expected, rtol=0, atol=2e-4)
 
 
+@pytest.mark.parametrize("name", ["mppi", "best", "icem"])
+def test_limits_that_all_candidates_break_are_the_twins(name: str) -> None:
+    planner = PLANNERS[name]
+    native, twin = (NativeDynamics("native/double-integrator", backend=backend) for backend in ("native", "twin"))
+    states = torch.tensor([[1.5, 0.0, 0.0, 0.0], [1.2, 0.1, 1.0, 0.0], [0.0, -1.02, 0.0, 0.1]])  # equal costs but last
+    memory, objective = memory_of(planner, native, 3), Objective(cost_limit=0.0)
+    plan, _ = planner.plan(native, states, memory, objective)
+    expected, _ = planner.plan(twin, states, memory, objective)
+    torch.testing.assert_close(plan, expected, rtol=0, atol=2e-4)
+
+
 @pytest.mark.parametrize("name", ["mppi", "cem", "icem"])
 @pytest.mark.parametrize("risk", ["mean", "cvar:0.5", "worst"])
 @pytest.mark.parametrize("limit", [None, 2.0])

@@ -14,12 +14,14 @@ from tests.world_models.worlds import Bandit, Cliff, Doubtful, Linear, scalar
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+from surefoot.cuda_ext.plan import plans_natively
 from surefoot.evaluation import evaluate
+from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.exact import NativeDynamics
-from surefoot.world_models.futures import Objective, sample_futures, score, sums_of
+from surefoot.world_models.futures import Objective, Score, sample_futures, score, sums_of
 from surefoot.world_models.planners import CEM, ICEM, ILQR, MPPI, GradientShooting, PlannerPolicy, make_planner
 from surefoot.world_models.planners.base import DRAWS, PLAN, shifted
-from surefoot.world_models.planners.cem import truncated
+from surefoot.world_models.planners.cem import Best, truncated
 from surefoot.world_models.planners.derivatives import expand
 from surefoot.world_models.planners.ilqr import box_newton
 from surefoot.world_models.risk import CVaR, Mean
@@ -204,6 +206,40 @@ def test_without_a_feasible_candidate_the_least_cost_is_best() -> None:
     assert lax.feasible.tolist() == [[False, True, False]]
 
 
+def test_candidates_of_equal_cost_are_weighed_by_return() -> None:
+    values, costs = torch.tensor([[-9.0, -5.0, -1.0, -2.0, -math.inf]]), torch.tensor([[2.0, 1.0, 2.0, 1.0, 0.0]])
+    scored = Score(values, costs, torch.zeros(1, 5, dtype=torch.bool))
+    assert scored.ranked()[0].tolist() == [3, 1, 2, 0, 4]
+    assert scored.fitness()[0].tolist() == [-math.inf, -5.0, -math.inf, -2.0, -math.inf]
+    best = Best(torch.zeros(1, 1, 1))
+    best.see(torch.arange(5.0).view(1, 5, 1, 1), scored)
+    assert best.plan.item() == 3
+    best.see(torch.full((1, 1, 1, 1), 7.0), Score(torch.tensor([[-1.5]]), torch.ones(1, 1), torch.zeros(1, 1).bool()))
+    assert best.plan.item() == 7  # as dear, and worth more
+    best.see(
+        torch.full((1, 1, 1, 1), 8.0), Score(torch.tensor([[9.0]]), torch.full((1, 1), 2.0), torch.zeros(1, 1) > 0)
+    )
+    assert best.plan.item() == 7
+    best.see(torch.full((1, 1, 1, 1), 9.0), Score(torch.tensor([[-50.0]]), torch.zeros(1, 1), torch.ones(1, 1) > 0))
+    assert best.plan.item() == 9
+
+
+@pytest.mark.parametrize("name", ["cem", "icem", "mppi"])
+@pytest.mark.parametrize("backend", ["native", "twin"])
+def test_a_limit_that_can_not_be_kept_any_more_does_not_let_go_of_the_return(name: str, backend: str) -> None:
+    if backend == "native" and not plans_natively():
+        pytest.skip("the native module is not built")
+    world, planner = (
+        NativeDynamics("native/double-integrator", backend=backend),
+        dataclasses.replace(SMALL[name], horizon=15),
+    )
+    states, memory = torch.tensor([[1.5, 0.0, 0.0, 0.0], [1.2, 0.0, 1.0, 0.0]]), planner.begin(2, 2)
+    for _ in range(60):
+        plan, memory = planner.plan(world, states, memory, Objective(cost_limit=0.0))
+        states = world.step(states, plan[:, 0], StepNoise()).states
+    assert (states[:, :2].abs() < 1).all()  # outside is where all candidates cost the same
+
+
 def test_the_two_armed_bandit_of_risk() -> None:
     planner = CEM(horizon=1, samples=50, iterations=3)
     states = torch.zeros(1, 1)
@@ -250,6 +286,14 @@ def test_futures_keep_kinds_of_spread_apart() -> None:
     assert found.rewards.shape == (6, 1, 5)
 
 
+def test_fewer_futures_than_members_are_refused_where_they_keep_theirs() -> None:
+    bounds = torch.full((1,), -1.0), torch.ones(1)
+    with pytest.raises(ConfigError, match=r"of 5 members the plan would ask the first 3 alone: give 5 futures"):
+        PlannerPolicy(CEM(horizon=2), Doubtful(), *bounds, Objective(futures=3))
+    for objective in (Objective(), Objective(5), Objective(3, propagation="ts1")):
+        PlannerPolicy(CEM(horizon=2), Doubtful(), *bounds, objective)
+
+
 def test_all_candidates_meet_the_same_futures() -> None:
     table = torch.stack([NativeDynamics("native/pendulum").nominal()] * 2)
     table[1, 0] = 20.0
@@ -288,9 +332,22 @@ def test_settings_out_of_range_are_named() -> None:
         ("cem", {"sampling": "cut"}, "sampling is 'cut'"),
         ("ilqr", {"horizon": 0}, "horizon is 0"),
         ("cme", {}, "did you mean"),
+        ("cem", {"horizon": 5.5}, "horizon is 5.5, must be a whole number"),
+        ("mppi", {"sigma": math.nan}, "sigma is nan, must be finite"),
+        ("icem", {"samples": "128"}, "samples is '128', must be a whole number"),
     ):
         with pytest.raises(ConfigError, match=said):
             make_planner(name, **settings)
+    for aim, said in (
+        ({"futures": 2.5}, "futures is 2.5, must be a whole number"),
+        ({"futures": 3, "risk": "cvar:0.1"}, "risk is 'cvar:0.1'; it is a measure"),
+        ({"cost_limit": "0"}, "cost_limit is '0'; it is a number"),
+        ({"cost_limit": math.nan}, "cost_limit is nan"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            Objective(**aim)
+    with pytest.raises(ConfigError, match=r"of shapes \(2,\) and \(1,\); a world of 1 actions needs \(1,\) each"):
+        PlannerPolicy(CEM(), Doubtful(), np.zeros(2), np.ones(1))
     planner = ILQR(horizon=2)
     with pytest.raises(ConfigError, match="plans with the mean outcome"):
         planner.plan(scalar(), torch.zeros(1, 1), planner.begin(1, 1), Objective(futures=5))
@@ -318,7 +375,7 @@ def test_noise_that_is_given_is_not_changed(name: str) -> None:
 
 def test_cem_balances_the_continuous_cart_pole_with_exact_dynamics() -> None:
     world = NativeDynamics("native/cartpole-balance")
-    policy = PlannerPolicy(CEM(samples=350, iterations=5, horizon=15), world, world.low, world.high)
+    policy = PlannerPolicy(CEM(samples=350, iterations=5, horizon=15), world, world.low.numpy(), world.high.numpy())
     found = evaluate([policy], "native/cartpole-balance", episodes=3, num_envs=3)[0]
     assert found.returns.min() > 190
     policy.reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import ClassVar, Protocol
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import DRAWS, Memory
+from surefoot.core.options import check_option
 from surefoot.cuda_ext.twin import environment_seeds
 from surefoot.world_models.draws import candidate_normals, coloured
 from surefoot.world_models.dynamics import Dynamics
@@ -108,7 +110,9 @@ def around(plan: Tensor, sigma: float, white: Tensor) -> Tensor:
 
 
 def check_settings(planner: object, name: str) -> None:
-    """Raise ConfigError where a planner's settings are out of range, by the names that planners share."""
+    """Raise ConfigError where a planner's settings are of another kind, or one that planners share is out of range."""
+    for setting in dataclasses.fields(planner):  # type: ignore[arg-type]  # a dataclass
+        check_option(name, setting.name, str(setting.type), getattr(planner, setting.name))
     least = {"horizon": 1, "samples": 2, "iterations": 1, "starts": 1}
     for field, low in least.items():
         value = getattr(planner, field, low)

@@ -16,6 +16,7 @@ from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, Score, score
 from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, sampled, shifted
 from surefoot.world_models.planners.native import native_plan
+from surefoot.world_models.risk import counted
 
 CUT = 2.0
 """Deviations at which the truncated normal is cut."""
@@ -124,21 +125,18 @@ def fitted(
 
 
 class Best:
-    """The best plan so far of each row: a feasible one before any other, then by value, else by cost."""
+    """The best plan so far of each row, as `Score.ranked` orders them."""
 
     def __init__(self, plan: Tensor) -> None:
         self.plan = plan
         self.value = torch.full((len(plan),), -math.inf, dtype=plan.dtype, device=plan.device)
-        self.feasible = torch.zeros(len(plan), dtype=torch.bool, device=plan.device)
+        self.spent = torch.full_like(self.value, math.inf)
 
     def see(self, actions: Tensor, scored: Score) -> None:
         """Take in (B, N, H, A) candidates."""
         top = scored.ranked()[:, :1]
-        feasible = scored.feasible.gather(1, top)[:, 0]
-        cost = torch.where(scored.values.isfinite(), -scored.costs, -math.inf)
-        value = torch.where(scored.feasible, scored.values, cost).gather(1, top)[:, 0]
-        better = (feasible & ~self.feasible) | ((feasible == self.feasible) & (value > self.value))
+        spent, value = (part.gather(1, top)[:, 0] for part in (scored.spent(), counted(scored.values)))
+        better = (spent < self.spent) | ((spent == self.spent) & (value > self.value))
         found = actions.gather(1, top[..., None, None].expand(-1, 1, *actions.shape[2:]))[:, 0]
         self.plan = torch.where(better[:, None, None], found, self.plan)
-        self.value = torch.where(better, value, self.value)
-        self.feasible = self.feasible | feasible
+        self.value, self.spent = torch.where(better, value, self.value), torch.where(better, spent, self.spent)

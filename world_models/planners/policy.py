@@ -9,9 +9,11 @@ from torch import Tensor
 
 from surefoot.core.actions import to_environment
 from surefoot.core.control_loop import ControlLoop
+from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory, in_rows
+from surefoot.envs.interface import Array
 from surefoot.world_models.dynamics import Dynamics, check_costs
-from surefoot.world_models.futures import Objective, check_futures
+from surefoot.world_models.futures import Objective, check_futures, shares
 from surefoot.world_models.planners.base import DRAWS, Planner
 
 
@@ -31,8 +33,8 @@ class PlannerPolicy(ControlLoop):
         self,
         planner: Planner,
         dynamics: Dynamics,
-        low: Tensor,
-        high: Tensor,
+        low: Tensor | Array,
+        high: Tensor | Array,
         objective: Objective = Objective(),  # noqa: B008  # it is frozen
         states_of: Callable[[Tensor], Tensor] | None = None,
         observation_dim: int | None = None,
@@ -49,12 +51,19 @@ class PlannerPolicy(ControlLoop):
             observation_dim: O; by default the world's own, else S.
 
         Raises:
-            ConfigError: a limit on costs in a world without any; futures that are all the same, or a risk of one.
+            ConfigError: a limit on costs in a world without any; futures that are all the same, or a risk of one; fewer
+                futures than members, where they keep theirs; bounds of another number of actions.
         """
         check_costs(dynamics, objective.cost_limit)
         check_futures(dynamics, objective)
+        shares(dynamics, objective)
         self.planner, self.dynamics, self.objective = planner, dynamics, objective
-        self.low, self.high = low.float(), high.float()
+        self.low, self.high = (torch.as_tensor(bound).float() for bound in (low, high))
+        if not self.low.shape == self.high.shape == (dynamics.action_dim,):
+            raise ConfigError(
+                f"low and high are of shapes {tuple(self.low.shape)} and {tuple(self.high.shape)}; a world of "
+                f"{dynamics.action_dim} actions needs ({dynamics.action_dim},) each"
+            )
         own: Callable[[Tensor], Tensor] = getattr(dynamics, "states_of", as_they_are)
         self._states_of = own if states_of is None else states_of
         width: int = getattr(dynamics, "observation_dim", dynamics.state_dim)

@@ -120,9 +120,8 @@ const Look looks[][2] = {
 /// Scratch of one thread. Element e = t * actions + k of candidate n is actions[(n / tile * elements + e) * tile + n % tile].
 struct Scratch {
   int elements, blocks, most;
-  float *actions, *white, *sums, *mean, *deviation, *value, *extra, *totals, *costs, *noise;
-  int *kind, *order;
-  float* weight;
+  float *actions, *white, *sums, *mean, *deviation, *value, *spent, *weight, *extra, *totals, *costs, *noise;
+  int* order;
 };
 
 /// Lays the arrays out, or counts the floats they need where `memory` is null.
@@ -137,9 +136,9 @@ long lay_out(Scratch& s, const PlanJob& job, float* memory) {
   const long extra = static_cast<long>(n.states + n.actions + n.parameters + n.normals + 1) * tile;
   const long futures = static_cast<long>(job.futures) * tile;
   const long noise = job.noisy ? static_cast<long>(job.futures) * job.horizon * n.normals : 0;
-  float* spare[2];
-  float** const arrays[] = {&s.actions, &s.white, &s.sums,   &s.mean,   &s.deviation, &s.value, &s.weight,
-                            &s.extra,   &spare[0], &spare[1], &s.totals, &s.costs,     &s.noise};
+  float* spare;
+  float** const arrays[] = {&s.actions, &s.white, &s.sums, &s.mean,   &s.deviation, &s.value, &s.weight,
+                            &s.extra,   &s.spent, &spare,  &s.totals, &s.costs,     &s.noise};
   const long counts[] = {s.blocks * static_cast<long>(s.elements) * tile, wide, wide, s.elements, s.elements, all, all,
                          extra, all, all, futures, futures, noise};
   long used = 0;
@@ -147,10 +146,7 @@ long lay_out(Scratch& s, const PlanJob& job, float* memory) {
     if (memory != nullptr) *arrays[k] = memory + used;
     used += (counts[k] + 15) / 16 * 16;
   }
-  if (memory != nullptr) {
-    s.kind = reinterpret_cast<int*>(spare[0]);
-    s.order = reinterpret_cast<int*>(spare[1]);
-  }
+  if (memory != nullptr) s.order = reinterpret_cast<int*>(spare);
   return used;
 }
 
@@ -238,13 +234,13 @@ void look(Scratch& s, const PlanJob& job, Look system, const float* start, int c
     for (int l = 0; l < tile; ++l) {
       const float total = of_worst(s.totals + l, tile, job.futures, job.tail);
       const float cost = -of_worst(s.costs + l, tile, job.futures, job.tail);
-      judge(job, total, cost, x.wild[l], s.kind[block * tile + l], s.value[block * tile + l]);
+      judge(job, total, cost, x.wild[l], s.spent[block * tile + l], s.value[block * tile + l]);
     }
   }
 }
 
 SF_INLINE bool better(const Scratch& s, int a, int b) {
-  return surefoot::better(s.kind[a], s.value[a], s.kind[b], s.value[b]);
+  return surefoot::better(s.spent[a], s.value[a], s.spent[b], s.value[b]);
 }
 
 /// The best `wanted` of the candidates in `order`, the best first, of equal ones the first first; returns how many.
@@ -259,20 +255,19 @@ int choose(Scratch& s, int count, int wanted) {
   return chosen;
 }
 
-/// The weighted average of the candidates, where one is a number.
+/// The weighted average of the feasible candidates, else of those that cost least, where one is a number.
 void average(Scratch& s, const PlanJob& job, int count) {
-  bool some = false;
-  for (int n = 0; n < count; ++n) some = some || s.kind[n] == 0;
-  const int usable = some ? 0 : 1;  // without a feasible candidate, by their costs
-  float best = -infinity();
+  float least = infinity(), best = -infinity();
   for (int n = 0; n < count; ++n)
-    if (s.kind[n] == usable && s.value[n] > best) best = s.value[n];
+    if (s.spent[n] < least) least = s.spent[n];
+  for (int n = 0; n < count; ++n)
+    if (s.spent[n] == least && s.value[n] > best) best = s.value[n];
   if (!(best > -infinity())) return;
   const int blocks = (count + tile - 1) / tile;
   const float scale = 1.0f / job.temperature;
   float total = 0.0f;
   for (int n = 0; n < blocks * tile; ++n) {
-    s.weight[n] = n < count && s.kind[n] == usable ? exp((s.value[n] - best) * scale) : 0.0f;
+    s.weight[n] = n < count && s.spent[n] == least ? exp((s.value[n] - best) * scale) : 0.0f;
     total += s.weight[n];
   }
   for (int k = 0; k < s.elements * tile; ++k) s.sums[k] = 0.0f;
@@ -295,7 +290,7 @@ void average(Scratch& s, const PlanJob& job, int count) {
 
 /// Mean and deviation of the elites, those in `order` that are numbers, less a share of the step there.
 void fit(Scratch& s, const PlanJob& job, int chosen) {
-  while (chosen > 0 && s.kind[s.order[chosen - 1]] == 2) --chosen;
+  while (chosen > 0 && s.spent[s.order[chosen - 1]] == infinity()) --chosen;
   if (chosen == 0) return;
   for (int e = 0; e < s.elements; ++e) {
     float middle = 0.0f, square = 0.0f;
@@ -333,8 +328,8 @@ void plan_row(int system, const PlanJob& job, int row, char* memory) {
     for (int m = 0; m < job.futures; ++m)
       for (int t = 0; t < job.horizon; ++t) draw_future(s.noise, job, futures, m, t);
   const float* const start = job.states + static_cast<long>(row) * job.sizes.states;
-  float best_value = -infinity();
-  int best_kind = 1, first = 0;
+  float best_spent = infinity(), best_value = -infinity();
+  int first = 0;
   for (int i = 0; i < job.iterations; ++i) {
     int count = job.populations[i];
     sample(s, job, key, first, count);
@@ -351,9 +346,9 @@ void plan_row(int system, const PlanJob& job, int row, char* memory) {
       continue;
     }
     const int chosen = choose(s, count, job.elites);
-    const int top = s.order[0], kind = s.kind[top] == 0 ? 0 : 1;
-    if (kind < best_kind || (kind == best_kind && s.value[top] > best_value)) {
-      best_kind = kind;
+    const int top = s.order[0];
+    if (surefoot::better(s.spent[top], s.value[top], best_spent, best_value)) {
+      best_spent = s.spent[top];
       best_value = s.value[top];
       for (int e = 0; e < s.elements; ++e) best[e] = at(s, top, e);
     }

@@ -94,10 +94,10 @@ def _planning_actor(arguments: argparse.Namespace, notify: Callable[[str], None]
         raise ConfigError(
             f"--worlds is {worlds}: it is 1 or more, and --vary gives the ranges that they are drawn from"
         )
-    if worlds is not None and worlds > 1 and (arguments.futures or 1) == 1:
+    if worlds is not None and worlds > 1 and arguments.futures in (None, 1):
         raise ConfigError(
-            f"--worlds is {worlds}, and one future is that of their mean: add --futures {worlds} or more, or leave "
-            "--worlds out"
+            f"--worlds is {worlds}, and one future is that of their mean: add --futures {worlds} or a "
+            "multiple of it, or leave --worlds out"
         )
     _check_numbers(arguments)
     allow(arguments.env)
@@ -242,7 +242,7 @@ def certify(arguments: argparse.Namespace) -> int:
         return 0
     found = certified.certificate
     output.say(f"{certified.policy}; in {where_certified(certified.to_json())}:")
-    output.say(found.sentence())
+    output.say(certified.sentence())
     kind = "holds at every look" if found.sequential else "Clopper-Pearson"
     output.say(f"rate {found.rate:.4g}, two-sided interval [{found.low:.4g}, {found.high:.4g}] ({kind})")
     if arguments.until is not None:

@@ -31,6 +31,10 @@ class Actor:
     env_id: str
     planner: str | None = None
     """The planner's name, where it plans."""
+    plans: str | None = None
+    """How, and what for, in words."""
+    seed: int | None = None
+    """Of a run's policies or models."""
 
 
 def actor(
@@ -76,7 +80,7 @@ def _trained(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
     seed = run.plan.seeds[0] if seed is None else seed
     policy = run.policy(seed)
     check_spaces(gymnasium_id(env_id), policy.arrays, policy.action_dim, policy.discrete)
-    return Actor(policy, f"{run.plan.algorithm}, seed {seed} of {path}", env_id)
+    return Actor(policy, f"{run.plan.algorithm}, seed {seed} of {path}", env_id, seed=seed)
 
 
 def _behaviour(name: str, env_id: str) -> Act:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DeviceError
-from surefoot.core.files import write_json
+from surefoot.core.errors import CheckpointError, ConfigError, DeviceError
+from surefoot.core.files import read_json, write_json
 from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
+from surefoot.envs.names import short_name
 from surefoot.evaluation.certificates import Certificate, certificate, sequential_certificate
+from surefoot.evaluation.runs import CERTIFICATE
 from surefoot.evaluation.statistics import hierarchical_interval
+from surefoot.experiment.run import Run
 from surefoot.tools.actors import Actor
 from surefoot.tools.variants import Ranges, of_episodes
 
@@ -30,7 +34,9 @@ BATCH = 1 << 16
 FILTERED_BATCH = 1 << 13
 """The same behind a filter, whose numbers then fit into a core's cache."""
 FILE = "certificate"
-"""In the run folder; the names of planner, filter and gap, `varied` and .json come behind."""
+"""In the run folder; what makes it another question than that of the run's own policy comes behind, and .json."""
+QUESTION = ("gap", "varied", "steps", "planner", "plans", "policy_seed")
+"""Beside environment and filter, what a certificate is about: one of other values doesn't take its place."""
 
 Progress = Callable[[int, int, float], None]
 """Called with finished episodes, all of them, and the seconds that the rest will take."""
@@ -58,11 +64,21 @@ class Certified:
     """Its name, where the policy plans."""
     varied: dict[str, list[float]] | None = None
     """Physical constant -> the least and the most of what each episode drew for itself."""
+    steps: int | None = None
+    """That episodes were cut off after; None: the environment's limit."""
+    plans: str | None = None
+    """How it plans and what for, where it does."""
+    policy_seed: int | None = None
+    """Of the run's policies or models."""
+
+    def sentence(self) -> str:
+        """The bound in words."""
+        return self.certificate.sentence(self.steps)
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[1:]}
-        return {**self.certificate.to_json(), "sentence": self.certificate.sentence(), **own}
+        return {**self.certificate.to_json(), "sentence": self.sentence(), **own}
 
 
 def certify(
@@ -156,6 +172,9 @@ def certify(
         filter=None if filtered is None else filtered.to_json(),
         planner=actor.planner,
         varied=None if ranges is None else {name: list(bounds) for name, bounds in ranges.items()},
+        steps=steps,
+        plans=actor.plans,
+        policy_seed=actor.seed,
     )
 
 
@@ -196,9 +215,44 @@ def _violations(batch: EpisodeBatch, env_id: str) -> int:
 
 
 def store(certified: Certified, folder: pathlib.Path) -> pathlib.Path:
-    """Write it into a run folder, where `surefoot report` finds it; the path."""
-    kind = None if certified.filter is None else certified.filter["kind"]
-    parts = (FILE, certified.planner, kind, certified.gap, "varied" if certified.varied else None)
-    path = folder / ("-".join(part for part in parts if part) + ".json")
-    write_json(path, certified.to_json())
+    """Write it into a run folder, where `surefoot report` finds it, in place of one of the same question; the path.
+
+    Raises:
+        CheckpointError: it is no run folder.
+    """
+    run, found = Run.open(folder), certified.to_json()
+    own = run.plan.environment or run.spec.environment
+    elsewhere = own is not None and short_name(own) != short_name(certified.environment)
+    parts = (
+        FILE,
+        certified.planner,
+        None if certified.filter is None else certified.filter["kind"],
+        certified.gap,
+        "varied" if certified.varied else None,
+        re.sub(r"[^\w.-]+", "-", certified.environment) if elsewhere else None,
+        None if certified.policy_seed in (None, run.plan.seeds[0]) else f"seed{certified.policy_seed}",
+        None if certified.steps is None else f"{certified.steps}steps",
+    )
+    stem = "-".join(part for part in parts if part)
+    paths = (folder / f"{stem}{'' if number == 1 else f'-{number}'}.json" for number in itertools.count(1))
+    path = next(path for path in paths if not path.exists() or _question(path) == _asked(found))
+    write_json(path, found)
     return path
+
+
+def _question(path: pathlib.Path) -> list[Any] | None:
+    """What a kept certificate is about; None where that can't be read."""
+    try:
+        return _asked(read_json(path, CERTIFICATE))
+    except CheckpointError:
+        return None
+
+
+def _asked(found: Mapping[str, Any]) -> list[Any]:
+    behind = found.get("filter") or {}
+    return [
+        short_name(found["environment"]),
+        *(found.get(name) for name in QUESTION),
+        behind.get("kind"),
+        behind.get("how"),
+    ]

@@ -13,19 +13,20 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory
+from surefoot.core.spec import in_words
 from surefoot.data import normalized_score, reference_scores
 from surefoot.envs.interface import Array
 from surefoot.envs.names import gymnasium_id, is_native
 from surefoot.envs.parameters import parameter_table
 from surefoot.envs.systems import system
-from surefoot.envs.vector import action_bounds
+from surefoot.envs.vector import describe
 from surefoot.evaluation import certificate, cost_interval, evaluate, hierarchical_interval
 from surefoot.experiment.run import Run, load_agent
 from surefoot.experiment.trust import demand
 from surefoot.tools.actors import Actor
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.exact import NativeDynamics
-from surefoot.world_models.futures import Objective
+from surefoot.world_models.futures import Objective, shares
 from surefoot.world_models.mujoco import HIDDEN, MujocoDynamics
 from surefoot.world_models.planners import Planner, PlannerPolicy
 from surefoot.world_models.risk import Mean
@@ -41,6 +42,8 @@ class World:
     """For people: `native/pendulum itself`, `dynamics, seed 0 of RUN`."""
     states_of: Callable[[Tensor], Tensor] | None = None
     """(B, O) observations -> (B, S) states, of a run's model as its algorithm normalises them; None: the world says."""
+    seed: int | None = None
+    """Of a run's models."""
 
 
 def world_for(
@@ -112,8 +115,8 @@ def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
             f"{path}: the model of {run.plan.algorithm} is of states of its own, not of observations, and its policy "
             "acts by it already: run that with surefoot rollout or evaluate"
         )
-    label = f"model of {run.plan.algorithm}, seed {run.plan.seeds[0] if seed is None else seed} of {path}"
-    return World(model, env_id, label, agent.normalizer)
+    chosen = run.plan.seeds[0] if seed is None else seed
+    return World(model, env_id, f"model of {run.plan.algorithm}, seed {chosen} of {path}", agent.normalizer, chosen)
 
 
 class Timed(PlannerPolicy):
@@ -147,22 +150,26 @@ def planning_policy(world: World, planner: Planner, objective: Objective) -> Tim
     Raises:
         ConfigError: a model whose sizes are not the environment's, or a limit on costs in a world without any.
     """
-    low, high = (torch.from_numpy(bound) for bound in action_bounds(world.env_id))
-    if len(low) != world.dynamics.action_dim:
+    there, dynamics = describe(world.env_id), world.dynamics
+    seen = getattr(dynamics, "observation_dim", dynamics.state_dim)
+    if (seen, dynamics.action_dim) != (there.observation_dim, there.action_dim):
         raise ConfigError(
-            f"{world.label} has {world.dynamics.action_dim} actions, and {world.env_id} {len(low)}: name the "
-            "environment that its data are of with --env"
+            f"{world.label} has observations of {seen} numbers and {dynamics.action_dim} actions, and {world.env_id} "
+            f"{in_words(there.observations)} and {there.action_dim}: name the environment that its data are of "
+            "with --env"
         )
-    return Timed(planner, world.dynamics, low, high, objective, world.states_of)
+    low, high = (torch.from_numpy(bound) for bound in (there.action_low, there.action_high))
+    return Timed(planner, dynamics, low, high, objective, world.states_of)
 
 
 def planning_actor(
     world: World, planner: Planner, objective: Objective, episodes: int = 0, notify: Callable[[str], None] | None = None
 ) -> Actor:
     """The planner as one whose `episodes` are certified; `notify` and errors as of `plan_episodes`."""
-    policy, aim = planning_policy(world, planner, objective), objective_in_words(objective)
+    policy = planning_policy(world, planner, objective)
+    plans = f"{described(planner)}, for {objective_in_words(objective, world.dynamics)}"
     policy.notify, policy.wanted = notify, episodes
-    return Actor(policy, f"{described(planner)}, for {aim}, in {world.label}", world.env_id, planner.name)
+    return Actor(policy, f"{plans}, in {world.label}", world.env_id, planner.name, plans, world.seed)
 
 
 def plan_episodes(
@@ -191,7 +198,7 @@ def plan_episodes(
         "world": world.label,
         "environment": world.env_id,
         "planner": described(planner),
-        "objective": objective_in_words(objective),
+        "objective": objective_in_words(objective, world.dynamics),
         "episodes": episodes,
         "length_mean": float(found.lengths.mean()),
         "returns": returns,
@@ -211,12 +218,13 @@ def described(planner: Planner) -> str:
     return f"{type(planner).__name__}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
-def objective_in_words(objective: Objective) -> str:
-    """An objective in one line."""
-    risk = objective.risk
+def objective_in_words(objective: Objective, dynamics: Dynamics) -> str:
+    """An objective in one line, and how its futures are shared among a world's members where that is uneven."""
+    risk, (members, each, more) = objective.risk, shares(dynamics, objective)
     words = [str(risk) if not isinstance(risk, Mean) else "mean", f"of {objective.futures} futures"]
     if objective.futures > 1:
-        words += [f"({objective.spread} spread, {objective.propagation})"]
+        uneven = f"; {more} of {members} members have {each + 1}, the others {each}" if more else ""
+        words += [f"({objective.spread} spread, {objective.propagation}{uneven})"]
     if objective.cost_limit is not None:
         words += [f"within a cost of {objective.cost_limit:g}"]
     if objective.discount < 1:
