@@ -7,7 +7,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,16 @@ from surefoot.data.files import sha256_of
 from surefoot.data.formats import columns, csv, lerobot, npz, parquet
 from surefoot.data.formats.flat import Source
 from surefoot.data.formats.hdf5 import is_hdf5
-from surefoot.data.formats.mapping import LogMapping, arrays_of, dataset_of, files_of, fingerprint, read_mapping
+from surefoot.data.formats.mapping import (
+    LogMapping,
+    arrays_of,
+    dataset_of,
+    expanded,
+    files_of,
+    fingerprint,
+    read_mapping,
+    require_same,
+)
 
 Array = np.ndarray[Any, Any]
 Done = Callable[[int, int], None]
@@ -87,33 +96,49 @@ def read(
     logs = files_of(known) if log is None else [log]
     if log is None and source.sha256 is None and len(logs) == 1 and logs[0].is_file():
         source = Source(**{**vars(source), "sha256": sha256_of(logs[0])})
+    with _readable(logs[0]):
+        first = table_of(logs[0], known)
+    chosen = expanded(known, first)
     parts = []
     for index, one in enumerate(logs):
-        parts.append(_part(known, one, keep))
+        path = None if keep is None else keep / f"{fingerprint(known, one, chosen.columns)[:40]}.npz"
+        found = None if path is None else _kept(path)
+        if found is None:
+            with _readable(one):
+                table = first if index == 0 else table_of(one, known)
+                require_same(known, chosen, table, logs[0])
+                found = arrays_of(_with_episodes(chosen, one), table)
+            if path is not None:
+                with written_aside(path, DataError) as aside, open(aside, "wb") as file:
+                    np.savez(file, allow_pickle=False, **found)  # type: ignore[arg-type]
+        parts.append(found)
         if done is not None:
             done(index + 1, len(logs))
     return dataset_of(known, parts, source, view)
 
 
-def _part(mapping: LogMapping, log: pathlib.Path, keep: pathlib.Path | None) -> dict[str, Array]:
-    """One file's arrays, from those that are kept where they are of the same file and mapping.
-
-    A LeRobot dataset says itself where episodes end, where the mapping does not.
-    """
-    if mapping.episode is None and log.is_dir() and lerobot.is_lerobot(log):
-        mapping = dataclasses.replace(mapping, episode=lerobot.EPISODE)
-    path = None if keep is None else keep / f"{fingerprint(mapping, log)[:40]}.npz"
-    if path is not None and path.is_file():
-        with contextlib.suppress(DataError):  # half a file, as of a disk that was full: it is made again
-            return read_npz(path, lambda name: True, DataError)[0]
+@contextlib.contextmanager
+def _readable(log: pathlib.Path) -> Iterator[None]:
+    """Where the system can't read a log, a DataError that names it."""
     try:
-        found = arrays_of(mapping, table_of(log, mapping))
+        yield
     except OSError as error:
         raise DataError(f"{log}: can't be read: {error.strerror or error}") from error
-    if path is not None:
-        with written_aside(path, DataError) as aside, open(aside, "wb") as file:
-            np.savez(file, allow_pickle=False, **found)  # type: ignore[arg-type]
-    return found
+
+
+def _kept(path: pathlib.Path) -> dict[str, Array] | None:
+    """One file's arrays that a conversion kept; None where there are none."""
+    if path.is_file():
+        with contextlib.suppress(DataError):  # half a file, as of a disk that was full: it is made again
+            return read_npz(path, lambda name: True, DataError)[0]
+    return None
+
+
+def _with_episodes(mapping: LogMapping, log: pathlib.Path) -> LogMapping:
+    """The mapping; of a LeRobot dataset, which says itself where episodes end, with that where it names no episode."""
+    if mapping.episode is None and log.is_dir() and lerobot.is_lerobot(log):
+        return dataclasses.replace(mapping, episode=lerobot.EPISODE)
+    return mapping
 
 
 def parts_folder(destination: pathlib.Path) -> pathlib.Path:

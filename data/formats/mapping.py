@@ -156,12 +156,18 @@ def files_of(mapping: LogMapping) -> list[pathlib.Path]:
     return found
 
 
-def fingerprint(mapping: LogMapping, path: pathlib.Path) -> str:
-    """Changes whenever the mapping, the file or what lies in the folder does; by names, sizes and times of change."""
+def fingerprint(mapping: LogMapping, path: pathlib.Path, columns: Sequence[str] = ()) -> str:
+    """Changes whenever the mapping, the file or what lies in the folder does; by names, sizes and times of change.
+
+    Args:
+        mapping: as it is written.
+        path: of the log.
+        columns: those that names with `*` stand for.
+    """
     inside = sorted(path.rglob("*")) if path.is_dir() else [path]
     facts = [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in inside if one.is_file()]
     told = dataclasses.replace(mapping, path="", files=())
-    return hashlib.sha256(repr((told, facts)).encode()).hexdigest()
+    return hashlib.sha256(repr((told, facts, tuple(columns))).encode()).hexdigest()
 
 
 _PLACE = re.compile(r"(.+?)\[(-?\d+)?(:)?(-?\d+)?\]")
@@ -209,13 +215,41 @@ def expanded(mapping: LogMapping, table: Table) -> LogMapping:
     )
 
 
+def require_same(written: LogMapping, chosen: LogMapping, table: Table, first: pathlib.Path) -> None:
+    """Refuse a file in which names with `*` stand for other columns than in the first one, whatever their order.
+
+    Args:
+        written: the mapping with its names with `*`.
+        chosen: the same, `expanded` by the first file.
+        table: of the file.
+        first: path of the first file.
+
+    Raises:
+        DataError: names both files, and the columns that one of them has and the other lacks.
+    """
+    own = expanded(written, table)
+    for key in ("observations", "actions", "next_observations"):
+        here, there = set(getattr(own, key)), set(getattr(chosen, key))
+        if here != there:
+            also = [f"{name!r} too" for name in sorted(here - there)] + [
+                f"no {name!r}" for name in sorted(there - here)
+            ]
+            raise DataError(
+                f"{table.path}: the names with `*` in {key!r} stand for other columns than in {first}: here for "
+                f"{', '.join(also)}. Name those that all files have, one by one, or map the files by two mappings"
+            )
+
+
 def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     """One file's steps under D4RL's names, its last one an end; images as `observations/KEY`.
+
+    Args:
+        mapping: `expanded`, by the first of all files: its columns are in the same order in every one of them.
+        table: of the file.
 
     Raises:
         DataError: a column is missing or has the wrong shape; names file and column.
     """
-    mapping = expanded(mapping, table)
     if mapping.rate is not None and not table.sampled:
         raise DataError(
             f"{mapping.path}: 'rate' is of recorded messages (MCAP, ROS 2), and {table.path} has a row for each step; "

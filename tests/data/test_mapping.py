@@ -282,3 +282,29 @@ def test_a_reward_function_takes_the_best_return_of_other_rewards_away(tmp_path:
     data = data.replace(attributes={**data.attributes, BEST_RETURN: 1e6})
     assert best_return(data) == 1e6
     assert best_return(rewarded(data, lambda o, a, after: np.ones(4), "ones")) == 4
+
+
+def test_names_with_a_star_are_the_same_columns_in_every_file_whatever_their_order(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "run1.csv").write_text("joint_1,joint_2,u\n1,2,0.5\n1,2,0.5\n")
+    (tmp_path / "run2.csv").write_text("u,joint_2,joint_1\n0.5,2,1\n0.5,2,1\n")
+    (tmp_path / "m.yaml").write_text("files: 'run*.csv'\nobservations: 'joint_*'\nactions: u\n")
+    np.testing.assert_array_equal(load(tmp_path / "m.yaml").observations, [[1, 2]] * 4)
+    np.testing.assert_array_equal(convert(tmp_path / "m.yaml", tmp_path / "out.npz").observations, [[1, 2]] * 4)
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        ("joint_1,joint_3,u", r"here for 'joint_3' too, no 'joint_2'"),
+        ("joint_1,joint_2,joint_3,u", r"here for 'joint_3' too\. Name"),
+        ("joint_1,u", r"here for no 'joint_2'"),
+    ],
+)
+def test_a_file_in_which_a_star_stands_for_other_columns_is_refused(
+    tmp_path: pathlib.Path, header: str, sentence: str
+) -> None:
+    (tmp_path / "run1.csv").write_text("joint_1,joint_2,u\n1,2,0.5\n")
+    (tmp_path / "run2.csv").write_text(f"{header}\n{','.join('1' for _ in header.split(','))}\n")
+    (tmp_path / "m.yaml").write_text("files: 'run*.csv'\nobservations: 'joint_*'\nactions: u\n")
+    with pytest.raises(DataError, match=rf"run2.csv: .*'observations' .*than in .*run1.csv: {sentence}"):
+        load(tmp_path / "m.yaml")
