@@ -7,7 +7,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from surefoot.core.errors import DataError
 from surefoot.core.files import remove_asides, written_aside
 from surefoot.core.unpacking import read_npz
 from surefoot.data.dataset import Dataset
-from surefoot.data.files import sha256_of
+from surefoot.data.files import sha256_of, sha256_of_lines
 from surefoot.data.formats import columns, csv, lerobot, npz, parquet
 from surefoot.data.formats.flat import Source
 from surefoot.data.formats.hdf5 import is_hdf5
@@ -94,8 +94,7 @@ def read(
     if source.max_episode_steps is not None:
         known = dataclasses.replace(known, max_episode_steps=source.max_episode_steps)
     logs = files_of(known) if log is None else [log]
-    if log is None and source.sha256 is None and len(logs) == 1 and logs[0].is_file():
-        source = Source(**{**vars(source), "sha256": sha256_of(logs[0])})
+    source = dataclasses.replace(source, sha256=digest(mapping, logs))
     with _readable(logs[0]):
         first = table_of(logs[0], known)
     chosen = expanded(known, first)
@@ -115,6 +114,24 @@ def read(
         if done is not None:
             done(index + 1, len(logs))
     return dataset_of(known, parts, source, view)
+
+
+def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None) -> str:
+    """Hexadecimal SHA-256 of a mapping and of the logs that it reads: another number in any of them changes it.
+
+    Args:
+        mapping: a YAML file.
+        logs: files and folders in the order in which they are read; None: those that the mapping names.
+
+    Raises:
+        DataError: one of them can't be read.
+    """
+    every = [mapping, *(files_of(read_mapping(mapping)) if logs is None else logs)]
+    found = []
+    for one in every:
+        with _readable(one):
+            found.append(sha256_of(one))
+    return sha256_of_lines(found)
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.data import convert, load, logs, save
+from surefoot.data import convert, info, load, logs, save, verify
 from surefoot.data.dataset import BEST_RETURN
+from surefoot.data.files import sha256_of
 from surefoot.data.formats import mapping as mappings
 from surefoot.data.formats.columns import csv_table
 from surefoot.data.prepare import best_return
@@ -308,3 +309,38 @@ def test_a_file_in_which_a_star_stands_for_other_columns_is_refused(
     (tmp_path / "m.yaml").write_text("files: 'run*.csv'\nobservations: 'joint_*'\nactions: u\n")
     with pytest.raises(DataError, match=rf"run2.csv: .*'observations' .*than in .*run1.csv: {sentence}"):
         load(tmp_path / "m.yaml")
+
+
+def test_another_number_in_any_file_is_another_digest_wherever_it_is_told(tmp_path: pathlib.Path) -> None:
+    for k in (1, 2):
+        (tmp_path / f"run{k}.csv").write_text("q,u\n1,0.5\n2,0.5\n")
+    path = tmp_path / "m.yaml"
+    path.write_text("files: 'run*.csv'\nobservations: q\nactions: u\n")
+    first = verify(path)
+    assert first.ok
+    assert first.sha256 == load(path).sha256 == info(load(path))["sha256"]
+    (tmp_path / "m.yaml.sha256").write_text(f"{first.sha256}  m.yaml\n")
+    assert verify(path).ok
+    (tmp_path / "run2.csv").write_text("q,u\n1,0.5\n3,0.5\n")
+    assert [first.sha256 in problem for problem in verify(path).problems] == [True]
+    (tmp_path / "run2.csv").unlink()
+    (tmp_path / "run1.csv").unlink()
+    assert len(verify(path).problems) == 2  # no files, said once; and no digest to compare
+
+
+def test_a_log_with_a_mapping_beside_it_has_the_digest_of_both(tmp_path: pathlib.Path) -> None:
+    path = written(tmp_path, "files: log.csv\nobservations: q\nactions: torque\n")
+    assert load(tmp_path / "log.csv", mapping=path).sha256 == load(path).sha256
+    before = load(path).sha256
+    path.write_text("files: log.csv\nobservations: dq\nactions: torque\n")
+    assert load(path).sha256 != before
+
+
+def test_a_folder_has_a_digest_of_its_files_and_their_names(tmp_path: pathlib.Path) -> None:
+    found = set()
+    for folder, name, content in (("a", "x", "1"), ("b", "x", "1"), ("c", "y", "1"), ("d", "x", "2")):
+        (tmp_path / folder / "inside").mkdir(parents=True)
+        (tmp_path / folder / "inside" / name).write_text(content)
+        found.add(sha256_of(tmp_path / folder))
+    assert len(found) == 3
+    assert sha256_of(tmp_path / "a") == sha256_of(tmp_path / "b")
