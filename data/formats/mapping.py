@@ -262,11 +262,15 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     def column(name: str) -> Array:
         plain, place = split(name)
         array = held[plain]
-        if place is None:
-            return array
-        if array.ndim < 2 or not _inside(place, array.shape[1]):
-            raise DataError(f"{table.path}: {name!r} is beyond column {plain!r} of shape {array.shape}")
-        return array[:, place]
+        if place is not None:
+            if array.ndim < 2 or not _inside(place, array.shape[1]):
+                raise DataError(f"{table.path}: {name!r} is beyond column {plain!r} of shape {array.shape}")
+            array = array[:, place]
+        if array.dtype.kind == "f":
+            check_finite(str(table.path), name, array, table.where)
+            with np.errstate(over="ignore"):
+                check_finite(str(table.path), name, array.astype(np.float32), table.where)  # what it becomes
+        return array
 
     def joined(names: Sequence[str]) -> Array:
         parts = []
@@ -313,15 +317,12 @@ def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, A
         cut |= flags(name, mapping.truncation, column(mapping.truncation))
     if mapping.episode is not None:
         ids = column(mapping.episode)
-        if ids.dtype.kind == "f":
-            check_finite(name, mapping.episode, ids)
         cut[:-1] |= (ids[1:] != ids[:-1]) if ids.ndim == 1 else (ids[1:] != ids[:-1]).any(1)
     if mapping.time is not None:
         seconds = np.asarray(column(mapping.time), np.float64)  # float32 is too coarse for a clock
         if seconds.size != rows:
             raise DataError(f"{name}: the time {mapping.time!r} has shape {seconds.shape}; it must be ({rows},)")
         seconds = seconds.reshape(rows)
-        check_finite(name, mapping.time, seconds)
         steps = np.diff(seconds)
         cut[:-1] |= (steps < 0) | (steps > (np.inf if mapping.gap is None else mapping.gap))
     cut[-1] = True

@@ -87,6 +87,33 @@ def test_a_cell_that_is_missing_is_named_by_line_and_column(tmp_path: pathlib.Pa
         load(path)
 
 
+@pytest.mark.parametrize("column", ["q", "dq", "torque", "time"])
+@pytest.mark.parametrize(("cell", "told"), [("nan", "nan"), ("-inf", "-inf"), ("1e39", "inf")])
+def test_a_cell_that_is_not_finite_is_named_by_file_line_and_column(
+    tmp_path: pathlib.Path, column: str, cell: str, told: str
+) -> None:
+    head, *rows = LOG.split("\n")
+    cells = rows[2].split(";")
+    cells[head.split(";").index(column)] = cell
+    log = "\n".join([head, rows[0], "", rows[1], ";".join(cells), rows[3]])
+    mapping = "files: log.csv\nobservations: q\nactions: torque\nreward: dq\ntime: time"
+    with pytest.raises(DataError, match=rf"log.csv: '{column}' holds {told} in line 5 and 1 values in all"):
+        load(written(tmp_path, mapping, log))
+
+
+def test_a_number_of_an_array_that_is_not_finite_is_named_by_file_row_and_column(tmp_path: pathlib.Path) -> None:
+    values = np.ones((9, 3))
+    values[4, 1] = np.nan
+    np.savez(tmp_path / "log.npz", q=values, u=np.ones(9))
+    for name, refused in (("q[0:2]", True), ("q[2]", False)):
+        (tmp_path / "log.yaml").write_text(f"files: log.npz\nactions: u\nobservations: '{name}'\n")
+        if not refused:
+            assert load(tmp_path / "log.yaml").observation_dim == 1
+            continue
+        with pytest.raises(DataError, match=r"log.npz: 'q\[0:2\]' holds nan in row 4 and"):
+            load(tmp_path / "log.yaml")
+
+
 def test_blank_lines_are_counted_where_a_cell_is_named(tmp_path: pathlib.Path) -> None:
     head, *rows = LOG.split("\n")
     mapping = "files: log.csv\nobservations: q\nactions: torque\nepisode: trial"
