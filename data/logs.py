@@ -18,18 +18,10 @@ from surefoot.core.unpacking import read_npz
 from surefoot.data.dataset import Dataset
 from surefoot.data.files import sha256_of, sha256_of_lines
 from surefoot.data.formats import columns, csv, lerobot, npz, parquet
+from surefoot.data.formats.chosen import expanded, require_same, starred
 from surefoot.data.formats.flat import Source
 from surefoot.data.formats.hdf5 import is_hdf5
-from surefoot.data.formats.mapping import (
-    LogMapping,
-    arrays_of,
-    dataset_of,
-    expanded,
-    files_of,
-    fingerprint,
-    read_mapping,
-    require_same,
-)
+from surefoot.data.formats.mapping import LogMapping, arrays_of, dataset_of, files_of, fingerprint, read_mapping
 
 Array = np.ndarray[Any, Any]
 Done = Callable[[int, int], None]
@@ -95,16 +87,17 @@ def read(
         known = dataclasses.replace(known, max_episode_steps=source.max_episode_steps)
     logs = files_of(known) if log is None else [log]
     source = dataclasses.replace(source, sha256=digest(mapping, logs))
-    with _readable(logs[0]):
-        first = table_of(logs[0], known)
-    chosen = expanded(known, first)
+    chosen = known
+    if starred(known):
+        with _readable(logs[0]):
+            chosen = expanded(known, table_of(logs[0], known))
     parts = []
     for index, one in enumerate(logs):
         path = None if keep is None else keep / f"{fingerprint(known, one, chosen.columns)[:40]}.npz"
         found = None if path is None else _kept(path)
         if found is None:
             with _readable(one):
-                table = first if index == 0 else table_of(one, known)
+                table = table_of(one, chosen)
                 require_same(known, chosen, table, logs[0])
                 found = arrays_of(_with_episodes(chosen, one), table)
             if path is not None:

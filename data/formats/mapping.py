@@ -7,24 +7,23 @@ may be CSV, Parquet, NPZ, HDF5, MCAP, a ROS 2 bag or a LeRobot dataset; each fil
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import glob
 import hashlib
 import pathlib
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import yaml
 
-from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
 from surefoot.data.checks import check_finite, flags, vector
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats import pictures
+from surefoot.data.formats.chosen import picked, split
 from surefoot.data.formats.columns import Table
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
@@ -170,76 +169,6 @@ def fingerprint(mapping: LogMapping, path: pathlib.Path, columns: Sequence[str] 
     return hashlib.sha256(repr((told, facts, tuple(columns))).encode()).hexdigest()
 
 
-_PLACE = re.compile(r"(.+?)\[(-?\d+)?(:)?(-?\d+)?\]")
-
-
-def split(name: str) -> tuple[str, int | slice | None]:
-    """A column's name and the place in it: None, a number, or a slice.
-
-    >>> split("q[2]"), split("q[0:3]"), split("/joints.position")
-    (('q', 2), ('q', slice(0, 3, None)), ('/joints.position', None))
-    """
-    found = _PLACE.fullmatch(name)
-    if found is None or (found[2] is None and found[3] is None):
-        return name, None
-    if found[3] is None:
-        return found[1], int(found[2])
-    return found[1], slice(*(None if one is None else int(one) for one in (found[2], found[4])))
-
-
-def expanded(mapping: LogMapping, table: Table) -> LogMapping:
-    """The mapping with the columns of the table in place of names with `*`, in the table's order.
-
-    Raises:
-        DataError: no column has such a name.
-    """
-
-    def names(patterns: Iterable[str]) -> tuple[str, ...]:
-        found: list[str] = []
-        for pattern in patterns:
-            plain = split(pattern)[0]
-            if plain in table.names or "*" not in plain:
-                found.append(pattern)
-                continue
-            matched = [name + pattern[len(plain) :] for name in table.names if fnmatch.fnmatchcase(name, plain)]
-            if not matched:
-                raise DataError(f"{table.path}: no column is like {pattern!r}: {nearest(plain, list(table.names))}")
-            found += matched
-        return tuple(found)
-
-    return dataclasses.replace(
-        mapping,
-        observations=names(mapping.observations),
-        actions=names(mapping.actions),
-        next_observations=names(mapping.next_observations),
-    )
-
-
-def require_same(written: LogMapping, chosen: LogMapping, table: Table, first: pathlib.Path) -> None:
-    """Refuse a file in which names with `*` stand for other columns than in the first one, whatever their order.
-
-    Args:
-        written: the mapping with its names with `*`.
-        chosen: the same, `expanded` by the first file.
-        table: of the file.
-        first: path of the first file.
-
-    Raises:
-        DataError: names both files, and the columns that one of them has and the other lacks.
-    """
-    own = expanded(written, table)
-    for key in ("observations", "actions", "next_observations"):
-        here, there = set(getattr(own, key)), set(getattr(chosen, key))
-        if here != there:
-            also = [f"{name!r} too" for name in sorted(here - there)] + [
-                f"no {name!r}" for name in sorted(there - here)
-            ]
-            raise DataError(
-                f"{table.path}: the names with `*` in {key!r} stand for other columns than in {first}: here for "
-                f"{', '.join(also)}. Name those that all files have, one by one, or map the files by two mappings"
-            )
-
-
 def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     """One file's steps under D4RL's names, its last one an end; images as `observations/KEY`.
 
@@ -260,12 +189,7 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     held = table.read([split(name)[0] for name in mapping.columns], mapping.episode)
 
     def column(name: str) -> Array:
-        plain, place = split(name)
-        array = held[plain]
-        if place is not None:
-            if array.ndim < 2 or not _inside(place, array.shape[1]):
-                raise DataError(f"{table.path}: {name!r} is beyond column {plain!r} of shape {array.shape}")
-            array = array[:, place]
+        array = picked(held[split(name)[0]], name, table.path)
         if array.dtype.kind == "f":
             check_finite(str(table.path), name, array, table.where)
             with np.errstate(over="ignore"):
@@ -296,15 +220,6 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     if mapping.images:
         _add_images(found, {key: column(name) for key, name in mapping.images.items()}, table.path, mapping.image_size)
     return found
-
-
-def _inside(place: int | slice, width: int) -> bool:
-    """Whether a column of this width has all that a place names."""
-    if isinstance(place, int):
-        return -width <= place < width
-    ends = (place.start or 0, width if place.stop is None else place.stop)
-    first, beyond = (end + width if end < 0 else end for end in ends)
-    return 0 <= first < beyond <= width
 
 
 def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, Array]:
