@@ -15,6 +15,7 @@ Array = np.ndarray[Any, Any]
 
 OUTSIDE = "actions outside [-1, 1]"
 ONE_STEP = "one-step episodes"
+INSIDE = "a termination before the end of the episode that the mapping's column names"
 BOTH_ENDS = "terminal and timeout together"
 CHOICES = "actions that look discrete"
 FEW = 32

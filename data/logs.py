@@ -199,7 +199,8 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
     lines += [f"{key}: [{', '.join(map(_quoted, held))}]" for key, held in guessed.items()]
     lines += [f"{key}: {_quoted(name)}" for key, name in single.items()]
     lines += [
-        f"# {_quoted(name)} is an end: name it as termination (the task ended) or as truncation (a time limit)"
+        f"# {_quoted(name)} is an end: name it as termination (the task ended) or as truncation (a time limit), "
+        "if it is 1 in an episode's last row and in no other"
         for name in ends
     ]
     if "time" in single:
@@ -215,12 +216,12 @@ SINGLE = {
     "time": ("time", "timestamp", "t", "stamp", "seconds", "time_s", "datetime"),
     "reward": ("reward", "rewards", "r", "next.reward", "next_reward"),
     "cost": ("cost", "costs"),
-    "termination": ("termination", "terminal", "terminals", "terminated", "fallen", "success"),
+    "termination": ("termination", "terminal", "terminals", "terminated", "fallen"),
     "truncation": ("truncation", "truncated", "timeout", "timeouts"),
     "episode": ("episode", "episode_index", "episode_id", "trial", "run", "run_id", "demo"),
 }
-ENDS = ("done", "dones", "is_done", "is_last", "ended")
-"""Names of ends that may be either."""
+ENDS = ("done", "dones", "is_done", "is_last", "ended", "success", "succeeded", "is_success")
+"""Names of what may be either end, or hold in more rows than an episode's last."""
 ACTIONS = ("action", "command", "cmd", "control", "torque", "tau", "setpoint", "target", "ctrl", "input", "u_")
 """Parts of names that mean what was done, not what was measured."""
 

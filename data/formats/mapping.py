@@ -20,7 +20,7 @@ from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
-from surefoot.data.checks import check_finite, flags, vector
+from surefoot.data.checks import INSIDE, check_finite, flags, vector
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import picked, split
@@ -34,6 +34,8 @@ SUFFIXES = (".yaml", ".yml")
 MOST_BYTES = 1 << 20
 STATE = "state"
 """Key of the vector beside images."""
+EARLY = "early"
+"""Rows of a termination that is not the last row of an episode of the mapping's column."""
 _NAMES = Many(Text(500), 1)
 _NAME, _POSITIVE = Text(500), Number(1e-9)
 KIND = Record(
@@ -243,7 +245,8 @@ def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, A
     cut[-1] = True
     if mapping.max_episode_steps is not None and mapping.truncation is None and mapping.episode is None:
         cut |= counted_out(terminals | cut, mapping.max_episode_steps)
-    return {"terminals": terminals, "timeouts": cut & ~terminals}
+    early = {} if mapping.episode is None else {EARLY: terminals & ~cut}
+    return {"terminals": terminals, "timeouts": cut & ~terminals, **early}
 
 
 def _add_images(
@@ -291,6 +294,7 @@ def dataset_of(
                     f"{parts[0].get(key, array).shape[1:]} in another; map them by two mappings"
                 )
     arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    early = int(arrays.pop(EARLY, np.zeros(0)).sum())
     attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name}
     if "rewards" not in arrays:
         arrays["rewards"] = np.zeros(len(arrays["actions"]), np.float32)
@@ -302,4 +306,5 @@ def dataset_of(
     facts: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
     known = source.with_attributes({key: value for key, value in facts.items() if value is not None})
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
-    return dataset_from_arrays(arrays, known, view, extras)
+    made = dataset_from_arrays(arrays, known, view, extras)
+    return made.replace(warnings={**made.warnings, INSIDE: early}) if early else made
