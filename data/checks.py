@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ Array = np.ndarray[Any, Any]
 
 OUTSIDE = "actions outside [-1, 1]"
 ONE_STEP = "one-step episodes"
+INSIDE = "a termination before the end of the episode that the mapping's column names"
 BOTH_ENDS = "terminal and timeout together"
 CHOICES = "actions that look discrete"
 FEW = 32
@@ -219,8 +220,14 @@ def _check_episodes(dataset: Dataset) -> None:
         raise DataError(f"{name}: row {wrong[0]} {what} ({len(wrong)} such rows)")
 
 
-def check_finite(name: str, key: str, array: Array) -> None:
+def check_finite(name: str, key: str, array: Array, where: Callable[[int], str] = "row {}".format) -> None:
     """Refuse NaN and infinity.
+
+    Args:
+        name: of the dataset or file.
+        key: of the array.
+        array: (N, ...) numbers.
+        where: a row in words, such as the line of a file that it stands in.
 
     Raises:
         DataError: names the key, the first such row and the count of such values.
@@ -231,7 +238,7 @@ def check_finite(name: str, key: str, array: Array) -> None:
     rows = np.argwhere(~finite)
     bad = array[tuple(rows[0])]
     raise DataError(
-        f"{name}: {key!r} holds {bad} in row {rows[0][0]} and {len(rows)} values in all that are not finite; "
+        f"{name}: {key!r} holds {bad} in {where(int(rows[0][0]))} and {len(rows)} values in all that are not finite; "
         "repair or remove those episodes"
     )
 

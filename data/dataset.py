@@ -46,7 +46,7 @@ class Dataset:
     costs: Array | None = None  # (N,) float32, or None where the source has no cost
     env_id: str | None = None  # gymnasium id of the environment that it was recorded in
     name: str = "unnamed"  # what the user called it: a path or a catalogue id
-    sha256: str | None = None  # of the source file, where there is one
+    sha256: str | None = None  # of the source: a file, or a mapping and its logs
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # source, licence, ... as strings/numbers
     warnings: Mapping[str, int] = dataclasses.field(default_factory=dict)  # accepted oddity -> number of rows
     extras: Mapping[str, Array] = dataclasses.field(

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from surefoot.core.errors import DataError
 from surefoot.core.files import remove_asides, written_aside
 from surefoot.core.unpacking import read_npz
 from surefoot.data.dataset import Dataset
-from surefoot.data.files import sha256_of
+from surefoot.data.files import sha256_of, sha256_of_lines
 from surefoot.data.formats import columns, csv, lerobot, npz, parquet
+from surefoot.data.formats.chosen import expanded, require_same, starred
 from surefoot.data.formats.flat import Source
 from surefoot.data.formats.hdf5 import is_hdf5
 from surefoot.data.formats.mapping import LogMapping, arrays_of, dataset_of, files_of, fingerprint, read_mapping
@@ -85,35 +86,69 @@ def read(
     if source.max_episode_steps is not None:
         known = dataclasses.replace(known, max_episode_steps=source.max_episode_steps)
     logs = files_of(known) if log is None else [log]
-    if log is None and source.sha256 is None and len(logs) == 1 and logs[0].is_file():
-        source = Source(**{**vars(source), "sha256": sha256_of(logs[0])})
+    source = dataclasses.replace(source, sha256=digest(mapping, logs))
+    chosen = known
+    if starred(known):
+        with _readable(logs[0]):
+            chosen = expanded(known, table_of(logs[0], known))
     parts = []
     for index, one in enumerate(logs):
-        parts.append(_part(known, one, keep))
+        path = None if keep is None else keep / f"{fingerprint(known, one, chosen.columns)[:40]}.npz"
+        found = None if path is None else _kept(path)
+        if found is None:
+            with _readable(one):
+                table = table_of(one, chosen)
+                require_same(known, chosen, table, logs[0])
+                found = arrays_of(_with_episodes(chosen, one), table)
+            if path is not None:
+                with written_aside(path, DataError) as aside, open(aside, "wb") as file:
+                    np.savez(file, allow_pickle=False, **found)  # type: ignore[arg-type]
+        parts.append(found)
         if done is not None:
             done(index + 1, len(logs))
     return dataset_of(known, parts, source, view)
 
 
-def _part(mapping: LogMapping, log: pathlib.Path, keep: pathlib.Path | None) -> dict[str, Array]:
-    """One file's arrays, from those that are kept where they are of the same file and mapping.
+def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None) -> str:
+    """Hexadecimal SHA-256 of a mapping and of the logs that it reads: another number in any of them changes it.
 
-    A LeRobot dataset says itself where episodes end, where the mapping does not.
+    Args:
+        mapping: a YAML file.
+        logs: files and folders in the order in which they are read; None: those that the mapping names.
+
+    Raises:
+        DataError: one of them can't be read.
     """
-    if mapping.episode is None and log.is_dir() and lerobot.is_lerobot(log):
-        mapping = dataclasses.replace(mapping, episode=lerobot.EPISODE)
-    path = None if keep is None else keep / f"{fingerprint(mapping, log)[:40]}.npz"
-    if path is not None and path.is_file():
-        with contextlib.suppress(DataError):  # half a file, as of a disk that was full: it is made again
-            return read_npz(path, lambda name: True, DataError)[0]
+    every = [mapping, *(files_of(read_mapping(mapping)) if logs is None else logs)]
+    found = []
+    for one in every:
+        with _readable(one):
+            found.append(sha256_of(one))
+    return sha256_of_lines(found)
+
+
+@contextlib.contextmanager
+def _readable(log: pathlib.Path) -> Iterator[None]:
+    """Where the system can't read a log, a DataError that names it."""
     try:
-        found = arrays_of(mapping, table_of(log, mapping))
+        yield
     except OSError as error:
         raise DataError(f"{log}: can't be read: {error.strerror or error}") from error
-    if path is not None:
-        with written_aside(path, DataError) as aside, open(aside, "wb") as file:
-            np.savez(file, allow_pickle=False, **found)  # type: ignore[arg-type]
-    return found
+
+
+def _kept(path: pathlib.Path) -> dict[str, Array] | None:
+    """One file's arrays that a conversion kept; None where there are none."""
+    if path.is_file():
+        with contextlib.suppress(DataError):  # half a file, as of a disk that was full: it is made again
+            return read_npz(path, lambda name: True, DataError)[0]
+    return None
+
+
+def _with_episodes(mapping: LogMapping, log: pathlib.Path) -> LogMapping:
+    """The mapping; of a LeRobot dataset, which says itself where episodes end, with that where it names no episode."""
+    if mapping.episode is None and log.is_dir() and lerobot.is_lerobot(log):
+        return dataclasses.replace(mapping, episode=lerobot.EPISODE)
+    return mapping
 
 
 def parts_folder(destination: pathlib.Path) -> pathlib.Path:
@@ -164,7 +199,8 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
     lines += [f"{key}: [{', '.join(map(_quoted, held))}]" for key, held in guessed.items()]
     lines += [f"{key}: {_quoted(name)}" for key, name in single.items()]
     lines += [
-        f"# {_quoted(name)} is an end: name it as termination (the task ended) or as truncation (a time limit)"
+        f"# {_quoted(name)} is an end: name it as termination (the task ended) or as truncation (a time limit), "
+        "if it is 1 in an episode's last row and in no other"
         for name in ends
     ]
     if "time" in single:
@@ -180,12 +216,12 @@ SINGLE = {
     "time": ("time", "timestamp", "t", "stamp", "seconds", "time_s", "datetime"),
     "reward": ("reward", "rewards", "r", "next.reward", "next_reward"),
     "cost": ("cost", "costs"),
-    "termination": ("termination", "terminal", "terminals", "terminated", "fallen", "success"),
+    "termination": ("termination", "terminal", "terminals", "terminated", "fallen"),
     "truncation": ("truncation", "truncated", "timeout", "timeouts"),
     "episode": ("episode", "episode_index", "episode_id", "trial", "run", "run_id", "demo"),
 }
-ENDS = ("done", "dones", "is_done", "is_last", "ended")
-"""Names of ends that may be either."""
+ENDS = ("done", "dones", "is_done", "is_last", "ended", "success", "succeeded", "is_success")
+"""Names of what may be either end, or hold in more rows than an episode's last."""
 ACTIONS = ("action", "command", "cmd", "control", "torque", "tau", "setpoint", "target", "ctrl", "input", "u_")
 """Parts of names that mean what was done, not what was measured."""
 

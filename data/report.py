@@ -11,11 +11,13 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.spec import in_words
+from surefoot.data import logs
 from surefoot.data.catalogue import normalized_score, task_facts
 from surefoot.data.conventions import scored, success
 from surefoot.data.dataset import REWARDS, Dataset
 from surefoot.data.download import sidecar_sha256
 from surefoot.data.files import sha256_of
+from surefoot.data.formats.mapping import SUFFIXES
 from surefoot.data.load import load
 from surefoot.data.measures import measures, reference_of
 
@@ -74,7 +76,7 @@ class Verification:
 
     path: str
     ok: bool
-    sha256: str | None  # of the file as it is
+    sha256: str | None  # of the file as it is; of a mapping and its logs together
     known_sha256: str | None  # what it should be: given, or kept beside the file; None: unknown
     problems: list[str]  # sentences
     warnings: dict[str, int]  # accepted oddity -> rows
@@ -100,6 +102,8 @@ def remarks(dataset: Dataset) -> list[str]:
 def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verification:
     """Compare a file with its known SHA-256 (given, or in `<path>.sha256`) and check every invariant.
 
+    That of a mapping is of it and of the logs that it names (`logs.digest`).
+
     Raises:
         ConfigError: there is no such path.
     """
@@ -112,7 +116,8 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
     try:
         if known is None:
             known = sidecar_sha256(file)
-        digest = sha256_of(file) if file.is_file() else None
+        if file.is_file():
+            digest = logs.digest(file) if file.suffix.lower() in SUFFIXES else sha256_of(file)
     except (OSError, DataError) as error:
         problems.append(str(error))
     dataset = None
@@ -120,7 +125,7 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
         dataset = load(file)
         digest = digest or dataset.sha256
     except DataError as error:
-        problems.append(str(error))
+        problems += [] if str(error) in problems else [str(error)]
     if known is not None and digest != known:
         problems.append(f"{file}: has SHA-256 {digest}, but {known} is known for it: another file, or damaged")
     return Verification(

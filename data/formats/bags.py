@@ -23,6 +23,7 @@ from surefoot.core.errors import DataError, MissingExtraError
 from surefoot.core.schema import shown
 from surefoot.core.unpacking import too_much, unpack_limit
 from surefoot.data.formats import pictures
+from surefoot.data.formats.chosen import split
 from surefoot.data.formats.columns import Table
 
 if TYPE_CHECKING:
@@ -280,8 +281,6 @@ def _sampled(
     path: pathlib.Path, tracks: Mapping[str, Track], mapping: LogMapping, wanted: Sequence[str], limit: int = 1 << 62
 ) -> dict[str, Array]:
     """Each column at each step; all of them together take `limit` bytes at most."""
-    from surefoot.data.formats.mapping import split
-
     for name, track in tracks.items():
         if not track.times:
             raise DataError(f"{path}: no message of {name!r}")

@@ -36,6 +36,7 @@ class Table:
     names: Mapping[str, str]
     reader: Callable[[Sequence[str], str | None], dict[str, Array]]
     sampled: bool = False  # its rows are made of messages, as the mapping says: by `rate` and `gap`
+    where: Callable[[int], str] = "row {}".format  # a row, counted from 0, in words
 
     def read(self, wanted: Sequence[str], text: str | None = None) -> dict[str, Array]:
         """Name -> (N, ...) of these columns, all of one length.
@@ -77,7 +78,14 @@ def csv_table(path: pathlib.Path) -> Table:
             next(rows)
             return _text_columns(path, rows, header, wanted, text)
 
-    return Table(path, _kinds(path, header, delimiter), read)
+    def where(row: int) -> str:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter=delimiter)
+            next(rows)
+            numbers = (rows.line_num for cells in rows if cells)
+            return f"line {next(itertools.islice(numbers, row, None))}"
+
+    return Table(path, _kinds(path, header, delimiter), read, where=where)
 
 
 def _kinds(path: pathlib.Path, header: list[str], delimiter: str) -> dict[str, str]:

@@ -7,24 +7,23 @@ may be CSV, Parquet, NPZ, HDF5, MCAP, a ROS 2 bag or a LeRobot dataset; each fil
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import glob
 import hashlib
 import pathlib
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import yaml
 
-from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
-from surefoot.data.checks import check_finite, flags, vector
+from surefoot.data.checks import INSIDE, check_finite, flags, vector
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats import pictures
+from surefoot.data.formats.chosen import picked, split
 from surefoot.data.formats.columns import Table
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
@@ -35,6 +34,8 @@ SUFFIXES = (".yaml", ".yml")
 MOST_BYTES = 1 << 20
 STATE = "state"
 """Key of the vector beside images."""
+EARLY = "early"
+"""Rows of a termination that is not the last row of an episode of the mapping's column."""
 _NAMES = Many(Text(500), 1)
 _NAME, _POSITIVE = Text(500), Number(1e-9)
 KIND = Record(
@@ -156,66 +157,30 @@ def files_of(mapping: LogMapping) -> list[pathlib.Path]:
     return found
 
 
-def fingerprint(mapping: LogMapping, path: pathlib.Path) -> str:
-    """Changes whenever the mapping, the file or what lies in the folder does; by names, sizes and times of change."""
+def fingerprint(mapping: LogMapping, path: pathlib.Path, columns: Sequence[str] = ()) -> str:
+    """Changes whenever the mapping, the file or what lies in the folder does; by names, sizes and times of change.
+
+    Args:
+        mapping: as it is written.
+        path: of the log.
+        columns: those that names with `*` stand for.
+    """
     inside = sorted(path.rglob("*")) if path.is_dir() else [path]
     facts = [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in inside if one.is_file()]
     told = dataclasses.replace(mapping, path="", files=())
-    return hashlib.sha256(repr((told, facts)).encode()).hexdigest()
-
-
-_PLACE = re.compile(r"(.+?)\[(-?\d+)?(:)?(-?\d+)?\]")
-
-
-def split(name: str) -> tuple[str, int | slice | None]:
-    """A column's name and the place in it: None, a number, or a slice.
-
-    >>> split("q[2]"), split("q[0:3]"), split("/joints.position")
-    (('q', 2), ('q', slice(0, 3, None)), ('/joints.position', None))
-    """
-    found = _PLACE.fullmatch(name)
-    if found is None or (found[2] is None and found[3] is None):
-        return name, None
-    if found[3] is None:
-        return found[1], int(found[2])
-    return found[1], slice(*(None if one is None else int(one) for one in (found[2], found[4])))
-
-
-def expanded(mapping: LogMapping, table: Table) -> LogMapping:
-    """The mapping with the columns of the table in place of names with `*`, in the table's order.
-
-    Raises:
-        DataError: no column has such a name.
-    """
-
-    def names(patterns: Iterable[str]) -> tuple[str, ...]:
-        found: list[str] = []
-        for pattern in patterns:
-            plain = split(pattern)[0]
-            if plain in table.names or "*" not in plain:
-                found.append(pattern)
-                continue
-            matched = [name + pattern[len(plain) :] for name in table.names if fnmatch.fnmatchcase(name, plain)]
-            if not matched:
-                raise DataError(f"{table.path}: no column is like {pattern!r}: {nearest(plain, list(table.names))}")
-            found += matched
-        return tuple(found)
-
-    return dataclasses.replace(
-        mapping,
-        observations=names(mapping.observations),
-        actions=names(mapping.actions),
-        next_observations=names(mapping.next_observations),
-    )
+    return hashlib.sha256(repr((told, facts, tuple(columns))).encode()).hexdigest()
 
 
 def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     """One file's steps under D4RL's names, its last one an end; images as `observations/KEY`.
 
+    Args:
+        mapping: `expanded`, by the first of all files: its columns are in the same order in every one of them.
+        table: of the file.
+
     Raises:
         DataError: a column is missing or has the wrong shape; names file and column.
     """
-    mapping = expanded(mapping, table)
     if mapping.rate is not None and not table.sampled:
         raise DataError(
             f"{mapping.path}: 'rate' is of recorded messages (MCAP, ROS 2), and {table.path} has a row for each step; "
@@ -226,13 +191,12 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     held = table.read([split(name)[0] for name in mapping.columns], mapping.episode)
 
     def column(name: str) -> Array:
-        plain, place = split(name)
-        array = held[plain]
-        if place is None:
-            return array
-        if array.ndim < 2 or not _inside(place, array.shape[1]):
-            raise DataError(f"{table.path}: {name!r} is beyond column {plain!r} of shape {array.shape}")
-        return array[:, place]
+        array = picked(held[split(name)[0]], name, table.path)
+        if array.dtype.kind == "f":
+            check_finite(str(table.path), name, array, table.where)
+            with np.errstate(over="ignore"):
+                check_finite(str(table.path), name, array.astype(np.float32), table.where)  # what it becomes
+        return array
 
     def joined(names: Sequence[str]) -> Array:
         parts = []
@@ -260,15 +224,6 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     return found
 
 
-def _inside(place: int | slice, width: int) -> bool:
-    """Whether a column of this width has all that a place names."""
-    if isinstance(place, int):
-        return -width <= place < width
-    ends = (place.start or 0, width if place.stop is None else place.stop)
-    first, beyond = (end + width if end < 0 else end for end in ends)
-    return 0 <= first < beyond <= width
-
-
 def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, Array]:
     """Where the task ends and where an episode is cut off: by flags, a column that changes, a gap in time, a limit."""
     terminals = np.zeros(rows, bool)
@@ -279,21 +234,19 @@ def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, A
         cut |= flags(name, mapping.truncation, column(mapping.truncation))
     if mapping.episode is not None:
         ids = column(mapping.episode)
-        if ids.dtype.kind == "f":
-            check_finite(name, mapping.episode, ids)
         cut[:-1] |= (ids[1:] != ids[:-1]) if ids.ndim == 1 else (ids[1:] != ids[:-1]).any(1)
     if mapping.time is not None:
         seconds = np.asarray(column(mapping.time), np.float64)  # float32 is too coarse for a clock
         if seconds.size != rows:
             raise DataError(f"{name}: the time {mapping.time!r} has shape {seconds.shape}; it must be ({rows},)")
         seconds = seconds.reshape(rows)
-        check_finite(name, mapping.time, seconds)
         steps = np.diff(seconds)
         cut[:-1] |= (steps < 0) | (steps > (np.inf if mapping.gap is None else mapping.gap))
     cut[-1] = True
     if mapping.max_episode_steps is not None and mapping.truncation is None and mapping.episode is None:
         cut |= counted_out(terminals | cut, mapping.max_episode_steps)
-    return {"terminals": terminals, "timeouts": cut & ~terminals}
+    early = {} if mapping.episode is None else {EARLY: terminals & ~cut}
+    return {"terminals": terminals, "timeouts": cut & ~terminals, **early}
 
 
 def _add_images(
@@ -341,6 +294,7 @@ def dataset_of(
                     f"{parts[0].get(key, array).shape[1:]} in another; map them by two mappings"
                 )
     arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    early = int(arrays.pop(EARLY, np.zeros(0)).sum())
     attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name}
     if "rewards" not in arrays:
         arrays["rewards"] = np.zeros(len(arrays["actions"]), np.float32)
@@ -352,4 +306,5 @@ def dataset_of(
     facts: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
     known = source.with_attributes({key: value for key, value in facts.items() if value is not None})
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
-    return dataset_from_arrays(arrays, known, view, extras)
+    made = dataset_from_arrays(arrays, known, view, extras)
+    return made.replace(warnings={**made.warnings, INSIDE: early}) if early else made

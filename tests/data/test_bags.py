@@ -70,6 +70,15 @@ def test_steps_hold_what_was_known_and_what_was_commanded_before_the_next(tmp_pa
     assert not data.has_rewards
 
 
+def test_names_with_a_star_are_those_of_observations_and_of_actions_too(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "m.yaml").write_text(MAPPING)
+    text = "observations: ['/joints.pos*', '/joints.vel*[0]']\nactions: /comm*\nrate: 10\n"
+    (tmp_path / "star.yaml").write_text(text)
+    plain, found = (load(recorded(tmp_path / "a.mcap"), mapping=tmp_path / name) for name in ("m.yaml", "star.yaml"))
+    np.testing.assert_array_equal(found.observations, plain.observations)
+    np.testing.assert_array_equal(found.actions, plain.actions)
+
+
 def test_without_a_rate_there_is_a_step_for_each_command(tmp_path: pathlib.Path) -> None:
     (tmp_path / "m.yaml").write_text(MAPPING.replace("rate: 10\n", ""))
     data = load(recorded(tmp_path / "a.mcap", joints_from=0.25), mapping=tmp_path / "m.yaml")

@@ -12,6 +12,7 @@ import pytest
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import convert, load, logs, save
+from surefoot.data.checks import INSIDE
 from surefoot.data.dataset import BEST_RETURN
 from surefoot.data.formats import mapping as mappings
 from surefoot.data.formats.columns import csv_table
@@ -84,6 +85,33 @@ def test_a_cell_that_is_missing_is_named_by_line_and_column(tmp_path: pathlib.Pa
     path = written(tmp_path, "files: log.csv\nobservations: q\nactions: torque", LOG.replace("b;4", "b;"))
     with pytest.raises(DataError, match=r"log.csv: '' in line 5 of column 'q' is not a number"):
         load(path)
+
+
+@pytest.mark.parametrize("column", ["q", "dq", "torque", "time"])
+@pytest.mark.parametrize(("cell", "told"), [("nan", "nan"), ("-inf", "-inf"), ("1e39", "inf")])
+def test_a_cell_that_is_not_finite_is_named_by_file_line_and_column(
+    tmp_path: pathlib.Path, column: str, cell: str, told: str
+) -> None:
+    head, *rows = LOG.split("\n")
+    cells = rows[2].split(";")
+    cells[head.split(";").index(column)] = cell
+    log = "\n".join([head, rows[0], "", rows[1], ";".join(cells), rows[3]])
+    mapping = "files: log.csv\nobservations: q\nactions: torque\nreward: dq\ntime: time"
+    with pytest.raises(DataError, match=rf"log.csv: '{column}' holds {told} in line 5 and 1 values in all"):
+        load(written(tmp_path, mapping, log))
+
+
+def test_a_number_of_an_array_that_is_not_finite_is_named_by_file_row_and_column(tmp_path: pathlib.Path) -> None:
+    values = np.ones((9, 3))
+    values[4, 1] = np.nan
+    np.savez(tmp_path / "log.npz", q=values, u=np.ones(9))
+    for name, refused in (("q[0:2]", True), ("q[2]", False)):
+        (tmp_path / "log.yaml").write_text(f"files: log.npz\nactions: u\nobservations: '{name}'\n")
+        if not refused:
+            assert load(tmp_path / "log.yaml").observation_dim == 1
+            continue
+        with pytest.raises(DataError, match=r"log.npz: 'q\[0:2\]' holds nan in row 4 and"):
+            load(tmp_path / "log.yaml")
 
 
 def test_blank_lines_are_counted_where_a_cell_is_named(tmp_path: pathlib.Path) -> None:
@@ -199,6 +227,29 @@ def test_a_draft_takes_no_end_and_no_reward_for_an_observation(tmp_path: pathlib
     found = mappings.read_mapping(tmp_path / "draft.yaml")
     assert (found.observations, found.actions, found.reward, found.time) == (("q",), ("tau",), "r", "t")
     assert found.termination is None
+
+
+def test_a_draft_takes_no_success_for_an_end_since_it_may_hold_in_many_rows(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "log.csv").write_text("t,q,tau,trial,success\n0,1,0.5,0,1\n1,1,0.5,0,1\n")
+    text = logs.draft(tmp_path / "log.csv", tmp_path)
+    assert "# success is an end: name it as termination" in text
+    (tmp_path / "draft.yaml").write_text(text)
+    found = mappings.read_mapping(tmp_path / "draft.yaml")
+    assert (found.termination, found.observations) == (None, ("q",))
+
+
+def test_terminations_inside_an_episode_that_the_mapping_names_are_counted(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("q,u,trial,success\n" + "1,1,0,0\n1,1,0,1\n1,1,0,1\n1,1,1,0\n1,1,1,1\n1,1,2,0\n")
+    (tmp_path / "b.csv").write_text("q,u,trial,success\n" + "1,1,2,1\n1,1,2,0\n")
+    text = "files: ['?.csv']\nobservations: q\nactions: u\ntermination: success\n"
+    (tmp_path / "m.yaml").write_text(text + "episode: trial\n")
+    data = load(tmp_path / "m.yaml")
+    assert data.episode_lengths.tolist() == [2, 1, 2, 1, 1, 1]
+    assert data.warnings[INSIDE] == 2  # the second row of the first file, the first of the second
+    with pytest.raises(DataError, match=f"2 {INSIDE}"):
+        load(tmp_path / "m.yaml", strict=True)
+    (tmp_path / "m.yaml").write_text(text)
+    assert INSIDE not in load(tmp_path / "m.yaml").warnings
 
 
 def test_dates_truth_values_and_quotes_in_a_text_file_are_read(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,75 @@
+"""Logs of several files: the same columns of each, and one digest of all."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from surefoot.core.errors import DataError
+from surefoot.data import convert, info, load, verify
+from surefoot.data.files import sha256_of
+
+
+def test_names_with_a_star_are_the_same_columns_in_every_file_whatever_their_order(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "run1.csv").write_text("joint_1,joint_2,u\n1,2,0.5\n1,2,0.5\n")
+    (tmp_path / "run2.csv").write_text("u,joint_2,joint_1\n0.5,2,1\n0.5,2,1\n")
+    (tmp_path / "m.yaml").write_text("files: 'run*.csv'\nobservations: 'joint_*'\nactions: u\n")
+    np.testing.assert_array_equal(load(tmp_path / "m.yaml").observations, [[1, 2]] * 4)
+    np.testing.assert_array_equal(convert(tmp_path / "m.yaml", tmp_path / "out.npz").observations, [[1, 2]] * 4)
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        ("joint_1,joint_3,u", r"here for 'joint_3' too, no 'joint_2'"),
+        ("joint_1,joint_2,joint_3,u", r"here for 'joint_3' too\. Name"),
+        ("joint_1,u", r"here for no 'joint_2'"),
+    ],
+)
+def test_a_file_in_which_a_star_stands_for_other_columns_is_refused(
+    tmp_path: pathlib.Path, header: str, sentence: str
+) -> None:
+    (tmp_path / "run1.csv").write_text("joint_1,joint_2,u\n1,2,0.5\n")
+    (tmp_path / "run2.csv").write_text(f"{header}\n{','.join('1' for _ in header.split(','))}\n")
+    (tmp_path / "m.yaml").write_text("files: 'run*.csv'\nobservations: 'joint_*'\nactions: u\n")
+    with pytest.raises(DataError, match=rf"run2.csv: .*'observations' .*than in .*run1.csv: {sentence}"):
+        load(tmp_path / "m.yaml")
+
+
+def test_another_number_in_any_file_is_another_digest_wherever_it_is_told(tmp_path: pathlib.Path) -> None:
+    for k in (1, 2):
+        (tmp_path / f"run{k}.csv").write_text("q,u\n1,0.5\n2,0.5\n")
+    path = tmp_path / "m.yaml"
+    path.write_text("files: 'run*.csv'\nobservations: q\nactions: u\n")
+    first = verify(path)
+    assert first.ok
+    assert first.sha256 == load(path).sha256 == info(load(path))["sha256"]
+    (tmp_path / "m.yaml.sha256").write_text(f"{first.sha256}  m.yaml\n")
+    assert verify(path).ok
+    (tmp_path / "run2.csv").write_text("q,u\n1,0.5\n3,0.5\n")
+    assert [first.sha256 in problem for problem in verify(path).problems] == [True]
+    (tmp_path / "run2.csv").unlink()
+    (tmp_path / "run1.csv").unlink()
+    assert len(verify(path).problems) == 2  # no files, said once; and no digest to compare
+
+
+def test_a_log_with_a_mapping_beside_it_has_the_digest_of_both(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "log.csv").write_text("q,dq,torque\n1,10,-1\n2,20,-2\n")
+    path = tmp_path / "m.yaml"
+    path.write_text("files: log.csv\nobservations: q\nactions: torque\n")
+    assert load(tmp_path / "log.csv", mapping=path).sha256 == load(path).sha256
+    before = load(path).sha256
+    path.write_text("files: log.csv\nobservations: dq\nactions: torque\n")
+    assert load(path).sha256 != before
+
+
+def test_a_folder_has_a_digest_of_its_files_and_their_names(tmp_path: pathlib.Path) -> None:
+    found = set()
+    for folder, name, content in (("a", "x", "1"), ("b", "x", "1"), ("c", "y", "1"), ("d", "x", "2")):
+        (tmp_path / folder / "inside").mkdir(parents=True)
+        (tmp_path / folder / "inside" / name).write_text(content)
+        found.add(sha256_of(tmp_path / folder))
+    assert len(found) == 3
+    assert sha256_of(tmp_path / "a") == sha256_of(tmp_path / "b")
