@@ -86,6 +86,7 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False) -> int:
             "any more; make it again, or go on with each run that is not complete: surefoot train --resume RUN"
         )
     with claim_begun(folder) as claim, contextlib.chdir(asked["folder"]):
+        config.check_overrides(rest, True)  # which tells Hydra of algorithms of one's own, found from here
         for path in claim.folder.glob(f"*{FAILED}"):
             path.unlink()
         return _carry_out(rest, claim.folder, style, trust)
