@@ -331,6 +331,9 @@ def read_again(run: Run, notify: Listener) -> None:
         dataset = dataset_of(run.plan, None, notify)
         if dataset.sha256 != began.get("sha256"):
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
+        if len(dataset) != began.get("transitions"):
+            rows = f"{began.get('transitions')} transitions, not the {len(dataset)} of view={run.plan.view}"
+            raise CheckpointError(f"{run.folder}: began with {rows} of {run.plan.dataset}; train it again")
         write_columns(dataset, run.columns_path)
 
 
