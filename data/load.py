@@ -24,6 +24,8 @@ from surefoot.data.rewards import Reward, name_of, rewarded
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
 
 MINARI_PREFIX = "minari/"
+GENERATED = "native/"
+"""How the names of datasets begin that `surefoot.tools.generate` makes, which this room does not."""
 
 
 def load(
@@ -173,6 +175,8 @@ def _unknown(text: str) -> str:
     beside = _files_like(text)
     if beside:
         return f"{text}: no such file; did you mean {' or '.join(map(repr, beside))}?"
+    if text.startswith(GENERATED):
+        return f"dataset {text!r} is not read but generated: surefoot.tools.generate.load gives it"
     known = [*CATALOGUE, *(f"{MINARI_PREFIX}{entry.minari}" for entry in CATALOGUE.values() if entry.minari)]
     close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""

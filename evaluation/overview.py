@@ -13,6 +13,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
+from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval
 from surefoot.evaluation.report import STYLE, table
 from surefoot.evaluation.results import Results, groups
 from surefoot.evaluation.runs import CurvePoint, RunData
@@ -81,14 +82,12 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
             f"{rank}. {label}",
             f"{len(runs):,}",
             f"{len({s for run in runs for s in run.seeds}):,}",
-            _bounds(scores[label], digits),
+            _cell(pooled_interval(runs, "per_seed_returns"), digits),
         ]
         iqm = statistics.interquartile_mean(scores[label][:, None]) if len(scores[label]) else None
         cells.append("-" if iqm is None else f"{iqm:.{digits}f}")
-        percent = [100 * np.array(list(pooled(runs, field).values())) for field in shares]
-        cells += [_bounds(values, 0, (0.0, 100.0)) for values in percent]
-        costs = np.array(list(pooled(runs, "per_seed_costs").values()))
-        cells.append(_bounds(costs, bounds=(0.0 if np.all(costs >= 0) else -math.inf, math.inf)))
+        cells += [_cell(pooled_interval(runs, field), 0, 100.0) for field in shares]
+        cells.append(_cell(pooled_interval(runs, "per_seed_costs")))
         if data is not None:
             cells.append(_reached(runs, float(data)))
         body.append((cells, False))
@@ -105,8 +104,9 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
         figures.append(_profiles({names[label]: scores[label] for label in drawn}))
     more = f" The pictures show the {MOST_DRAWN} best of {len(order)} settings." if len(order) > MOST_DRAWN else ""
     note = (
-        "Return: mean and 95 % interval over seeds (Student's t). The best of many settings is too high on the seeds "
-        f"that chose it. Which of two is better: surefoot compare.{more}"
+        "Means with 95 % intervals for new seeds and new initial states; for seeds alone where a cell says so: their "
+        "episodes are not there. The best of many settings is too high on the seeds that chose it. Which of two is "
+        f"better: surefoot compare.{more}"
     )
     return [*parts, f'<p class="note">{html.escape(note)}</p><div class="figures">', *figures, "</div>"]
 
@@ -114,15 +114,6 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
 def _short(label: str) -> str:
     """A label as legends have room for it; its number is in the table."""
     return label if len(label) <= MOST_LETTERS else f"{label[: MOST_LETTERS - 3]}..."
-
-
-def pooled(runs: Sequence[RunData], field: str) -> dict[int, float]:
-    """Seed -> score over runs of one setting; a seed that several have counts once."""
-    found: dict[int, float] = {}
-    for run in runs:
-        for seed, score in zip(run.seeds, getattr(run, field), strict=False):
-            found.setdefault(seed, float(score))
-    return found
 
 
 def seed_curves(runs: Sequence[RunData]) -> dict[int, dict[int, float]]:
@@ -166,11 +157,12 @@ def _reached(runs: Sequence[RunData], threshold: float) -> str:
     return f"{'-' if math.isnan(middle) else f'{middle:,.0f}'} ({count} of {len(found)} got there)"
 
 
-def _bounds(values: Array, digits: int = 1, bounds: tuple[float, float] = (-math.inf, math.inf)) -> str:
-    if len(values) == 0:
+def _cell(found: Pooled, digits: int = 1, times: float = 1.0) -> str:
+    if found.bounds is None:
         return "-"
-    interval = statistics.hierarchical_interval([np.array([v]) for v in values], shared_episodes=False, bounds=bounds)
-    return tables.format_bounds(interval.to_json(), digits)
+    shown = {key: None if (one := found.bounds.get(key)) is None else times * one for key in ("mean", "low", "high")}
+    text = tables.format_bounds(shown, digits)
+    return f"{text} over seeds alone" if found.seeds_alone and "[" in text else text
 
 
 def _profiles(scores: Mapping[str, Array]) -> str:

@@ -28,6 +28,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#555555"
 RETURN = "return (sum of rewards per episode)"
+COST = "cost (sum per episode)"
 SHARE = "share of episodes that end solved"
 TOO_WIDE = "95 % intervals wider than the picture are not drawn"
 

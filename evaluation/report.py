@@ -181,6 +181,10 @@ def _figures(group: list[RunData]) -> list[str]:
     if solved:
         figure = plots.learning_curves(solved, "Success", None, RunData.steps_of_all(group), plots.SHARE)
         drawn.append(_figure(figure, f"Share of evaluation episodes that end solved, {over}."))
+    costs = {label: points for label, run in named if (points := run.cost_curve())}
+    if costs:
+        figure = plots.learning_curves(costs, "Cost", None, RunData.steps_of_all(group), plots.COST)
+        drawn.append(_figure(figure, f"Mean cost of an evaluation episode, {over}."))
     if final:
         figure = plots.interval_plot(final, "Final return", reference=behaviour)
         drawn.append(_figure(figure, f"Mean final return {over.replace('band', 'bar')}."))

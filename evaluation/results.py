@@ -39,6 +39,8 @@ TUNING_SEEDS = Record(
     {"seeds": Many(Number(0, whole=True), 1), "test_seeds": Many(Number(0, whole=True), 1)}, others=True
 )
 _NO_RUNS = {"seeds", "policy", "tensorboard", "wandb", "mlruns", "__pycache__"}
+_EPISODES = {"returns": "return", "successes": "success", "costs": "cost"}
+"""What is known of each episode of an evaluation -> the metric of its rows."""
 _MACHINE = Record({}, others=True)
 _RESULT = Record({}, {"evaluation": EPISODES}, others=True)
 
@@ -128,8 +130,8 @@ def _numbers(name: str, run: RunData, split: str, folder: pathlib.Path | None) -
         for key, value in line["values"].items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 yield (*head, seed, split, step, f"{kind}/{key}", None, float(value))
-            elif folder is not None and isinstance(value, list) and key in ("returns", "successes"):
-                metric = f"{kind}/{'return' if key == 'returns' else 'success'}"
+            elif folder is not None and isinstance(value, list) and key in _EPISODES:
+                metric = f"{kind}/{_EPISODES[key]}"
                 for episode, one in enumerate(value):
                     yield (*head, seed, split, step, metric, episode, float(one))
     finals = {"return": run.per_seed_returns, "success": run.per_seed_success, "cost": run.per_seed_costs}
@@ -143,11 +145,21 @@ def _numbers(name: str, run: RunData, split: str, folder: pathlib.Path | None) -
 
 def _final_episodes(head: Row, run: RunData, split: str, folder: pathlib.Path) -> Iterator[Row]:
     for seed in run.seeds:
-        path = folder / "seeds" / str(seed) / "result.json"
-        found = read_json(path, _RESULT).get("evaluation") if path.is_file() and run.environment else None
-        for metric, key in (("return", "returns"), ("success", "successes"), ("cost", "costs")):
+        found = last_evaluation(folder, seed) if run.environment else None
+        for key, metric in _EPISODES.items():
             for episode, value in enumerate((found or {}).get(key) or ()):
                 yield (*head, seed, split, run.steps, f"final/{metric}", episode, float(value))
+
+
+def last_evaluation(folder: pathlib.Path, seed: int) -> dict[str, Any] | None:
+    """What `Episodes.to_json` gave of a seed's last policy; None where its result says nothing of it.
+
+    Raises:
+        CheckpointError: the result is damaged.
+    """
+    path = folder / "seeds" / str(seed) / "result.json"
+    found: dict[str, Any] | None = read_json(path, _RESULT).get("evaluation") if path.is_file() else None
+    return found
 
 
 def _run_row(name: str, run: RunData, split: str, folder: pathlib.Path) -> Row:

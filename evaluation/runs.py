@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import math
 import os
 import pathlib
@@ -38,8 +39,11 @@ METRICS_LINE = Record(
             {},
             {
                 "return_mean": Number(nan=True),
+                "cost_mean": Number(nan=True),
+                "length_mean": Number(0),
                 "success_mean": Number(0, 1),
                 "returns": Many(Number(nan=True)),
+                "costs": Many(Number(nan=True)),
                 "successes": Many(Number(0, 1)),
                 "greedy_mean": Number(0, 1),
                 "pass_k_mean": Number(0, 1),
@@ -215,6 +219,7 @@ class RunData:
     )
     data_discounted_return: Json | None = None  # mean, best, discount of the data, to hold that against
     models: tuple[Json, ...] = ()  # how far the world that each seed learned is to be believed
+    folder: pathlib.Path | None = None  # where the run lies
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RunData:
@@ -245,6 +250,7 @@ class RunData:
             **{
                 **found,
                 "name": path.resolve().name,
+                "folder": path,
                 "environment": summary["environment"] and short_name(summary["environment"]),  # one of its two names
                 "episodes": summary["episodes"] or 0,
                 "per_seed_returns": tuple(summary["per_seed_returns"] or ()),
@@ -296,6 +302,12 @@ class RunData:
     def success_curve(self) -> list[CurvePoint]:
         """The same of the share of episodes that end solved; empty where the environment says nothing of it."""
         return self._curve("success_mean", "successes", (0.0, 1.0))
+
+    def cost_curve(self) -> list[CurvePoint]:
+        """The same of an episode's summed cost; empty where the environment gives none."""
+        found = [line["values"].get("costs") or [] for line in self.metrics if line["kind"] == "eval"]
+        least = min(itertools.chain.from_iterable(found), default=0.0)  # none is below 0, unless some of these are
+        return self._curve("cost_mean", "costs", (0.0 if least >= 0 else -math.inf, math.inf))
 
     def pass_curve(self) -> list[CurvePoint]:
         """The same of pass@k, the share of prompts of which at least one of k answers is right."""

@@ -266,8 +266,12 @@ def _method(sides: list[tuple[float, list[Array]]], shared: bool) -> str:
 
 def _groups(returns: Sequence[Array], shared: bool) -> list[Array]:
     groups = [np.asarray(group, dtype=np.float64).reshape(-1) for group in returns]
-    if not groups or any(len(group) == 0 or not np.isfinite(group).all() for group in groups):
-        raise ConfigError("an interval needs at least one seed with at least one finite return each")
+    if not groups or any(len(group) == 0 for group in groups):
+        raise ConfigError("an interval needs at least one seed, and at least one episode of each")
+    for seed, group in enumerate(groups):
+        odd = np.flatnonzero(~np.isfinite(group))
+        if len(odd):
+            raise ConfigError(f"returns[{seed}][{odd[0]}] is {group[odd[0]]}: an interval needs finite numbers")
     if shared and len({len(group) for group in groups}) > 1:
         raise ConfigError("seeds have different numbers of episodes; pass shared_episodes=False")
     return groups
@@ -286,8 +290,14 @@ def _percentiles(draws: Array, confidence: float) -> tuple[Array, Array]:
 
 def _matrix(scores: Array) -> Array:
     matrix = np.asarray(scores, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.size == 0 or not np.isfinite(matrix).all():
-        raise ConfigError(f"scores must be a finite (runs, tasks) matrix; they have shape {matrix.shape}")
+    if matrix.ndim != 2 or matrix.size == 0:
+        raise ConfigError(f"scores must be a (runs, tasks) matrix that is not empty; they have shape {matrix.shape}")
+    odd = np.argwhere(~np.isfinite(matrix))
+    if len(odd):
+        run, task = odd[0]
+        raise ConfigError(
+            f"scores[{run}, {task}] is {matrix[run, task]}: leave run {run} out, or give its finite score"
+        )
     return matrix
 
 

@@ -6,10 +6,13 @@ import math
 import pathlib
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from surefoot.core.errors import ConfigError
+from surefoot.evaluation import Episodes, RunData, hierarchical_interval
 from surefoot.evaluation.overview import render, write_overview
+from surefoot.evaluation.pooling import Pooled, pooled_interval
 from surefoot.evaluation.results import NUMBERS, collect, groups, write
 
 MakeRun = Callable[..., pathlib.Path]
@@ -150,6 +153,38 @@ def test_intervals_of_shares_and_costs_end_where_they_can(make_run: MakeRun, tmp
     page = render(collect([tmp_path])).replace("<span>", "").replace("</span>", "")
     assert "90 [47, 100]" in page  # of 90 +- 4.303 * 17.32 / sqrt(3)
     assert "1.7 [0.0, 8.8]" in page  # of 1.7 +- 4.303 * 2.858 / sqrt(3)
+
+
+def test_the_page_has_the_intervals_of_the_terminal(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    make_run("run")  # whose episodes are not there, but its summary is
+    run = RunData.load(tmp_path / "run")
+    assert pooled_interval([run], "per_seed_returns") == Pooled(run.returns)
+    page = render(collect([tmp_path])).replace("<span>", "").replace("</span>", "")
+    assert "-160.0 [-184.8, -135.2]<" in page
+
+
+def test_pooled_runs_have_the_interval_of_one_run_with_all_their_seeds(
+    make_run: MakeRun, tmp_path: pathlib.Path
+) -> None:
+    generator = np.random.default_rng(0)
+    table = generator.normal(size=(4, 1)) + 5 * generator.normal(size=(1, 6))  # initial states tell, seeds hardly
+    for name, seeds in (("a", (0, 1)), ("b", (2, 3))):
+        folder = make_run(name, seeds=list(seeds), per_seed_returns=[float(table[seed].mean()) for seed in seeds])
+        for seed in seeds:
+            (folder / f"seeds/{seed}").mkdir(parents=True)
+            found = Episodes(table[seed], np.ones(6, np.int64), costs=np.abs(table[seed]))
+            (folder / f"seeds/{seed}/result.json").write_text(json.dumps({"evaluation": found.to_json()}))
+    runs = [RunData.load(tmp_path / name) for name in ("a", "b")]
+    assert pooled_interval(runs, "per_seed_returns") == Pooled(hierarchical_interval(list(table)).to_json())
+    assert pooled_interval(runs, "per_seed_success") == Pooled(None)
+    (tmp_path / "b/seeds/3/result.json").unlink()
+    alone = pooled_interval(runs, "per_seed_returns")
+    assert alone.seeds_alone
+    assert (
+        alone.bounds
+        == hierarchical_interval([row.mean(keepdims=True) for row in table], shared_episodes=False).to_json()
+    )
+    assert "] over seeds alone" in render(collect([tmp_path])).replace("<span>", "").replace("</span>", "")
 
 
 def test_what_holds_no_run_is_refused(tmp_path: pathlib.Path) -> None:

@@ -250,6 +250,15 @@ def test_equal_episodes_of_one_seed_give_no_interval_whatever_their_sum_is_round
     assert st.hierarchical_interval([np.append(np.full(50, value), value * (1 + 1e-12))]).half_width > 0
 
 
+def test_a_number_that_is_not_finite_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"scores\[0, 1\] is nan: leave run 0 out"):
+        st.interquartile_mean(np.array([[1.0, np.nan]]))
+    with pytest.raises(ConfigError, match=r"returns\[1\]\[2\] is inf"):
+        st.hierarchical_interval([np.zeros(3), np.array([0.0, 1.0, np.inf])])
+    with pytest.raises(ConfigError, match=r"that is not empty; they have shape \(0, 2\)"):
+        st.mean(np.zeros((0, 2)))
+
+
 def test_bad_input_is_refused() -> None:
     good = np.array([1.0, 2.0])
     for bad in ([], [np.array([])], [np.array([np.nan])], [good, np.array([1.0])]):

@@ -46,6 +46,8 @@ def test_a_suite_is_trained_once_and_an_entry_of_ones_own_joins_its_leaderboard(
     )  # fmt: skip
     assert len(first["dataset_sha256"]) == 64
     assert first["mean"] == pytest.approx(np.mean(first["scores"]))
+    said = json.loads(next(pathlib.Path("runs/bench-tiny-v3").glob("entries/bc/*/summary.json")).read_text())["returns"]
+    assert {bound: first[bound] for bound in ("mean", "low", "high")}.items() <= said.items()
     assert main(["bench", "run", suite, "algo=bc", "algo.learning_rate=0.1", "--entry", "fast", "--json", "-q"]) == 0
     both = board("runs/bench-tiny-v3")
     assert {line["entry"] for line in both} == {"bc", "fast"}

@@ -14,7 +14,7 @@ from surefoot.cli import main
 from surefoot.core.files import read_json, write_json
 from surefoot.core.spec import Spec
 from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import Run
+from surefoot.experiment.run import IN_MEMORY, Run
 from surefoot.tools import compare
 
 Capture = pytest.CaptureFixture[str]
@@ -184,6 +184,25 @@ def test_what_can_not_be_compared_is_refused_in_one_sentence(room: pathlib.Path,
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert words in line
     assert not list(room.glob("runs/compare*"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [("algorithm", "trap_of_arms:Own", "add --trust"), ("dataset", IN_MEMORY, "train the seeds [5, 6] by fit()")],
+)
+def test_an_arm_that_can_not_be_trained_is_refused_before_another_is(
+    room: pathlib.Path, trained: list[tuple[str, tuple[int, ...]]], capsys: Capture, field: str, value: str, words: str
+) -> None:
+    two(room, "good", "bb", seeds=5)
+    path = room / "runs/bb-1/config.json"
+    config = read_json(path)
+    write_json(path, {**config, "plan": {**config["plan"], field: value}})
+    command = ["compare", "runs/good-*", "runs/bb-*", "--until", "decided", "-q"]
+    assert main([*command, "--per-stage", "7"]) == 2
+    assert words in capsys.readouterr().err
+    assert not trained
+    assert not list(room.glob("runs/compare*"))
+    assert main([*command, "--max-seeds", "5"]) == 0  # which needs no further seed
 
 
 def test_missing_seeds_are_trained_with_the_runs_own_plan(

@@ -250,3 +250,43 @@ def test_three_lines_of_python_learn_go_on_and_predict(tmp_path: pathlib.Path, i
         BC("one.hdf5", dataset=data)
     with pytest.raises(ImportError):
         from surefoot import Nothing  # noqa: F401
+
+
+def test_three_lines_of_python_read_the_data_as_they_are_told(
+    tmp_path: pathlib.Path, in_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from small_runs import small_dataset
+
+    from surefoot import BC
+    from surefoot.core.errors import CheckpointError, ConfigError, DataError
+    from surefoot.data import load, save
+    from surefoot.experiment.training import read_again
+    from surefoot.tools import generate
+
+    path = tmp_path / "data.hdf5"
+    save(small_dataset(), path)
+    small: dict[str, Any] = {"batch_size": 8, "progress": False}
+    model = BC(str(path), hidden=(8,), env="none").learn(2, view="d4rl", out=tmp_path / "run", **small)
+    assert model.run is not None
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert (config["plan"]["view"], config["dataset"]["transitions"]) == ("d4rl", 398)  # without 2 time-outs
+    model.learn(2, progress=False)  # reads the file again
+    assert model.run.summary["steps"] == 4
+    config["dataset"]["transitions"] = 400
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    (tmp_path / "run/dataset.safetensors").unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match="began with 400 transitions, not the 398 of view=d4rl"):
+        read_again(model.run, lambda event: None)
+    with pytest.raises(ConfigError, match="was read with view='corrected' already"):
+        BC(load(path), env="none").learn(2, view="d4rl", out=tmp_path / "none", **small)
+    BC(load(path, view="d4rl"), hidden=(8,), env="none").learn(2, out=tmp_path / "given", **small)
+    data = small_dataset()
+    columns = {name: getattr(data, name) for name in ("observations", "actions", "rewards")}
+    np.savez(tmp_path / "odd.npz", **columns, terminals=data.truncations, timeouts=data.truncations)
+    with pytest.raises(DataError, match="refused because strict is set"):
+        BC(str(tmp_path / "odd.npz"), env="none").learn(2, strict=True, out=tmp_path / "none", **small)
+    assert not (tmp_path / "none").exists()
+    monkeypatch.setattr(generate, "_load_cached", lambda name, strict, view: small_dataset())
+    assert BC("native/pendulum-mixed").env == small_dataset().env_id
+    with pytest.raises(ConfigError, match=r"surefoot\.tools\.generate\.load gives it"):
+        load("native/pendulum-mixed")

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from small_runs import TINY
 
 from surefoot.cli import main
+from surefoot.experiment.stopping import resumable
 
 JOBS = ["algo=bc", "seeds=1,[3]", *TINY]
 
@@ -63,6 +64,36 @@ def test_a_sweep_goes_on_with_the_jobs_that_are_missing_and_leaves_the_others(
     (killed / "sweep.json").write_text(json.dumps({**asked, "overrides": ["algo=my.own:Agent", "seeds=1,2"]}))
     assert main(["train", "--resume", str(killed)]) == 2
     assert "add --trust" in capsys.readouterr().err
+
+
+def interrupted(request: Any, style: Any, claim: Any, **unused: Any) -> None:
+    """A job at whose beginning Ctrl-C is pressed."""
+    try:
+        with resumable(claim.folder):
+            (claim.folder / "config.json").touch()
+            raise KeyboardInterrupt
+    finally:
+        (claim.folder / "config.json").unlink()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_sweep_with_an_algorithm_of_ones_own_goes_on_from_another_folder(
+    dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "resumed_agent.py").write_text("from surefoot.offline import BC\nclass Own(BC):\n    name = 'own'\n")
+    jobs = [r"algo=bc,resumed_agent:Own", f"dataset='{dataset_path}'", "seeds=1", *TINY]
+    (tmp_path / "sweep").mkdir()  # as a process leaves it that was killed before its first job
+    told = {"format": 1, "overrides": jobs, "folder": str(tmp_path)}
+    (tmp_path / "sweep/sweep.json").write_text(json.dumps(told))
+    assert main(["train", "-q", "--resume", str(tmp_path / "sweep")]) == 2
+    assert "add --trust" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr("surefoot.cli.sweep.train_one", interrupted)
+        assert main(["train", "-q", "--resume", str(tmp_path / "sweep"), "--trust"]) == 130
+    assert capsys.readouterr().err.strip().endswith(f"resume with: surefoot train --resume {tmp_path}/sweep --trust")
+    assert main(["train", "-q", "--resume", str(tmp_path / "sweep"), "--trust"]) == 0, capsys.readouterr().err
+    assert len(list(tmp_path.glob("sweep/0*/summary.json"))) == 2
 
 
 def test_launchers_that_are_unknown_or_not_installed_are_named_before_anything_is_written(

@@ -33,6 +33,17 @@ def test_tensorboard_has_the_evaluations(dataset_path: pathlib.Path, tmp_path: p
     assert (scalar.step, scalar.value) == (20, pytest.approx(wanted, rel=1e-6))
 
 
+def test_what_tensorboard_heard_outlives_a_kill(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("tensorboard")
+    accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    logger = loggers.make_logger("tensorboard", tmp_path)
+    logger({"kind": "eval", "seed": 0, "step": 20, "return_mean": 1.5})
+    logger({"kind": "progress", "seed": 0, "step": 30, "rate": 2.0})  # and is not closed
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard" / "seed0"))
+    events.Reload()
+    assert [events.Scalars(name)[0].value for name in ("eval/return_mean", "progress/rate")] == [1.5, 2.0]
+
+
 @pytest.mark.usefixtures("in_process")
 def test_mlflow_has_the_evaluations_and_the_plan_in_files(
     dataset_path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import signal
 import subprocess
@@ -150,12 +151,22 @@ def test_what_a_signal_raises_says_how_to_resume_only_where_a_run_has_begun(
     (tmp_path / "config.json").touch()
     with pytest.raises(Interrupted, match="resume with: surefoot train --resume"), resumable(tmp_path):
         raise KeyboardInterrupt
+    several = resumable(tmp_path, lambda: "all of them")
+    with pytest.raises(Interrupted, match="resume with: all of them"), several, resumable(tmp_path):
+        raise KeyboardInterrupt
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated) as ended, resumable(tmp_path):
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 143
     assert "terminated; resume with" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_advice_to_resume_asks_for_trust_where_resuming_does(finished_run: pathlib.Path) -> None:
+    run = Run.open(finished_run)
+    assert run.resume_command == f"surefoot train --resume '{finished_run}'"  # its name has a space
+    own = Run(run.folder, dataclasses.replace(run.plan, algorithm="own_agent:AWR"))
+    assert own.resume_command == f"{run.resume_command} --trust"
 
 
 def test_a_step_that_never_comes_back_ends_the_run_and_is_named(

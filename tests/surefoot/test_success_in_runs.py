@@ -9,12 +9,15 @@ import sys
 
 import numpy as np
 import pytest
+from small_runs import metrics
 
 import surefoot
 from surefoot.core.errors import CheckpointError
 from surefoot.data import Dataset
 from surefoot.evaluation import RunData, tables, write_report
+from surefoot.evaluation.results import collect
 from surefoot.offline import BC
+from surefoot.tools.generate import generate
 
 ENV = "lucky_env:SurefootLucky-v0"
 
@@ -69,3 +72,25 @@ def test_a_share_above_one_in_a_summary_is_damage(run_folder: pathlib.Path, tmp_
     (copy / "summary.json").write_text(json.dumps({**summary, "per_seed_success": [1.5]}))
     with pytest.raises(CheckpointError, match="per_seed_success"):
         RunData.load(copy)
+
+
+def test_costs_and_lengths_have_curves_where_the_environment_has_costs(
+    tmp_path: pathlib.Path, in_process: None
+) -> None:
+    dataset = generate("native/quadrotor-2d-mixed", transitions=200)
+    run = surefoot.fit(
+        BC(dataset, hidden=(8,)), dataset, steps=2, seeds=2, batch_size=4, episodes=2, evaluate_episodes=3,
+        evaluate_every=1, out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    values = [line["values"] for line in metrics(run) if line["kind"] == "eval"]
+    assert len(values) == 4
+    assert all(one["cost_mean"] == np.mean(one["costs"]) and len(one["costs"]) == 3 for one in values)
+    assert all(one["length_mean"] >= 1 for one in values)
+    points = RunData.load(run.folder).cost_curve()
+    assert [point.step for point in points] == [1, 2]
+    assert points[-1].mean == pytest.approx(np.mean([one["cost_mean"] for one in values[2:]]))
+    assert all(point.low >= 0 for point in points)
+    logged = {(row[8], row[9]) for row in collect([run.folder], episodes=True).numbers}
+    assert {("eval/cost_mean", None), ("eval/length_mean", None), ("eval/cost", 2)} <= logged
+    write_report([RunData.load(run.folder)], tmp_path / "report.html")
+    assert "Mean cost of an evaluation episode" in (tmp_path / "report.html").read_text()

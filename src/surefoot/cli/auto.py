@@ -109,9 +109,8 @@ def resume(folder: pathlib.Path, style: Style, trust: bool) -> int:
     from surefoot.core.errors import CheckpointError
     from surefoot.core.files import read_json
     from surefoot.experiment.folders import claim_begun
-    from surefoot.experiment.run import CONFIG
+    from surefoot.experiment.run import CONFIG, names_in
     from surefoot.experiment.trust import demand
-    from surefoot.experiment.workers import names_in
     from surefoot.tools.auto import FILE, RUNS, Auto
     from surefoot.tools.generate import load
 
@@ -132,7 +131,9 @@ def _carry_out(auto: Auto, claim: Claim, dataset: Dataset, style: Style, trust: 
     import contextlib
 
     from surefoot.cli import train
-    from surefoot.experiment.run import Run
+    from surefoot.experiment.run import Run, names_in
+    from surefoot.experiment.stopping import resumable
+    from surefoot.experiment.trust import module_of
     from surefoot.tools import auto as automatic
 
     count = len(auto.portfolio)
@@ -140,19 +141,16 @@ def _carry_out(auto: Auto, claim: Claim, dataset: Dataset, style: Style, trust: 
         f"auto: {', '.join(auto.portfolio)}, {auto.plan.steps:,} steps each, {len(auto.plan.seeds)} seeds; then "
         f"chosen by the data ({output.short(claim.folder)})"
     )
-    with contextlib.ExitStack() as watchers:
+    trusted = " --trust" if trust or any(module_of(name) for name in names_in(auto.plan)) else ""
+    command = f"surefoot train --resume {output.typed(claim.folder)}{trusted}"
+    with resumable(claim.folder, lambda: command), contextlib.ExitStack() as watchers:
 
         def listener(name: str):  # type: ignore[no-untyped-def]
             watchers.close()  # one bar at a time
             number = auto.portfolio.index(name) + 1
             return watchers.enter_context(style.watcher(f"{name} ", f"{name} ({number} of {count})"))
 
-        try:
-            answer = automatic.carry_out(auto, claim.folder, dataset, listener, trust)
-        except (KeyboardInterrupt, SystemExit):
-            watchers.close()
-            output.say(f"it goes on with: surefoot train --resume {output.typed(claim.folder)}", stderr=True)
-            raise
+        answer = automatic.carry_out(auto, claim.folder, dataset, listener, trust)
     finished = Run.open(claim.folder)
     if style.json:
         rows = output.rows_json([finished.folder])

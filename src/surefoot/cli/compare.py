@@ -147,6 +147,7 @@ def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     style = Style(arguments.quiet, arguments.json)
     looks = _looks(arguments, len(arms) * (len(arms) - 1) // 2)
     rule = "anytime" if arguments.anytime else "group-sequential"
+    comparing.check_trainable(arms, looks, arguments.metric, arguments.trust)
     fixed = comparing.planned(folder, arms, rule, looks, arguments.metric)
     style.say(f"plan: {fixed.sentence()}")
     had = ", ".join(f"{count} of {name}" for name, count in fixed.had.items())

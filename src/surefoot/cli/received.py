@@ -13,7 +13,7 @@ from typing import Any
 from surefoot.cli import grammar
 from surefoot.core.errors import ConfigError
 from surefoot.experiment.plan import FUNCTIONS
-from surefoot.experiment.trust import demand
+from surefoot.experiment.trust import demand, module_of
 
 NAMING = ("algo", "env", "reward", *(f"algo.{option}" for option in FUNCTIONS))
 """Keys whose values may be `module:name`."""
@@ -36,13 +36,18 @@ def check(overrides: Sequence[str], source: object, trust: bool) -> None:
     for item in grammar.parse(overrides):
         if item.changes_keys:
             raise ConfigError(f"{source}: {item.text}: options can't be added or removed, only set")
-        if not trust and (_REFERENCE.search(item.text) or not _harmless(item)):
+        if not trust and _executes(item):
             raise ConfigError(
                 f"{source} has {item.text}, by which Hydra may execute what it names; if you trust it, add --trust, or "
                 "give it on the command line"
             )
-        for value in item.values if item.key in NAMING else ():
-            demand(value.replace("\\:", ":"), source, trust)
+        for name in _names(item):
+            demand(name, source, trust)
+
+
+def needs_trust(overrides: Sequence[str]) -> bool:
+    """Whether `check` asks for trust in a process that has imported no module of the user's own."""
+    return any(_executes(item) or any(map(module_of, _names(item))) for item in grammar.parse(overrides))
 
 
 def check_preset(
@@ -61,6 +66,16 @@ def check_preset(
     for key in NAMING:
         if key not in said and isinstance(value := named.get(key), str):
             demand(value, source, trust)
+
+
+def _names(item: grammar.Parsed) -> list[str]:
+    """What an override says that may be `module:name`."""
+    return [value.replace("\\:", ":") for value in item.values] if item.key in NAMING else []
+
+
+def _executes(item: grammar.Parsed) -> bool:
+    """Whether Hydra may execute what an override names."""
+    return bool(_REFERENCE.search(item.text)) or not _harmless(item)
 
 
 def _harmless(item: grammar.Parsed) -> bool:

@@ -12,6 +12,7 @@ import itertools
 import os
 import pathlib
 import re
+import shlex
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from surefoot.core.schema import Many, Number, Record, Text
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.folders import SWEEP as FILE
 from surefoot.experiment.folders import FolderInUseError, claim_begun, claim_named, claim_new
+from surefoot.experiment.stopping import resumable
 from surefoot.experiment.training import resume as resume_run
 
 FAILED = "-failed.json"
@@ -73,7 +75,7 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False) -> int:
     config.register_algorithms(ALGORITHMS)  # a sweeper may choose among them
     asked = read_json(folder / FILE, SWEEP)
     rest = list(asked["overrides"])
-    if any(item.key.startswith("hydra/sweeper") for item in grammar.parse(rest)):
+    if _chosen(rest):
         raise ConfigError(
             f"{folder}: its jobs were chosen by a sweeper that does not say which are missing; go on with each run in "
             "it that is not complete: surefoot train --resume RUN"
@@ -86,6 +88,7 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False) -> int:
             "any more; make it again, or go on with each run that is not complete: surefoot train --resume RUN"
         )
     with claim_begun(folder) as claim, contextlib.chdir(asked["folder"]):
+        config.check_overrides(rest, True)  # which tells Hydra of algorithms of one's own, found from here
         for path in claim.folder.glob(f"*{FAILED}"):
             path.unlink()
         return _carry_out(rest, claim.folder, style, trust)
@@ -106,7 +109,11 @@ def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style, trust: b
     application = hydra.main(version_base=config.VERSION_BASE, config_path=None, config_name=config.PRIMARY)(job)
     arguments = [*_swept(rest), f"hydra.sweep.dir={grammar.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
     ended_early: Exception | None = None
-    with command_line(arguments), grammar.hydra_errors():
+    trusted = " --trust" if trust or received.needs_trust(rest) else ""
+    resume_command = f"surefoot train --resume {shlex.quote(str(folder))}{trusted}"
+    # Jobs that another sweeper has chosen are gone on with one by one, as each says itself.
+    whole = contextlib.nullcontext() if _chosen(rest) else resumable(folder, lambda: resume_command)
+    with whole, command_line(arguments), grammar.hydra_errors():
         try:
             application()
         except SurefootError as error:
@@ -124,11 +131,16 @@ def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style, trust: b
         raise SurefootError(
             f"{folder}: the process of a job, or what launched it, ended before the job did "
             f"({type(ended_early).__name__}: {first}); "
-            f"{len(finished)} are finished; go on with: surefoot train --resume {output.typed(folder)}"
+            f"{len(finished)} are finished; go on with: {resume_command}"
         ) from ended_early
     if ended_early is not None:
         raise ended_early
     return 0
+
+
+def _chosen(overrides: Sequence[str]) -> bool:
+    """Whether a sweeper other than Hydra's own chooses the jobs."""
+    return any(item.key.startswith("hydra/sweeper") for item in grammar.parse(overrides))
 
 
 def _swept(overrides: Sequence[str]) -> list[str]:
@@ -243,10 +255,9 @@ def check_combinations(overrides: Sequence[str], trust: bool = False) -> None:
 
     Sweepers other than Hydra's own choose values themselves; nothing can be checked beforehand then.
     """
-    parsed = grammar.parse(overrides)
-    if any(item.key.startswith("hydra/sweeper") for item in parsed):
+    if _chosen(overrides):
         return
-    own = [item for item in parsed if item.key.split(".")[0].split("/")[0] != "hydra"]
+    own = [item for item in grammar.parse(overrides) if item.key.split(".")[0].split("/")[0] != "hydra"]
     choices = [[f"{item.key}={value}" for value in item.values] if item.sweep else [item.text] for item in own]
     for combination in itertools.product(*choices):
         config.compose(combination, trust)

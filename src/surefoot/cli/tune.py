@@ -140,7 +140,7 @@ def texts(values: Mapping[str, Any]) -> list[str]:
 
 
 def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argparse.Namespace, loaded: Loader) -> int:
-    from surefoot.experiment.stopping import terminable
+    from surefoot.experiment.stopping import resumable
     from surefoot.tools import tune as tuner
 
     counts = f"{tuning.trials} trials of {len(tuning.seeds)} seeds, then {len(tuning.test_seeds)} test seeds"
@@ -158,13 +158,10 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
     def notify(first: str, second: str, look: Look) -> None:
         style.say(f"look {look.stage}: {look.sentence(first, second, tuning.metric)}")
 
-    try:
-        with terminable():
-            found = tuner.search(folder, tuning, train_run, tried)
-            result = tuner.judge(folder, tuning, found, train_run, notify)
-    except (KeyboardInterrupt, SystemExit):
-        output.say(f"the study goes on with: surefoot tune --resume {output.typed(folder)}", stderr=True)
-        raise
+    trusted = " --trust" if known.trust or received.needs_trust(tuning.overrides) else ""
+    with resumable(folder, lambda: f"surefoot tune --resume {output.typed(folder)}{trusted}"):
+        found = tuner.search(folder, tuning, train_run, tried)
+        result = tuner.judge(folder, tuning, found, train_run, notify)
     if known.json:
         output.print_json({"study": str(folder), **result})
     else:

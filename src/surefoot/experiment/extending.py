@@ -16,11 +16,11 @@ from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.files import read_json, write_json
 from surefoot.experiment import training
 from surefoot.experiment.folders import claim_begun
-from surefoot.experiment.run import CONFIG, Run, describe_machine
+from surefoot.experiment.run import CONFIG, Run, describe_machine, names_in
 from surefoot.experiment.stopping import resumable
 from surefoot.experiment.trainer import seed_trainer
 from surefoot.experiment.trust import demand, refuse_links
-from surefoot.experiment.workers import Listener, names_in, say
+from surefoot.experiment.workers import Listener, say
 from surefoot.streaming.agent import StreamingAgent
 
 

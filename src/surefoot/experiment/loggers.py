@@ -31,8 +31,11 @@ class TensorBoardListener:
 
     def __call__(self, event: Event) -> None:
         """Write the numbers of one event."""
-        for name, value in numbers(event):
+        found = list(numbers(event))
+        for name, value in found:
             self._writer(int(event["seed"]), int(event["step"])).add_scalar(name, value, int(event["step"]))
+        if found:  # to disk: a run that is killed goes on after its last checkpoint, and writes none of this again
+            self._writers[int(event["seed"])].flush()
         if event["kind"] == "done" and int(event["seed"]) in self._writers:
             self._writers.pop(int(event["seed"])).close()
 

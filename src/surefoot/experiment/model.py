@@ -21,7 +21,6 @@ import torch
 from surefoot.core.control_loop import as_array, check_width
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
-from surefoot.data import load
 from surefoot.data.dataset import Dataset
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.extending import extend
@@ -29,7 +28,7 @@ from surefoot.experiment.folders import claim_named, claim_new
 from surefoot.experiment.plan import Plan, agent_class, seeds_of
 from surefoot.experiment.run import IN_MEMORY, Run
 from surefoot.experiment.training import train
-from surefoot.tools.generate import environment_of
+from surefoot.tools.generate import environment_of, load
 
 
 class Model:
@@ -84,10 +83,12 @@ class Model:
             seeds: how many, or which; of a first call.
             out: run folder, of a first call; None: a new one under runs/.
             progress: show bars, or lines where the output is not a terminal.
-            options: further fields of a run, such as `episodes=100` or `logger="tensorboard"`; of a first call.
+            options: further fields of a run, such as `episodes=100`, `view="d4rl"` or `logger="tensorboard"`; of a
+                first call.
 
         Raises:
             ConfigError: an option out of range, or one of a first call given again.
+            DataError: `strict=True` refuses the dataset.
             DivergenceError: a loss stopped being finite.
         """
         listener, bars = _listener(progress)
@@ -115,9 +116,27 @@ class Model:
                 seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
                 **options,
             )
+            self._read_as(plan)
             with claim_new(out) if out is not None else claim_named(plan.label) as claim:
                 self.run = train(plan, claim, dataset=self.dataset, listener=listener, logger=logger)
         return self
+
+    def _read_as(self, plan: Plan) -> None:
+        """Read the dataset again, where the plan's `view` or `strict` is not what it was read by before it was known.
+
+        Raises:
+            ConfigError: another view of a `Dataset` that is read already.
+            DataError: the dataset is refused by `strict`.
+        """
+        if plan.dataset == IN_MEMORY:
+            read = None if self.dataset is None else self.dataset.as_read
+            if plan.view != Plan.view and read not in (None, plan.view):
+                raise ConfigError(
+                    f"learn(view={plan.view!r}): the dataset was read with view={read!r} already; give its path or id "
+                    f"in its place, or load(..., view={plan.view!r})"
+                )
+        elif plan.dataset is not None and (plan.strict, plan.view) != (Plan.strict, Plan.view):
+            self.dataset = load(plan.dataset, strict=plan.strict, view=plan.view)
 
     @property
     def policy(self) -> Policy:

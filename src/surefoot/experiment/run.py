@@ -18,6 +18,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -37,7 +38,7 @@ from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, SUMMARY_FORMAT
 from surefoot.experiment.plan import Plan, agent_class
-from surefoot.experiment.trust import demand
+from surefoot.experiment.trust import demand, module_of
 from surefoot.streaming import StreamingAgent
 
 IN_MEMORY = "<memory>"
@@ -156,7 +157,13 @@ class Run:
 
     def _refuse_incomplete(self) -> None:
         if not self.complete:
-            raise CheckpointError(f"{self.folder}: not complete; go on with: surefoot train --resume {self.folder}")
+            raise CheckpointError(f"{self.folder}: not complete; go on with: {self.resume_command}")
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with it, as it can be pasted into a shell."""
+        trusted = any(module_of(name) for name in names_in(self.plan))
+        return f"surefoot train --resume {shlex.quote(str(self.folder))}{' --trust' if trusted else ''}"
 
     def policies(self) -> dict[int, Policy]:
         """Seed -> policy."""
@@ -182,6 +189,12 @@ class Run:
     def columns_path(self) -> pathlib.Path:
         """The dataset as the workers read it."""
         return self.folder / "dataset.safetensors"
+
+
+def names_in(plan: Plan) -> list[str | None]:
+    """Names in a plan, and in that of the run that it starts from, that may be of modules."""
+    begun = () if plan.init is None else Run.open(plan.init).plan.imports
+    return [*plan.imports, plan.environment, *begun]
 
 
 def is_language(folder: pathlib.Path) -> bool:
@@ -280,9 +293,7 @@ def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:
     """
     path = run.checkpoint_path(seed)
     if not path.is_file() and not run.complete:
-        raise CheckpointError(
-            f"{run.folder}: has no checkpoint of seed {seed} yet; go on with: surefoot train --resume {run.folder}"
-        )
+        raise CheckpointError(f"{run.folder}: has no checkpoint of seed {seed} yet; go on with: {run.resume_command}")
     return checkpoint.load(path, kind="checkpoint")[0]
 
 

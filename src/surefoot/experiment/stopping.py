@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import pathlib
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("inside of resumable", default=False)
 
 
 class Stopped(BaseException):
@@ -47,24 +50,44 @@ def terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def resumable(folder: pathlib.Path) -> Iterator[None]:
-    """Ctrl-C or SIGTERM inside says how to go on with the run in `folder`, where that is possible.
+def resumable(folder: pathlib.Path, command: Callable[[], str] | None = None) -> Iterator[None]:
+    """Ctrl-C or SIGTERM inside says how to go on, where that is possible; of one inside of another the outer one does.
+
+    Args:
+        folder: of a run, or of what trains several.
+        command: says what goes on with the folder, where it is none of one run.
 
     Raises:
         Interrupted: Ctrl-C after the run had begun.
         Terminated: SIGTERM.
     """
+    if _inside.get():
+        yield
+        return
+    outermost = _inside.set(True)
     with terminable():
         try:
             yield
         except (KeyboardInterrupt, Terminated) as error:
-            if not (folder / "config.json").is_file():
+            if command is None and not (folder / "config.json").is_file():
                 raise
-            advice = f"resume with: surefoot train --resume {shlex.quote(str(folder))}"
+            advice = f"resume with: {_of_the_run(folder) if command is None else command()}"
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(f"interrupted; {advice}") from None
             print(f"terminated; {advice}", file=sys.stderr)
             raise
+        finally:
+            _inside.reset(outermost)
+
+
+def _of_the_run(folder: pathlib.Path) -> str:
+    from surefoot.core.errors import SurefootError  # here: a worker listens to signals before it imports this much
+    from surefoot.experiment.run import Run
+
+    try:
+        return Run.open(folder).resume_command
+    except SurefootError:  # what is wrong with it, who resumes it is told
+        return f"surefoot train --resume {shlex.quote(str(folder))}"
 
 
 def listen_to_signals(stop: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""What a worker tells of its progress: after every stretch of steps, and now and then within a long one."""
+"""What a worker tells: its progress after every stretch of steps, now and then within a long one, and evaluations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from surefoot.evaluation import Episodes
 from surefoot.experiment.plan import Plan
 
 EVERY = 2.0
 """Seconds within a stretch after which its progress is told."""
+
+
+def of_episodes(episodes: Episodes) -> dict[str, Any]:
+    """What `metrics.jsonl` has of an evaluation while training goes on: means, and what each episode gave."""
+    values: dict[str, Any] = {
+        "return_mean": float(episodes.returns.mean()),
+        "length_mean": float(episodes.lengths.mean()),
+        "returns": episodes.returns.tolist(),
+    }
+    if episodes.costs is not None:
+        values |= {"cost_mean": float(episodes.costs.mean()), "costs": episodes.costs.tolist()}
+    if episodes.successes is not None:
+        values |= {"success_mean": float(episodes.successes.mean()), "successes": episodes.successes.tolist()}
+    return values
 
 
 class Teller:

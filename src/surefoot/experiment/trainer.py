@@ -30,7 +30,7 @@ from surefoot.experiment.machine import same_machine
 from surefoot.experiment.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.experiment.run import RESULT_FORMAT, Run, read_columns
 from surefoot.experiment.stopping import Stopped
-from surefoot.experiment.telling import Teller
+from surefoot.experiment.telling import Teller, of_episodes
 from surefoot.experiment.watch import Watch
 from surefoot.streaming.agent import StreamingAgent
 
@@ -304,12 +304,9 @@ class SeedTrainer:
         )
         self._say_evaluation(time.perf_counter() - begun)
         for seed, episodes in zip(self.seeds, found, strict=True):
-            mean = float(episodes.returns.mean())
-            values: dict[str, Any] = {"return_mean": mean, "returns": episodes.returns.tolist()}
-            if episodes.successes is not None:
-                values |= {"success_mean": float(episodes.successes.mean()), "successes": episodes.successes.tolist()}
+            values = of_episodes(episodes)
             self.record(seed, "eval", values)
-            told: dict[str, Any] = {key: values[key] for key in ("return_mean", "success_mean") if key in values}
+            told = {name: value for name, value in values.items() if name.endswith("_mean")}
             self.send({"kind": "eval", "seed": seed, "step": self.step, **told})
 
     def _say_evaluation(self, seconds: float) -> None:

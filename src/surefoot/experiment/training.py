@@ -35,12 +35,12 @@ from surefoot.experiment.inputs import dataset_of, inputs_of, training_environme
 from surefoot.experiment.live import LiveMetrics
 from surefoot.experiment.loggers import loggers, to_all
 from surefoot.experiment.plan import Plan, name_of, seeds_of
-from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, write_columns
+from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, names_in, write_columns
 from surefoot.experiment.sharing import check_learners
 from surefoot.experiment.stopping import resumable
 from surefoot.experiment.summary import sum_up
 from surefoot.experiment.trust import allow, demand, refuse_links
-from surefoot.experiment.workers import Event, Listener, in_groups, names_in, say, work
+from surefoot.experiment.workers import Event, Listener, in_groups, say, work
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
@@ -331,6 +331,9 @@ def read_again(run: Run, notify: Listener) -> None:
         dataset = dataset_of(run.plan, None, notify)
         if dataset.sha256 != began.get("sha256"):
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
+        if len(dataset) != began.get("transitions"):
+            rows = f"{began.get('transitions')} transitions, not the {len(dataset)} of view={run.plan.view}"
+            raise CheckpointError(f"{run.folder}: began with {rows} of {run.plan.dataset}; train it again")
         write_columns(dataset, run.columns_path)
 
 

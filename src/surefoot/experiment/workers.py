@@ -18,8 +18,7 @@ import torch
 from surefoot.core import errors
 from surefoot.core.children import environment
 from surefoot.core.errors import SurefootError
-from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import Run
+from surefoot.experiment.run import Run, names_in
 from surefoot.experiment.stopping import Terminated, signals_wait
 from surefoot.experiment.trust import for_workers
 from surefoot.experiment.worker import STOP
@@ -63,17 +62,11 @@ def at_once(seeds: int, cores: int) -> int:
     return min(range(1, max(1, min(seeds, 4 * cores)) + 1), key=lambda workers: (rounds(workers), workers))
 
 
-def names_in(plan: Plan) -> list[str | None]:
-    """Names in a plan, and in that of the run that it starts from, that may be of modules."""
-    begun = () if plan.init is None else Run.open(plan.init).plan.imports
-    return [*plan.imports, plan.environment, *begun]
-
-
 class _Worker:
     """A worker process and the thread that reads its events."""
 
     def __init__(self, run: Run, seeds: list[int], lock: int, inbox: queue.Queue[tuple[_Worker, Event | None]]) -> None:
-        self.seeds = seeds
+        self.run, self.seeds = run, seeds
         self.log = run.seed_folder(seeds[0]) / "log.txt"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         given = json.dumps(for_workers(names_in(run.plan)))
@@ -130,7 +123,7 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
                 if worker.process.returncode != 0:
                     raise SurefootError(
                         f"the worker of seed {worker.seeds[0]} ended with code {worker.process.returncode} (killed, or "
-                        f"out of memory?); see {worker.log}, and go on with: surefoot train --resume {run.folder}"
+                        f"out of memory?); see {worker.log}, and go on with: {run.resume_command}"
                     )
             elif event["kind"] == "error":
                 raise _as_error(event, worker)
@@ -166,10 +159,7 @@ def _as_error(event: Event, worker: _Worker) -> Exception:
     if isinstance(kind, type) and issubclass(kind, SurefootError):
         error, text = SurefootError.__new__(kind), event["text"]
         if kind is errors.SimulatorError:
-            folder = worker.log.parents[2]
-            text += (
-                f"; the traceback is in {worker.log}; if it had come to a checkpoint: surefoot train --resume {folder}"
-            )
+            text += f"; the traceback is in {worker.log}; if it had come to a checkpoint: {worker.run.resume_command}"
         error.args = (text,)
         return error
     return RuntimeError(f"seed {worker.seeds[0]}: {event['text']}; the traceback is in {worker.log}")

@@ -26,10 +26,10 @@ from surefoot.evaluation.statistics import Array
 from surefoot.experiment.folders import claim_new
 from surefoot.experiment.inputs import dataset_of
 from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import CONFIG, IN_MEMORY, Run
+from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, names_in
 from surefoot.experiment.training import resume, train
 from surefoot.experiment.trust import demand
-from surefoot.experiment.workers import Listener, names_in
+from surefoot.experiment.workers import Listener
 
 METRICS = {"return": "per_seed_returns", "success": "per_seed_success", "cost": "per_seed_costs"}
 """Word of the command line -> key of summary.json: of the last policy's episodes."""
@@ -339,13 +339,8 @@ def train_missing(arm: Arm, seeds: tuple[int, ...], folder: pathlib.Path, listen
         if settings(begun.plan) != settings(arm.plan) or begun.plan.seeds != seeds:
             raise ConfigError(f"{out}: holds another run than the comparison needs; begin another with -o FOLDER")
         return resume(out, listener=listener, trust=trust)
-    if arm.plan.dataset == IN_MEMORY:
-        raise ConfigError(
-            f"{arm.runs[0].folder}: was trained on a dataset in memory; train the seeds {list(seeds)} by fit() with "
-            "the same options, into a folder that the pattern matches"
-        )
-    for name in names_in(arm.plan):
-        demand(name, arm.runs[0].folder / "config.json", trust)
+    _check_data(arm, seeds)
+    _check_names(arm, trust)
     plan = dataclasses.replace(arm.plan, seeds=seeds)
     dataset = None
     if plan.dataset is not None:
@@ -356,3 +351,31 @@ def train_missing(arm: Arm, seeds: tuple[int, ...], folder: pathlib.Path, listen
             raise ConfigError(f"{plan.dataset}: not the file of {arm.runs[0].folder} any more (SHA-256 differs)")
     with claim_new(out) as claim:
         return train(plan, claim, dataset=dataset, listener=listener, trust=trust)
+
+
+def check_trainable(arms: Sequence[Arm], plan: LookPlan, metric: str, trust: bool) -> None:
+    """Refuse, before anything is written or trained, what no further seed could be trained of.
+
+    Raises:
+        ConfigError: an arm with fewer seeds than the plan may ask for names a module, and `trust` is false; or one with
+            too few for the first look was trained on a dataset in memory.
+    """
+    for arm in arms:
+        first = _arm_json(arm, plan, metric)
+        if first["had"] < plan.seeds:
+            _check_names(arm, trust)
+        if first["had"] < plan.per_stage:
+            _check_data(arm, first["seeds"][first["had"] : plan.per_stage])
+
+
+def _check_names(arm: Arm, trust: bool) -> None:
+    for name in names_in(arm.plan):
+        demand(name, arm.runs[0].folder / "config.json", trust)
+
+
+def _check_data(arm: Arm, seeds: Sequence[int]) -> None:
+    if arm.plan.dataset == IN_MEMORY:
+        raise ConfigError(
+            f"{arm.runs[0].folder}: was trained on a dataset in memory; train the seeds {list(seeds)} by fit() with "
+            "the same options, into a folder that the pattern matches"
+        )

@@ -22,7 +22,6 @@ from surefoot.core.schema import Many, Number, Plain, Record, Table, Text, check
 from surefoot.data import normalized_score, reference_scores
 from surefoot.evaluation.deciding import permutation_p, too_few
 from surefoot.evaluation.runs import SUMMARY
-from surefoot.evaluation.statistics import hierarchical_interval
 from surefoot.experiment.run import CONFIG, Run
 from surefoot.tools.compare import dataset_hash
 
@@ -149,7 +148,8 @@ def _line(suite: Suite, task: str, entry: str, facts: Mapping[str, Any], run: Ru
     reference = reference_scores(run.plan.environment or summary["dataset"] or "")
     normalised = None if reference is None else [float(normalized_score(score, reference)) for score in scores]
     machine = read_json(run.folder / "environment.json", MACHINE)
-    interval = hierarchical_interval([np.array([score]) for score in scores], shared_episodes=False)
+    if summary["returns"] is None:
+        raise ConfigError(f"{run.folder}: has no returns, of which a leaderboard is made; train it in a simulator")
     return {
         "format": FORMAT,
         "suite": suite.name,
@@ -167,9 +167,7 @@ def _line(suite: Suite, task: str, entry: str, facts: Mapping[str, Any], run: Ru
         "episodes": summary["episodes"],
         "policy": "last",
         "scores": scores,
-        "mean": interval.estimate,
-        "low": interval.to_json()["low"],
-        "high": interval.to_json()["high"],
+        **{bound: summary["returns"][bound] for bound in ("mean", "low", "high")},
         "normaliser": None if reference is None else list(reference),
         "normalised": normalised,
         "tuning_runs": facts["tuning_runs"],
