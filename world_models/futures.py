@@ -118,7 +118,7 @@ def check_futures(dynamics: Dynamics, objective: Objective) -> None:
         raise ConfigError(
             f"{objective.futures} futures of {type(dynamics).__name__} with spread {objective.spread!r} are all the "
             "same: nothing in it is random, or the spread leaves that out; leave futures and risk out, or plan in "
-            "several worlds or in a model that a run learned"
+            "several worlds, in one with noise (certify --planner-gap) or in a model that a run learned"
         )
 
 

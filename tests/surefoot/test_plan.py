@@ -211,12 +211,25 @@ def test_each_episode_draws_its_own_constants_and_the_planner_has_worlds_of_the_
     assert narrow["returns"] != one["returns"]
 
 
+def test_a_planner_may_know_the_noise_that_it_acts_under(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"{CERTIFY} --episodes 4 --envs 4 --gap noise1 --futures 5 --risk worst"
+    known = certified(capsys, f"{words} --planner-gap noise1")
+    assert "in native/pendulum itself with noise1" in known["policy"]
+    assert main([*words.split(), "-q"]) == 2
+    said = capsys.readouterr().err
+    assert "nothing in it is random" in said
+    assert "--planner-gap" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("native/pendulum --samples 5", "--samples is of plans: add --planner"),
         ("native/pendulum --cost-limit 0", "--cost-limit is of plans: add --planner"),
         ("native/pendulum --worlds 5", "--worlds are those that a planner plans in"),
+        ("native/pendulum --planner-gap noise1", "--planner-gap is of the world that is planned in"),
+        ("native/pendulum --planner mppi --planner-gap nois", "has no gap 'nois'"),
+        ("Hopper-v5 --planner mppi --planner-gap noise1", "has no constants"),
         ("native/pendulum --planner mppi --worlds 5", "--vary gives the ranges"),
         ("native/pendulum --planner mppi --vary mass=1:2 --worlds 5", "add --futures 5 or a multiple of it"),
         (

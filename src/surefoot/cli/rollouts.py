@@ -51,6 +51,11 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument(
         "--worlds", type=int, metavar="M", help="of --planner and --vary: it plans in M worlds drawn from the ranges"
     )
+    parser.add_argument(
+        "--planner-gap",
+        metavar="NAME",
+        help="of --planner: the altered dynamics that it plans in, as --gap's, which it doesn't know otherwise",
+    )
     add_planning(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=certify)
@@ -102,7 +107,8 @@ def _planning_actor(arguments: argparse.Namespace, notify: Callable[[str], None]
     _check_numbers(arguments)
     allow(arguments.env)
     constants = None if worlds is None else drawn(ranges_of(arguments.vary, name), worlds, arguments.seed)
-    world = world_for(name, arguments.env, arguments.policy_seed, arguments.trust, arguments.threads, constants)
+    gap = arguments.planner_gap
+    world = world_for(name, arguments.env, arguments.policy_seed, arguments.trust, arguments.threads, constants, gap)
     return planning_actor(world, planner_of(arguments), objective_of(arguments), arguments.episodes, notify)
 
 
@@ -213,6 +219,8 @@ def certify(arguments: argparse.Namespace) -> int:
         refuse_planning(arguments)
         if arguments.worlds is not None:
             raise ConfigError("--worlds are those that a planner plans in: add --planner, or leave --worlds out")
+        if arguments.planner_gap is not None:
+            raise ConfigError("--planner-gap is of the world that is planned in: add --planner, or leave it out")
     certification.check_device(arguments.device, arguments.filter != "none")
     bar = _CertifyBar(arguments.quiet or arguments.json)
     chosen = _actor(arguments) if arguments.planner is None else _planning_actor(arguments, bar.notify)

@@ -53,6 +53,7 @@ def world_for(
     trust: bool = False,
     threads: int | None = None,
     constants: Mapping[str, Array] | None = None,
+    gap: str | None = None,
 ) -> World:
     """The world of an environment's id or of a run folder.
 
@@ -63,13 +64,14 @@ def world_for(
         trust: import modules that the run names.
         threads: of plans in native systems; None: torch's number.
         constants: of a native system, each (M,): it is M worlds then, an ensemble; None: as it is.
+        gap: preset of altered dynamics of a native system, in all its worlds.
 
     Raises:
         ConfigError: no exact world of this environment, constants of none, a run without a model, or no environment
             known.
         CheckpointError: the run is damaged.
     """
-    if constants is not None and not is_native(name):
+    if (constants is not None or gap is not None) and not is_native(name):
         raise ConfigError(f"{name}: has no constants that worlds could differ in; native systems have")
     if pathlib.Path(name).is_dir():
         return _learned(pathlib.Path(name), env_id, seed, trust)
@@ -80,11 +82,11 @@ def world_for(
     if seed is not None:
         raise ConfigError("--policy-seed is of a RUN's models; an exact world has none")
     if is_native(name):
-        if constants is None:
-            return World(NativeDynamics(name, threads=threads), name, f"{name} itself")
-        count = len(next(iter(constants.values())))
-        table = torch.from_numpy(parameter_table(system(name), count, None, constants))
-        return World(NativeDynamics(name, table, threads=threads), name, f"{count} worlds of {name}")
+        altered = "" if gap is None else f" with {gap}"
+        count = 1 if constants is None else len(next(iter(constants.values())))
+        table = torch.from_numpy(parameter_table(system(name), count, gap, constants))
+        label = f"{name} itself{altered}" if constants is None else f"{count} worlds of {name}{altered}"
+        return World(NativeDynamics(name, table, threads=threads), name, label)
     if name.endswith("-v5"):
         return World(MujocoDynamics(name, threads=threads), name, f"{name} itself")
     raise ConfigError(
