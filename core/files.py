@@ -15,6 +15,9 @@ from typing import Any
 from surefoot.core.errors import CheckpointError, SurefootError
 from surefoot.core.schema import MOST_BYTES, Kind, check, parse
 
+UMASK = os.umask(0)
+"""What files of this process are not to allow; it can't be asked without being set."""
+os.umask(UMASK)
 ASIDE = re.compile(r"\..*\.[0-9a-f]{8}(\.\w+)?|\.tmp[0-9A-Za-z]{6}")
 """Names of the temporary files of `written_aside`, and of those that safetensors writes beside its own."""
 
@@ -39,7 +42,7 @@ def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = Sur
         yield aside
         with open(aside, "rb+") as file:
             os.fsync(file.fileno())
-        aside.chmod(0o644)  # safetensors makes files that only their owner can read
+        aside.chmod(0o666 & ~UMASK)  # safetensors makes files that only their owner can read
         os.replace(aside, path)
     except OSError as failure:
         raise error(f"{path}: can't be written: {why(failure)}. Nothing was changed") from failure

@@ -38,6 +38,8 @@ TUNING = "tune.json"
 TUNING_SEEDS = Record(
     {"seeds": Many(Number(0, whole=True), 1), "test_seeds": Many(Number(0, whole=True), 1)}, others=True
 )
+AUTO, PORTFOLIO = "auto.json", "portfolio"
+"""In the folder of `algo=auto`: what it was asked, and the runs that it chose among, by their algorithms."""
 _NO_RUNS = {"seeds", "policy", "tensorboard", "wandb", "mlruns", "__pycache__"}
 _EPISODES = {"returns": "return", "successes": "success", "costs": "cost"}
 """What is known of each episode of an evaluation -> the metric of its rows."""
@@ -104,11 +106,21 @@ def run_folders(roots: Sequence[str | os.PathLike[str]]) -> Iterator[pathlib.Pat
             raise ConfigError(f"{root}: is not a folder; give run folders, or a folder that holds some")
         for place, folders, files in os.walk(root):
             folders[:] = sorted(name for name in folders if name not in _NO_RUNS and not name.startswith("."))
+            if os.path.basename(place) == PORTFOLIO and (chosen := _handed_over(os.path.dirname(place))) in folders:
+                folders.remove(chosen)  # it stands above too, as the run of the choice
             if "config.json" in files or "summary.json" in files:
                 real = os.path.realpath(place)
                 if real not in seen:
                     seen.add(real)
                     yield pathlib.Path(place)
+
+
+def _handed_over(folder: str) -> str | None:
+    """Algorithm of the run that `algo=auto` handed over, of which a folder holds a copy; None where it is no such one."""
+    place = pathlib.Path(folder)
+    if not (place / AUTO).is_file() or not (place / "config.json").is_file():
+        return None
+    return str(read_json(place / "config.json", _MACHINE).get("plan", {}).get("algorithm"))
 
 
 def _split(folder: pathlib.Path, known: dict[pathlib.Path, str]) -> str:

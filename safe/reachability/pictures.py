@@ -47,7 +47,9 @@ def slices(grid: Grid, values: Tensor, h: Tensor, title: str, others: Mapping[st
             else:
                 shade = _slice(panel, grid, values, h, others, pair, fraction, scale)
     if shade is not None:
-        figure.colorbar(shade, ax=panels, shrink=0.8, label="V, safe where <= 0")
+        ticks = [least, least / 2, 0.0, most / 2, most]  # equally far apart on a scale of two slopes
+        bar = figure.colorbar(shade, ax=panels, shrink=0.8, label="V, safe where <= 0", ticks=ticks)
+        bar.ax.set_yticklabels([f"{tick:.3g}" for tick in ticks])
     _legend(figure, others)
     figure.suptitle(title, fontsize=10)
     return figure

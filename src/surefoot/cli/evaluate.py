@@ -158,7 +158,7 @@ def _judged(arguments: argparse.Namespace) -> Judged:
             run.plan.cost_limit if limit is None else limit,
             run.plan.algorithm,
             output.short_dataset(run.plan.dataset),
-            run.plan.steps,
+            run.summary["steps"] if run.complete else run.plan.steps,
             *told_options(run.plan.algorithm, run.plan.config),
         )
     first = next(iter(judged.policies.values()))

@@ -19,7 +19,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("policy_run", metavar="RUN", help="run folder, or a policy's .safetensors")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's policies (default: its first)")
     parser.add_argument("--env", help="native/<system> or another id (default: the one that RUN was evaluated in)")
-    parser.add_argument("--rate", type=float, default=50.0, help="control ticks a second, one step each (default 50)")
+    parser.add_argument(
+        "--rate", type=float, help="control ticks a second, one step each (default: a native system's own, else 50)"
+    )
     law = parser.add_argument_group("what inference takes, in seconds of control time")
     law.add_argument("--latency", default="0.08", help=f"seconds, or {MEASURED}: what it takes here (default 0.08)")
     law.add_argument("--jitter", type=float, default=0.0, help="uniformly up to so much more or less (default 0)")
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     from surefoot.core.policy import Policy
     from surefoot.experiment.trust import allow
     from surefoot.tools.actors import actor
-    from surefoot.tools.execute import Latency, execute, settings_for
+    from surefoot.tools.execute import Latency, execute, settings_for, usual_rate
 
     if arguments.seed < 0:
         raise ConfigError(f"--seed is {arguments.seed}; it must be 0 or more")
@@ -91,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_for(
         policy,
         latency,
-        arguments.rate,
+        usual_rate(chosen.env_id) if arguments.rate is None else arguments.rate,
         arguments.mode,
         safe_action=safe * policy.action_dim if safe is not None and len(safe) == 1 else safe,
         max_rate=bound[0] if bound is not None and len(bound) == 1 else bound,

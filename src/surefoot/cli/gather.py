@@ -35,7 +35,12 @@ def gather(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{arguments.output}: its ending names no format; give {', '.join(WRITERS)}")
     if arguments.plot is not None and pathlib.Path(arguments.plot).is_dir():
         raise ConfigError(f"--plot {arguments.plot}: is a folder; give the name of a page, or put --plot last")
+    if arguments.plot is not None:
+        output.check_page(arguments.plot)
     found = collect(arguments.roots, arguments.episodes)
+    if not found.runs:  # before anything is written over
+        left_out = "".join(f"; left out: {why}" for why in list(found.left_out.values())[:SHOWN])
+        raise ConfigError(f"{', '.join(map(str, arguments.roots))}: holds no finished run{left_out}")
     written: dict[str, str | None] = {"numbers": None, "runs": None, "page": None}
     if arguments.output is not None:
         numbers, runs = write(found, arguments.output)
@@ -53,8 +58,6 @@ def gather(arguments: argparse.Namespace) -> int:
         output.say(f"left out: {why}", stderr=True)
     if len(found.left_out) > SHOWN:
         output.say(f"and {len(found.left_out) - SHOWN} more are left out; --json names all", stderr=True)
-    if not found.runs:
-        raise ConfigError(f"{', '.join(map(str, arguments.roots))}: holds no finished run")
     if not arguments.quiet:
         output.print_table(tables.rows(found.runs), details=True)
         output.say()

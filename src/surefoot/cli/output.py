@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from surefoot.core.errors import printable
+from surefoot.core.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from surefoot.evaluation.tables import Row
@@ -140,6 +140,12 @@ def cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)
+
+
+def check_page(path: str | os.PathLike[str]) -> None:
+    """Raise ConfigError for a page's name that says it is something else, such as a picture."""
+    if pathlib.Path(path).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{path}: a page is HTML; give a name that ends in .html")
 
 
 def print_runs(folders: Sequence[str | os.PathLike[str]]) -> None:

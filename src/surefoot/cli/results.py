@@ -49,6 +49,7 @@ def report(arguments: argparse.Namespace) -> int:
     path = pathlib.Path(arguments.output)
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file, as in -o report.html")
+    output.check_page(path)
     check_limit(arguments.cost_limit)
     folders, left_out = finished_runs(arguments.folders)
     for why in left_out:

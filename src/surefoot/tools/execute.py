@@ -20,6 +20,8 @@ from surefoot.core.memory import Memory
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.core.spec import mapped
+from surefoot.envs.names import is_native
+from surefoot.envs.systems import system
 from surefoot.envs.vector import check_spaces
 from surefoot.evaluation import difference_interval, evaluate, hierarchical_interval, success_rate
 from surefoot.evaluation.rollout import Episodes
@@ -164,6 +166,11 @@ def usual(planner: PolicyPlanner, observation: Any) -> float:
         worker.submit(Request(0, seen, draw, np.zeros((0, len(planner.low))), 0))
     planner.reset(0)
     return float(np.percentile(list(worker.measured)[WARM:], 95))
+
+
+def usual_rate(env_id: str) -> float:
+    """Steps a second of a native system, in which one tick is one step; 50 elsewhere, where no environment says it."""
+    return 1 / system(env_id).time_step if is_native(env_id) else 50.0
 
 
 def settings_for(policy: Policy, latency: Latency, rate: float, mode: str | None, **options: Any) -> Execution:
