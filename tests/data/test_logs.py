@@ -80,7 +80,8 @@ def robot(folder: pathlib.Path, *widths: int) -> pathlib.Path:
     """A mapping of files whose `q` has so many numbers, and `dq` the rest of 4."""
     for k, width in enumerate(widths):
         q, dq = np.arange(3.0 * width).reshape(3, width), np.ones((3, 4 - width))
-        np.savez(folder / f"run{k}.npz", q=q, dq=dq, imu=np.ones((3, 6)), tau=np.ones(3), **{"grip °": np.ones((3, 1))})
+        arrays = {"q": q, "dq": dq, "imu": np.ones((3, 6)), "tau": np.ones(3), "grip °": np.ones((3, 1))}
+        np.savez(folder / f"run{k}.npz", **arrays)  # type: ignore[arg-type]
     (folder / "m.yaml").write_text(
         "files: 'run*.npz'\nobservations: [q, dq, 'imu[1:3]', 'imu[-1]']\nactions: [tau, 'grip °']\n"
     )
