@@ -8,6 +8,7 @@ contiguous memory whose inner loop a compiler vectorises without being allowed t
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -132,6 +133,7 @@ def header(policy: Policy, name: str = "policy", more: str = "") -> str:
         "NAME": name,
         "GUARD": f"SUREFOOT_{name}_HPP",
         "VERSION": version("surefoot"),
+        "NAMES": "".join(_named(key, names) for key, names in policy.names.items()),
         "OBSERVATIONS": policy.observation_dim,
         "ACTIONS": policy.action_dim,
         "HISTORY": parts.history,
@@ -154,6 +156,13 @@ def header(policy: Policy, name: str = "policy", more: str = "") -> str:
     for _ in range(2):  # the act function has places of its own
         text = re.sub(r"@(\w+)@", lambda found: str(facts[found[1]]), text)
     return text
+
+
+def _named(key: str, names: list[str]) -> str:
+    """A comment that says what each number of an observation or an action is; JSON, so that no name can end it."""
+    what = key.removesuffix("_names")
+    told = (json.dumps(name).replace("@", r"\u0040") for name in names)
+    return "\n//" + "".join(f"\n//   {what}[{k}]: {name}" for k, name in enumerate(told))
 
 
 def _hidden(network: MLP, k: int, width: int, place: str, lines: list[str]) -> list[str]:

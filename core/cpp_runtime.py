@@ -22,7 +22,7 @@ RUNTIME = """\
 //   if (!policy.act(observation, action)) { /* the observation or the action is not finite: stop the robot */ }
 //
 // Observations and actions are in the units of the environment; actions are within their bounds. An object remembers
-// @HISTORY@ observation(s) and a chunk of @CHUNK@ action(s): use one for each robot, in one thread at a time.
+// @HISTORY@ observation(s) and a chunk of @CHUNK@ action(s): use one for each robot, in one thread at a time.@NAMES@
 #ifndef @GUARD@
 #define @GUARD@
 

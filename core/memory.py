@@ -8,10 +8,12 @@ begin anew. None of them changes the dict or the tensors that it is given. A pol
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from surefoot.core.spec import mapped
 
 Memory = dict[str, Tensor]
 """Name -> (rows, ...) tensor. Rows may be selected, split and joined like those of a batch."""
@@ -67,3 +69,19 @@ def in_rows(memory: Memory, values: Mapping[str, Tensor], rows: Tensor) -> Memor
 def begun_anew(memory: Memory, first: Mapping[str, Tensor], ended: Tensor) -> Memory:
     """The memory with `first`, one row of each tensor, in the rows with (N,) bool `ended`; other tensors stay."""
     return in_rows(memory, first, ended)
+
+
+def in_parts(observations: Any, memory: Memory, noise: Tensor, rows: int) -> list[tuple[Any, Memory, Tensor | None]]:
+    """Observations, memory and noise in parts of at most so many rows."""
+    parts = []
+    for start in range(0, len(noise), rows):
+        part = slice(start, start + rows)
+        seen = mapped(lambda value, part=part: value[part], observations)
+        parts.append((seen, {name: value[part] for name, value in memory.items()}, noise[part]))
+    return parts  # type: ignore[return-value]
+
+
+def joined(parts: list[tuple[Tensor, Memory]]) -> tuple[Tensor, Memory]:
+    """Actions and memory of all parts."""
+    memory = {name: torch.cat([part[1][name] for part in parts]) for name in parts[0][1]}
+    return torch.cat([part[0] for part in parts]), memory

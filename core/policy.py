@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,12 @@ from surefoot.core.control_loop import ControlLoop, as_array, check_width
 from surefoot.core.encoders import Encoder, on_vectors
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import beside, stem_of, write_json
-from surefoot.core.memory import DRAWS, Memory
+from surefoot.core.memory import DRAWS, Memory, in_parts, joined
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.random import generator
 from surefoot.core.received import FORMAT, load_checked, read_pair
 from surefoot.core.single_action import single_action
-from surefoot.core.spec import VECTOR, Array, arrays_from_json, arrays_to_json, in_words, mapped
+from surefoot.core.spec import VECTOR, Array, arrays_from_json, arrays_to_json, in_words
 
 PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
@@ -57,6 +57,7 @@ class Policy(ControlLoop, nn.Module):
         self.actor = actor
         self.normalizer = normalizer
         self.encoder = encoder
+        self.names: dict[str, list[str]] = {}
         self.register_buffer("action_low", action_low)
         self.register_buffer("action_high", action_high)
         self.reset()
@@ -77,6 +78,17 @@ class Policy(ControlLoop, nn.Module):
         for parameter in policy.parameters():
             parameter.data = parameter.data.clone()  # not a view of a Learner's storage
         return policy.float().cpu().requires_grad_(False)
+
+    def named(self, observations: Sequence[str] | None, actions: Sequence[str] | None) -> Policy:
+        """Itself, with a name for each number of its observations' vectors and of its actions, where there are so many.
+
+        They change nothing that it does: files that it is saved to and exported to hold them.
+        """
+        sizes = (len(self.normalizer.mean), self.action_dim)
+        for key, names, size in zip(("observation_names", "action_names"), (observations, actions), sizes, strict=True):
+            if names is not None and len(names) == size:
+                self.names[key] = list(names)
+        return self
 
     @property
     def observation_dim(self) -> int:
@@ -191,9 +203,9 @@ class Policy(ControlLoop, nn.Module):
         if self.always_samples:
             if noise is None:
                 noise, memory = self._drawn(rows, memory)
-            parts = _split(observations, memory, noise.to(self.action_low.device))
+            parts = in_parts(observations, memory, noise.to(self.action_low.device), PART)
         found = [self.step(*part) for part in parts]
-        actions, memory = found[0] if len(found) == 1 else _joined(found)
+        actions, memory = found[0] if len(found) == 1 else joined(found)
         good = self.read(observations).abs() <= FARTHEST if self.discrete else actions.isfinite()
         if not bool(good.all()):
             raise self._not_finite(observations, int((~good).any(-1).nonzero()[0]))
@@ -312,6 +324,7 @@ class Policy(ControlLoop, nn.Module):
             **self.actor.description(),
             "action_low": self.action_low.tolist(),
             "action_high": self.action_high.tolist(),
+            **self.names,
         }
         if self.encoder is not None:
             value |= {"observations": arrays_to_json(self.encoder.arrays), **self.encoder.description()}
@@ -325,12 +338,13 @@ class Policy(ControlLoop, nn.Module):
         actor = actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
         low, high = (torch.tensor(meta[name], dtype=torch.float32) for name in ("action_low", "action_high"))
         limit, width = meta.get("observation_limit", math.inf), meta["observation_dim"]
+        names = (meta.get("observation_names"), meta.get("action_names"))
         if "observations" not in meta:
-            return cls(actor, Normalizer(width, limit), low, high)
+            return cls(actor, Normalizer(width, limit), low, high).named(*names)
         arrays = arrays_from_json(meta["observations"])
         encoder = Encoder(arrays, meta["encoder"], meta["encoder_features"])
         width = sum(array.shape[0] for array in arrays.values() if not array.image)
-        return cls(actor, Normalizer(width, limit), low, high, encoder)
+        return cls(actor, Normalizer(width, limit), low, high, encoder).named(*names)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write PATH.safetensors and PATH.json (PATH may carry either ending).
@@ -379,18 +393,3 @@ class Policy(ControlLoop, nn.Module):
         from surefoot.core.export import export
 
         export(self, path, sampling=sampling)
-
-
-def _split(observations: Any, memory: Memory, noise: Tensor) -> list[tuple[Any, Memory, Tensor | None]]:
-    """Parts of at most `PART` rows."""
-    parts = []
-    for start in range(0, len(noise), PART):
-        rows = slice(start, start + PART)
-        part = mapped(lambda value, rows=rows: value[rows], observations)
-        parts.append((part, {name: value[rows] for name, value in memory.items()}, noise[rows]))
-    return parts  # type: ignore[return-value]
-
-
-def _joined(parts: list[tuple[Tensor, Memory]]) -> tuple[Tensor, Memory]:
-    memory = {name: torch.cat([part[1][name] for part in parts]) for name in parts[0][1]}
-    return torch.cat([part[0] for part in parts]), memory

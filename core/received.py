@@ -135,7 +135,7 @@ OPTIONS: dict[str, Kind] = {
 }
 """What the options of our own heads are; those of others' heads are theirs to check."""
 OPTIONS["inner"] = Record({"actor": Text(200)}, OPTIONS, others=True)  # a head within a head
-_BOUNDS = Many(Number(), 1)
+_BOUNDS, _NUMBERS = Many(Number(), 1), Many(Text(), 1, WIDEST)
 POLICY = Record(
     {
         "format": Text(),
@@ -145,7 +145,7 @@ POLICY = Record(
         "action_low": _BOUNDS,
         "action_high": _BOUNDS,
     },
-    OPTIONS,
+    {**OPTIONS, "observation_names": _NUMBERS, "action_names": _NUMBERS},
     others=True,
 )
 

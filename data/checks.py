@@ -17,6 +17,9 @@ OUTSIDE = "actions outside [-1, 1]"
 ONE_STEP = "one-step episodes"
 INSIDE = "a termination before the end of the episode that the mapping's column names"
 BOTH_ENDS = "terminal and timeout together"
+UNMARKED = (
+    "no sign of time-outs (no 'timeouts', 'next_observations' or step limit): episodes that were cut off are joined"
+)
 CHOICES = "actions that look discrete"
 FEW = 32
 """Whole numbers of at least 0 and below this look like those of choices."""

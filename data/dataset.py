@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from surefoot.core import spec
-from surefoot.core.errors import DataError
+from surefoot.core.errors import DataError, printable
 
 Array = np.ndarray[Any, Any]
 NAMED = f"{spec.VECTOR}/"
@@ -19,6 +20,10 @@ REWARDS, NO_REWARDS, NO_TASK = "rewards", "none: the log has none", "none: the d
 of no task yet."""
 BEST_RETURN = "best_return"
 """Attribute of data that do not hold all steps of their episodes: the highest return of a whole one, undiscounted."""
+
+OBSERVATION_NAMES, ACTION_NAMES = "observation_names", "action_names"
+"""Attributes that hold a JSON list of names: of each number of an observation's vector, and of an action."""
+LONGEST_NAME = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +92,17 @@ class Dataset:
         return int(self.actions.shape[1])
 
     @property
+    def observation_names(self) -> tuple[str, ...] | None:
+        """A name for each number of an observation's only vector; None where the source has none."""
+        widths = [array.shape[0] for array in self.arrays.values() if not array.image]
+        return _names(self.attributes.get(OBSERVATION_NAMES), widths[0]) if len(widths) == 1 else None
+
+    @property
+    def action_names(self) -> tuple[str, ...] | None:
+        """A name for each number of an action; None where the source has none."""
+        return _names(self.attributes.get(ACTION_NAMES), self.action_dim)
+
+    @property
     def episode_starts(self) -> Array:
         """(E + 1,) int64: first row of each episode, and N at the end."""
         changes = np.flatnonzero(np.diff(self.episode_ids)) + 1
@@ -133,3 +149,16 @@ class Dataset:
         columns["episode_ids"] = np.unique(columns["episode_ids"], return_inverse=True)[1].astype(np.int64)
         extras = {key: np.ascontiguousarray(value[rows]) for key, value in self.extras.items()}
         return dataclasses.replace(self, **columns, extras=extras)
+
+
+def _names(text: Any, count: int) -> tuple[str, ...] | None:
+    """The names in an attribute; None where there are not so many, or it is something else: any file may hold it."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, list) or len(found) != count:
+        return None
+    if not all(isinstance(one, str) and len(one) <= LONGEST_NAME for one in found):
+        return None
+    return tuple(map(printable, found))

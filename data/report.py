@@ -14,7 +14,7 @@ from surefoot.core.spec import in_words
 from surefoot.data import logs
 from surefoot.data.catalogue import normalized_score, task_facts
 from surefoot.data.conventions import scored, success
-from surefoot.data.dataset import REWARDS, Dataset
+from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.download import sidecar_sha256
 from surefoot.data.files import sha256_of
 from surefoot.data.formats.mapping import SUFFIXES
@@ -37,6 +37,8 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "observation_dim": dataset.observation_dim,
         "observations": in_words(dataset.arrays),
         "action_dim": dataset.action_dim,
+        OBSERVATION_NAMES: dataset.observation_names,
+        ACTION_NAMES: dataset.action_names,
         "episodes": len(lengths),
         "length_min": int(lengths.min()),
         "length_max": int(lengths.max()),

@@ -105,6 +105,15 @@ def picked(array: Array, name: str, path: pathlib.Path) -> Array:
     return array[:, place]
 
 
+def names_in(array: Array, name: str) -> list[str]:
+    """A name for each number that a name stands for of its column (N,) or (N, k): `q`, or `q[0]`, `q[1]`, ..."""
+    plain, place = split(name)
+    if array.ndim == 1 or (place is None and array.shape[1] == 1):
+        return [plain]
+    every = [f"{plain}[{k}]" for k in range(array.shape[1])]
+    return [every[place]] if isinstance(place, int) else every[slice(None) if place is None else place]
+
+
 def _inside(place: int | slice, width: int) -> bool:
     """Whether a column of this width has all that a place names."""
     if isinstance(place, int):

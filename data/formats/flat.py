@@ -27,6 +27,7 @@ from surefoot.data.checks import (
     CHOICES,
     ONE_STEP,
     OUTSIDE,
+    UNMARKED,
     check_extra,
     flags,
     look_like_choices,
@@ -167,7 +168,8 @@ def dataset_from_arrays(
         extras={key: np.ascontiguousarray(value[rows]) for key, value in extras.items()},
     )
     validate(dataset)
-    return dataset.replace(warnings=_oddities(dataset, both, source.unit_actions))
+    marked = {"timeouts", "next_observations"} & set(columns) or source.max_episode_steps is not None
+    return dataset.replace(warnings=_oddities(dataset, both, source.unit_actions, bool(marked)))
 
 
 def _checked_columns(arrays: Mapping[str, Array], name: str, named: bool) -> tuple[dict[str, Array], int]:
@@ -282,12 +284,20 @@ def _counted_time_outs(terminals: Array, limit: int) -> Array:
     return dropped
 
 
-def _oddities(dataset: Dataset, both: int, unit_actions: bool) -> dict[str, int]:
-    """Counted peculiarities that are accepted, those that occur."""
+def _oddities(dataset: Dataset, both: int, unit_actions: bool, marked: bool) -> dict[str, int]:
+    """Counted peculiarities that are accepted, those that occur.
+
+    Args:
+        dataset: made of the arrays.
+        both: rows that were terminal and timeout at once.
+        unit_actions: whether the bounds of actions are [-1, 1].
+        marked: whether something but terminals says where episodes end.
+    """
     found = {
         OUTSIDE: int(np.count_nonzero((np.abs(dataset.actions) > 1).any(axis=1))) if unit_actions else 0,
         ONE_STEP: int(np.count_nonzero(dataset.episode_lengths == 1)),
         BOTH_ENDS: both,
+        UNMARKED: 0 if marked else len(dataset),
         CHOICES: len(dataset) if look_like_choices(dataset.actions) else 0,
     }
     return {what: count for what, count in found.items() if count}

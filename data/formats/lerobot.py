@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import pathlib
 import re
@@ -21,7 +22,7 @@ from surefoot.core.errors import CheckpointError, DataError, nearest
 from surefoot.core.files import read_json
 from surefoot.core.schema import Many, Number, Record, Table, Text
 from surefoot.data.checks import concatenated, flags, matrix, vector
-from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import columns, pictures
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 
@@ -130,6 +131,9 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     if isinstance(info.get("surefoot_attributes"), dict):
         kept = info["surefoot_attributes"]
         attributes = {key: one for key, one in kept.items() if isinstance(one, str | int | float | bool)} | attributes
+    for key, of in ((OBSERVATION_NAMES, states), (ACTION_NAMES, [ACTION])):
+        if (told := _names([features[one] for one in of])) is not None:
+            attributes[key] = json.dumps(told)
     arrays["rewards"] = vector(name, REWARD, got[REWARD]) if REWARD in got else np.zeros(len(got[ACTION]), np.float32)
     if REWARD not in got:
         attributes[REWARDS] = NO_REWARDS
@@ -145,6 +149,19 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     if named is None and DONE in got:
         made = made.replace(warnings={**made.warnings, UNKNOWN_ENDS: int(last.sum())})
     return made
+
+
+def _names(features: Sequence[dict[str, Any]]) -> list[str] | None:
+    """Names of the numbers of features, a list or one under a word such as `motors`; None where one has none."""
+    found: list[str] = []
+    for feature in features:
+        names = feature.get("names")
+        if isinstance(names, dict) and len(names) == 1:
+            names = next(iter(names.values()))
+        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            return None
+        found += names
+    return found
 
 
 def _files(folder: pathlib.Path, within: str) -> list[pathlib.Path]:

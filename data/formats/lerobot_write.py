@@ -18,6 +18,7 @@ import numpy as np
 
 from surefoot.core.errors import DataError
 from surefoot.core.files import why
+from surefoot.core.spec import VECTOR
 from surefoot.data.checks import validate
 from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.formats import pictures
@@ -77,14 +78,15 @@ def _write(dataset: Dataset, folder: pathlib.Path) -> None:
         "index": np.arange(len(dataset), dtype=np.int64),
         "task_index": np.zeros(len(dataset), np.int64),
     }
+    names = _names(dataset)
     features: dict[str, Any] = {
-        key: {"dtype": str(array.dtype), "shape": list(array.shape[1:]) or [1], "names": None}
+        key: {"dtype": str(array.dtype), "shape": list(array.shape[1:]) or [1], "names": names.get(key)}
         for key, array in columns.items()
     }
     for key, array in images.items():
         height, width, channels = _shape(array[0])
-        names = ["height", "width", "channels"]
-        features[key] = {"dtype": "image", "shape": [height, width, channels], "names": names}
+        axes = ["height", "width", "channels"]
+        features[key] = {"dtype": "image", "shape": [height, width, channels], "names": axes}
     files = _file_of_episode(columns, images, lengths)
     rows_of_file = np.repeat(files, lengths)
     for number in range(int(files[-1]) + 1):
@@ -153,6 +155,16 @@ def _features(dataset: Dataset) -> dict[str, Array]:
         if not key.startswith((NAMED, f"next_{NAMED}")):
             found[EXTRAS + key.replace("/", ".")] = array
     return {key: array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for key, array in found.items()}
+
+
+def _names(dataset: Dataset) -> dict[str, list[str]]:
+    """Names of the numbers of an observation's only vector and of an action, where the data have them, by feature."""
+    found = {}
+    if dataset.observation_names is not None:
+        key = next(key for key, array in dataset.arrays.items() if not array.image)
+        features = (STATE, NEXT) if key == VECTOR else (f"observation.{key}", f"next.observation.{key}")
+        found = {feature: list(dataset.observation_names) for feature in features}
+    return found if dataset.action_names is None else {**found, ACTION: list(dataset.action_names)}
 
 
 def _images(dataset: Dataset) -> dict[str, Array]:

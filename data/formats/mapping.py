@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import hashlib
+import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,9 +22,9 @@ from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
 from surefoot.data.checks import INSIDE, check_finite, flags, vector
-from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
-from surefoot.data.formats.chosen import picked, split
+from surefoot.data.formats.chosen import names_in, picked, split
 from surefoot.data.formats.columns import Table
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
@@ -172,7 +173,7 @@ def fingerprint(mapping: LogMapping, path: pathlib.Path, columns: Sequence[str] 
 
 
 def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
-    """One file's steps under D4RL's names, its last one an end; images as `observations/KEY`.
+    """One file's steps under D4RL's names, its last one an end; images as `observations/KEY`; names of their numbers.
 
     Args:
         mapping: `expanded`, by the first of all files: its columns are in the same order in every one of them.
@@ -198,8 +199,9 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
                 check_finite(str(table.path), name, array.astype(np.float32), table.where)  # what it becomes
         return array
 
-    def joined(names: Sequence[str]) -> Array:
-        parts = []
+    def joined(names: Sequence[str]) -> tuple[Array, Array]:
+        """(N, d) numbers, and the names of the d."""
+        parts, told = [], []
         for name in names:
             part = column(name)
             if part.dtype.kind not in "biuf" or part.ndim > 2:
@@ -208,13 +210,15 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
                     "one or several a step (name pictures under `images`)"
                 )
             parts.append(part[:, None] if part.ndim == 1 else part)
-        return np.concatenate(parts, axis=1)
+            told += names_in(held[split(name)[0]], name)
+        return np.concatenate(parts, axis=1), np.array(told)
 
-    found = {"actions": joined(mapping.actions)}
+    found: dict[str, Array] = {}
+    found["actions"], found[ACTION_NAMES] = joined(mapping.actions)
     if mapping.observations:
-        found["observations"] = joined(mapping.observations)
+        found["observations"], found[OBSERVATION_NAMES] = joined(mapping.observations)
     if mapping.next_observations:
-        found["next_observations"] = joined(mapping.next_observations)
+        found["next_observations"], _ = joined(mapping.next_observations)
     for key, name in (("rewards", mapping.reward), ("costs", mapping.cost)):
         if name is not None:
             found[key] = vector(str(table.path), name, column(name))
@@ -284,7 +288,7 @@ def dataset_of(
     """The dataset of the steps of several files.
 
     Raises:
-        DataError: files differ in their columns or shapes, or the data are inconsistent or not finite.
+        DataError: files differ in their columns, names or shapes, or the data are inconsistent or not finite.
     """
     for part in parts[1:]:
         for key, array in part.items():
@@ -293,9 +297,10 @@ def dataset_of(
                     f"{source.name}: {key!r} has {array.shape[1:]} numbers a step in one file and "
                     f"{parts[0].get(key, array).shape[1:]} in another; map them by two mappings"
                 )
-    arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    named = {key: _same_names(source.name, key, parts) for key in (OBSERVATION_NAMES, ACTION_NAMES) if key in parts[0]}
+    arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key not in named}
     early = int(arrays.pop(EARLY, np.zeros(0)).sum())
-    attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name}
+    attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name, **named}
     if "rewards" not in arrays:
         arrays["rewards"] = np.zeros(len(arrays["actions"]), np.float32)
         attributes[REWARDS] = NO_REWARDS
@@ -308,3 +313,15 @@ def dataset_of(
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
     made = dataset_from_arrays(arrays, known, view, extras)
     return made.replace(warnings={**made.warnings, INSIDE: early}) if early else made
+
+
+def _same_names(name: str, key: str, parts: Sequence[dict[str, Array]]) -> str:
+    """The attribute of names that all files share; arrays of other widths may have as many numbers in all."""
+    first, *others = ([str(one) for one in part[key]] for part in parts)
+    for other in others:
+        if odd := [pair for pair in zip(first, other, strict=True) if pair[0] != pair[1]]:
+            raise DataError(
+                f"{name}: a number of {key.removesuffix('_names')}s is {odd[0][0]!r} in one file and {odd[0][1]!r} in "
+                "another; map them by two mappings"
+            )
+    return json.dumps(first)

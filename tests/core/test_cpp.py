@@ -121,6 +121,21 @@ def test_a_network_that_overflows_gives_no_action(activation: str, tmp_path: pat
         assert not actor.mlp(torch.tensor([[3e38]])).isfinite()
 
 
+def test_a_header_says_what_each_number_is_and_no_name_is_code() -> None:
+    plain = header(made(DeterministicActor(3, 2, (8,))))
+    odd = "@NAME@\n#error */ ??/\\"
+    named = header(made(DeterministicActor(3, 2, (8,))).named(["q", "dq [°/s]", odd], ["left", "right"]))
+    added = [line for line in named.splitlines() if line not in plain.splitlines()]
+    assert [line for line in added if line.startswith("//   ")][:2] == [
+        '//   observation[0]: "q"',
+        r'//   observation[1]: "dq [\u00b0/s]"',
+    ]
+    assert '//   action[1]: "right"' in added
+    assert all(line.startswith("//") for line in named.split("#ifndef")[0].splitlines())
+    assert r"\u0040NAME\u0040\n#error" in named
+    assert "observation[0]:" not in plain
+
+
 def test_headers_whose_names_differ_in_case_do_not_hide_each_other() -> None:
     guards = {header(policy("deterministic"), name).partition("#ifndef ")[2].split()[0] for name in ("arm", "Arm")}
     assert len(guards) == 2

@@ -112,6 +112,18 @@ def test_a_saved_policy_acts_the_same_bit_for_bit(kind: str, name: str, tmp_path
     assert loaded.description() == saved.description() == json.loads((tmp_path / f"{stem}.json").read_text())
 
 
+def test_names_of_what_a_policy_reads_and_gives_go_into_its_files(tmp_path: pathlib.Path) -> None:
+    one = policy("deterministic")
+    named = [f"q{k}" for k in range(one.observation_dim)]
+    one.named(named, ["too few"] if one.action_dim > 1 else []).save(tmp_path / "p")
+    told = json.loads((tmp_path / "p.json").read_text())
+    assert (told["observation_names"], told.get("action_names")) == (named, None)
+    assert Policy.load(tmp_path / "p").names == {"observation_names": named}
+    path = written(tmp_path, {"observation_names": ["q0"]})
+    with pytest.raises(CheckpointError, match="its observation_names is"):
+        Policy.load(path)
+
+
 def test_a_policy_with_a_running_normaliser_comes_back(tmp_path: pathlib.Path) -> None:
     running = RunningNormalizer(3)
     running.update(observations(100))

@@ -10,6 +10,7 @@ from make_files import random_walk, three_episodes, without, write_hdf5
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import load
+from surefoot.data.checks import UNMARKED
 
 
 def test_corrected_view_keeps_every_row_with_the_true_next_observation(tmp_path: pathlib.Path) -> None:
@@ -93,7 +94,9 @@ def test_without_timeouts_and_next_observations_the_step_limit_splits(tmp_path: 
     arrays = without(three_episodes(), "timeouts", "next_observations")
     path = write_hdf5(tmp_path / "a.hdf5", arrays)
     assert load(path).episode_lengths.tolist() == [3, 6]
+    assert load(path).warnings == {UNMARKED: 9}
     assert load(path, max_episode_steps=4).episode_lengths.tolist() == [3, 4, 2]
+    assert load(path, max_episode_steps=4).warnings == {}
     with pytest.raises(DataError, match=r"max_episode_steps"):
         load(path, view="d4rl")
 

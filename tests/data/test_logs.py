@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 import numpy as np
 import pytest
 
 from surefoot.core.errors import DataError
-from surefoot.data import convert, info, load, verify
+from surefoot.data import convert, info, load, save, verify
 from surefoot.data.files import sha256_of
 
 
@@ -73,3 +74,59 @@ def test_a_folder_has_a_digest_of_its_files_and_their_names(tmp_path: pathlib.Pa
         found.add(sha256_of(tmp_path / folder))
     assert len(found) == 3
     assert sha256_of(tmp_path / "a") == sha256_of(tmp_path / "b")
+
+
+def robot(folder: pathlib.Path, *widths: int) -> pathlib.Path:
+    """A mapping of files whose `q` has so many numbers, and `dq` the rest of 4."""
+    for k, width in enumerate(widths):
+        q, dq = np.arange(3.0 * width).reshape(3, width), np.ones((3, 4 - width))
+        arrays = {"q": q, "dq": dq, "imu": np.ones((3, 6)), "tau": np.ones(3), "grip °": np.ones((3, 1))}
+        np.savez(folder / f"run{k}.npz", **arrays)  # type: ignore[arg-type]
+    (folder / "m.yaml").write_text(
+        "files: 'run*.npz'\nobservations: [q, dq, 'imu[1:3]', 'imu[-1]']\nactions: [tau, 'grip °']\n"
+    )
+    return folder / "m.yaml"
+
+
+NAMES = ("q[0]", "q[1]", "dq[0]", "dq[1]", "imu[1]", "imu[2]", "imu[5]")
+
+
+@pytest.mark.parametrize("name", ["a.hdf5", "a.npz", "a.parquet", "a"])
+def test_each_number_keeps_the_name_of_its_column_in_every_file_with_room_for_it(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    if name in ("a", "a.parquet"):
+        pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    data = load(robot(tmp_path, 2, 2))
+    save(data, tmp_path / name, layout="lerobot" if name == "a" else None)
+    back = load(tmp_path / name)
+    assert data.observation_names == back.observation_names == info(back)["observation_names"] == NAMES
+    assert data.action_names == back.action_names == info(back)["action_names"] == ("tau", "grip °")
+    if name == "a":
+        features = json.loads((tmp_path / "a" / "meta" / "info.json").read_text())["features"]
+        assert features["observation.state"]["names"] == features["next.observation.state"]["names"] == [*NAMES]
+        assert features["action"]["names"] == ["tau", "grip °"]
+
+
+def test_files_whose_arrays_are_as_wide_in_all_but_each_otherwise_are_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(DataError, match=r"a number of observations is 'q\[0\]' in one file and 'q' in another"):
+        load(robot(tmp_path, 2, 1))
+
+
+@pytest.mark.parametrize("text", ["q,dq", '["q"]', "[1, 2, 3, 4, 5, 6, 7]", "{", 3, "[" * 100_000])
+def test_an_attribute_of_another_meaning_is_no_names(tmp_path: pathlib.Path, text: object) -> None:
+    data = load(robot(tmp_path, 2))
+    assert data.replace(attributes={"observation_names": text}).observation_names is None
+
+
+def test_names_that_lerobots_features_have_are_those_of_the_data(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    save(load(robot(tmp_path, 2)), tmp_path / "a", layout="lerobot")
+    path = tmp_path / "a" / "meta" / "info.json"
+    told = json.loads(path.read_text())
+    del told["surefoot_attributes"]
+    told["features"]["action"]["names"] = {"motors": ["shoulder", "grip"]}
+    told["features"]["observation.state"]["names"] = None
+    path.write_text(json.dumps(told))
+    assert load(tmp_path / "a").action_names == ("shoulder", "grip")
+    assert load(tmp_path / "a").observation_names is None

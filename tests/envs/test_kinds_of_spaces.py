@@ -192,6 +192,7 @@ def test_other_actions_are_refused_with_what_to_do(made: Any, action: spaces.Spa
 
 def test_recorded_choices_are_refused_by_type_and_counted_by_value(tmp_path: pathlib.Path) -> None:
     columns = {"observations": np.eye(6), "rewards": np.ones(6), "terminals": np.zeros(6, bool)}
+    columns["timeouts"] = np.arange(6) == 5
     np.savez(tmp_path / "a.npz", actions=np.arange(6) % 3, **columns)
     with pytest.raises(DataError, match=r"'actions' are whole numbers, as of discrete actions"):
         load(tmp_path / "a.npz")

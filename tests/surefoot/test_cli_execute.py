@@ -147,6 +147,25 @@ def test_bad_commands_end_with_code_2_and_one_sentence(
     assert message in line
 
 
+def test_what_is_not_there_or_no_policy_is_said_before_what_is_missing_beside_it(
+    chunks: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    data = tmp_path / "arm.hdf5"
+    data.write_bytes(b"\x89HDF\r\n\x1a\n")
+    for arguments, message in (
+        (["execute", str(tmp_path / "nosuch")], "nosuch.safetensors: there is no such file"),
+        (["execute", str(data)], "arm.hdf5 is no run folder"),
+        (["evaluate", str(data)], "arm.hdf5 is no run folder"),
+        (["evaluate", str(chunks)], "is one policy; say where it acts with --env ID"),
+        (["execute", str(chunks)], "is one policy; say where it acts with --env ID"),
+        (["execute", str(chunks), "--policy-seed", "0"], "is one policy, and --policy-seed chooses"),
+    ):
+        assert main(arguments) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert message in line
+        assert ("--policy-seed" in line) == ("--policy-seed" in arguments)
+
+
 def test_latencies_keep_to_their_law() -> None:
     draw = Latency(0.08, 0.02, 0.7, 0.1, seed=1).stream()
     found = torch.tensor([draw(0.001) for _ in range(4000)])

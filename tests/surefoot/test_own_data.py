@@ -36,6 +36,11 @@ def test_a_log_without_rewards_is_cloned_and_nothing_is_said_of_returns(
     summary = json.loads(pathlib.Path("run/summary.json").read_text())
     assert summary["behaviour"] is None
     assert "fitted_q" not in summary
+    for told in (
+        json.loads(pathlib.Path("run/config.json").read_text())["dataset"],
+        json.loads(pathlib.Path("run/policy/seed0.json").read_text()),
+    ):
+        assert (told["observation_names"], told["action_names"]) == (["q", "dq"], ["torque"])
 
 
 def test_a_log_of_one_episode_says_that_nothing_is_held_out(

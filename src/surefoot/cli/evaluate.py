@@ -142,9 +142,10 @@ def _judged(arguments: argparse.Namespace) -> Judged:
     path, env, limit = pathlib.Path(arguments.folder), arguments.env, arguments.cost_limit
     allow(env)
     if path.is_file():
+        policy = Policy.load(path)
         if env is None:
             raise ConfigError(f"{path}: is one policy; say where it acts with --env ID")
-        judged = Judged({0: Policy.load(path)}, env, limit, path.name)
+        judged = Judged({0: policy}, env, limit, path.name)
     else:
         run = Run.open(path)
         env = env or run.plan.environment

@@ -32,6 +32,10 @@ from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMA
 from surefoot.experiment.plan import agent_class, told_options
 from surefoot.experiment.run import CONFIG, IN_MEMORY, RESULT_FORMAT, Run, describe_machine, read_columns, split
 
+Array = np.ndarray[Any, Any]
+
+DISCOUNT = 0.99
+"""Of returns where no simulator judges."""
 ENGINE = Record({}, {"steps": Text(), "eager": Table(Text())})
 """How training steps were repeated, and why some were not; empty where a sample is one call."""
 ALARM_OF_SEED = Record(
@@ -196,7 +200,7 @@ def _mean(values: Sequence[float] | None) -> float | None:
 
 def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:
     training_part, _ = split(dataset)
-    data = discounted_returns(training_part)
+    data = discounted_returns(training_part, DISCOUNT)
     names = results[0].get("validation", {})
     losses = {name: [result["validation"][name] for result in results] for name in names}
     summary["validation"] = {
@@ -205,14 +209,25 @@ def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], d
     estimates = [result["fitted_q"] for result in results if "fitted_q" in result]
     if not estimates:
         return
-    summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": 0.99}
+    summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": DISCOUNT}
     if diverged := [seed for seed, found in zip(summary["seeds"], estimates, strict=True) if found is None]:
         seeds = ", ".join(map(str, diverged))
         nothing = dict.fromkeys(("mean", "low", "high", "drift"))
         summary["fitted_q"] = {**nothing, "method": f"none: the critics that judge seeds {seeds} diverged"}
         return
-    summary["fitted_q"] = _interval_json(hierarchical_interval([np.asarray(found) for found in estimates]))
+    values = [np.asarray(found) for found in estimates]
+    interval = hierarchical_interval(values, bounds=possible_returns(training_part.rewards, values))
+    summary["fitted_q"] = _interval_json(interval)
     summary["fitted_q"]["drift"] = float(np.mean([result["fitted_q_drift"] for result in results]))
+
+
+def possible_returns(rewards: Array, estimates: Sequence[Array]) -> tuple[float, float]:
+    """What a discounted return can't be below and above by the rewards in the data, unless an estimate already is.
+
+    Rewards from a to b sum to between min(a, 0) / (1 - DISCOUNT) and max(b, 0) / (1 - DISCOUNT), since episodes end.
+    """
+    low, high = (bound / (1 - DISCOUNT) for bound in (min(float(rewards.min()), 0), max(float(rewards.max()), 0)))
+    return min(low, *(float(one.min()) for one in estimates)), max(high, *(float(one.max()) for one in estimates))
 
 
 def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:

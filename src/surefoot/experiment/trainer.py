@@ -138,7 +138,8 @@ class SeedTrainer:
 
     def policy(self, position: int) -> Policy:
         """The policy of seed `position` as it is now."""
-        return self.learner.extract(position).policy()
+        policy, data = self.learner.extract(position).policy(), self.dataset
+        return policy if data is None else policy.named(data.observation_names, data.action_names)
 
     def extras(self, position: int) -> dict[str, Any]:
         """More of a seed's result, after its last evaluation."""

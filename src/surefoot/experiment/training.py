@@ -26,7 +26,7 @@ from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
 from surefoot.data import conventions
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.experiment.collectors import check_plan
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
@@ -214,7 +214,10 @@ def _begin(
             say(notify, f"{dataset.name} is one episode: none is held out, and there are no validation losses")
         for oddity, rows in dataset.warnings.items():
             say(notify, f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)")
-        config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)}
+        names = {OBSERVATION_NAMES: dataset.observation_names, ACTION_NAMES: dataset.action_names}
+        config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)} | {
+            key: told for key, told in names.items() if told is not None
+        }
     run = Run(folder, plan)
     if dataset is not None:
         write_columns(dataset, run.columns_path)

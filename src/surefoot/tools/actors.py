@@ -50,7 +50,7 @@ def actor(
         ConfigError: both or neither; a behaviour that the environment doesn't have; no environment known, or one of a
             module that the run names and `trust` does not allow.
         EnvironmentMismatchError: the policy's observations or actions are not the environment's.
-        CheckpointError: the run or policy is damaged.
+        CheckpointError: there is no such run or policy, or it is damaged.
     """
     if (run is None) == (behaviour is None):
         raise ConfigError("say who acts: a RUN, or --policy with random or a system's behaviour, such as expert")
@@ -66,9 +66,11 @@ def actor(
 
 def _trained(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bool) -> Actor:
     if not path.is_dir():
-        if env_id is None or seed is not None:
-            raise ConfigError(f"{path}: is one policy; say where it acts with --env, and leave --policy-seed out")
         policy = Policy.load(path)
+        if seed is not None:
+            raise ConfigError(f"{path}: is one policy, and --policy-seed chooses among a RUN's; leave it out")
+        if env_id is None:
+            raise ConfigError(f"{path}: is one policy; say where it acts with --env ID")
         check_spaces(gymnasium_id(env_id), policy.arrays, policy.action_dim, policy.discrete)
         return Actor(policy, str(path), env_id)
     run = Run.open(path)
