@@ -168,7 +168,7 @@ def evaluate(
     if not policies:
         return []
     num_envs = min(num_envs, episodes)
-    seeds = episode_seeds(seed, first, episodes)
+    seeds = evaluation_seeds(seed, first, episodes)
     inside = [p for p, policy in enumerate(policies) if not env_kwargs and knows(policy, env_id)]
     stepped = [p for p in range(len(policies)) if p not in inside]
     found: dict[int, Episodes] = {}
@@ -198,8 +198,8 @@ def _begun(policy: PolicyLike, rows: int, first: int) -> Memory:
 
 
 @functools.lru_cache(maxsize=16)  # a run evaluates on the same episodes again and again
-def episode_seeds(seed: int, first: int, episodes: int) -> tuple[int, ...]:
-    """(E,) seeds in [0, 2^32) of the resets of episodes `first` and after."""
+def evaluation_seeds(seed: int, first: int, episodes: int) -> tuple[int, ...]:
+    """(E,) seeds in [0, 2^32) of the resets of episodes `first` and after; `envs.episodes.episode_seeds` has others."""
     return tuple(int(np.random.SeedSequence((seed, e)).generate_state(1)[0]) for e in range(first, first + episodes))
 
 

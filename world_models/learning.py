@@ -54,7 +54,8 @@ class ModelConfig:
     model_members: int = 7
     model_elites: int = 5  # how many of them are asked
     model_hidden: tuple[int, ...] = (200, 200, 200, 200)
-    model_decays: tuple[float, ...] = DECAYS  # weight decay of each layer, the last included; [] for none
+    model_decays: tuple[float, ...] = DECAYS  # weight decay of each layer, the last included; [] for none; these are
+    # spread over as many layers as there are
     model_learning_rate: float = 1e-3
     model_rows: int = 256  # of each member in a training step
     model_normalize_targets: bool = False  # divide what is predicted by its deviations
@@ -96,6 +97,15 @@ class EnsembleConfig(ModelConfig):
         require(c.model_judged_by in JUDGES, name, "model_judged_by", c.model_judged_by, " or ".join(JUDGES))
 
 
+def _decays(config: ModelConfig) -> tuple[float, ...]:
+    """The weight decays of a config: the default ones for as many layers as it has, given ones as they are."""
+    decays, layers = tuple(config.model_decays), len(config.model_hidden) + 1
+    if decays != type(config).__dataclass_fields__["model_decays"].default or not decays:
+        return decays
+    last = len(decays) - 1
+    return tuple(decays[round(k * last / max(1, layers - 1))] for k in range(layers - 1)) + decays[-1:]
+
+
 def ensemble_of(
     spec: Spec, config: ModelConfig, costs: bool = False, units: Callable[[Tensor], Tensor] | None = None
 ) -> GaussianEnsemble:
@@ -120,7 +130,7 @@ def ensemble_of(
         members=config.model_members,
         elites=config.model_elites,
         hidden=config.model_hidden,
-        decays=config.model_decays,
+        decays=_decays(config),
         learned_bounds=config.model_learned_bounds,
         normalize_targets=config.model_normalize_targets,
         costs=costs,

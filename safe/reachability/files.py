@@ -35,6 +35,14 @@ DESCRIPTION = Record(
 SIGN = "value <= 0: the constraint can be kept for ever"
 
 
+def check_name(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The path of a safe set to be written; raises ConfigError at one that does not end in .npz."""
+    path = pathlib.Path(path)
+    if path.suffix != ".npz":
+        raise ConfigError(f"{path}: a safe set is written as .npz; give a name that ends so")
+    return path
+
+
 def save(solution: Solution, path: str | os.PathLike[str], about: dict[str, Any] | None = None) -> None:
     """Write a solution, whole or not at all; `about` holds JSON values of the caller's.
 
@@ -45,9 +53,7 @@ def save(solution: Solution, path: str | os.PathLike[str], about: dict[str, Any]
         ConfigError: a path that does not end in .npz.
         SurefootError: the disk is full or the folder can't be written.
     """
-    path = pathlib.Path(path)
-    if path.suffix != ".npz":
-        raise ConfigError(f"{path}: a safe set is written as .npz; give a name that ends so")
+    path = check_name(path)
     described = {
         "format": FORMAT,
         "sign": SIGN,

@@ -57,7 +57,7 @@ def slices(grid: Grid, values: Tensor, h: Tensor, title: str, others: Mapping[st
 
 def _slice(panel, grid, values, h, others, pair, fraction, scale):  # type: ignore[no-untyped-def]
     """One panel: axes `pair` against each other, the others at `fraction` of their range."""
-    at = [slice(None) if k in pair else int(fraction * (axis.points - 1)) for k, axis in enumerate(grid.axes)]
+    at = [slice(None) if k in pair else round(fraction * (axis.points - 1)) for k, axis in enumerate(grid.axes)]
     across, up = (grid.axes[k] for k in pair)
     x, y = (grid.coordinates()[k].numpy() for k in pair)
     shown = _cut(values, at)
@@ -104,6 +104,14 @@ def _legend(figure: Figure, others: Mapping[str, Tensor]) -> None:
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), fontsize=8, frameon=False)
 
 
+def check_picture(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The path of a picture; raises ConfigError at an ending that `write` does not know."""
+    path = pathlib.Path(path)
+    if path.suffix not in {".png", ".svg", ".pdf"}:
+        raise ConfigError(f"{path}: a picture is written as .png, .svg or .pdf")
+    return path
+
+
 def write(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a picture as .png, .svg or .pdf, whole or not at all.
 
@@ -111,9 +119,7 @@ def write(figure: Figure, path: str | os.PathLike[str]) -> None:
         ConfigError: another ending.
         SurefootError: the disk is full or the folder can't be written.
     """
-    path = pathlib.Path(path)
-    if path.suffix not in {".png", ".svg", ".pdf"}:
-        raise ConfigError(f"{path}: a picture is written as .png, .svg or .pdf")
+    path = check_picture(path)
     FigureCanvasAgg(figure)
     with written_aside(path) as aside:
         figure.savefig(aside, dpi=110)

@@ -18,8 +18,9 @@ from surefoot.core.memory import Memory
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.transformer import DecisionTransformerActor
-from surefoot.safe.reachability import compare
+from surefoot.safe.reachability import compare, pictures
 from surefoot.safe.reachability.files import load
+from surefoot.safe.reachability.grid import Axis, Grid
 from surefoot.tools import reach as reaching
 from surefoot.tools.shield import Watch, load_filtered, shield, shielded_episodes
 
@@ -101,21 +102,21 @@ def test_a_learned_value_is_compared_with_the_grid(
     opened = types.SimpleNamespace(spec=spec, plan=plan)
     monkeypatch.setattr(reaching.Run, "open", lambda path: opened)
     monkeypatch.setattr(reaching, "load_agent", lambda *_: types.SimpleNamespace(feasible_value=feasible_value))
-    learned = found.learned("RUN")
+    learned = found.learned(reaching.feasible_agent("native/dubins-obstacles", "RUN"))
     result = compare(learned, found.solution.values)
     assert result.iou > 0.98
     assert result.false_unsafe == 0.0
     assert result.false_safe > 0.0
     monkeypatch.setattr(reaching, "load_agent", lambda *_: object())
     with pytest.raises(ConfigError, match="fisor learns no feasible value"):
-        found.learned("RUN")
+        found.learned(reaching.feasible_agent("native/dubins-obstacles", "RUN"))
     spec.observation_dim = 3
     monkeypatch.setattr(reaching, "load_agent", lambda *_: types.SimpleNamespace(feasible_value=feasible_value))
     with pytest.raises(ConfigError, match="observations of width 3"):
-        found.learned("RUN")
+        found.learned(reaching.feasible_agent("native/dubins-obstacles", "RUN"))
     plan.environment = "surefoot/CartPoleBalance-v0"
     with pytest.raises(ConfigError, match="trained for surefoot/CartPoleBalance-v0, not for native/dubins-obstacles"):
-        found.learned("RUN")
+        found.learned(reaching.feasible_agent("native/dubins-obstacles", "RUN"))
 
 
 @pytest.mark.parametrize("kind", ["reach", "cbf"])
@@ -170,6 +171,38 @@ def test_what_can_not_be_solved_or_filtered_is_refused(
     assert main(command) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("certify --policy random --env native/dubins-obstacles --filter foo", "filter 'foo' is unknown"),
+        ("certify --policy random --env native/dubins-obstacles --filter cbf --margin nan", "margin is nan"),
+        ("certify --policy random --env native/dubins-obstacles --filter reach --confidence 7", "confidence is 7"),
+        ("certify --policy random --env native/dubins-obstacles --filter reach --until 7", "until is 7"),
+        ("reach native/pendulum -o s.txt", "s.txt: a safe set is written as .npz"),
+        ("reach native/pendulum --plot s.gif", "s.gif: a picture is written as .png"),
+        ("reach native/pendulum --compare nowhere", "nowhere: not a run folder"),
+    ],
+)
+def test_what_is_wrong_is_told_before_a_system_is_solved(
+    command: str, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaching, "solve", lambda *_, **__: pytest.fail("it was solved first"))
+    assert main(command.split()) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "computing" not in err
+
+
+def test_slices_through_few_points_lie_inside_the_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[slice | int]] = []
+    cut = pictures._cut
+    monkeypatch.setattr(pictures, "_cut", lambda values, at: asked.append(at) or cut(values, at))
+    grid = Grid(tuple(Axis(name, -1.0, 1.0, 5) for name in "xyz"))
+    values = torch.linspace(-1, 1, 125, dtype=torch.float64).reshape(5, 5, 5)
+    pictures.slices(grid, values, values, "a cube")
+    assert {place for at in asked for place in at if isinstance(place, int)} <= {1, 2, 3}
 
 
 @pytest.mark.parametrize("kind", ["reach", "cbf"])

@@ -15,10 +15,29 @@ from surefoot.core import kernels
 from surefoot.core.agent import Adam, Agent, Update
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.learner import Learner
+from surefoot.core.spec import Spec
 from surefoot.model_based.dynamics import LearnedDynamics
 from surefoot.world_models.calibration import one_step
-from surefoot.world_models.ensemble import GaussianEnsemble
-from surefoot.world_models.learning import HOLDOUT, MODEL, BestSoFar, learn_model, split_rows, temperatures
+from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble
+from surefoot.world_models.learning import (
+    HOLDOUT,
+    MODEL,
+    BestSoFar,
+    EnsembleConfig,
+    ensemble_of,
+    learn_model,
+    split_rows,
+    temperatures,
+)
+
+
+def test_default_decays_fit_the_depth_and_given_ones_are_refused() -> None:
+    spec, options = Spec(3, 1, (-1.0,), (1.0,)), {"model_members": 2, "model_elites": 1, "termination": "none"}
+    found = [ensemble_of(spec, EnsembleConfig(model_hidden=(8,) * n, **options)).decays for n in (4, 2, 1, 5)]
+    assert found[:3] == [DECAYS, (2.5e-5, 7.5e-5, 1e-4), (2.5e-5, 1e-4)]
+    assert found[3] == (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 7.5e-5, 1e-4)
+    with pytest.raises(ConfigError, match=r"2 decays \(option model_decays\) for 3 layers"):
+        ensemble_of(spec, EnsembleConfig(model_hidden=(8, 8), model_decays=(1e-4, 1e-4), **options))
 
 
 def test_rows_are_split_alike_for_all_seeds_and_the_holdout_is_capped() -> None:

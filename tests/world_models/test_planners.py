@@ -328,7 +328,7 @@ def test_settings_out_of_range_are_named() -> None:
         ("cem", {"samples": 1}, "samples is 1"),
         ("mppi", {"temperature": 0.0}, "temperature is 0.0"),
         ("icem", {"kept": 0.0}, "kept is 0.0"),
-        ("mppi", {"elites": 0.1}, "has no setting 'elites'"),
+        ("mppi", {"elites": 0.1}, "has no setting 'elites'; its settings are horizon, samples, iterations"),
         ("cem", {"sampling": "cut"}, "sampling is 'cut'"),
         ("ilqr", {"horizon": 0}, "horizon is 0"),
         ("cme", {}, "did you mean"),

@@ -1,5 +1,6 @@
 """Planners: actions by looking ahead in a world, batched over states, with futures and risk."""
 
+import dataclasses
 from typing import Any
 
 from surefoot.core.errors import ConfigError, nearest
@@ -26,7 +27,7 @@ def make_planner(name: str, **settings: Any) -> Planner:
     if name not in PLANNERS:
         raise ConfigError(f"there is no planner {name!r}; {nearest(name, list(PLANNERS))}")
     given = {key: value for key, value in settings.items() if value is not None}
-    known = PLANNERS[name].__dataclass_fields__
+    known = [field.name for field in dataclasses.fields(PLANNERS[name])]
     for key in given:
         if key not in known:
             raise ConfigError(f"the planner {name} has no setting {key!r}; its settings are {', '.join(known)}")

@@ -69,8 +69,11 @@ class ILQR(BasePlanner):
         world, actions = smooth(dynamics), memory[PLAN].to(states.dtype)
         path, value = follow(world, states, actions, objective.discount)
         weight = torch.full_like(value, self.regularization)
+        at, better = None, torch.ones_like(value, dtype=torch.bool)
         for _ in range(self.iterations):
-            gains = self.backward(expand(world, path[:, :-1], actions, objective.discount), actions, weight)
+            if at is None or bool(better.any()):  # where no row moved, it is what it was
+                at = expand(world, path[:, :-1], actions, objective.discount)
+            gains = self.backward(at, actions, weight)
             path, actions, value, better = self.line_search(world, path, actions, value, gains, objective.discount)
             weight = torch.where(better, weight / 10, weight.clamp(min=1e-6) * 10).clamp(LEAST, MOST)
         draws = memory[DRAWS]

@@ -50,9 +50,17 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Solve, compare, write, draw."""
-    from surefoot.tools.reach import comparison, draw, reach
+    from surefoot.safe.reachability.files import check_name
+    from surefoot.safe.reachability.pictures import check_picture
+    from surefoot.tools.reach import comparison, draw, feasible_agent, reach
 
-    picture = _picture(arguments)
+    if arguments.output is not None:
+        check_name(arguments.output)
+    picture = None if arguments.plot is None else check_picture(_picture(arguments))
+    compared = arguments.compare
+    agent = (
+        None if compared is None else feasible_agent(arguments.env, compared, arguments.policy_seed, arguments.trust)
+    )
     with Sweeps(arguments.quiet or arguments.json) as progress:
         found = reach(
             arguments.env,
@@ -69,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     known = found.closed_form()
     if known is not None:
         others["closed form"] = known
-    if arguments.compare is not None:
-        others["learned"] = found.learned(arguments.compare, arguments.policy_seed, arguments.trust)
+    if agent is not None:
+        others["learned"] = found.learned(agent)
     if arguments.output is not None:
         found.save(arguments.output)
     if picture is not None:
@@ -99,9 +107,7 @@ def _points(given: str | None) -> list[int] | None:
         raise ConfigError(f"--points is {given!r}; it must be whole numbers with commas, such as 61,61,48") from error
 
 
-def _picture(arguments: argparse.Namespace) -> pathlib.Path | None:
-    if arguments.plot is None:
-        return None
+def _picture(arguments: argparse.Namespace) -> pathlib.Path:
     if arguments.plot:
         return pathlib.Path(arguments.plot)
     if arguments.output is None:

@@ -70,7 +70,9 @@ def _add_actor(parser: argparse.ArgumentParser) -> None:
         "--gap", metavar="NAME", help="preset of altered dynamics, as `surefoot envs info ID` lists them"
     )
     parser.add_argument("--steps", type=int, help="cut episodes off after this many (default: the environment's limit)")
-    parser.add_argument("--seed", type=int, default=2, help="of initial states and noise (default 2, as evaluate)")
+    parser.add_argument(
+        "--seed", type=int, default=2, help="of initial states and noise, in episodes of its own (default 2)"
+    )
     parser.add_argument("--threads", type=int, help="of native code (default: all processors)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda: of a RUN in a native system")
     output.add_trust(parser)
@@ -225,6 +227,7 @@ def certify(arguments: argparse.Namespace) -> int:
     bar = _CertifyBar(arguments.quiet or arguments.json)
     chosen = _actor(arguments) if arguments.planner is None else _planning_actor(arguments, bar.notify)
     ranges = None if arguments.vary is None else ranges_of(arguments.vary, chosen.env_id)
+    certification.check_numbers(arguments.episodes, arguments.seed, arguments.confidence, arguments.until)
     shield = shield_of(arguments, chosen.env_id)
     with bar as progress:
         certified = certification.certify(
@@ -280,8 +283,9 @@ def shield_of(arguments: argparse.Namespace, env_id: str) -> Shield | None:
         return None
     import torch
 
-    from surefoot.tools.shield import shield
+    from surefoot.tools.shield import check_filter, shield
 
+    check_filter(arguments.filter, env_id, arguments.margin)
     torch.set_num_threads(1)  # a filter's batches fit into a core's cache; more threads cost more than they bring
     options = {"safe_set": arguments.safe_set, "margin": arguments.margin}
     quiet = arguments.quiet or arguments.json

@@ -120,13 +120,7 @@ def certify(
         ConfigError: a number out of range, or an environment without a constraint.
         DeviceError: a GPU was asked for where none is used.
     """
-    if episodes < 1 or seed < 0:
-        raise ConfigError(
-            f"{episodes} episodes and seed {seed}: at least 1 episode, and a seed of 0 or more, are needed"
-        )
-    certificate(0, 1, confidence)  # a bad confidence is refused before the episodes are run
-    if until is not None and not 0 < until < 1:
-        raise ConfigError(f"until is {until}; it must be a probability between 0 and 1, as in 0.001")
+    check_numbers(episodes, seed, confidence, until)
     check_device(device, shield is not None)
     done = violations = diverged = steps_taken = 0
     largest = BATCH if shield is None else FILTERED_BATCH
@@ -176,6 +170,17 @@ def certify(
         plans=actor.plans,
         policy_seed=actor.seed,
     )
+
+
+def check_numbers(episodes: int, seed: int, confidence: float, until: float | None) -> None:
+    """Raise ConfigError for those that `certify` can't take; a filter is made, and episodes are run, after that."""
+    if episodes < 1 or seed < 0:
+        raise ConfigError(
+            f"{episodes} episodes and seed {seed}: at least 1 episode, and a seed of 0 or more, are needed"
+        )
+    certificate(0, 1, confidence)
+    if until is not None and not 0 < until < 1:
+        raise ConfigError(f"until is {until}; it must be a probability between 0 and 1, as in 0.001")
 
 
 def check_device(device: str, filtered: bool) -> None:

@@ -77,31 +77,13 @@ class SafeSet:
         value: Tensor = -known(states, parameters)
         return value.reshape(self.solution.grid.shape)
 
-    def learned(self, run: str | os.PathLike[str], seed: int | None = None, trust: bool = False) -> Tensor:
-        """What a run's agent takes for the feasible value, on the grid; at least h of the state itself.
+    def learned(self, agent: Any) -> Tensor:
+        """What an agent of `feasible_agent` takes for the feasible value, on the grid; at least h of the state itself.
 
         The constraint of a dataset's row is that of the state which its step leads to, so a learned V_h(s) is about
         what follows s (`safe.signal`); with h(s) it is the value that the grid has.
-
-        Raises:
-            ConfigError: the run's algorithm has no such value, or was trained for another system or observations.
-            CheckpointError: the run is damaged.
         """
-        opened = Run.open(run)
-        agent: Any = load_agent(opened, seed, trust)
-        if not hasattr(agent, "feasible_value"):
-            raise ConfigError(
-                f"{run}: {opened.plan.algorithm} learns no feasible value, which is needed for a comparison; fisor does"
-            )
         kind: Any = self.model.system
-        trained_in = opened.plan.environment
-        if trained_in is not None and is_native(trained_in) and system(trained_in).alias != kind.alias:
-            raise ConfigError(f"{run}: was trained for {trained_in}, not for {self.environment}")
-        if opened.spec.observation_dim != len(kind.observations):
-            raise ConfigError(
-                f"{run}: was trained on observations of width {opened.spec.observation_dim}; "
-                f"{kind.alias} has {len(kind.observations)}"
-            )
         states = self.solution.grid.states()
         values = []
         with torch.no_grad():
@@ -110,6 +92,30 @@ class SafeSet:
                 values.append(agent.feasible_value(kind.observe(part, parameters).float()).reshape(-1).double())
         learned = torch.cat(values).reshape(self.solution.grid.shape)
         return torch.maximum(learned, self.solution.h.double())
+
+
+def feasible_agent(env_id: str, run: str | os.PathLike[str], seed: int | None = None, trust: bool = False) -> Any:
+    """A run's agent whose feasible value can be compared with the safe set of a native system.
+
+    Raises:
+        ConfigError: the run's algorithm has no such value, or was trained for another system or observations.
+        CheckpointError: the run is damaged.
+    """
+    opened, kind = Run.open(run), native_system(env_id)
+    agent: Any = load_agent(opened, seed, trust)
+    if not hasattr(agent, "feasible_value"):
+        raise ConfigError(
+            f"{run}: {opened.plan.algorithm} learns no feasible value, which is needed for a comparison; fisor does"
+        )
+    trained_in = opened.plan.environment
+    if trained_in is not None and is_native(trained_in) and system(trained_in).alias != kind.alias:
+        raise ConfigError(f"{run}: was trained for {trained_in}, not for {env_id}")
+    if opened.spec.observation_dim != len(kind.observations):
+        raise ConfigError(
+            f"{run}: was trained on observations of width {opened.spec.observation_dim}; "
+            f"{kind.alias} has {len(kind.observations)}"
+        )
+    return agent
 
 
 def native_system(env_id: str) -> System:

@@ -21,11 +21,12 @@ from surefoot.envs.episodes import Act, EpisodeBatch, acting_policy, run
 from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.vector import make_vec
 from surefoot.safe.filtered import FilteredPolicy
-from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive
+from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive, Value
 from surefoot.safe.margins import Margin, needed_margin
+from surefoot.safe.model import Model
 from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.solver import Progress
-from surefoot.tools.reach import SafeSet, load_safe_set, reach
+from surefoot.tools.reach import SafeSet, load_safe_set, native_model, reach
 
 FILTERS = ("none", "reach", "cbf")
 ABOUT = Record(
@@ -90,22 +91,34 @@ def shield(
             with a discount or not converged.
         CheckpointError: a damaged file.
     """
-    if kind not in FILTERS[1:]:
-        raise ConfigError(f"filter {kind!r} is unknown; {nearest(kind, FILTERS)}")
+    check_filter(kind, env_id, margin, rate)
     found = reach(env_id, tolerance=TOLERANCE, progress=progress) if safe_set is None else load_safe_set(safe_set)
     if found.model.system.alias != _alias(env_id):
         raise ConfigError(f"{safe_set}: is the safe set of {found.environment}, not of {env_id}; make one of that")
     if (wrong := _unfit(found)) is not None:
         raise ConfigError(f"{safe_set or env_id}: {wrong}, and a filter would promise what it can't keep")
     value = found.solution.value
-    options: dict[str, Any] = {"rate": rate} if kind == "cbf" else {}
-    made = BarrierQP if kind == "cbf" else LeastRestrictive
     trial = LeastRestrictive(found.model, value, 0.0)
     measured = None
     if margin is None:
         measured = needed_margin(trial, found.solution.grid, steps=found.model.system.max_steps)
         margin = measured.value
-    return Shield(kind, made(found.model, value, margin, **options), found, measured)
+    return Shield(kind, _filter(kind, found.model, value, margin, rate), found, measured)
+
+
+def check_filter(kind: str, env_id: str, margin: float | None = None, rate: float = RATE) -> None:
+    """Refuse, before a system is solved for it, a filter that can't be.
+
+    Raises:
+        ConfigError: an unknown filter, numbers out of range, or a system that is not native or that it can't be of.
+    """
+    if kind not in FILTERS[1:]:
+        raise ConfigError(f"filter {kind!r} is unknown; {nearest(kind, FILTERS)}")
+    _filter(kind, native_model(env_id), lambda states: states[:, 0], 0.0 if margin is None else margin, rate)
+
+
+def _filter(kind: str, model: Model, value: Value, margin: float, rate: float) -> LeastRestrictive:
+    return BarrierQP(model, value, margin, rate) if kind == "cbf" else LeastRestrictive(model, value, margin)
 
 
 def _unfit(found: SafeSet) -> str | None:
