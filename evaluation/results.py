@@ -116,7 +116,7 @@ def run_folders(roots: Sequence[str | os.PathLike[str]]) -> Iterator[pathlib.Pat
 
 
 def _handed_over(folder: str) -> str | None:
-    """Algorithm of the run that `algo=auto` handed over, of which a folder holds a copy; None where it is no such one."""
+    """Algorithm of the run that `algo=auto` handed over, a copy of which a folder holds; None in other folders."""
     place = pathlib.Path(folder)
     if not (place / AUTO).is_file() or not (place / "config.json").is_file():
         return None

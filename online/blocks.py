@@ -190,7 +190,9 @@ class Blocks:
             valid = self._valid(done.info)
             received = acting.observed(done.observations)
             if isinstance(received, Tensor) and not bool((fine := received.isfinite().all(-1)).all()):
-                raise acting.not_finite(int((~fine).nonzero()[0]), number * self.horizon + time)  # before it is acted on
+                raise acting.not_finite(
+                    int((~fine).nonzero()[0]), number * self.horizon + time
+                )  # before it is acted on
             self._learn_statistics(received, valid)
             following = self.normalised(acting.rows(received))
             step = {

@@ -303,13 +303,18 @@ def test_missing_folders_are_made_and_a_file_in_the_way_is_named(tmp_path: pathl
         files.write_json(tmp_path / "a" / "b" / "x.json" / "y.json", {})
 
 
-def test_a_file_written_aside_is_readable_by_others_and_only_appears_when_whole(tmp_path: pathlib.Path) -> None:
+def test_a_file_written_aside_keeps_to_the_umask_and_only_appears_when_whole(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.json"
     with files.written_aside(path) as temporary:
         temporary.write_text("1")
         assert not path.exists()
         assert temporary.parent == path.parent
-    assert path.stat().st_mode & 0o444 == 0o444
+    assert path.stat().st_mode & 0o777 == 0o666 & ~files.UMASK
+    monkeypatch.setattr(files, "UMASK", 0o077)
+    files.write_json(path, 2)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[1,", b"[" * 100_000])

@@ -13,7 +13,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.evaluation import Episodes, RunData, hierarchical_interval
 from surefoot.evaluation.overview import render, write_overview
 from surefoot.evaluation.pooling import Pooled, pooled_interval
-from surefoot.evaluation.results import NUMBERS, collect, groups, write
+from surefoot.evaluation.results import NUMBERS, collect, groups, run_folders, write
 
 MakeRun = Callable[..., pathlib.Path]
 
@@ -49,6 +49,17 @@ def test_runs_inside_runs_are_found_and_none_twice(make_run: MakeRun, tmp_path: 
     make_run("outer")
     make_run("inner").rename(tmp_path / "outer" / "inner")
     assert [run.name for run in collect([tmp_path, tmp_path / "outer"]).runs] == ["outer", "inner"]
+
+
+def test_the_run_that_auto_hands_over_counts_once(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    make_run("chosen")
+    (tmp_path / "chosen" / "config.json").write_text(json.dumps({"plan": {"algorithm": "bc"}}))
+    (tmp_path / "chosen" / "portfolio").mkdir()
+    for name in ("bc", "td3bc"):
+        make_run(name).rename(tmp_path / "chosen" / "portfolio" / name)
+    assert len(list(run_folders([tmp_path]))) == 3
+    (tmp_path / "chosen" / "auto.json").write_text("{}")
+    assert [folder.name for folder in run_folders([tmp_path])] == ["chosen", "td3bc"]
 
 
 def test_runs_of_a_tuning_study_say_which_seeds_they_have(make_run: MakeRun, tmp_path: pathlib.Path) -> None:

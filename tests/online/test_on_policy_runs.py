@@ -205,6 +205,24 @@ def test_an_environment_that_gives_nan_is_named_with_seed_and_step() -> None:
         made.run(128)
 
 
+def test_a_policy_is_not_asked_what_to_do_at_an_observation_that_is_not_finite() -> None:
+    given: list[bool] = []
+
+    class Broken(Regulator):
+        def follow(self, states: np.ndarray, actions: np.ndarray) -> Any:
+            given.append(bool(np.isfinite(actions).all()))
+            following, rewards, ended = super().follow(states, actions)
+            if self.steps == 5:
+                following[1] = np.nan
+            return following, rewards, ended
+
+    made = loop("ppo", Broken(4), (7,))
+    with pytest.raises(DivergenceError, match=r"environment 1 of seed 7 .* vector step 5"):
+        made.run(128)
+    assert all(given)
+    assert len(given) <= 7
+
+
 def test_a_bandit_with_discrete_choices_fits_the_loop() -> None:
     made = loop("ppo", Bandit(4))
     block = made.blocks.fill(0)

@@ -18,7 +18,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
-from surefoot.tools.execute import Latency, percentiles
+from surefoot.tools.execute import Latency, percentiles, usual_rate
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "robot_chunks.py"
 Capture = pytest.CaptureFixture[str]
@@ -164,6 +164,12 @@ def test_what_is_not_there_or_no_policy_is_said_before_what_is_missing_beside_it
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert message in line
         assert ("--policy-seed" in line) == ("--policy-seed" in arguments)
+
+
+def test_a_native_system_ticks_at_its_own_rate() -> None:
+    assert usual_rate("native/pendulum") == pytest.approx(20)
+    assert usual_rate("native/quadrotor-2d") == pytest.approx(60)
+    assert usual_rate("Pendulum-v1") == 50
 
 
 def test_latencies_keep_to_their_law() -> None:

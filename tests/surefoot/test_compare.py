@@ -237,4 +237,10 @@ def test_results_are_one_table_and_one_page(room: pathlib.Path, capsys: Capture)
     assert main(["results", "runs", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)["left_out"]) == ["runs/torn"]
     assert main(["results", "runs", "-o", "t.xlsx"]) == 2
-    assert main(["results", "runs/torn"]) == 2
+    kept = pathlib.Path("t.csv").read_text()
+    assert main(["results", "runs/torn", "-o", "t.csv"]) == 2
+    assert pathlib.Path("t.csv").read_text() == kept
+    for command in (["results", "runs", "--plot", "page.png"], ["report", "runs/torn", "-o", "page.pdf"]):
+        capsys.readouterr()
+        assert main(command) == 2
+        assert "a page is HTML; give a name that ends in .html" in capsys.readouterr().err

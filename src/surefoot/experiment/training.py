@@ -273,9 +273,8 @@ def _blocks_note(plan: Plan, agent: Agent) -> list[str]:
         return []
     block = agent.config.rows
     taken = -(-plan.steps // block) * block
-    if taken == plan.steps:
-        return []
-    return [f"{agent.name} acts in blocks of {block:,} steps: {taken:,} are taken and counted, not {plan.steps:,}"]
+    said = f"{agent.name} acts in blocks of {block:,} steps: {taken:,} are taken and counted, not {plan.steps:,}"
+    return [] if taken == plan.steps else [said]
 
 
 def resume(folder: str | os.PathLike[str], listener: Listener | None = None, trust: bool = False) -> Run:
@@ -335,8 +334,8 @@ def read_again(run: Run, notify: Listener) -> None:
         if dataset.sha256 != began.get("sha256"):
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
         if len(dataset) != began.get("transitions"):
-            rows = f"{began.get('transitions')} transitions, not the {len(dataset)} of view={run.plan.view}"
-            raise CheckpointError(f"{run.folder}: began with {rows} of {run.plan.dataset}; train it again")
+            differ = f"{began.get('transitions')} transitions, not the {len(dataset)} of view={run.plan.view}"
+            raise CheckpointError(f"{run.folder}: began with {differ}, of {run.plan.dataset}; train it again")
         write_columns(dataset, run.columns_path)
 
 
