@@ -66,7 +66,9 @@ def _of_episodes(runs: Sequence[RunData], field: str) -> Interval | None:
     episodes: dict[int, Episodes] = {}
     try:
         for run in runs:
-            for seed in run.seeds if run.folder is not None and run.environment is not None else ():
+            if run.folder is None or run.environment is None:
+                continue
+            for seed in run.seeds:
                 said = None if seed in episodes else last_evaluation(run.folder, seed)
                 if said is not None:
                     episodes[seed] = Episodes.from_json(said)

@@ -63,7 +63,8 @@ def expanded(mapping: LogMapping, table: Table) -> LogMapping:
             found += matched
         return tuple(found)
 
-    return dataclasses.replace(mapping, **{key: names(getattr(mapping, key)) for key in LISTS})
+    chosen: dict[str, Any] = {key: names(getattr(mapping, key)) for key in LISTS}
+    return dataclasses.replace(mapping, **chosen)
 
 
 def require_same(written: LogMapping, chosen: LogMapping, table: Table, first: pathlib.Path) -> None:
