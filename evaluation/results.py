@@ -38,7 +38,7 @@ TUNING = "tune.json"
 TUNING_SEEDS = Record(
     {"seeds": Many(Number(0, whole=True), 1), "test_seeds": Many(Number(0, whole=True), 1)}, others=True
 )
-AUTO, PORTFOLIO = "auto.json", "portfolio"
+AUTO_FILE, AUTO_RUNS = "auto.json", "portfolio"
 """In the folder of `algo=auto`: what it was asked, and the runs that it chose among, by their algorithms."""
 _NO_RUNS = {"seeds", "policy", "tensorboard", "wandb", "mlruns", "__pycache__"}
 _EPISODES = {"returns": "return", "successes": "success", "costs": "cost"}
@@ -106,7 +106,7 @@ def run_folders(roots: Sequence[str | os.PathLike[str]]) -> Iterator[pathlib.Pat
             raise ConfigError(f"{root}: is not a folder; give run folders, or a folder that holds some")
         for place, folders, files in os.walk(root):
             folders[:] = sorted(name for name in folders if name not in _NO_RUNS and not name.startswith("."))
-            if os.path.basename(place) == PORTFOLIO and (chosen := _handed_over(os.path.dirname(place))) in folders:
+            if os.path.basename(place) == AUTO_RUNS and (chosen := _handed_over(os.path.dirname(place))) in folders:
                 folders.remove(chosen)  # it stands above too, as the run of the choice
             if "config.json" in files or "summary.json" in files:
                 real = os.path.realpath(place)
@@ -118,7 +118,7 @@ def run_folders(roots: Sequence[str | os.PathLike[str]]) -> Iterator[pathlib.Pat
 def _handed_over(folder: str) -> str | None:
     """Algorithm of the run that `algo=auto` handed over, a copy of which a folder holds; None in other folders."""
     place = pathlib.Path(folder)
-    if not (place / AUTO).is_file() or not (place / "config.json").is_file():
+    if not (place / AUTO_FILE).is_file() or not (place / "config.json").is_file():
         return None
     return str(read_json(place / "config.json", _MACHINE).get("plan", {}).get("algorithm"))
 

@@ -22,6 +22,8 @@ from surefoot.core.schema import Many, Number, Record, Text
 from surefoot.core.spec import Spec
 from surefoot.data import Dataset
 from surefoot.evaluation.plots import save_png
+from surefoot.evaluation.results import AUTO_FILE as FILE
+from surefoot.evaluation.results import AUTO_RUNS as RUNS
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.folders import LOCK, claim_new
 from surefoot.experiment.inputs import inputs_of
@@ -44,8 +46,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 JUDGES = {"critics": "its discounted return is", "model": "its return in a model learned from them is"}
 """How policies are judged (docs/choosing.md), and what an answer then calls the value."""
 FLATTERED = "All were judged on data that they were trained on, which flatter them"
-FILE, ANSWER, PICTURE = "auto.json", "selection.json", "selection.png"
-RUNS = "portfolio"
+ANSWER, PICTURE = "selection.json", "selection.png"
 AUTO = Record(
     {"format": Number(1, 1, whole=True), "portfolio": Many(Text(), 2), "plan": Record.of(Plan)},
     {"judge": Text()},
