@@ -112,6 +112,34 @@ def test_a_run_stopped_in_an_evaluation_makes_it_again(tmp_path: pathlib.Path, m
     assert steps == [20, 40, 60]
 
 
+@pytest.mark.parametrize("name", ["iql", "sac", "ppo", "stream_ac"])
+def test_checkpoints_between_evaluations_are_gone_on_with_bit_for_bit(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, data = agents()[name], pendulum() if name == "iql" else None
+    options: dict[str, Any] = {"steps": 600, "seeds": 1, "evaluate_every": 300, **FAST}
+    if name != "iql":
+        options["env"] = "native/pendulum"
+    in_this_process(monkeypatch, never)
+    whole = fit(agent, data, out=tmp_path / "whole", progress=False, **options)
+
+    def crash(*unused: Any, **more: Any) -> None:
+        raise RuntimeError("power failure")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("surefoot.experiment.trainer.evaluate", crash)
+        with pytest.raises(RuntimeError, match="power failure"):
+            fit(agent, data, out=tmp_path / "crashed", progress=False, checkpoint_every=70, **options)
+    meta: dict[str, Any] = checkpoint.load(tmp_path / "crashed/seeds/0/checkpoint.safetensors")[1]
+    assert meta["step"] == (256 if name == "ppo" else 280)  # in blocks of 64 steps
+    run = resume(tmp_path / "crashed")
+    assert same(weights(run, 0), weights(whole, 0))
+    assert run.summary["per_seed_returns"] == whole.summary["per_seed_returns"]
+    assert [line["step"] for line in _metrics(run) if line["kind"] == "eval"] == [
+        line["step"] for line in _metrics(whole) if line["kind"] == "eval"
+    ]
+
+
 def _metrics(run: Run) -> list[dict[str, Any]]:
     from small_runs import metrics
 

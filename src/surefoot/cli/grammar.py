@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from surefoot.core.errors import ConfigError
 
-WHOLE_NUMBERS = ("steps", "batch_size", "episodes", "evaluate_every", "evaluate_episodes", "envs")
+WHOLE_NUMBERS = ("steps", "batch_size", "episodes", "evaluate_every", "checkpoint_every", "evaluate_episodes", "envs")
 """Fields that may also be written as 1e5."""
 
 

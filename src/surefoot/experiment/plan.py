@@ -27,6 +27,7 @@ RANGES = {
     "batch_size": (1, 10**7),
     "episodes": (1, 10**7),
     "evaluate_every": (0, 10**12),
+    "checkpoint_every": (0, 10**12),
     "evaluate_episodes": (1, 10**7),
     "workers": (1, 100_000),
     "staleness": (0, 100),
@@ -48,8 +49,9 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2)  # which; also given as how many (0, 1, ...)
     batch_size: int = 256  # transitions per step
     episodes: int = 50  # of the final evaluation, per seed
-    evaluate_every: int = 0  # steps between evaluations and checkpoints; 0: a tenth of steps
-    evaluate_episodes: int = 10  # of those, per seed
+    evaluate_every: int = 0  # steps between evaluations, each with a checkpoint; 0: a tenth of steps
+    checkpoint_every: int = 0  # steps between checkpoints besides those after evaluations; 0: none besides
+    evaluate_episodes: int = 10  # of those evaluations, per seed
     device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
     strict: bool = False  # refuse oddities in the data that are otherwise counted and reported
     view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
@@ -100,7 +102,7 @@ class Plan(Settings):
 
     @property
     def interval(self) -> int:
-        """Steps between evaluations and checkpoints."""
+        """Steps between evaluations, each with a checkpoint."""
         return self.evaluate_every or max(1, self.steps // 10)
 
     @property

@@ -234,6 +234,7 @@ class SeedTrainer:
     def _train(self) -> None:
         plan = self.plan
         chunk = min(5000, max(50, plan.steps // 200))
+        rhythm = plan.checkpoint_every or plan.interval
         if plan.init is not None and plan.evaluates and self.step == 0 and self.leads:
             self._evaluate()  # so that curves begin where the other run ended
         if self.leads and self.step > 0:
@@ -243,7 +244,7 @@ class SeedTrainer:
         while self.step < plan.steps:
             self.pause()
             before = self.step
-            upto = min(plan.steps, *((before // k + 1) * k for k in (chunk, plan.interval)))
+            upto = min(plan.steps, *((before // k + 1) * k for k in (chunk, plan.interval, rhythm)))
             self.teller.begin(before)
             start = time.perf_counter()
             values = self.advance(upto - before)
@@ -262,6 +263,8 @@ class SeedTrainer:
             if self.step // plan.interval > before // plan.interval or self.step >= plan.steps:
                 self.due = True
                 self._evaluate_and_save()
+            elif self.leads and self.step // rhythm > before // rhythm and self._is_finite():
+                self._save()
 
     def _evaluate_and_save(self) -> None:
         if not self.leads:

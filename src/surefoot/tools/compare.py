@@ -172,7 +172,7 @@ def _label(pattern: str, run: Run, others: Sequence[str]) -> str:
 
 def settings(plan: Plan) -> dict[str, Any]:
     """All of a plan but its seeds, and what can't change its numbers."""
-    return {key: value for key, value in plan.to_json().items() if key not in ("seeds", "patience")}
+    return {key: value for key, value in plan.to_json().items() if key not in ("seeds", "patience", "checkpoint_every")}
 
 
 def _same(runs: Sequence[Run]) -> str | None:
