@@ -236,7 +236,13 @@ class Checker(Findings):
                 self.say("error", f"info['{key}'] of step {step} is {kind(value)}", f"make {key} one finite number")
                 return
         cost, margin = found.get("cost"), found.get("margin")
-        if cost is not None and cost not in (0, 1):
+        if "costs" in info:
+            self.say("warning", f"info['costs'] of step {step} is read by nothing",
+                     "put the step's cost into info['cost'], the sum where there are several constraints")  # fmt: skip
+        if cost is not None and cost < 0:
+            self.say("error", f"info['cost'] of step {step} is {cost}, below 0",
+                     "give 0 on a safe step and a number above 0 on a violating one")  # fmt: skip
+        elif cost is not None and cost not in (0, 1):
             self.say("warning", f"info['cost'] of step {step} is {cost}",
                      "give 0 or 1; limits and violation rates count steps")  # fmt: skip
         elif cost is not None and margin is not None:

@@ -35,6 +35,8 @@ class EpisodeBatch:
     """(N,) int64, steps."""
     costs: Array | None
     """(N,) float64, sum of the costs, or None where the environment has no constraint."""
+    violated: Array | None
+    """(N,) bool: a step had a cost above 0, or None likewise."""
     margins: Array | None
     """(N,) float64, lowest safety margin, or None."""
     terminated: Array
@@ -53,8 +55,8 @@ class EpisodeBatch:
 
     @property
     def violations(self) -> int | None:
-        """Episodes with any cost in them; None where there is no constraint."""
-        return None if self.costs is None else int((self.costs > 0).sum())
+        """Episodes with a step of a cost above 0; None where there is no constraint."""
+        return None if self.violated is None else int(self.violated.sum())
 
     @classmethod
     def join(cls, batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
@@ -142,7 +144,10 @@ def _stepped(
     env: Any = make_vec(env_id, len(seeds), **given)
     try:
         if steps is None and env.max_episode_steps is None:
-            raise ConfigError(f"{env_id} has no time limit; say after how many steps an episode is cut off")
+            raise ConfigError(
+                f"{env_id} has no time limit: say after how many steps an episode is cut off (steps=, --steps), or "
+                "register it with max_episode_steps"
+            )
         limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
         acting, memory = acting_policy(policy, seeds)
         return run(EpisodeRunner(env, [acting], env_id, len(seeds), limit=limit), memory, seeds)
@@ -173,6 +178,7 @@ def run(runner: EpisodeRunner, memory: Memory, seeds: Array) -> EpisodeBatch:
         returns=sums.returns[0],
         lengths=sums.lengths[0],
         costs=sums.costs[0] if costs else None,
+        violated=sums.violations[0] > 0 if costs else None,
         margins=sums.margins[0] if costs and margins else None,
         terminated=sums.terminated[0],
         diverged=sums.diverged[0],

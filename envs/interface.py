@@ -255,6 +255,17 @@ def valid_rows(info: Mapping[str, Any], num_envs: int) -> Numbers:
     return np.ones(num_envs, dtype=np.bool_) if valid is None else valid
 
 
+def costs_of(margins: Any) -> Any:
+    """(N,) float32 costs that margins stand for: 1 where one is negative, and NaN, which is refused, where one is NaN.
+
+    Args:
+        margins: (N,) array or tensor; the costs are of the same kind.
+    """
+    if isinstance(margins, torch.Tensor):
+        return torch.where(margins.isnan(), margins, (margins < 0).to(margins.dtype)).to(torch.float32)
+    return np.where(np.isnan(margins), np.nan, margins < 0).astype(np.float32)
+
+
 def step_values(info: Mapping[str, Any], key: str, num_envs: int) -> Numbers | None:
     """(N,) values of `info[key]` that belong to the step just taken, or None where the step has none.
 

@@ -314,6 +314,7 @@ def native_episodes(
         batches.append(
             EpisodeBatch(
                 **{name: value.astype(np.float64) for name, value in values.items()},
+                violated=values["costs"] > 0,  # no step's is negative
                 lengths=found.lengths.cpu().numpy().astype(np.int64),
                 terminated=found.terminated.cpu().numpy(),
                 diverged=found.diverged.cpu().numpy(),

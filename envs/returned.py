@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 FLAGS = (bool, np.bool_)
 NUMBERS = (float, int, np.floating, np.integer, *FLAGS)
-CONSTRAINTS = ("cost", "costs", "margin")
+CONSTRAINTS = ("cost", "margin")
 """Entries of a step's info that must be a number where they are."""
 AGREE = "make the observation space and the observations agree"
 

@@ -30,7 +30,7 @@ class Safety:
     """Nineteen of twenty episodes cost at most this (linear between order statistics)."""
     largest: float
     violated: float
-    """Share of the episodes with any cost above 0."""
+    """Share of the episodes with a step of a cost above 0; where steps were not counted, with a sum above 0."""
     per_step: float | None
     """Steps with a cost above 0, as a share of all steps; None where steps were not counted."""
     per_episode: float | None
@@ -88,18 +88,20 @@ def safety(found: Sequence[Episodes], limit: float | None = None) -> Safety | No
     if not given or len(given) < len(found):
         return None
     costs = np.concatenate(given)
+    violated = costs > 0
     counted = [episodes.violations for episodes in found if episodes.violations is not None]
     steps = per_episode = None
     if len(counted) == len(found):
-        violating = int(np.concatenate(counted).sum())
-        steps = violating / int(sum(episodes.lengths.sum() for episodes in found))
-        per_episode = violating / len(costs)
+        violations = np.concatenate(counted)
+        violated = violations > 0
+        steps = int(violations.sum()) / int(sum(episodes.lengths.sum() for episodes in found))
+        per_episode = int(violations.sum()) / len(costs)
     return Safety(
         episodes=len(costs),
         mean=float(costs.mean()),
         percentile_95=float(np.quantile(costs, TAIL)),
         largest=float(costs.max()),
-        violated=float((costs > 0).mean()),
+        violated=float(violated.mean()),
         per_step=steps,
         per_episode=per_episode,
         limit=limit,

@@ -304,7 +304,7 @@ class Blocks:
             raise self.acting.not_finite(seed * self.num_envs + row, step)
         raise DivergenceError(
             f"{self.agent.name}: the policy of seed {self.learner.seeds[seed]} gave an action that is not finite at "
-            f"vector step {step}; lower the learning rate. The last good checkpoint is kept"
+            f"vector step {step}; lower the learning rate. Checkpoints written before stay"
         )
 
     # -- what is saved -----------------------------------------------------------------------------------

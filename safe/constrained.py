@@ -7,6 +7,7 @@ discount and a trace of its own, and costs are never scaled.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ from surefoot.core.value_learning import value_loss
 from surefoot.online.on_policy_agent import head_gain, in_parts
 from surefoot.safe.multipliers import FORMS, HeldMultiplier, Lagrange, Multiplier, centred, check_gains, penalised, pid
 
+READ_BY = {"initial_multiplier": FORMS[:2], "multiplier_rate": FORMS[:1], "gains": FORMS[1:]}
+"""Option -> rules of the multiplier that read it."""
 SCALES = ("rewards", "sum", "none")
 Algorithm = TypeVar("Algorithm", bound=type[Any])
 
@@ -44,7 +47,7 @@ class MultiplierConfig(ConstraintConfig):
     """A constraint that a multiplier weighs."""
 
     multiplier: str = "adam"  # adam, or a PID: omnisafe, fsrl, osrl or paper (safe.multipliers)
-    initial_multiplier: float = 0.001  # of adam
+    initial_multiplier: float = 0.001  # of adam and of omnisafe, whose integral it is
     multiplier_rate: float = 0.035  # of adam: about the largest change of a step
     gains: tuple[float, float, float] | None = None  # of a PID: proportional, integral, derivative; None: as published
     largest_multiplier: float | None = None
@@ -53,8 +56,16 @@ class MultiplierConfig(ConstraintConfig):
         """Refuse values out of range."""
         super().check_constraint(name)
         require(self.multiplier in FORMS, name, "multiplier", self.multiplier, f"one of {', '.join(FORMS)}")
-        require(self.initial_multiplier >= 0, name, "initial_multiplier", self.initial_multiplier, ">= 0")
-        require(self.multiplier_rate > 0, name, "multiplier_rate", self.multiplier_rate, "> 0")
+        highest = math.inf if self.largest_multiplier is None else self.largest_multiplier
+        fits = 0 <= self.initial_multiplier <= highest and self.initial_multiplier < math.inf
+        limits = ">= 0, finite and at most largest_multiplier"
+        require(fits, name, "initial_multiplier", self.initial_multiplier, limits)
+        require(0 < self.multiplier_rate < math.inf, name, "multiplier_rate", self.multiplier_rate, "> 0 and finite")
+        for field, rules in READ_BY.items():
+            default = type(self).__dataclass_fields__[field].default
+            read = self.multiplier in rules or getattr(self, field) == default
+            words = f"left at {default}: multiplier={self.multiplier} does not read it, {' and '.join(rules)} would"
+            require(read, name, field, getattr(self, field), words)
         if self.gains is not None:
             check_gains(name, self.gains)
         largest = self.largest_multiplier
@@ -65,7 +76,7 @@ class MultiplierConfig(ConstraintConfig):
         """How the multiplier moves."""
         if self.multiplier == "adam":
             return Lagrange(self.multiplier_rate, self.initial_multiplier, self.largest_multiplier)
-        return pid(self.multiplier, self.gains, self.largest_multiplier)
+        return pid(self.multiplier, self.gains, self.largest_multiplier, self.initial_multiplier)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -158,8 +158,10 @@ def check_gains(algorithm: str, gains: tuple[float, ...]) -> None:
     require(fine, algorithm, "gains", gains, "three numbers >= 0: proportional, integral, derivative")
 
 
-def pid(form: str, gains: tuple[float, float, float] | None = None, upper: float | None = None) -> Multiplier:
-    """The rule "omnisafe", "fsrl", "osrl" or "paper", with its published gains or others.
+def pid(
+    form: str, gains: tuple[float, float, float] | None = None, upper: float | None = None, initial: float = 0.001
+) -> Multiplier:
+    """The rule "omnisafe", which alone has an `initial` value, "fsrl", "osrl" or "paper"; published gains or others.
 
     Raises:
         ConfigError: another name.
@@ -167,7 +169,7 @@ def pid(form: str, gains: tuple[float, float, float] | None = None, upper: float
     require(form in FORMS[1:], "pid", "form", form, f"one of {', '.join(FORMS[1:])}")
     own = GAINS.get(form, GAINS["omnisafe"]) if gains is None else gains
     if form == "omnisafe":
-        return OmniSafePID(own, upper=upper)
+        return OmniSafePID(own, initial, upper=upper)
     return PlainPID(own, from_error=form != "paper", positive=form == "osrl", upper=upper)
 
 

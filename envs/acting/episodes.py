@@ -188,8 +188,9 @@ class EpisodeRunner:
         if "margin" in info:
             there = moved & as_numpy(info.get("_margin", moved))
             margins[there] = as_numpy(info["margin"])[there]
+            self._refuse_non_finite("margin", np.where(np.isnan(margins), np.nan, 0.0))  # which would pass for safe
             running.margins = np.minimum(running.margins, margins)
-        key = next((name for name in ("cost", "costs", "margin") if name in info), None)
+        key = next((name for name in ("cost", "margin") if name in info), None)
         if key is not None:
             given = moved & as_numpy(info.get(f"_{key}", moved))
             costs[given] = margins[given] < 0 if key == "margin" else as_numpy(info[key])[given]

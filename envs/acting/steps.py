@@ -285,7 +285,7 @@ class Acting(Stepping):
         seed, environment = divmod(row, self.num_envs)
         return DivergenceError(
             f"environment {environment} of seed {self.seeds[seed]} gave an observation or reward that is not finite at "
-            f"vector step {number}; lower its time step or bound its state. The last good checkpoint is kept"
+            f"vector step {number}; lower its time step or bound its state. Checkpoints written before stay"
         )
 
     def bad_cost(self, row: int, number: int, cost: float) -> EnvironmentMismatchError:
@@ -293,15 +293,15 @@ class Acting(Stepping):
         seed, environment = divmod(row, self.num_envs)
         return EnvironmentMismatchError(
             f"environment {environment} of seed {self.seeds[seed]} gave a cost of {cost:g} at vector step {number}; "
-            "info['cost'] must be 0 on a safe step and a finite number > 0 on a violating one. The last good "
-            "checkpoint is kept"
+            "info['cost'] must be 0 on a safe step and a finite number > 0 on a violating one, and info['margin'] "
+            "never NaN. Checkpoints written before stay"
         )
 
     def no_costs(self, agent: str) -> EnvironmentMismatchError:
         """The same where a constrained agent acts in an environment without costs."""
         return EnvironmentMismatchError(
-            f"{agent} keeps a limit on costs, and {type(self.env).__name__} gives none: put each step's cost into "
-            "info['cost'], or train an algorithm without a constraint"
+            f"{agent} keeps a limit on costs, and {name_of(self.env)} gives none: put each step's cost into "
+            "info['cost'] (or a safety margin into info['margin']), or train an algorithm without a constraint"
         )
 
 

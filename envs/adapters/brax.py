@@ -21,7 +21,7 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.envs.adapters.dlpack import from_torch, require, to_torch
-from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, reset_mask, row_seeds
+from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, costs_of, reset_mask, row_seeds
 
 Keys = Callable[[list[int]], Any]
 
@@ -242,5 +242,5 @@ def _seeds(seed: int | Sequence[int | None] | None, num_envs: int, draw: np.rand
 def _constraints(state: Any) -> dict[str, Tensor]:
     found = {key: to_torch(state.info[key]) for key in VectorEnvironment.constraint_keys if key in state.info}
     if "margin" in found and "cost" not in found:
-        found["cost"] = (found["margin"] < 0).to(torch.float32)
+        found["cost"] = costs_of(found["margin"])
     return found

@@ -20,6 +20,7 @@ from surefoot.envs.interface import (
     as_numpy,
     autoreset_mode,
     check_contract,
+    costs_of,
     final_observations,
     reset_mask,
     row_seeds,
@@ -151,7 +152,8 @@ class GymnasiumVectorEnv(VectorEnvironment):
         given: dict[str, Any] = {key: np.full(self.num_envs, missing[key], np.float32) for key in self._constraints}
         given |= {key: value for key, value in found.items() if value is not None}
         if "margin" in given and "cost" not in given:
-            given["cost"] = (as_numpy(given["margin"]) < 0).astype(np.float32)
+            margin = found["margin"]
+            given["cost"] = np.zeros(self.num_envs, np.float32) if margin is None else costs_of(as_numpy(margin))
         return given
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
-from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, reset_mask
+from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, costs_of, reset_mask
 
 NEEDED = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
 
@@ -138,7 +138,7 @@ def constraints(extras: Any, num_envs: int) -> dict[str, Any]:
                 f"extras[{key!r}] has shape {tuple(np.shape(value))}; a constraint gives ({num_envs},), one a row"
             )
     if "margin" in found and "cost" not in found:
-        found["cost"] = (found["margin"] < 0).to(torch.float32)
+        found["cost"] = costs_of(found["margin"])
     return found
 
 

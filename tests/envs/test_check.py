@@ -160,6 +160,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "info": ({"info": lambda s: None}, "error", "step gives an info of None"),
     "cost sign": ({"info": lambda s: {"cost": 1.0, "margin": 1.0}}, "error", "cost is 1.0 and the margin 1.0"),
     "cost size": ({"info": lambda s: {"cost": 7.0}}, "warning", "is 7.0"),
+    "cost below 0": ({"info": lambda s: {"cost": -1.0}}, "error", "is -1.0, below 0; give 0 on a safe step"),
+    "costs": ({"info": lambda s: {"costs": 1.0}}, "warning", "is read by nothing; put the step's cost into info"),
     "cost array": ({"info": lambda s: {"cost": np.zeros(2)}}, "error", "make cost one finite number"),
     "cost at times": ({"info": lambda s: {"cost": 1.0} if s.count == 2 else {}}, "error", "not in step 0"),
     "time limit as end": ({"flags": lambda s: (s.count == 7, False)}, "warning", "after exactly 7 steps.*truncated"),

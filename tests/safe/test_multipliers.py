@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+from surefoot.safe import PPOLagConfig
 from surefoot.safe.multipliers import (
     HeldMultiplier,
     Lagrange,
@@ -107,6 +109,27 @@ def test_a_held_multiplier_steps_alone_as_stacked_and_stays_where_nothing_was_se
             torch.testing.assert_close(together[name], alone)
         assert torch.equal(together["value"][1], held())
         assert set(held.state_dict()) == set(held.names)  # saved with the agent
+
+
+def test_omnisafe_s_pid_begins_where_it_is_told_to() -> None:
+    config = PPOLagConfig(multiplier="omnisafe", initial_multiplier=0.5)
+    assert float(config.rule.first_state()["integral"]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"multiplier": "paper", "initial_multiplier": 5.0}, "initial_multiplier.* does not read it"),
+        ({"multiplier": "omnisafe", "multiplier_rate": 9.0}, "multiplier_rate.*adam would"),
+        ({"gains": (9.0, 9.0, 9.0)}, "gains.*multiplier=adam does not read it"),
+        ({"initial_multiplier": 5.0, "largest_multiplier": 1.0}, "at most largest_multiplier"),
+        ({"initial_multiplier": float("inf")}, "finite"),
+        ({"multiplier_rate": float("inf")}, "finite"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        PPOLagConfig(**given)
 
 
 def test_unknown_rules_are_refused() -> None:

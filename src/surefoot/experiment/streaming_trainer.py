@@ -150,8 +150,8 @@ class StreamingTrainer(SeedTrainer):
             raise DivergenceError(
                 f"{self.agent.name}: seed {self.seeds[position]} learned nothing in its last "
                 f"{int(self.barren[position])} steps: all samples hold NaN, infinity, or a number beyond 1e18 or "
-                "algo.observation_limit; scale the environment's observations and rewards. The last good checkpoint "
-                "is kept"
+                "algo.observation_limit; scale the environment's observations and rewards. Checkpoints written before "
+                "stay"
             )
 
     def _check_finite(self) -> None:
@@ -160,5 +160,5 @@ class StreamingTrainer(SeedTrainer):
                 position = int((~value.isfinite()).reshape(len(self.seeds), -1).any(1).nonzero()[0])
                 raise DivergenceError(
                     f"{self.agent.name}: {name} of seed {self.seeds[position]} is not finite after {self.taken} steps; "
-                    "the last good checkpoint is kept"
+                    "checkpoints written before stay"
                 )
