@@ -15,6 +15,8 @@ from typing import Any
 from surefoot.core.errors import CheckpointError, SurefootError
 from surefoot.core.schema import MOST_BYTES, Kind, check, parse
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk or quota that is full."""
 UMASK = os.umask(0)
 """What files of this process are not to allow; it can't be asked without being set."""
 os.umask(UMASK)
@@ -65,7 +67,7 @@ def remove_asides(folder: str | os.PathLike[str], below: bool = True) -> None:
 def why(failure: BaseException) -> str:
     """The reason of an input or output error as a clause that says what to do."""
     number = getattr(failure, "errno", None)
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if number in FULL:
         return "the disk is full (or a quota is); free some space"
     if number in (errno.EACCES, errno.EROFS, errno.EPERM):
         return "no permission to write there; choose another place"

@@ -114,7 +114,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from surefoot.cli.train import Style
     from surefoot.core.files import write_json
     from surefoot.experiment.folders import Claim, claim_begun, claim_new
-    from surefoot.experiment.stopping import terminable
+    from surefoot.experiment.stopping import resumable
     from surefoot.tools import leaderboard
     from surefoot.tools.generate import require_known
 
@@ -133,7 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
     place = pathlib.Path(arguments.output or f"runs/bench-{suite.label}")
     begun = (place / leaderboard.RUNS).is_dir()
     claim: Claim = claim_begun(place) if begun else claim_new(place)
-    with claim, terminable():
+    with claim, resumable(claim.folder, lambda: arguments.line):
         for name, facts in entries.items():
             home = claim.folder / leaderboard.RUNS / name
             if (home / leaderboard.ENTRY).is_file():

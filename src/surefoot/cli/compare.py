@@ -44,7 +44,6 @@ def add_parser(commands: Any) -> None:
 def compare(arguments: argparse.Namespace) -> int:
     """Look once at what is there, or until it is decided."""
     from surefoot.core.errors import nearest
-    from surefoot.experiment.stopping import terminable
     from surefoot.tools.compare import METRICS, arms_of
 
     if arguments.metric not in METRICS:
@@ -59,8 +58,7 @@ def compare(arguments: argparse.Namespace) -> int:
                 option = {"output": "-o"}.get(name, f"--{name.replace('_', '-')}")
                 raise ConfigError(f"{option} is of --until decided: add it, or leave the option out")
         return _once(arms, arguments)
-    with terminable():
-        return _until_decided(arms, arguments)
+    return _until_decided(arms, arguments)
 
 
 def _tell_differences(arms: Sequence[Arm]) -> None:
@@ -141,6 +139,7 @@ def _looks(arguments: argparse.Namespace, pairs: int) -> LookPlan:
 
 def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     from surefoot.cli.train import Style
+    from surefoot.experiment.stopping import resumable
     from surefoot.tools import compare as comparing
 
     folder = pathlib.Path(arguments.output or pathlib.Path("runs", f"compare-{'-'.join(arm.label for arm in arms)}"))
@@ -167,7 +166,8 @@ def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
         many = output.counted(look.seeds, "seed")
         style.say(f"look {look.stage}, {many} each: {look.sentence(first, second, fixed.metric)}")
 
-    found = comparing.carry_out(fixed, arms, folder, notify, train_seeds)
+    with resumable(folder, lambda: arguments.line):
+        found = comparing.carry_out(fixed, arms, folder, notify, train_seeds)
     if arguments.json:
         output.print_json({"folder": str(folder), "rule": rule, "plan": fixed.plan.to_json(), "metric": fixed.metric,
                            "trained": trained, "pairs": comparing.pairs_json(found)})  # fmt: skip

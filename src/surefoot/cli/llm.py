@@ -97,19 +97,17 @@ def _settings() -> str:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from surefoot.experiment.stopping import terminable
     from surefoot.tools.language import plan
     from surefoot.tools.language_runs import begin, resume
 
     show = None if arguments.quiet else _show
-    with terminable():
-        if arguments.resume is not None:
-            if arguments.settings:
-                raise ConfigError("--resume goes on with the run's own settings: leave out the others")
-            folder = resume(arguments.resume, arguments.trust, show)
-        else:
-            words = dict(_word(text) for text in arguments.settings)
-            folder = begin(*plan(words), show)
+    if arguments.resume is not None:
+        if arguments.settings:
+            raise ConfigError("--resume goes on with the run's own settings: leave out the others")
+        folder = resume(arguments.resume, arguments.trust, show)
+    else:
+        words = dict(_word(text) for text in arguments.settings)
+        folder = begin(*plan(words), show)
     _present(folder, arguments.json)
     return 0
 

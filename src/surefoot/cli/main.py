@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Collection, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import surefoot
 from surefoot.core.errors import ConfigError, SurefootError, nearest, printable, show_warnings_printable
+from surefoot.core.files import FULL, why
+from surefoot.experiment.stopping import Terminated, terminable
 
 EXAMPLES = """\
 examples:
@@ -54,26 +58,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     show_warnings_printable()
     try:
-        return dispatch(arguments)
+        with terminable():
+            code = dispatch(arguments)
+        sys.stdout.flush()
     except SurefootError as error:
-        print(f"surefoot: error: {error}", file=sys.stderr)
-        return 2
+        return _end(2, f"surefoot: error: {error}")
     except KeyboardInterrupt as error:
-        print(f"\n{printable(str(error)) or 'interrupted'}", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return _end(128 + signal.SIGINT, f"\n{printable(str(error)) or 'interrupted'}")
+    except Terminated as error:
+        return _end(128 + signal.SIGTERM, None if error.told else "terminated")
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(sys.stdout)
         return 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _silence(sys.stdout)
+        return _end(2, f"surefoot: error: the output can't be written: {why(error)}")
+    return code
+
+
+def _end(code: int, text: str | None) -> int:
+    """The exit code, after a last sentence, if anybody reads it."""
+    try:
+        if text is not None:
+            print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _silence(sys.stderr)
+    with contextlib.suppress(ValueError):  # a stream that was closed
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _silence(sys.stdout)
+    return code
+
+
+def _silence(stream: TextIO) -> None:
+    """Lead to nowhere what can't be written any more, which would be tried again at the end of the process."""
+    with contextlib.suppress(OSError, ValueError):  # no stream of the process, as in a notebook
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def dispatch(arguments: list[str]) -> int:
     """Find the command and run it."""
+    import numpy  # noqa: F401, ICN001 - torch's C code imports it otherwise, and loses what a signal raises in between
+
+    line = shlex.join(["surefoot", *arguments])
     if arguments[:1] == ["train"]:  # its overrides may stand anywhere among the options
         from surefoot.cli import train
-        from surefoot.experiment.stopping import terminable
 
-        with terminable():
-            return train.run(arguments[1:])
+        return train.run(arguments[1:])
     if arguments[:1] == ["tune"]:  # so may those of this
         from surefoot.cli import tune
 
@@ -88,7 +122,7 @@ def dispatch(arguments: list[str]) -> int:
     if not arguments:
         parser.print_help()
         return 0
-    known = parser.parse_args(arguments)
+    known = parser.parse_args(arguments, argparse.Namespace(line=line))
     if known.version:
         print(f"surefoot {surefoot.__version__}")
         return 0

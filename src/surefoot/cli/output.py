@@ -35,6 +35,10 @@ class PlainConsole(Console):
         """Print, as Console does."""
         super().print(*(printable(one) if isinstance(one, str) else one for one in objects), **options)
 
+    def on_broken_pipe(self) -> None:
+        """Leave the error, which is being handled, to the command; rich would end the process."""
+        raise
+
 
 def say(text: object = "", stderr: bool = False) -> None:
     """A line for people, without what a terminal would obey."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import time
 from typing import Any
@@ -37,6 +38,7 @@ class Watcher:
         """
         self.console, self.quiet, self.label, self.title = console, quiet, label, title
         self.bars = console.is_terminal if bars is None else bars
+        self._deaf = False
         self._began = time.monotonic()
         self._last_line: dict[int, float] = {}
         self._lines: dict[int, int] = {}
@@ -61,10 +63,22 @@ class Watcher:
 
     def __exit__(self, *unused: object) -> None:
         """Leave the bars as they are."""
-        self._progress.stop()
+        with contextlib.suppress(OSError):
+            self._progress.stop()
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Show one event; those of unknown kinds are passed over."""
+        """Show one event; those of unknown kinds are passed over.
+
+        Where it can't be written, on a full disk or to a reader that has gone, training goes on in silence.
+        """
+        if self._deaf:
+            return
+        try:
+            self._show(event)
+        except OSError:
+            self._deaf = True
+
+    def _show(self, event: dict[str, Any]) -> None:
         kind, seed = event["kind"], event.get("seed")
         if kind == "start":
             self._show_start(event["plan"], event["device"])

@@ -12,8 +12,7 @@ from typing import Any
 
 from surefoot.cli import grammar
 from surefoot.core.errors import ConfigError
-from surefoot.experiment.plan import FUNCTIONS
-from surefoot.experiment.trust import demand, module_of
+from surefoot.experiment.trust import FUNCTIONS, demand, module_of
 
 NAMING = ("algo", "env", "reward", *(f"algo.{option}" for option in FUNCTIONS))
 """Keys whose values may be `module:name`."""

@@ -188,11 +188,10 @@ def _listener(progress: bool) -> tuple[Any, Any]:
 
     if not progress:
         return None, contextlib.nullcontext()
-    from rich.console import Console
-
+    from surefoot.cli.output import PlainConsole
     from surefoot.cli.progress import Watcher
 
-    watcher = Watcher(Console())
+    watcher = Watcher(PlainConsole())
     return watcher, watcher
 
 

@@ -13,14 +13,12 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.schema import Record, check
 from surefoot.experiment.algorithms import ALGORITHMS, AUTO
-from surefoot.experiment.trust import demand, imported
+from surefoot.experiment.trust import FUNCTIONS, demand, imported
 
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 """Initial states of evaluations during training, and of the final one."""
 
 
-FUNCTIONS = ("termination", "reward_function")
-"""Options of algorithms whose values may name a function of the user's own."""
 MOST_SEEDS = 10_000
 RANGES = {
     "steps": (1, 10**12),

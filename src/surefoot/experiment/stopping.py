@@ -28,6 +28,18 @@ class Terminated(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
+        self.told = False
+        """Whether standard error says how to go on."""
+
+
+_lost = threading.Event()
+"""SIGTERM came, and nobody has seen what it raised: code in C that imports modules may lose it."""
+
+
+def raise_lost() -> None:
+    """Raise `Terminated` where it was raised before and lost on the way."""
+    if _lost.is_set():
+        raise Terminated
 
 
 @contextlib.contextmanager
@@ -40,12 +52,14 @@ def terminable() -> Iterator[None]:
 
     def handle(*unused: object) -> None:
         signal.signal(signal.SIGTERM, _nothing)  # what follows is to end in peace
+        _lost.set()
         raise Terminated
 
     signal.signal(signal.SIGTERM, handle)
     try:
         yield
     finally:
+        _lost.clear()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -74,7 +88,9 @@ def resumable(folder: pathlib.Path, command: Callable[[], str] | None = None) ->
             advice = f"resume with: {_of_the_run(folder) if command is None else command()}"
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(f"interrupted; {advice}") from None
-            print(f"terminated; {advice}", file=sys.stderr)
+            error.told = True
+            with contextlib.suppress(OSError):  # nobody reads it
+                print(f"terminated; {advice}", file=sys.stderr, flush=True)
             raise
         finally:
             _inside.reset(outermost)

@@ -109,11 +109,10 @@ def fit(
         }
         if listener is not None or not progress:
             return train(plan, claim, listener=listener, **given)
-        from rich.console import Console
-
+        from surefoot.cli.output import PlainConsole
         from surefoot.cli.progress import Watcher
 
-        with Watcher(Console()) as watcher:
+        with Watcher(PlainConsole()) as watcher:
             return train(plan, claim, listener=watcher, **given)
 
 

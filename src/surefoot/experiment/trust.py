@@ -20,6 +20,8 @@ from surefoot.core.errors import CheckpointError, ConfigError
 
 KNOWN = ("surefoot", "gymnasium")
 """Packages whose modules may be named by anyone."""
+FUNCTIONS = ("termination", "reward_function")
+"""Options of algorithms whose values may name a function of the user's own."""
 _allowed: set[str] = set()
 
 

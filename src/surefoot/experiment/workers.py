@@ -19,7 +19,7 @@ from surefoot.core import errors
 from surefoot.core.children import environment
 from surefoot.core.errors import SurefootError
 from surefoot.experiment.run import Run, names_in
-from surefoot.experiment.stopping import Terminated, signals_wait
+from surefoot.experiment.stopping import Terminated, raise_lost, signals_wait
 from surefoot.experiment.trust import for_workers
 from surefoot.experiment.worker import STOP
 
@@ -115,6 +115,7 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
     alive: set[_Worker] = set()
     try:
         while groups or alive:
+            raise_lost()
             while groups and len(alive) < most:
                 alive.add(_Worker(run, groups.pop(0), lock, inbox))
             worker, event = inbox.get()
@@ -141,9 +142,9 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
 
 def _let_end(alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None]], notify: Listener) -> None:
     """Wait until each worker has written a checkpoint and ended; a second Ctrl-C is raised here."""
-    say(notify, "stopping: each seed writes a checkpoint first (Ctrl-C again: end at once)")
-    for worker in alive:
+    for worker in alive:  # first of all: a listener may fail, as where its reader died of the same Ctrl-C
         worker.ask_to_stop()
+    say(notify, "stopping: each seed writes a checkpoint first (Ctrl-C again: end at once)")
     while alive:
         worker, event = inbox.get()
         if event is None:
